@@ -1,0 +1,64 @@
+"""Everything that driftscope raises on purpose.
+
+    DriftscopeError                 exit 1
+    ├── TraceError                  a run directory or one of its files
+    │   ├── NotATraceError          no run is there
+    │   ├── DamagedTraceError       a file cannot be read
+    │   ├── SchemaVersionError      written by a newer driftscope
+    │   └── MixedTraceError         files that do not belong together
+    ├── ProbeError                  the engine cannot be instrumented as asked
+    ├── NoDataError                 exit 4: a run without a single round
+    └── UsageError                  exit 2: an option's value
+
+Each message is one line that says what, where and what to do.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_GATE_FAILED = 3
+EXIT_NO_DATA = 4
+
+
+class DriftscopeError(Exception):
+    """Base of every error that driftscope raises on purpose; `exit_code` is what the CLI returns."""
+
+    exit_code = EXIT_ERROR
+
+
+class TraceError(DriftscopeError):
+    """A run directory, or a file in it, cannot be used."""
+
+
+class NotATraceError(TraceError):
+    """The path holds no run."""
+
+
+class DamagedTraceError(TraceError):
+    """A file of the run cannot be read."""
+
+
+class SchemaVersionError(TraceError):
+    """The run was written with a newer major version of the trace schema."""
+
+
+class MixedTraceError(TraceError):
+    """Files, or runs, that cannot be analysed together."""
+
+
+class ProbeError(DriftscopeError):
+    """The engine cannot be instrumented as asked; raised at start-up only, never while serving."""
+
+
+class NoDataError(DriftscopeError):
+    """The run is valid and holds nothing to analyse."""
+
+    exit_code = EXIT_NO_DATA
+
+
+class UsageError(DriftscopeError):
+    """An option has a value that cannot be used."""
+
+    exit_code = EXIT_USAGE

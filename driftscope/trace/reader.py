@@ -1,0 +1,127 @@
+"""Reads a run directory, whole or broken off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from driftscope.errors import DamagedTraceError
+from driftscope.trace.manifest import Manifest, check_version, read_manifest
+from driftscope.trace.records import RECORDS
+from driftscope.trace.schema import conform
+from driftscope.trace.segment import SEALED, STREAM, VERSION_KEY, segments
+from driftscope.trace.status import Status, read_statuses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One run, in memory: a table per record, columns as in `driftscope.trace.records`."""
+
+    path: Path
+    manifest: Manifest
+    draft: pa.Table
+    verify: pa.Table
+    step: pa.Table
+    request: pa.Table
+    statuses: tuple[Status, ...]
+    problems: tuple[str, ...]
+    """What is missing or was lost, in words; empty for a run that closed cleanly."""
+
+
+def read_trace(run: str | Path) -> Trace:
+    """Read the run directory `run`.
+
+    A run that broke off is read up to its last whole batch, and `problems` says what is missing.
+    Raises NotATraceError, DamagedTraceError or SchemaVersionError.
+    """
+    run = Path(run)
+    manifest = read_manifest(run)
+    statuses = read_statuses(run)
+    problems: list[str] = []
+    tables = {name: _read_record(run, name, problems) for name in RECORDS}
+    problems += _losses(statuses)
+    return Trace(
+        path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables
+    )
+
+
+def _read_record(run: Path, record: str, problems: list[str]) -> pa.Table:
+    tables = []
+    for path in segments(run, record):
+        table = _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
+        tables.append(conform(table, record))
+    if not tables:
+        return conform(pa.table({}), record)
+    return pa.concat_tables(tables)
+
+
+def _read_sealed(path: Path) -> pa.Table:
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedTraceError(
+            f"{path}: not a readable Parquet file ({_first_line(error)}); "
+            "move it away to analyse the rest of the run"
+        ) from error
+    _check_segment(table.schema, path)
+    return table
+
+
+def _read_stream(path: Path, problems: list[str]) -> pa.Table:
+    """All whole batches of an Arrow stream; a torn tail is noted, not raised."""
+    assert path.suffix == STREAM
+    batches: list[pa.RecordBatch] = []
+    try:
+        with pa.memory_map(str(path)) as source:
+            if source.size() == 0:
+                return pa.table({})
+            reader = pa.ipc.open_stream(source)
+            _check_segment(reader.schema, path)
+            try:
+                batches.extend(iter(reader))
+            except (pa.ArrowException, OSError, EOFError):
+                problems.append(
+                    f"{path.name}: breaks off after {sum(b.num_rows for b in batches)} rows; "
+                    "the rows of its last, unfinished write are missing"
+                )
+            return pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedTraceError(
+            f"{path}: not a readable Arrow stream ({_first_line(error)}); "
+            "move it away to analyse the rest of the run"
+        ) from error
+
+
+def _check_segment(schema: pa.Schema, path: Path) -> None:
+    version = (schema.metadata or {}).get(VERSION_KEY)
+    if version is None:
+        raise DamagedTraceError(f"{path}: not written by driftscope (no schema version in it)")
+    check_version(version.decode(), path)
+
+
+def _losses(statuses: tuple[Status, ...]) -> list[str]:
+    out = []
+    for status in statuses:
+        if not status.closed:
+            when = datetime.fromtimestamp(status.flushed_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            out.append(
+                f"{status.source} is still recording or was killed: rows after its last flush "
+                f"({when}) are missing, at most one second of them if it was killed"
+            )
+        for cause, count in sorted(status.dropped.items()):
+            out.append(f"{status.source} dropped {count} rows ({cause.replace('_', ' ')})")
+        if total := sum(status.errors.values()):
+            hooks = ", ".join(f"{hook} {n}" for hook, n in sorted(status.errors.items()))
+            out.append(
+                f"{status.source} caught {total} errors in its hooks ({hooks}); "
+                f"first: {status.first_error}"
+            )
+    return out
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

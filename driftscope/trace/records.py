@@ -1,0 +1,161 @@
+"""The rows of a trace: one frozen dataclass per record, and what each column means.
+
+Conventions: `time_s` is seconds since the Unix epoch; durations end in `_s`; depth is 1-based and the
+first element of every per-depth list; RMS is ||x||_2 / sqrt(dim); a list is None where the quantity
+does not exist for the drafter, never zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Floats = Sequence[float]
+Ints = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRow:
+    """One recorded chain: K tokens that the drafter guessed in a row for one request.
+
+    With p = `position`, the last verified slot, the query of depth d is slot p+d-1 and sees slots
+    0..p+d-1. The masses of one depth sum to 1 per layer; each is a mean over heads.
+    """
+
+    step: int
+    """Number of the draft step in its worker, from 1."""
+    time_s: float
+    request: str
+    """The engine's internal request id."""
+    position: int
+    """p: index of the last verified slot; the context is p + 1 slots long. Joins to VerifyRow."""
+    prompt_tokens: int
+    batch: int
+    """Requests in the step."""
+    k: int
+    """Chain length; per-depth lists have this many elements."""
+    layers: int
+    """Drafter layers with attention; mass lists are [k * layers], depth-major."""
+    chunked_prefill: bool
+    """The prompt was prefilled in several chunks (on vLLM's V1 runner this corrupts boundary slots)."""
+    sink_mass: Floats | None
+    """Slots [0, sink_tokens)."""
+    prompt_mass: Floats | None
+    """Slots [sink_tokens, prompt_tokens)."""
+    generated_mass: Floats | None
+    """Slots [prompt_tokens, p]."""
+    self_mass: Floats | None
+    """Slots [p+1, p+d-1]: the chain's own tokens; 0 at depth 1 by construction."""
+    null_mass: Floats | None
+    """A learned sink bias, where the drafter has one."""
+    in_rms: Floats | None
+    """Hidden state that enters the first drafter layer; depth 1: the fc output."""
+    prenorm_rms: Floats | None
+    """Residual stream after the last layer, before the final norm."""
+    postnorm_rms: Floats | None
+    """The same after the final norm."""
+    fed_rms: Floats | None
+    """What is fed to the next depth: post-norm with `norm_output`, else pre-norm."""
+    top1: Floats | None
+    """Largest softmax probability of the drafter's logits."""
+    entropy: Floats | None
+    """Entropy of that softmax, nats."""
+    aux_rms: Floats | None
+    """Captured target layers at slot p, before `fc_norm`; one per captured layer."""
+    aux_norm_rms: Floats | None
+    """The same after `fc_norm`; None without it."""
+    fc_rms: float | None
+    """Output of the drafter's fc at slot p."""
+    token_ids: Ints | None
+    """The drafted tokens, only when asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyRow:
+    """One decode step of one request: the verification of a draft, or a step without one.
+
+    Written by the engine core for every step, whatever the sampling of DraftRow.
+    """
+
+    step: int
+    """Number of the engine step, from 1."""
+    time_s: float
+    request: str
+    position: int
+    """p of the chain that was verified: joins to the latest DraftRow with this request and position."""
+    drafted: int
+    """Tokens proposed, 0 for an undrafted step."""
+    accepted: int
+    """Leading tokens accepted, as the engine counts them, before stop conditions."""
+    reason: str | None
+    """Why nothing was drafted (see `UndraftedReason`); None when drafted > 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One step of a worker that asked the drafter for tokens, or could have."""
+
+    step: int
+    time_s: float
+    requests: int
+    """Requests in the step."""
+    chains: int
+    """Chains drafted: requests whose prefill is complete; 0 when the drafter did not run."""
+    k: int
+    recorded: bool
+    """Whether this step's chains were written as DraftRow (sampling)."""
+    step_s: float
+    """Wall time of the whole model step on the worker's thread (target, sampling and drafter)."""
+    draft_s: float
+    """Wall time of the drafter within it."""
+    probe_s: float
+    """Time the probe itself took on the worker's thread within it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """One finished request, as the engine core saw it."""
+
+    time_s: float
+    """When it finished."""
+    request: str
+    label: str | None
+    """The caller's workload label (sampling parameter extra_args["driftscope_label"])."""
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    ttft_s: float | None
+    """Arrival to the first token leaving the engine core."""
+    tpot_s: float | None
+    """Mean time per output token after the first; None with fewer than two tokens."""
+    finish_reason: str
+    temperature: float | None
+    max_tokens: int | None
+
+
+Row = DraftRow | VerifyRow | StepRow | RequestRow
+
+RECORDS: dict[str, type[Row]] = {
+    "draft": DraftRow,
+    "verify": VerifyRow,
+    "step": StepRow,
+    "request": RequestRow,
+}
+
+
+class UndraftedReason:
+    """Values of VerifyRow.reason. `DELIBERATE` lists those that a setting asked for."""
+
+    K_ZERO = "k_zero"
+    """The schedule set K = 0 on purpose (num_speculative_tokens_per_batch_size, adaptive K)."""
+    CONTEXT_LIMIT = "context_limit"
+    """No room left before the drafter's or the engine's context limit."""
+    STRUCTURED_OUTPUT = "structured_output"
+    """The grammar rejected the whole draft."""
+    PREEMPTED = "preempted"
+    """First step after a preemption: its draft was thrown away."""
+    NO_DRAFT = "no_draft"
+    """The drafter ran or could have run, and gave nothing."""
+
+    DELIBERATE = (K_ZERO,)
+    ALL = (K_ZERO, CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED, NO_DRAFT)

@@ -1,0 +1,73 @@
+"""Arrow schemas of the records, derived from the dataclasses so that a column is declared once."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+from driftscope.trace.records import RECORDS, Floats, Ints, Row
+
+SCHEMA_VERSION = "1.0"
+"""major.minor: a new column raises minor, a changed meaning raises major."""
+
+_ARROW: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    Floats: pa.list_(pa.float32()),
+    Ints: pa.list_(pa.int32()),
+}
+
+
+def _arrow_type(annotation: Any) -> tuple[pa.DataType, bool]:
+    """The Arrow type of an annotation, and whether it may be null."""
+    if isinstance(annotation, types.UnionType):
+        (inner,) = (a for a in typing.get_args(annotation) if a is not type(None))
+        return _ARROW[inner], True
+    return _ARROW[annotation], False
+
+
+@cache
+def schema_of(record: str) -> pa.Schema:
+    """The Arrow schema of the record named `record`; raises KeyError for an unknown one."""
+    hints = typing.get_type_hints(RECORDS[record])
+    columns = [(name, *_arrow_type(hint)) for name, hint in hints.items()]
+    return pa.schema([pa.field(name, kind, nullable=null) for name, kind, null in columns])
+
+
+@cache
+def record_of(row_type: type[Row]) -> str:
+    """The record name of a row class."""
+    return next(name for name, cls in RECORDS.items() if cls is row_type)
+
+
+def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:
+    """One Arrow batch of `rows`, all of the named record."""
+    schema, rows = schema_of(record), list(rows)
+    names = [f.name for f in fields(RECORDS[record])]
+    columns = [[getattr(row, name) for row in rows] for name in names]
+    arrays = [pa.array(column, schema.field(i).type) for i, column in enumerate(columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def conform(table: pa.Table, record: str) -> pa.Table:
+    """`table` with this version's columns: newer ones dropped, missing ones null.
+
+    A reader must meet minor versions on either side without failing.
+    """
+    schema = schema_of(record)
+    columns = [
+        table.column(f.name).cast(f.type)
+        if f.name in table.column_names
+        else pa.nulls(table.num_rows, f.type)
+        for f in schema
+    ]
+    nullable = pa.schema([f.with_nullable(True) for f in schema])
+    return pa.table(columns, schema=nullable)

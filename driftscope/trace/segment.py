@@ -1,0 +1,44 @@
+"""The record files of a run: names, and which of them count.
+
+A segment is `<record>-<source>-<number>.arrows` (Arrow IPC stream) while written and `.parquet`
+(zstd) once sealed. While sealing both exist: the Parquet file appears whole, by rename, before the
+stream is removed, so it is the one to read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+STREAM = ".arrows"
+SEALED = ".parquet"
+VERSION_KEY = b"driftscope.schema_version"
+
+
+def segment_path(run: Path, record: str, source: str, number: int) -> Path:
+    """Path of a segment while it is written."""
+    return run / f"{record}-{source}-{number:04d}{STREAM}"
+
+
+def segments(run: Path, record: str) -> list[Path]:
+    """Every segment of a record to read, in order of source and number."""
+    sealed = {p.stem: p for p in run.glob(f"{record}-*{SEALED}")}
+    streams = {p.stem: p for p in run.glob(f"{record}-*{STREAM}")}
+    return [path for _, path in sorted({**streams, **sealed}.items())]
+
+
+def seal(stream: Path) -> Path:
+    """Rewrite a finished stream as Parquet, then remove it; returns the new path."""
+    target = stream.with_suffix(SEALED)
+    partial = stream.with_suffix(".partial")
+    with pa.memory_map(str(stream)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+        pq.write_table(table, partial, compression="zstd")
+    with partial.open("rb") as handle:
+        os.fsync(handle.fileno())
+    partial.replace(target)
+    stream.unlink()
+    return target

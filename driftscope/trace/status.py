@@ -1,0 +1,54 @@
+"""How one recording process fares: what it wrote, dropped and failed at, and whether it closed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from driftscope.errors import DamagedTraceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Rewritten at every flush beside the record files of its `source`."""
+
+    source: str
+    """Process that wrote it: role, rank and pid, such as "worker0-4711"."""
+    closed: bool
+    """False while recording, and for ever after a kill."""
+    flushed_s: float
+    """Unix time of the last flush."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows written, by record."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Rows lost, by cause: "queue_full", "disk_limit", "disk_error", "encode_error"."""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Exceptions swallowed in the serving path, by hook."""
+    first_error: str | None = None
+    probe_s: float = 0.0
+    """Time spent in hooks on the serving threads of this process."""
+
+    def to_json(self) -> str:
+        """Stable JSON: sorted keys."""
+        return json.dumps(asdict(self), sort_keys=True) + "\n"
+
+
+def status_path(run: Path, source: str) -> Path:
+    """Where the status of `source` lies."""
+    return run / f"status-{source}.json"
+
+
+def read_statuses(run: Path) -> tuple[Status, ...]:
+    """Every status in the run directory, by source; raises DamagedTraceError."""
+    return tuple(_read(path) for path in sorted(run.glob("status-*.json")))
+
+
+def _read(path: Path) -> Status:
+    known = {f.name for f in fields(Status)}
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return Status(**{k: v for k, v in raw.items() if k in known})
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        raise DamagedTraceError(f"{path}: not a readable status file ({error})") from error
