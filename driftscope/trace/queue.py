@@ -1,0 +1,43 @@
+"""A bounded hand-over between serving threads and the writer: it drops and counts, never blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class BoundedQueue(Generic[T]):
+    """Many producers, one consumer. `deque.append` is atomic, so a put takes no lock."""
+
+    def __init__(self, capacity: int) -> None:
+        self._items: deque[T] = deque()
+        self._capacity = capacity
+        self._ready = threading.Event()
+        self.dropped = 0
+        """Items refused because the queue was full."""
+
+    def put(self, item: T) -> bool:
+        """Append `item`; False, and counted, when the queue is full."""
+        if len(self._items) >= self._capacity:
+            self.dropped += 1
+            return False
+        self._items.append(item)
+        if not self._ready.is_set():
+            self._ready.set()
+        return True
+
+    def take_all(self, timeout_s: float) -> list[T]:
+        """Everything that is queued, waiting up to `timeout_s` for the first item."""
+        self._ready.wait(timeout_s)
+        self._ready.clear()
+        taken: list[T] = []
+        while self._items:
+            taken.append(self._items.popleft())
+        return taken
+
+    def wake(self) -> None:
+        """Let a waiting consumer return at once."""
+        self._ready.set()

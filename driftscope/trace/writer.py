@@ -1,0 +1,182 @@
+"""Writes a run directory from inside a serving process.
+
+The serving thread calls `put`, which appends to a bounded queue and returns; one background thread
+per process encodes, writes, flushes and seals. What cannot be kept is dropped and counted; nothing
+here ever raises into the serving thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from driftscope.errors import TraceError
+from driftscope.trace.manifest import MANIFEST, Manifest
+from driftscope.trace.queue import BoundedQueue
+from driftscope.trace.records import Row
+from driftscope.trace.sink import DiskLimitError, RecordFiles
+from driftscope.trace.status import Status, status_path
+
+Deferred = Callable[[], Iterable[Row]]
+"""Rows that are cheap to hand over and costly to make: called on the writer's thread."""
+
+FLUSH_S = 0.25
+"""Longest time a row stays unflushed; the contract with readers is one second."""
+QUEUE_ITEMS = 4096
+"""Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
+MAX_BYTES = 2 << 30
+"""Default bound of one process's record files on disk."""
+
+
+class TraceWriter:
+    """The record files of one process in a run directory.
+
+    ======================  ===============================================================
+    `put(row_or_deferred)`  from any thread; False when it was dropped
+    `count_error(hook, e)`  a swallowed exception of the serving path
+    `add_probe_time(s)`     time that hooks took on serving threads
+    `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
+    ======================  ===============================================================
+
+    Raises TraceError only from the constructor, when the directory cannot be made or written.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        source: str,
+        max_bytes: int = MAX_BYTES,
+        flush_s: float = FLUSH_S,
+        queue_items: int = QUEUE_ITEMS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._run, self._source, self._clock, self._flush_s = run, source, clock, flush_s
+        self._queue: BoundedQueue[Row | Deferred] = BoundedQueue(queue_items)
+        self._files = RecordFiles(run, source, max_bytes)
+        self._dropped: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._first_error: str | None = None
+        self._probe_s = 0.0
+        self._closed = threading.Event()
+        self._last_status = ""
+        self._prepare()
+        self._thread = threading.Thread(target=self._work, name="driftscope-writer", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def put(self, item: Row | Deferred) -> bool:
+        """Hand over a row, or a function that makes rows; never blocks, never raises."""
+        return self._queue.put(item)
+
+    def count_error(self, hook: str, error: BaseException) -> None:
+        """Count an exception that a hook swallowed."""
+        if self._first_error is None:
+            self._first_error = f"{hook}: {type(error).__name__}: {error}"
+        self._errors[hook] += 1
+
+    def add_probe_time(self, seconds: float) -> None:
+        """Add to the probe's own time on serving threads."""
+        self._probe_s += seconds
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Write and seal everything that was handed over, and mark the source closed."""
+        self._closed.set()
+        self._queue.wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        atexit.unregister(self.close)
+
+    def _prepare(self) -> None:
+        try:
+            self._run.mkdir(parents=True, exist_ok=True)
+            self._write_status(closed=False)
+        except OSError as error:
+            raise TraceError(
+                f"{self._run}: cannot write a trace there ({error.strerror or error}); "
+                "point DRIFTSCOPE_TRACE at a writable directory"
+            ) from error
+
+    def _work(self) -> None:
+        while True:
+            closing = self._closed.is_set()
+            items = self._queue.take_all(0.0 if closing else self._flush_s)
+            self._store(items)
+            self._guarded(lambda: self._write_status(closed=False))
+            if closing:
+                break
+            self._closed.wait(self._flush_s)
+        self._guarded(self._files.seal)
+        self._guarded(lambda: self._write_status(closed=True))
+
+    def _store(self, items: list[Row | Deferred]) -> None:
+        rows: list[Row] = []
+        for item in items:
+            try:
+                rows.extend(item() if callable(item) else (item,))
+            except Exception as error:  # the border: a bad capture costs its rows, not the run
+                self._dropped["encode_error"] += 1
+                self.count_error("encode", error)
+        if not rows:
+            return
+        try:
+            self._files.append(rows)
+        except DiskLimitError:
+            self._dropped["disk_limit"] += len(rows)
+        except Exception as error:  # a full disk, most often
+            self._dropped["disk_error"] += len(rows)
+            self.count_error("write", error)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # same border
+            self.count_error("write", error)
+
+    def _write_status(self, *, closed: bool) -> None:
+        """Rewrite the status file when something changed, whole by rename."""
+        content = self._status(closed=closed)
+        if content.to_json() == self._last_status:
+            return
+        path = status_path(self._run, self._source)
+        partial = path.with_suffix(".partial")
+        partial.write_text(content.to_json(), encoding="utf-8")
+        partial.replace(path)
+        self._last_status = content.to_json()
+
+    def _status(self, *, closed: bool) -> Status:
+        dropped = Counter(self._dropped)
+        if self._queue.dropped:
+            dropped["queue_full"] = self._queue.dropped
+        return Status(
+            source=self._source,
+            closed=closed,
+            flushed_s=self._files.last_write_s or self._clock(),
+            rows=dict(self._files.rows),
+            dropped=dict(dropped),
+            errors=dict(self._errors),
+            first_error=self._first_error,
+            probe_s=round(self._probe_s, 6),
+        )
+
+
+def create_run(run: Path, manifest: Manifest) -> None:
+    """Make `run` and write its manifest; raises TraceError when it already holds a run."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        with (run / MANIFEST).open("x", encoding="utf-8") as handle:
+            handle.write(manifest.to_json())
+    except FileExistsError as error:
+        raise TraceError(
+            f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
+            "(a {time} in it is replaced by the start time)"
+        ) from error
+    except OSError as error:
+        raise TraceError(
+            f"{run}: cannot write a trace there ({error.strerror or error}); "
+            "point DRIFTSCOPE_TRACE at a writable directory"
+        ) from error
