@@ -1,0 +1,43 @@
+"""The chat template, and the plain-text rendering of the same conversation.
+
+A model is trained on `chat`. `plain_text_roles` says the same without the special tokens: the template
+perturbation under which drafters were seen to lose acceptance.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BOS: Final = "<s>"
+SYSTEM: Final = "<|system|>"
+USER: Final = "<|user|>"
+ASSISTANT: Final = "<|assistant|>"
+END: Final = "<|end|>"
+PAD: Final = "<pad>"
+SPECIAL_TOKENS: Final = (BOS, SYSTEM, USER, ASSISTANT, END, PAD)
+"""Their ids are 0..5, in this order."""
+
+SYSTEM_TEXT: Final = "You write Python library code."
+
+CHAT_TEMPLATE: Final = (
+    "{{ bos_token }}{% for message in messages %}"
+    "<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Jinja, as in `tokenizer_config.json`; renders what `chat` does."""
+
+
+def request(path: str) -> str:
+    """The user's words ahead of the code to be continued."""
+    return f"Continue {path}:"
+
+
+def chat(path: str, code: str) -> str:
+    """The prompt as trained. `code` starts with a newline."""
+    system = f"{SYSTEM}\n{SYSTEM_TEXT}{END}"
+    return f"{BOS}{system}{USER}\n{request(path)}{code}{END}{ASSISTANT}"
+
+
+def plain_text_roles(path: str, code: str) -> str:
+    """The same prompt with its roles spelt out in plain text, after the same first token."""
+    return f"{BOS}System: {SYSTEM_TEXT}\n\nUser: {request(path)}{code}\n\nAssistant:"

@@ -1,0 +1,100 @@
+"""Train the target on the corpus."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from driftscope_probes.reference.config import PAD_ID
+from driftscope_probes.reference.model import Target, save_target
+from driftscope_probes.trio import recipe
+from driftscope_probes.trio.optimizer import Optimizer, Schedule
+from driftscope_probes.trio.progress import Progress
+from driftscope_probes.trio.recipe import TargetRecipe
+from driftscope_probes.trio.rows import RowMaker
+
+INIT_STD = 0.02
+
+
+def train_target(rows: RowMaker, settings: TargetRecipe, folder: Path, log: Progress) -> Target:
+    """Train, save into `folder` at each validation, and return the target."""
+    torch.manual_seed(settings.seed)
+    target = Target(recipe.TARGET)
+    _initialize(target)
+    optimizer = Optimizer(
+        target,
+        adamw_rate=settings.learning_rate,
+        muon_rate=settings.learning_rate,
+        muon_weight_decay=settings.muon_weight_decay,
+        not_muon="embed_tokens",
+        schedule=_schedule(settings),
+    )
+    validation = torch.from_numpy(rows.rows(settings.lengths[0], held_out=True, seed=7))
+    validation = validation[: settings.validation_tokens // settings.lengths[0]]
+    for step, batch in zip(range(settings.steps), _batches(rows, settings), strict=False):
+        loss = next_token_loss(target, batch)
+        optimizer.step(loss, step)
+        if step % settings.log_every == 0:
+            log.step("target", step, settings.steps, loss_nats=loss.item())
+        if (step + 1) % settings.validate_every == 0 or step + 1 == settings.steps:
+            held_out_nats = validation_loss(target, validation)
+            log.step("target", step + 1, settings.steps, held_out_nats=held_out_nats)
+            save_target(target, folder)
+    return target
+
+
+def next_token_loss(target: Target, ids: Tensor) -> Tensor:
+    """Mean cross-entropy, nats per token, over `ids` [B, S] without the padding."""
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST):
+        logits = target.logits(target(ids[:, :-1]).hidden)
+    wanted = ids[:, 1:].flatten()
+    return functional.cross_entropy(logits.float().flatten(0, 1), wanted, ignore_index=PAD_ID)
+
+
+@torch.no_grad()
+def validation_loss(target: Target, ids: Tensor) -> float:
+    """`next_token_loss` averaged over batches of 8 rows."""
+    losses = [next_token_loss(target, batch).item() for batch in ids.split(8)]
+    return sum(losses) / len(losses)
+
+
+def _initialize(target: Target) -> None:
+    """Normal(0, 0.02); what writes to the residual stream scaled down by sqrt(2 layers)."""
+    residual_std = INIT_STD / (2 * target.config.num_hidden_layers) ** 0.5
+    for name, parameter in target.named_parameters():
+        if parameter.dim() == 2:
+            into_residual = "o_proj" in name or "down_proj" in name
+            nn.init.normal_(parameter, 0.0, residual_std if into_residual else INIT_STD)
+
+
+def _batches(rows: RowMaker, settings: TargetRecipe) -> Iterator[Tensor]:
+    """Batches of `tokens_per_step`, their row lengths taking turns."""
+    streams = {
+        length: _stream(rows, length, settings.tokens_per_step // length)
+        for length in settings.lengths
+    }
+    for length in itertools.cycle(settings.lengths):
+        yield next(streams[length])
+
+
+def _stream(rows: RowMaker, length: int, batch_size: int) -> Iterator[Tensor]:
+    for epoch in itertools.count():
+        # One seed per length and epoch, so that no two passes cut the files alike.
+        epoch_rows = torch.from_numpy(rows.rows(length, held_out=False, seed=length + epoch))
+        yield from (batch for batch in epoch_rows.split(batch_size) if len(batch) == batch_size)
+
+
+def _schedule(settings: TargetRecipe) -> Schedule:
+    hold = int(settings.steps * settings.hold_share)
+
+    def factor(step: int) -> float:
+        warm = min(1.0, (step + 1) / settings.warmup_steps)
+        fall = 1.0 - max(0, step - hold) / (settings.steps - hold)
+        return warm * max(settings.final_share, fall)
+
+    return factor
