@@ -10,7 +10,7 @@ BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """Sizes of a Llama decoder layer: grouped-query attention, SwiGLU MLP, RMSNorm, rotary positions."""
+    """Sizes of a Llama decoder: grouped-query attention, SwiGLU, RMSNorm, rotary positions."""
 
     vocab_size: int = 1024
     hidden_size: int = 256
@@ -47,10 +47,10 @@ class DecoderConfig:
 class DrafterConfig:
     """An EAGLE-3 drafter; `fc_norm` and `norm_output` together make it EAGLE-3.1.
 
-    `aux_layers` are the target layers whose output is captured, counted from 1 (0 is the embedding).
-    `fc_norm` is one RMSNorm per captured layer ahead of `fc`. `norm_output` feeds the post-norm
-    hidden state to the next depth instead of the residual stream. Source: the EAGLE-3.1 fields of
-    vLLM's `eagle3` method.
+    `aux_layers` are the target layers whose output is captured, counted from 1 (0 is the
+    embedding). `fc_norm` is one RMSNorm per captured layer ahead of `fc`. `norm_output` feeds the
+    post-norm hidden state to the next depth instead of the residual stream. Source: the EAGLE-3.1
+    fields of vLLM's `eagle3` method.
     """
 
     layer: DecoderConfig

@@ -1,9 +1,9 @@
 """The drafter: EAGLE-3 and EAGLE-3.1, one step of many chains at once.
 
-Slot i pairs the target's captured hidden states of token i with the embedding of token i+1. The chain
-anchored at slot p asks, at depth d (1-based), from slot p+d-1, and sees the slots 0..p+d-1: those up to
-p as the target's true states make them, those after it as the chain made them. Training, replay and
-generation all run these methods.
+Slot i pairs the target's captured hidden states of token i with the embedding of token i+1. The
+chain anchored at slot p asks, at depth d (1-based), from slot p+d-1, and sees the slots 0..p+d-1:
+those up to p as the target's true states make them, those after it as the chain made them.
+Training, replay and generation all run these methods.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class StepOutput:
     """One depth of A chains.
 
     `prenorm` [B, A, H]: the residual stream after the MLP; `postnorm`: after the final norm, what
-    `lm_head` reads; `fed`: what the next depth gets, one of the two; `attention` [B, N, A, S + d - 1]:
-    softmax over the context slots, then over the chain's own, in their order.
+    `lm_head` reads; `fed`: what the next depth gets, one of the two. `attention`
+    [B, N, A, S + d - 1]: softmax over the context slots, then over the chain's own, in order.
     """
 
     prenorm: Tensor
@@ -58,7 +58,7 @@ class StepOutput:
 
 
 class DrafterLayer(nn.Module):
-    """The parameters under the prefix `midlayer.`; its attention reads [embedding, hidden state]."""
+    """The parameters under the prefix `midlayer.`; attention reads embedding and hidden state."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Drafter(nn.Module):
         self.rotary = Rotary(layer)
 
     def normed_aux(self, aux: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-        """The captured states, each [..., H], after `fc_norm`; None where there is none (EAGLE-3)."""
+        """The captured states, each [..., H], after `fc_norm`; None without one (EAGLE-3)."""
         if not self.config.fc_norm:
             return None
         return tuple(norm(x) for norm, x in zip(self.fc_norm, aux, strict=True))

@@ -26,6 +26,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., size] -> [..., size], in the dtype of the weight."""
         wide = x.to(at_least_float32(x.dtype))
         scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (scaled * self.weight).to(self.weight.dtype)
@@ -77,10 +78,12 @@ class Attention(nn.Module):
 
     def output(self, heads: Tensor) -> Tensor:
         """[B, N, S, D] -> [B, S, H]."""
-        return self.o_proj(heads.transpose(1, 2).flatten(2))
+        mixed: Tensor = self.o_proj(heads.transpose(1, 2).flatten(2))
+        return mixed
 
     def _heads(self, flat: Tensor) -> Tensor:
-        return flat.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
+        batch, slots, _ = flat.shape
+        return flat.view(batch, slots, -1, self.config.head_dim).transpose(1, 2)
 
 
 class MLP(nn.Module):
@@ -94,4 +97,6 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        """[..., H] -> [..., H]."""
+        down: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return down

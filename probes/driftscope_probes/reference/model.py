@@ -1,7 +1,7 @@
 """Load and save the reference models in the files that vLLM and Hugging Face load.
 
-A model directory holds `config.json` and `model.safetensors` under Hugging Face's parameter names. The
-drafter's file has no embedding: it shares the target's.
+A model directory holds `config.json` and `model.safetensors` under Hugging Face's parameter names.
+The drafter's file has no embedding: it shares the target's.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from driftscope_probes.reference.layers import MLP, Attention, RMSNorm, Rotary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOutput:
-    """`hidden` [B, S, H] after the final norm; `aux` one [B, S, H] per captured layer, before any."""
+    """`hidden` [B, S, H] after the final norm; `aux` [B, S, H] per captured layer, un-normed."""
 
     hidden: Tensor
     aux: tuple[Tensor, ...]
@@ -58,13 +58,15 @@ class TargetLayer(nn.Module):
     def forward(
         self, x: Tensor, rotary: Rotary, positions: Tensor, cache: KVCache | None, index: int
     ) -> Tensor:
+        """[B, S, H] at `positions` [S] -> [B, S, H]; `index` names the layer to the cache."""
         normed = self.input_layernorm(x)
         queries = self.self_attn.queries(normed, rotary, positions)
         keys, values = self.self_attn.keys_values(normed, rotary, positions)
         if cache is not None:
             keys, values = cache.extend(index, keys, values)
         x = x + self.self_attn.output(_causal_attention(queries, keys, values, positions))
-        return x + self.mlp(self.post_attention_layernorm(x))
+        mixed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return mixed
 
 
 class TargetBody(nn.Module):
@@ -86,10 +88,6 @@ class Target(nn.Module):
         self.model = TargetBody(config)
         self.rotary = Rotary(config)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.model.embed_tokens.weight.dtype
-
     def embed(self, ids: Tensor) -> Tensor:
         """Token ids [...] -> [..., H]. The drafter shares this embedding."""
         embedded: Tensor = self.model.embed_tokens(ids)
@@ -98,7 +96,7 @@ class Target(nn.Module):
     def forward(
         self, ids: Tensor, *, aux_layers: Sequence[int] = (), cache: KVCache | None = None
     ) -> TargetOutput:
-        """Run `ids` [B, S], behind what the cache holds. Layers count from 1; 0 is the embedding."""
+        """Run `ids` [B, S] behind what the cache holds. Layers count from 1, 0 the embedding."""
         start = cache.length if cache is not None else 0
         positions = torch.arange(start, start + ids.shape[1])
         outputs = [self.embed(ids)]

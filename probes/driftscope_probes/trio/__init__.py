@@ -26,8 +26,6 @@ Condition = Literal["in_distribution", "plain_text_roles"]
 CONDITIONS: tuple[Condition, ...] = ("in_distribution", "plain_text_roles")
 """The two renderings of a prompt: the chat template, and its roles spelt out in plain text."""
 
-_HERE = Path(__file__).parent
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -44,18 +42,21 @@ class Prompt:
 
 
 def trio_path() -> Path:
-    """The folder of the shipped weights: `target`, `eagle3`, `eagle31`."""
-    return _HERE / "weights"
+    """The folder of the shipped trio: `target`, `eagle3`, `eagle31` and `prompts.json`."""
+    return Path(__file__).parent / "weights"
 
 
-def load_prompts(path: Path | None = None) -> list[Prompt]:
-    """The shipped held-out prompts, or those of another training run's `prompts.json`."""
-    text = (path or _HERE / "prompts.json").read_text(encoding="utf-8")
+def load_prompts(folder: Path | None = None) -> list[Prompt]:
+    """The held-out prompts of the shipped trio, or of one trained into `folder`."""
+    text = ((folder or trio_path()) / "prompts.json").read_text(encoding="utf-8")
     return [Prompt(**record) for record in json.loads(text)]
 
 
 def encode(text: str, folder: Path | None = None) -> list[int]:
-    """Token ids of `text`, whose special tokens are spelt out in it; nothing is added."""
+    """Token ids of `text`, whose special tokens are spelt out in it; nothing is added.
+
+    By the shipped tokenizer, or that of a trio trained into `folder`.
+    """
     ids: list[int] = _tokenizer(folder or trio_path()).encode(text, add_special_tokens=False).ids
     return ids
 

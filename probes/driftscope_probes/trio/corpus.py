@@ -1,7 +1,8 @@
 """The training text: Python source out of pinned, hashed, pure-Python wheels.
 
-The same bytes on every machine: `corpus.txt` pins version and hash of each wheel, and `CORPUS_SHA256`
-the text taken from them. An interpreter's own library would differ from build to build.
+The same bytes on every machine: `corpus.txt` pins version and hash of each wheel, and
+`CORPUS_SHA256` the text taken from them. An interpreter's own library would differ from build to
+build.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class SourceFile:
 def load_corpus(cache: Path) -> list[SourceFile]:
     """Fetch what `cache` lacks, read it, and check it. Raises CorpusError."""
     fetch_wheels(cache)
-    files = _selected(file for wheel in _pinned_wheels(cache) for file in _read_wheel(wheel))
+    files = _selected(file for wheel in pinned_wheels(cache) for file in _read_wheel(wheel))
     digest = corpus_digest(files)
     if digest != CORPUS_SHA256:
         raise CorpusError(
@@ -66,7 +67,7 @@ def load_folder(folder: Path) -> list[SourceFile]:
 
 def fetch_wheels(cache: Path) -> None:
     """Download the pinned wheels into `cache`, unless all are there. Raises CorpusError."""
-    if len(_pinned_wheels(cache)) == len(pinned_hashes()):
+    if len(pinned_wheels(cache)) == len(pinned_hashes()):
         return
     cache.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
@@ -82,21 +83,22 @@ def pinned_hashes() -> set[str]:
     return {word.removeprefix("--hash=sha256:") for word in words if word.startswith("--hash")}
 
 
-def corpus_digest(files: Iterable[SourceFile]) -> str:
-    """sha256, hex, over path, NUL, text, NUL of each file in order."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.path}\0{file.text}\0".encode())
-    return digest.hexdigest()
-
-
-def _pinned_wheels(cache: Path) -> list[Path]:
+def pinned_wheels(cache: Path) -> list[Path]:
+    """The wheels of the manifest that lie in `cache`, by name."""
     wanted = pinned_hashes()
     return [
         wheel
         for wheel in sorted(cache.glob("*.whl"))
         if hashlib.sha256(wheel.read_bytes()).hexdigest() in wanted
     ]
+
+
+def corpus_digest(files: Iterable[SourceFile]) -> str:
+    """sha256, hex, over path, NUL, text, NUL of each file in order."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.path}\0{file.text}\0".encode())
+    return digest.hexdigest()
 
 
 def _read_wheel(wheel: Path) -> Iterator[SourceFile]:

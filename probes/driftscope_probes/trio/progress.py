@@ -19,7 +19,8 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Say something on stderr only."""
-        print(f"{self._elapsed_s():7.1f} s  {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{self._elapsed_s():7.1f} s  {text}\n")
+        sys.stderr.flush()
 
     def step(self, stage: str, step: int, steps: int, **figures: float | list[float]) -> None:
         """Report figures of one step."""

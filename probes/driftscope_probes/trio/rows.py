@@ -49,8 +49,7 @@ class RowMaker:
 
     def __init__(self, tokenizer: Tokenizer, files: Sequence[SourceFile]) -> None:
         self._tokenizer = tokenizer
-        special = {token: tokenizer.token_to_id(token) for token in template.SPECIAL_TOKENS}
-        self._special: dict[str, int] = special
+        self._special = {token: index for index, token in enumerate(template.SPECIAL_TOKENS)}
         newlines = np.array(newline_ids(tokenizer))
         self._files = [self._encoded(file, newlines) for file in files]
 

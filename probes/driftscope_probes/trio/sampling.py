@@ -20,9 +20,7 @@ from driftscope_probes.trio.template import ASSISTANT, SPECIAL_TOKENS
 ASSISTANT_ID = SPECIAL_TOKENS.index(ASSISTANT)
 
 
-def sample_rows(
-    target: Target, rows: RowMaker, settings: SamplingRecipe, log: Progress
-) -> Tensor:
+def sample_rows(target: Target, rows: RowMaker, settings: SamplingRecipe, log: Progress) -> Tensor:
     """Prompts of the training half, continued by the target: ids [rows, length].
 
     Every second batch is greedy, the others are sampled.

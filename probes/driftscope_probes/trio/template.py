@@ -1,7 +1,7 @@
 """The chat template, and the plain-text rendering of the same conversation.
 
-A model is trained on `chat`. `plain_text_roles` says the same without the special tokens: the template
-perturbation under which drafters were seen to lose acceptance.
+A model is trained on `chat`. `plain_text_roles` says the same without the special tokens: the
+template perturbation under which drafters were seen to lose acceptance.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 python -m driftscope_probes.trio.train -o DIR [--quick] [--corpus-cache DIR | --corpus-dir DIR]
 
-About half an hour on one CPU core and 1 GB of memory. Seeds are fixed and one thread is used, so the
-same machine and library versions give the same weights; other CPUs round bf16 products differently.
+About half an hour on one CPU core and 1 GB of memory. Seeds are fixed and one thread is used, so
+the same machine and library versions give the same weights; other CPUs round bf16 products
+differently.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import torch
 
 from driftscope_probes.trio.corpus import CorpusError, SourceFile, load_corpus, load_folder
+from driftscope_probes.trio.notice import notice
 from driftscope_probes.trio.progress import Progress
 from driftscope_probes.trio.prompts import make_prompts, save_prompts
 from driftscope_probes.trio.recipe import FULL, QUICK, Recipe
@@ -33,7 +35,8 @@ def train(files: list[SourceFile], recipe: Recipe, folder: Path) -> None:
     tokenizer = train_tokenizer(file.text for file in files if not file.held_out)
     save_tokenizer(tokenizer, folder / "target")
     rows = RowMaker(tokenizer, files)
-    log.note(f"{rows.tokens(held_out=False)} training, {rows.tokens(held_out=True)} held-out tokens")
+    held_out, training = rows.tokens(held_out=True), rows.tokens(held_out=False)
+    log.note(f"{training} training, {held_out} held-out tokens")
     save_prompts(make_prompts(tokenizer, rows), folder / "prompts.json")
     target = train_target(rows, recipe.target, folder / "target", log)
     written = sample_rows(target, rows, recipe.sampling, log)
@@ -44,16 +47,24 @@ def main(arguments: list[str] | None = None) -> int:
     """The command. Exit code 0: trained; 1: no corpus."""
     options = _parser().parse_args(arguments)
     try:
-        if options.corpus_dir:
-            files = load_folder(options.corpus_dir)
-        else:
-            files = load_corpus(options.corpus_cache or options.output / "corpus")
+        files = _corpus(options.corpus_dir, options.corpus_cache, options.output)
     except CorpusError as error:
-        print(f"driftscope trio: {error}", file=sys.stderr)
+        sys.stderr.write(f"driftscope trio: {error}\n")
         return 1
     train(files, QUICK if options.quick else FULL, options.output)
-    print(options.output)
+    sys.stdout.write(f"{options.output}\n")
     return 0
+
+
+def _corpus(folder: Path | None, cache: Path | None, output: Path) -> list[SourceFile]:
+    """A folder's own files as they are, or the pinned wheels', whose notices go to the output."""
+    if folder:
+        return load_folder(folder)
+    cache = cache or output / "corpus"
+    files = load_corpus(cache)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "NOTICE").write_text(notice(cache), encoding="utf-8")
+    return files
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,8 +25,9 @@ INIT_STD = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLoss:
-    """`loss`: what is minimised. Per depth: `agreement`, the share of top tokens equal to the target's,
-    and `prenorm_rms`."""
+    """`loss`: what is minimised. Per depth: `agreement`, the share of top tokens equal to the
+    target's, and `prenorm_rms`.
+    """
 
     loss: Tensor
     agreement: list[float]
@@ -47,11 +48,13 @@ class Trainee:
     """A drafter, its optimizer, and the factors on its captured states.
 
     A target's layers differ in scale and grow with depth. EAGLE-3.1 norms them; EAGLE-3 has no such
-    norm, so here each is divided by its RMS, a constant that `exported` folds into `fc`. Without that
-    EAGLE-3 trains worse, and the comparison would be unfair.
+    norm, so here each is divided by its RMS, a constant that `exported` folds into `fc`. Without
+    that EAGLE-3 trains worse, and the comparison would be unfair.
     """
 
-    def __init__(self, name: str, target: Target, aux_rms: Sequence[float], s: DrafterRecipe) -> None:
+    def __init__(
+        self, name: str, target: Target, aux_rms: Sequence[float], s: DrafterRecipe
+    ) -> None:
         torch.manual_seed(s.seed)
         self.name = name
         self.drafter = Drafter(recipe.DRAFTERS[name])
@@ -85,7 +88,8 @@ def train_drafters(
     `written` [rows, length] is target-generated text: half of each batch, the rest is real text.
     """
     target.requires_grad_(False)
-    trainees = [Trainee(name, target, _aux_rms(target, written[:16]), s) for name in recipe.DRAFTERS]
+    aux_rms = _aux_rms(target, written[:16])
+    trainees = [Trainee(name, target, aux_rms, s) for name in recipe.DRAFTERS]
     for step, ids in zip(range(s.steps), _batches(rows, written, s), strict=False):
         teaching = teach(target, ids)
         for trainee in trainees:
@@ -180,7 +184,7 @@ def _batches(rows: RowMaker, written: Tensor, s: DrafterRecipe) -> Iterator[Tens
         real = torch.from_numpy(rows.rows(s.length, held_out=False, seed=777 + epoch))
         real = real[torch.randperm(len(real), generator=generator)]
         own = written[torch.randperm(len(written), generator=generator)]
-        for first, second in zip(own.split(half), real.split(half), strict=False):
+        for first, second in zip(torch.split(own, half), torch.split(real, half), strict=False):
             if len(first) == len(second) == half:
                 yield torch.cat([first, second])
 

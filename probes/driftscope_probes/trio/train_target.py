@@ -59,7 +59,7 @@ def next_token_loss(target: Target, ids: Tensor) -> Tensor:
 @torch.no_grad()
 def validation_loss(target: Target, ids: Tensor) -> float:
     """`next_token_loss` averaged over batches of 8 rows."""
-    losses = [next_token_loss(target, batch).item() for batch in ids.split(8)]
+    losses = [next_token_loss(target, batch).item() for batch in torch.split(ids, 8)]
     return sum(losses) / len(losses)
 
 
@@ -86,7 +86,9 @@ def _stream(rows: RowMaker, length: int, batch_size: int) -> Iterator[Tensor]:
     for epoch in itertools.count():
         # One seed per length and epoch, so that no two passes cut the files alike.
         epoch_rows = torch.from_numpy(rows.rows(length, held_out=False, seed=length + epoch))
-        yield from (batch for batch in epoch_rows.split(batch_size) if len(batch) == batch_size)
+        yield from (
+            batch for batch in torch.split(epoch_rows, batch_size) if len(batch) == batch_size
+        )
 
 
 def _schedule(settings: TargetRecipe) -> Schedule:

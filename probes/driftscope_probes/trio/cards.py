@@ -1,0 +1,148 @@
+"""Model cards, rendered from the records of an evaluation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from safetensors import safe_open
+
+from driftscope_probes.trio import CONDITIONS, Condition
+from driftscope_probes.trio.figures import PromptRecord, Summary, summarize, tau_ratio
+
+TITLES = {"eagle3": "EAGLE-3", "eagle31": "EAGLE-3.1"}
+ROWS = {
+    "acceptance": "acceptance (marginal)",
+    "sink_mass": "sink mass",
+    "prompt_mass": "prompt mass",
+    "generated_mass": "generated mass",
+    "self_mass": "self mass",
+    "fed_rms": "fed RMS",
+    "prenorm_rms": "pre-norm RMS",
+    "top1": "top-1 probability",
+}
+ABOUT = {
+    "target": "A Llama of {parameters} parameters (hidden 256, 4 layers, 4 query and 2 key heads, "
+    "tied embeddings, byte-level BPE of 1024 tokens) that continues Python library code.",
+    "eagle3": "An EAGLE-3 drafter of {parameters} parameters for the target beside it: captured "
+    "layers 1, 2 and 3, one layer, no normalisation on the path between depths.",
+    "eagle31": "An EAGLE-3.1 drafter of {parameters} parameters for the target beside it: captured "
+    "layers 1, 2 and 3, one layer, `fc_norm` and `norm_output`. Otherwise as the EAGLE-3 drafter, "
+    "trained with the same seed on the same batches.",
+}
+FRAME = """# {title}
+
+{about} Part of driftscope's trio: it is there to be measured, not to be useful.
+
+- Size: {parameters} parameters, bf16.
+- Data: Python source of the packages pinned in `corpus.txt`, files split by path. Their licences
+  (MIT, BSD, Apache-2.0) and notices are in `NOTICE`.
+- Training: `python -m driftscope_probes.trio.train`; sizes and seeds are in `recipe.py`. {training}
+
+## Held-out figures
+
+Greedy, K = 8, up to 96 tokens from each of 64 prompts out of files that training never saw,
+float32, the reference engine. tau is the mean acceptance length, 1 + accepted / drafts. Printed by
+`python -m driftscope_probes.trio.evaluate`.
+
+{tables}
+## What this does not show
+
+- Sink loss: this target has no attention sink, so there is little sink mass to lose at any depth.
+- A difference in where attention goes: in both drafters it moves onto the chain's own tokens,
+  whose class grows by one slot per depth by construction.
+- Conditional acceptance at large depth is raised by repetition loops of so small a target: judge
+  by the marginal rates above.
+"""
+
+
+def tables(records: Sequence[PromptRecord]) -> str:
+    """Markdown: a table of tau, then one table by depth for each condition and drafter."""
+    parts = [_tau_table(records)]
+    for condition in CONDITIONS:
+        parts += [_depth_table(records, condition, drafter) for drafter in TITLES]
+    return "\n".join(parts)
+
+
+def write_cards(records: Sequence[PromptRecord], weights: Path) -> None:
+    """Write MODEL_CARD.md into each model's folder."""
+    for name in ABOUT:
+        (weights / name / "MODEL_CARD.md").write_text(card(name, records, weights), "utf-8")
+
+
+def card(name: str, records: Sequence[PromptRecord], weights: Path) -> str:
+    """The card of one model."""
+    parameters = f"{_parameters(weights / name) / 1e6:.2f} M"
+    return FRAME.format(
+        title=f"{TITLES.get(name, 'Target')} of the trio",
+        about=ABOUT[name].format(parameters=parameters),
+        parameters=parameters,
+        training=_training(weights, name),
+        tables=tables(records),
+    )
+
+
+def _tau_table(records: Sequence[PromptRecord]) -> str:
+    lines = [
+        "| condition | tau EAGLE-3 | tau EAGLE-3.1 | ratio, 95 % interval over prompts |",
+        "|---|---|---|---|",
+    ]
+    for condition in CONDITIONS:
+        old, new = (_select(records, condition, drafter) for drafter in TITLES)
+        ratio, low, high = tau_ratio(new, old)
+        taus = f"{summarize(old).tau:.2f} | {summarize(new).tau:.2f}"
+        lines.append(f"| {condition} | {taus} | {ratio:.2f} ({low:.2f} to {high:.2f}) |")
+    return "\n".join(lines) + "\n"
+
+
+def _depth_table(records: Sequence[PromptRecord], condition: Condition, drafter: str) -> str:
+    summary = summarize(_select(records, condition, drafter))
+    depths = range(1, len(summary.acceptance) + 1)
+    lines = [
+        f"### {TITLES[drafter]}, {condition} ({summary.rounds} rounds)\n",
+        _row("depth", (str(depth) for depth in depths)),
+        "|---|" + "---|" * len(depths),
+    ]
+    for name, label in ROWS.items():
+        lines.append(_row(label, (f"{value:.3f}" for value in _values(summary, name))))
+    return "\n".join(lines) + "\n"
+
+
+def _values(summary: Summary, name: str) -> tuple[float, ...]:
+    return summary.acceptance if name == "acceptance" else summary.means[name]
+
+
+def _row(label: str, cells: Iterable[str]) -> str:
+    return f"| {label} | " + " | ".join(cells) + " |"
+
+
+def _select(
+    records: Sequence[PromptRecord], condition: Condition, drafter: str
+) -> list[PromptRecord]:
+    return [one for one in records if (one.condition, one.drafter) == (condition, drafter)]
+
+
+def _training(weights: Path, name: str) -> str:
+    """The last figures that training logged for this model."""
+    text = (weights / "training.jsonl").read_text(encoding="utf-8")
+    logged = [json.loads(line) for line in text.splitlines()]
+    last = [entry for entry in logged if entry["stage"] == name][-1]
+    if name == "target":
+        return f"{last['step']} steps; held-out loss {last['held_out_nats']:.2f} nats per token."
+    agreement = ", ".join(f"{value:.2f}" for value in last["agreement"])
+    return (
+        f"{last['step'] + 1} steps, training-time test of depth 3; in the last batch the top token "
+        f"was the target's at {agreement} of the slots, by depth."
+    )
+
+
+def _parameters(folder: Path) -> int:
+    """Parameters in a model's file."""
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        sizes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+    return sum(_product(size) for size in sizes)
+
+
+def _product(size: Sequence[int]) -> int:
+    return size[0] * _product(size[1:]) if size else 1
