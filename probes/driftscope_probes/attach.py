@@ -1,0 +1,54 @@
+"""Ties a recorder to a drafter that a runner has just loaded."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from driftscope.errors import ProbeError
+from driftscope.trace.writer import create_run
+from driftscope_probes.drafter import open_drafter
+from driftscope_probes.identity import manifest_of
+from driftscope_probes.process import open_writer
+from driftscope_probes.recorder import Recorder
+from driftscope_probes.settings import settings_from
+
+_ATTRIBUTE = "_driftscope_recorder"
+
+
+def attach_recorder(
+    proposer: Any, runner: str, *, model: Any, layer_names: set[str], config: Any, max_rows: int
+) -> None:
+    """Start recording the drafter of `proposer`, unless the probe is off.
+
+    Raises ProbeError or TraceError: at start-up an engine that cannot be recorded as asked stops.
+    """
+    settings = settings_from(os.environ)
+    if settings is None:
+        return
+    try:
+        drafter = open_drafter(model, layer_names, config, max_rows)
+        _separate_compile_cache(config)
+        manifest = manifest_of(drafter, runner, settings)
+        recorder = Recorder(drafter, settings, open_writer(settings, "worker0"))
+        create_run(settings.trace, manifest)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ProbeError(
+            f"this vLLM's {runner} runner is not laid out as driftscope knows it ({error!r}); "
+            "run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
+        ) from error
+    setattr(proposer, _ATTRIBUTE, recorder)
+
+
+def recorder_of(proposer: Any) -> Recorder | None:
+    """The recorder tied to a proposer, if any."""
+    return getattr(proposer, _ATTRIBUTE, None)
+
+
+def _separate_compile_cache(config: Any) -> None:
+    """Keep graphs compiled with the tap apart from those without it.
+
+    vLLM's cache key covers its configuration but not hooks, so the tap has to be part of that.
+    """
+    if isinstance(config.additional_config, dict):
+        config.additional_config["driftscope"] = "row_rms"

@@ -1,0 +1,48 @@
+"""The border between the probe and its host: whatever a hook raises stays here and is counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from driftscope.trace.writer import TraceWriter
+
+T = TypeVar("T")
+
+
+class InjectedError(Exception):
+    """Raised inside every hook under DRIFTSCOPE_TEST_RAISE."""
+
+
+class Guard:
+    """Runs hooks: times them, swallows and counts what they raise.
+
+    `taken_s` is the time since the last `reset`, on the thread that runs the hooks.
+    """
+
+    def __init__(self, writer: TraceWriter, *, test_raise: bool = False) -> None:
+        self._writer, self._test_raise = writer, test_raise
+        self.taken_s = 0.0
+        self.failed = False
+        """A hook raised since the last reset: what was captured is not whole."""
+
+    def reset(self) -> float:
+        """Start over; returns the time taken since the last reset."""
+        taken, self.taken_s, self.failed = self.taken_s, 0.0, False
+        self._writer.add_probe_time(taken)
+        return taken
+
+    def run(self, hook: str, action: Callable[[], T]) -> T | None:
+        """The action's value, or None when it raised."""
+        start = time.perf_counter()
+        try:
+            if self._test_raise:
+                raise InjectedError(hook)
+            return action()
+        except Exception as error:  # the serving path never raises
+            self.failed = True
+            self._writer.count_error(hook, error)
+            return None
+        finally:
+            self.taken_s += time.perf_counter() - start

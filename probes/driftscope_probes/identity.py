@@ -1,0 +1,80 @@
+"""The manifest of a run, read off a vLLM engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from typing import Any
+
+import driftscope
+from driftscope.trace.manifest import Manifest, Model
+from driftscope_probes.drafter import Drafter
+from driftscope_probes.settings import Settings
+
+_NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+
+
+def manifest_of(drafter: Drafter, runner: str, settings: Settings) -> Manifest:
+    """What is recorded and under which settings; `runner` is "v1" or "v2"."""
+    import vllm
+
+    config = drafter.config
+    speculation = config.speculative_config
+    return Manifest(
+        run_id=uuid.uuid4().hex[:12],
+        created_s=time.time(),
+        driftscope_version=driftscope.__version__,
+        engine="vllm",
+        engine_version=str(vllm.__version__).partition("+")[0],
+        runner=runner,
+        mode=_mode(config),
+        recording="taps",
+        method=speculation.method,
+        k=speculation.num_speculative_tokens,
+        target=_model(config.model_config),
+        drafter=_model(speculation.draft_model_config),
+        norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
+        drafter_layers=len(drafter.attention),
+        aux_layers=_aux_layers(speculation.draft_model_config.hf_config),
+        attention_backend=drafter.backend,
+        kv_cache_dtype=str(config.cache_config.cache_dtype),
+        every=settings.every,
+        sink_tokens=settings.sink_tokens,
+        sink_source=settings.sink_source,
+    )
+
+
+def _mode(config: Any) -> str:
+    compilation = config.compilation_config
+    if config.model_config.enforce_eager or int(getattr(compilation, "mode", 0) or 0) == 0:
+        return "eager"
+    return "compiled"
+
+
+def _model(model_config: Any) -> Model:
+    hf_config = model_config.hf_config
+    raw = json.dumps(hf_config.to_dict(), sort_keys=True, default=str)
+    return Model(
+        name=str(model_config.model),
+        architecture=",".join(getattr(hf_config, "architectures", None) or ()),
+        config_digest=hashlib.sha256(raw.encode()).hexdigest()[:16],
+        dtype=str(model_config.dtype).removeprefix("torch."),
+    )
+
+
+def _flag(model: Any, flag: str) -> bool:
+    """A norm flag as the loaded drafter has it, which is not always what its config says."""
+    value = getattr(model.model, flag, None)
+    if value is None:
+        value = getattr(model.config, flag, False)
+    return value is not None and value is not False
+
+
+def _aux_layers(hf_config: Any) -> tuple[int, ...]:
+    eagle = getattr(hf_config, "eagle_config", None) or {}
+    layers = eagle.get("eagle_aux_hidden_state_layer_ids") or getattr(
+        hf_config, "eagle_aux_hidden_state_layer_ids", None
+    )
+    return tuple(int(layer) for layer in layers or ())

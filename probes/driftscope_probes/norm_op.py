@@ -1,0 +1,53 @@
+"""A tap that survives torch.compile: an op that writes each row's RMS into a static buffer.
+
+Module hooks inside a compiled region silently never fire; an opaque op with a mutated argument is
+kept by the compiler, and recorded by a CUDA graph. Registered through a plain Library because
+torch.library.custom_op costs several times more per call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_library = torch.library.Library("driftscope", "FRAGMENT")
+_library.define("row_rms(Tensor x, Tensor(a!) out) -> ()")
+
+
+def _row_rms(x: torch.Tensor, out: torch.Tensor) -> None:
+    rows = x.shape[0]
+    if rows <= out.shape[0]:
+        out[:rows] = row_rms(x)
+
+
+def row_rms(x: torch.Tensor) -> torch.Tensor:
+    """||row||_2 / sqrt(dim) of each row of [rows, dim]; float32 [rows]."""
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32) * x.shape[-1] ** -0.5
+
+
+_library.impl("row_rms", _row_rms, "CompositeExplicitAutograd")
+torch.library.register_fake("driftscope::row_rms", lambda x, out: None)
+
+
+def tap_residual(norm: Any, rows: int) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Tap the residual stream that enters vLLM's fused RMSNorm `norm`.
+
+    Returns the buffer, float32 [rows], that each forward fills with the pre-norm RMS, and a
+    function that takes the tap off again.
+    """
+    buffer = torch.full((rows,), torch.nan, device=norm.weight.device)
+    name = "_forward_method" if hasattr(norm, "_forward_method") else "forward"
+    original = getattr(norm, name)
+
+    @functools.wraps(original)
+    def tapped(x: torch.Tensor, residual: torch.Tensor | None = None, *a: Any, **kw: Any) -> Any:
+        out = original(x, residual, *a, **kw)
+        if residual is not None:
+            torch.ops.driftscope.row_rms(out[1], buffer)
+        return out
+
+    setattr(norm, name, tapped)
+    return buffer, lambda: setattr(norm, name, original)

@@ -1,0 +1,106 @@
+"""The probe's settings: environment variables first, then the file that DRIFTSCOPE_CONFIG names."""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from driftscope.errors import ProbeError
+
+DEFAULT_SINK_TOKENS = 4
+"""Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453); what was used is recorded."""
+DEFAULT_MAX_MB = 2048
+MAX_EVERY = 1_000_000
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"", "0", "false", "no", "off"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One attribute per setting; the environment variable is DRIFTSCOPE_ and its name in capitals."""
+
+    trace: Path
+    """Run directory to write. `{time}` and `{pid}` are replaced once, when the engine starts."""
+    every: int = 1
+    """Record the chains of each n-th draft step. Verification is always recorded."""
+    sink_tokens: int = DEFAULT_SINK_TOKENS
+    """The sink set: the first n slots."""
+    sink_source: str = "default"
+    token_ids: bool = False
+    """Also record the drafted token ids."""
+    max_mb: int = DEFAULT_MAX_MB
+    """Bound of each process's record files, MiB."""
+    test_raise: bool = False
+    """Tests only: every hook raises, to show that the engine's output does not change."""
+
+
+def settings_from(environ: Mapping[str, str]) -> Settings | None:
+    """The settings in force, or None when the probe is off. Raises ProbeError for a bad value."""
+    if _flag("DISABLE", environ.get("DRIFTSCOPE_DISABLE", "")):
+        return None
+    values = {**_file(environ.get("DRIFTSCOPE_CONFIG", "")), **_environment(environ)}
+    if not values.get("trace"):
+        return None
+    return Settings(
+        trace=Path(values["trace"]).expanduser().absolute(),
+        every=_number("every", values.get("every", "1"), 1, MAX_EVERY),
+        sink_tokens=_number("sink_tokens", values.get("sink_tokens", DEFAULT_SINK_TOKENS), 1, 4096),
+        sink_source="given" if "sink_tokens" in values else "default",
+        token_ids=_flag("token_ids", values.get("token_ids", "")),
+        max_mb=_number("max_mb", values.get("max_mb", DEFAULT_MAX_MB), 1, 1 << 30),
+        test_raise=_flag("test_raise", values.get("test_raise", "")),
+    )
+
+
+def fix_run_directory(settings: Settings) -> None:
+    """Replace the placeholders in the run directory, for this process and those it starts."""
+    now = time.strftime("%Y%m%d-%H%M%S")
+    path = str(settings.trace).replace("{time}", now).replace("{pid}", str(os.getpid()))
+    os.environ["DRIFTSCOPE_TRACE"] = path
+
+
+_NAMES = ("trace", "every", "sink_tokens", "token_ids", "max_mb", "test_raise")
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    found = {name: environ.get(f"DRIFTSCOPE_{name.upper()}") for name in _NAMES}
+    return {name: value for name, value in found.items() if value}
+
+
+def _file(name: str) -> dict[str, str]:
+    if not name:
+        return {}
+    try:
+        raw = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProbeError(f"DRIFTSCOPE_CONFIG: {name} cannot be read as TOML ({error})") from error
+    unknown = sorted(set(raw) - set(_NAMES))
+    if unknown:
+        raise ProbeError(
+            f"DRIFTSCOPE_CONFIG: {name} has unknown settings {', '.join(unknown)}; "
+            f"known are {', '.join(_NAMES)}"
+        )
+    return {key: str(value) for key, value in raw.items()}
+
+
+def _number(name: str, value: object, low: int, high: int) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = low - 1
+    if not low <= number <= high:
+        raise ProbeError(
+            f"DRIFTSCOPE_{name.upper()}={value!r}: give a whole number from {low} to {high}"
+        )
+    return number
+
+
+def _flag(name: str, value: str) -> bool:
+    text = str(value).strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise ProbeError(f"DRIFTSCOPE_{name.upper()}={value!r}: give 1 or 0")
+    return text in _TRUE

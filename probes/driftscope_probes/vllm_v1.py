@@ -1,0 +1,96 @@
+"""vLLM's V1 model runner: the one module that knows its insides.
+
+Read with vllm.v1.worker.gpu_model_runner and vllm.v1.spec_decode.llm_base_proposer, 0.27 to 0.32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wrapt
+
+from driftscope_probes.attach import attach_recorder, recorder_of
+from driftscope_probes.view import DraftStep
+
+
+def install_runner(module: Any) -> None:
+    """Hook vllm.v1.worker.gpu_model_runner."""
+    wrapt.wrap_function_wrapper(module, "GPUModelRunner.execute_model", _execute_model)
+    wrapt.wrap_function_wrapper(module, "GPUModelRunner.sample_tokens", _sample_tokens)
+    wrapt.wrap_function_wrapper(
+        module, "GPUModelRunner.propose_draft_token_ids", _propose_draft_token_ids
+    )
+
+
+def install_proposer(module: Any) -> None:
+    """Hook vllm.v1.spec_decode.llm_base_proposer."""
+    wrapt.wrap_function_wrapper(module, "SpecDecodeBaseProposer.load_model", _load_model)
+    wrapt.wrap_function_wrapper(module, "SpecDecodeBaseProposer.propose", _propose)
+
+
+def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    attach_recorder(
+        proposer,
+        "v1",
+        model=proposer.model,
+        layer_names=set(proposer._draft_attn_layer_names),
+        config=proposer.vllm_config,
+        max_rows=proposer.max_num_tokens + proposer.max_batch_size,
+    )
+    return result
+
+
+def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    if recorder := recorder_of(getattr(runner, "drafter", None)):
+        recorder.step_started()
+    return wrapped(*args, **kwargs)
+
+
+def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    recorder = recorder_of(getattr(runner, "drafter", None))
+    has_step = getattr(runner, "execute_model_state", None) is not None
+    result = wrapped(*args, **kwargs)
+    if recorder and has_step:
+        recorder.step_ended(runner.input_batch.num_reqs)
+    return result
+
+
+def _propose_draft_token_ids(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    """The proposer does not know its runner: leave it where `_propose` finds it."""
+    if recorder_of(getattr(runner, "drafter", None)) is None:
+        return wrapped(*args, **kwargs)
+    runner.drafter._driftscope_runner = runner
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        runner.drafter._driftscope_runner = None
+
+
+def _propose(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
+    runner = getattr(proposer, "_driftscope_runner", None)
+    recorder = recorder_of(proposer)
+    if recorder is None or runner is None:
+        return wrapped(*args, **kwargs)
+    recorder.draft_started(lambda: _draft_step(runner, kwargs))
+    drafts = wrapped(*args, **kwargs)
+    recorder.draft_ended(drafts)
+    return drafts
+
+
+def _draft_step(runner: Any, call: dict[str, Any]) -> DraftStep:
+    """vLLM calls `propose` by keyword in every supported version."""
+    batch = runner.input_batch
+    count = batch.num_reqs
+    rows = call["token_indices_to_sample"]
+    if rows is None:
+        rows = call["common_attn_metadata"].query_start_loc[1 : count + 1] - 1
+    rows = rows[:count].long()
+    return DraftStep(
+        requests=tuple(batch.req_ids[:count]),
+        prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
+        rows=rows,
+        position=call["target_positions"][rows].long(),
+        prefilling=runner.discard_request_mask.np[:count].copy(),
+        k=int(call["num_speculative_tokens"]),
+    )

@@ -1,0 +1,87 @@
+"""vLLM's V2 model runner: the one module that knows its insides.
+
+Read with vllm.v1.worker.gpu.model_runner and vllm.v1.worker.gpu.spec_decode, 0.31 and 0.32.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import wrapt
+
+from driftscope_probes.attach import attach_recorder, recorder_of
+from driftscope_probes.view import DraftStep
+
+
+def install_runner(module: Any) -> None:
+    """Hook vllm.v1.worker.gpu.model_runner."""
+    wrapt.wrap_function_wrapper(module, "GPUModelRunner.execute_model", _execute_model)
+    wrapt.wrap_function_wrapper(module, "GPUModelRunner.sample_tokens", _sample_tokens)
+
+
+def install_speculator(module: Any) -> None:
+    """Hook vllm.v1.worker.gpu.spec_decode.eagle.speculator; its base was renamed in 0.32."""
+    wrapt.wrap_function_wrapper(module, "EagleSpeculator.load_model", _load_model)
+    wrapt.wrap_function_wrapper(module, "EagleSpeculator.propose", _propose)
+
+
+def _load_model(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    attach_recorder(
+        speculator,
+        "v2",
+        model=speculator.model,
+        layer_names=set(speculator.draft_attn_layer_names),
+        config=speculator.vllm_config,
+        max_rows=speculator.max_num_tokens + speculator.max_num_reqs,
+    )
+    return result
+
+
+def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    if recorder := recorder_of(getattr(runner, "speculator", None)):
+        recorder.step_started()
+    return wrapped(*args, **kwargs)
+
+
+def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    speculator = getattr(runner, "speculator", None)
+    recorder = recorder_of(speculator)
+    state = getattr(runner, "execute_model_state", None)
+    if recorder is None or state is None:
+        return wrapped(*args, **kwargs)
+    speculator._driftscope_runner = runner
+    try:
+        result = wrapped(*args, **kwargs)
+    finally:
+        speculator._driftscope_runner = None
+    recorder.step_ended(state.input_batch.num_reqs)
+    return result
+
+
+def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
+    runner = getattr(speculator, "_driftscope_runner", None)
+    recorder = recorder_of(speculator)
+    if recorder is None or runner is None:
+        return wrapped(*args, **kwargs)
+    recorder.draft_started(lambda: _draft_step(runner, speculator, wrapped, args, kwargs))
+    drafts = wrapped(*args, **kwargs)
+    recorder.draft_ended(drafts)
+    return drafts
+
+
+def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: Any) -> DraftStep:
+    call = inspect.signature(propose).bind(*args, **kwargs).arguments
+    batch = call["input_batch"]
+    count = batch.num_reqs
+    rows = (batch.query_start_loc[1 : count + 1] - 1 - call["num_rejected"][:count]).long()
+    k = call.get("num_speculative_tokens")
+    return DraftStep(
+        requests=tuple(batch.req_ids[:count]),
+        prompt_tokens=runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]].astype("int64"),
+        rows=rows,
+        position=batch.positions[rows].long(),
+        prefilling=call["num_sampled"][:count] == 0,
+        k=int(speculator.num_speculative_steps if k is None else k),
+    )
