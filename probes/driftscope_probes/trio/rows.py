@@ -79,7 +79,7 @@ class RowMaker:
         return np.array(rows, np.int64).reshape(-1, length)
 
     def _row(self, piece: Piece, length: int) -> list[int]:
-        row = self.prompt(piece.path, piece.head) + piece.body.tolist()
+        row = [*self.prompt(piece.path, piece.head), *piece.body.tolist()]
         if piece.last:
             row.append(self._special[template.END])
         return row[:length] + [self._special[template.PAD]] * (length - len(row))

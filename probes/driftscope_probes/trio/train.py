@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -29,8 +31,11 @@ from driftscope_probes.trio.train_target import train_target
 
 def train(files: list[SourceFile], recipe: Recipe, folder: Path) -> None:
     """Train on `files` and write the trio into `folder`."""
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    with _reproducibly():
+        _train(files, recipe, folder)
+
+
+def _train(files: list[SourceFile], recipe: Recipe, folder: Path) -> None:
     log = Progress(folder / "training.jsonl")
     tokenizer = train_tokenizer(file.text for file in files if not file.held_out)
     save_tokenizer(tokenizer, folder / "target")
@@ -41,6 +46,19 @@ def train(files: list[SourceFile], recipe: Recipe, folder: Path) -> None:
     target = train_target(rows, recipe.target, folder / "target", log)
     written = sample_rows(target, rows, recipe.sampling, log)
     train_drafters(target, rows, written, recipe.drafters, folder, log)
+
+
+@contextmanager
+def _reproducibly() -> Iterator[None]:
+    """One thread and deterministic kernels, as long as training lasts."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def main(arguments: list[str] | None = None) -> int:
