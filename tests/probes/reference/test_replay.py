@@ -45,7 +45,8 @@ def naive_chain(
         if drafter.config.fc_norm:
             weights = [w[f"fc_norm.{i}.weight"] for i in range(len(parts))]
             parts = [norm(x, y, c.rms_norm_eps) for x, y in zip(parts, weights, strict=True)]
-        return w["fc.weight"] @ torch.cat(parts)
+        mixed: Tensor = w["fc.weight"] @ torch.cat(parts)
+        return mixed
 
     def projected(slot: int, name: str, head: int) -> Tensor:
         token = ids[slot + 1]

@@ -1,9 +1,10 @@
 """The shipped files: that they load, how large they are, and that the cards are true of them."""
 
 import pytest
+import torch
 
 from driftscope_probes.reference.model import load_drafter, load_target
-from driftscope_probes.trio import CONDITIONS, load_prompts, trio_path
+from driftscope_probes.trio import CONDITIONS, encode, load_prompts, trio_path
 from driftscope_probes.trio.cards import TITLES, card, tables
 from driftscope_probes.trio.corpus import SourceFile
 from driftscope_probes.trio.evaluate import EVALUATION, evaluate, load_records
@@ -36,6 +37,21 @@ def test_the_weights_load_with_the_recipes_sizes() -> None:
     assert load_target(trio_path() / "target").config == TARGET
     for name, config in DRAFTERS.items():
         assert load_drafter(trio_path() / name).config == config
+
+
+def test_the_target_is_the_llama_that_transformers_loads() -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = trio_path() / "target"
+    llama = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    target = load_target(folder)
+    ids = torch.tensor([encode(load_prompts()[0].in_distribution)])
+    with torch.no_grad():
+        theirs = llama(ids, output_hidden_states=True)
+        ours = target(ids, aux_layers=(1, 2, 3))
+        logits = target.logits(ours.hidden)
+    assert torch.allclose(logits, theirs.logits, atol=1e-3)
+    for layer, aux in enumerate(ours.aux, start=1):
+        assert torch.allclose(aux, theirs.hidden_states[layer], atol=1e-3)
 
 
 def test_the_licence_notices_are_there() -> None:
