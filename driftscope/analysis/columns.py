@@ -1,0 +1,51 @@
+"""Columns of a trace's tables as numpy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from driftscope.errors import DamagedTraceError
+
+Codes = NDArray[np.int64]
+"""Requests as small integers, see `driftscope.analysis.requests`."""
+Matrix = NDArray[np.float64]
+
+
+def ints(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """[n] an integer column; nulls, which no writer makes, count as 0."""
+    return np.asarray(pc.fill_null(table.column(name), 0).to_numpy(), dtype=np.int64)
+
+
+def floats(table: pa.Table, name: str) -> Matrix:
+    """[n] a number column, NaN for null."""
+    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
+
+
+def bools(table: pa.Table, name: str) -> NDArray[np.bool_]:
+    """[n] a boolean column, False for null."""
+    return np.asarray(pc.fill_null(table.column(name), False).to_numpy(), dtype=np.bool_)
+
+
+def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
+    """[n, width] a list column, NaN rows for null; None when the column holds nothing at all.
+
+    Raises DamagedTraceError when a list is not `width` long.
+    """
+    column = table.column(name).combine_chunks()
+    if column.null_count == len(column):
+        return None
+    if not pc.all(pc.equal(pc.list_value_length(column), width)).as_py():
+        raise DamagedTraceError(
+            f"draft rows whose {name} is not {width} long; "
+            "was the run directory written by two different drafters?"
+        )
+    out = np.full((len(column), width), np.nan)
+    valid: NDArray[Any] = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
+    values = pc.list_flatten(column.drop_null()).to_numpy(zero_copy_only=False)
+    out[valid] = np.asarray(values, dtype=np.float64).reshape(-1, width)
+    return out

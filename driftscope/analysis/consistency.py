@@ -1,0 +1,54 @@
+"""Whether the rows of a run belong together; everything after this may rely on it."""
+
+from __future__ import annotations
+
+from driftscope.analysis.columns import ints
+from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
+from driftscope.trace.reader import Trace
+
+
+def check(trace: Trace) -> None:
+    """Raise MixedTraceError, DamagedTraceError or NoDataError for a run that cannot be analysed.
+
+    A round that drafted fewer than K tokens is legitimate: it ran close to a length limit.
+    """
+    _check_k(trace)
+    _check_layers(trace)
+    _check_rounds(trace)
+
+
+def _check_k(trace: Trace) -> None:
+    drew = ints(trace.step, "chains") > 0
+    lengths = {trace.manifest.k, *ints(trace.draft, "k"), *ints(trace.step, "k")[drew]}
+    drafted = ints(trace.verify, "drafted")
+    lengths |= {n for n in set(drafted.tolist()) if n > trace.manifest.k}
+    if len(lengths) > 1:
+        found = ", ".join(str(int(k)) for k in sorted(lengths))
+        raise MixedTraceError(
+            f"{trace.path}: chains of different lengths in one run (K = {found}); "
+            "record one run directory per K and give them all to analyze"
+        )
+
+
+def _check_layers(trace: Trace) -> None:
+    layers = sorted(set(ints(trace.draft, "layers").tolist()))
+    if len(layers) > 1:
+        raise MixedTraceError(
+            f"{trace.path}: drafters of {' and '.join(map(str, layers))} layers in one run; "
+            "record one run directory per drafter"
+        )
+
+
+def _check_rounds(trace: Trace) -> None:
+    drafted, accepted = ints(trace.verify, "drafted"), ints(trace.verify, "accepted")
+    if bool(((accepted > drafted) | (accepted < 0)).any()):
+        raise DamagedTraceError(
+            f"{trace.path}: verify rows with more tokens accepted than drafted; "
+            "the run's files are damaged or not from one run"
+        )
+    if not bool((drafted > 0).any()):
+        raise NoDataError(
+            f"{trace.path}: no round in it ({trace.request.num_rows} requests, {len(drafted)} "
+            "steps without a draft); send requests to the server while the probe is on, and check "
+            "that speculation is configured"
+        )

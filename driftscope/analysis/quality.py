@@ -1,0 +1,93 @@
+"""Reasons to trust some figures of a run less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import count, percent
+
+FEW_REQUESTS = 30
+"""Below this, resampling requests gives intervals that are too narrow: the usual rule of thumb for
+a percentile bootstrap over clusters."""
+MANY_SHORT = 0.05
+"""Share of rounds drafted shorter than K from which the deep rates are worth a word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityWarning:
+    """One reason, beside the section of the report that it touches."""
+
+    id: str
+    run: str
+    affects: str
+    """"run", "acceptance" or "masses" (every picture made of recorded chains)."""
+    message: str
+
+
+def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
+    """Every warning about `run`; what the reader found missing comes first."""
+    losses = [("loss", "run", problem) for problem in run.problems]
+    notes = [("note", "run", note) for note in run.manifest.notes]
+    doubts = [(name, affects, doubt(run)) for name, affects, doubt in _DOUBTS]
+    return tuple(
+        QualityWarning(id=name, run=run.label, affects=affects, message=message)
+        for name, affects, message in (*losses, *notes, *doubts)
+        if message
+    )
+
+
+def _few_requests(run: RunSummary) -> str | None:
+    if run.requests >= FEW_REQUESTS:
+        return None
+    return (
+        f"only {count(run.requests, 'request')}: the intervals are too narrow to rely on; record "
+        f"{FEW_REQUESTS} or more"
+    )
+
+
+def _short_rounds(run: RunSummary) -> str | None:
+    short = run.recording.short_rounds / run.rounds
+    if short <= MANY_SHORT:
+        return None
+    return (
+        f"{percent(short)} of the rounds drafted fewer than K tokens (close to a length limit); "
+        "deeper depths count as not accepted there, as in vLLM's counters"
+    )
+
+
+def _no_chains(run: RunSummary) -> str | None:
+    if run.recording.chains:
+        return None
+    return "no chain was recorded: there is acceptance, and nothing measured inside the drafter"
+
+
+def _broken_chains(run: RunSummary) -> str | None:
+    if not run.recording.broken_chains:
+        return None
+    return (
+        f"{count(run.recording.broken_chains, 'recorded chain')} with values that are no finite "
+        "numbers; the means leave those values out"
+    )
+
+
+def _chunked_prefill(run: RunSummary) -> str | None:
+    seen = run.recording
+    if not seen.chunked_chains or run.manifest.runner != "v1":
+        return None
+    return (
+        f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} are of requests whose "
+        "prompt was prefilled in several chunks: on vLLM's V1 runner the drafter's slots at chunk "
+        "boundaries hold the wrong token. They are flagged in the trace and are part of the means"
+    )
+
+
+_DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
+    ("few_requests", "acceptance", _few_requests),
+    ("short_rounds", "acceptance", _short_rounds),
+    ("no_chains", "masses", _no_chains),
+    ("broken_chains", "masses", _broken_chains),
+    ("chunked_prefill", "masses", _chunked_prefill),
+)
+"""Id, the section it stands beside, and the function that words it, or has nothing to say."""

@@ -1,0 +1,145 @@
+"""What one run comes down to: the figures that findings, reports and gates read.
+
+Every per-depth tuple starts with depth 1. None means that the quantity does not exist in the run;
+NaN that it was measured and no finite number came out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from driftscope.analysis.interval import Interval
+from driftscope.metrics.fallback import Fallback
+from driftscope.metrics.throughput import StepCost
+from driftscope.trace.manifest import Manifest
+
+ByDepth = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Over all rounds; see `driftscope.metrics.acceptance`."""
+
+    mean_length: float
+    marginal: ByDepth
+    conditional: tuple[float | None, ...]
+    histogram: tuple[int, ...]
+    """Rounds with exactly 0 .. K tokens accepted."""
+    token_rate: float | None
+    mean_length_interval: Interval | None = None
+    marginal_interval: tuple[Interval, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Over recorded chains, layers averaged; see `driftscope.metrics.attention`."""
+
+    sink_mass: ByDepth | None
+    prompt_mass: ByDepth | None
+    generated_mass: ByDepth | None
+    self_mass: ByDepth | None
+    null_mass: ByDepth | None
+    no_drift_self_mass: ByDepth | None
+    """What the chain's own tokens would get without drift."""
+    no_drift_kept: ByDepth | None
+    """Share of its depth-1 mass that a context class would keep without drift."""
+    even_sink_mass: float | None
+    """What even attention over the verified slots would give the sink set."""
+    by_layer: Mapping[str, tuple[ByDepth, ...]]
+    """Masses by column name and depth: one tuple of layers per depth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """RMS over recorded chains; see `driftscope.metrics.hidden`."""
+
+    in_rms: ByDepth | None
+    prenorm_rms: ByDepth | None
+    postnorm_rms: ByDepth | None
+    fed_rms: ByDepth | None
+    growth: float | None
+    """Fed RMS at depth K over depth 1."""
+    growth_interval: Interval | None
+    aux_rms: ByDepth | None
+    """By captured target layer, not by depth."""
+    aux_norm_rms: ByDepth | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confidence:
+    """Over recorded chains; see `driftscope.metrics.confidence`."""
+
+    top1: ByDepth | None
+    entropy: ByDepth | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Means over finished requests."""
+
+    ttft_s: float | None
+    tpot_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """How much was recorded, what was lost and what it cost."""
+
+    chains: int
+    verified_chains: int
+    """Recorded chains whose round is in the run."""
+    chunked_chains: int
+    """Recorded chains of requests whose prompt was prefilled in several chunks."""
+    broken_chains: int
+    """Recorded chains with a value that is no finite number."""
+    short_rounds: int
+    """Rounds that drafted fewer than K tokens."""
+    dropped: int
+    """Rows lost, all causes and processes together."""
+    errors: int
+    """Exceptions that hooks swallowed."""
+    overhead_fraction: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The requests of one workload label."""
+
+    label: str
+    requests: int
+    rounds: int
+    mean_length: float | None
+    reach: float | None
+    """Marginal acceptance at depth K."""
+    growth: float | None
+    self_mass: float | None
+    """On the chain itself at depth K."""
+    ttft_s: float | None
+    tpot_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run."""
+
+    label: str
+    manifest: Manifest
+    rounds: int
+    requests: int
+    acceptance: Acceptance
+    attention: Attention
+    hidden: Hidden
+    confidence: Confidence
+    latency: Latency
+    fallback: Fallback
+    recording: Recording
+    cost: StepCost | None
+    segments: tuple[Segment, ...]
+    problems: tuple[str, ...]
+    """What the reader found missing or lost."""
+
+    @property
+    def k(self) -> int:
+        """Draft tokens per round."""
+        return self.manifest.k

@@ -1,0 +1,91 @@
+"""The verdict: what the runs come down to, in a few plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.finding import Finding
+from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import listed, percent, times
+
+
+def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Sentences, the most important first; the first one alone must carry the message."""
+    about = {run.label: {f.id for f in findings if run.label in f.runs} for run in runs}
+    sentences = (
+        _state(runs, about),
+        _attention(runs, about),
+        _acceptance(runs, findings),
+    )
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+_About = dict[str, set[str]]
+
+
+def _state(runs: Sequence[RunSummary], about: _About) -> str:
+    """One clause per run, joined to one sentence."""
+    return "; ".join(_state_of(run, about[run.label]) for run in runs) + "."
+
+
+def _state_of(run: RunSummary, ids: set[str]) -> str:
+    if run.k == 1:
+        return f"{run.label} drafts a single token per round, so nothing can drift"
+    if run.hidden.growth is None:
+        lost = " loses its attention sink over depth" if "sink_lost" in ids else ""
+        return f"{run.label}{lost or ': no hidden state was recorded'}"
+    grown = f"({times(run.hidden.growth)} by depth {run.k})"
+    if "hidden_state_grows" in ids:
+        return f"{run.label} drifts: the hidden state it feeds itself grows with depth {grown}"
+    if "sink_lost" in ids:
+        return f"{run.label} drifts: it loses its attention sink; its hidden state stays {grown}"
+    if "hidden_state_stable" in ids:
+        return f"{run.label} holds its hidden state steady {grown}"
+    return f"{run.label}'s hidden state grows a little {grown}"
+
+
+def _attention(runs: Sequence[RunSummary], about: _About) -> str:
+    moves = [run for run in runs if "attention_moves_to_chain" in about[run.label]]
+    lost = [run for run in runs if "sink_lost" in about[run.label]]
+    without = [run for run in runs if "no_sink" in about[run.label]]
+    parts = []
+    if moves:
+        parts.append(f"attention moves to the chain's own tokens{_where(moves, runs)}")
+    if lost:
+        parts.append(f"the attention sink fades over depth{_where(lost, runs)}")
+    if without:
+        one = len(_targets(runs)) == 1
+        target = "this target" if one else listed(_targets(without))
+        parts.append(f"{target} has no attention sink, so sink loss does not apply")
+    return _sentence("; ".join(parts))
+
+
+def _where(some: Sequence[RunSummary], runs: Sequence[RunSummary]) -> str:
+    """Which of the runs; nothing when there is only one."""
+    if len(runs) == 1:
+        return ""
+    if len(some) == len(runs):
+        return " in both" if len(runs) == 2 else " in all runs"
+    return f" in {listed([run.label for run in some])}"
+
+
+def _targets(runs: Sequence[RunSummary]) -> list[str]:
+    return sorted({run.manifest.target.name for run in runs})
+
+
+def _acceptance(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
+    shares = listed([_reach(run, many=len(runs) > 1) for run in runs])
+    parting = [f.title for f in findings if f.id in ("runs_part", "runs_alike")]
+    title = f"{parting[0]}: " if len(runs) == 2 and parting else ""
+    return _sentence(f"{title}{shares}")
+
+
+def _reach(run: RunSummary, *, many: bool) -> str:
+    share = f"{percent(run.acceptance.marginal[-1])} of"
+    if many:
+        return f"{run.label} has {share} its rounds accepted to depth {run.k}"
+    return f"{share} the rounds are accepted to depth {run.k}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

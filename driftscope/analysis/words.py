@@ -1,0 +1,54 @@
+"""How numbers are said: the same in findings, terminal and report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from driftscope.analysis.interval import Interval
+
+NOTHING = "–"
+"""Shown for a figure that does not exist; never 0."""
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Fixed digits, or the dash."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def times(value: float | None) -> str:
+    """A ratio: "2.52×"."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:.2f}×"
+
+
+def percent(value: float | None) -> str:
+    """A share, with a decimal where the whole number would say too little."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{100 * value:.0f} %" if value >= 0.0995 or value == 0 else f"{100 * value:.1f} %"
+
+
+def milliseconds(value_s: float | None) -> str:
+    """A duration given in seconds."""
+    if value_s is None or not math.isfinite(value_s):
+        return NOTHING
+    return f"{1000 * value_s:.{1 if value_s < 0.1 else 0}f} ms"
+
+
+def between(interval: Interval | None, digits: int = 2) -> str:
+    """The 95 % interval in brackets, with a space before; nothing when there is none."""
+    if interval is None:
+        return ""
+    return f" (95 % interval {interval.low:.{digits}f} to {interval.high:.{digits}f})"
+
+
+def listed(names: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """ "1 request", "2,000 requests"."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

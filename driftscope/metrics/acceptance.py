@@ -1,0 +1,94 @@
+"""Acceptance of drafts by depth.
+
+A round is one verified draft; `counts[i-1]` is the number of rounds with at least i tokens
+accepted. Every rate by depth divides by all rounds, also by those that drafted fewer than K tokens
+(close to a length limit): a depth that was not drafted counts as not accepted. vLLM's counters
+(`vllm:spec_decode_num_accepted_tokens_per_pos` over `vllm:spec_decode_num_drafts`) do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from driftscope.metrics.definition import Definition
+
+Counts = NDArray[Any]
+"""[K] counts, or counts scaled by a constant (a published histogram may be in percent)."""
+
+MARGINAL = Definition(
+    name="acceptance.marginal",
+    title="Marginal acceptance",
+    meaning="Share of all rounds in which the target accepted the draft up to this depth. "
+    "It can only fall with depth.",
+    unit="1",
+    range="0 to 1",
+    source="vLLM spec_decode_num_accepted_tokens_per_pos / spec_decode_num_drafts",
+)
+CONDITIONAL = Definition(
+    name="acceptance.conditional",
+    title="Conditional acceptance",
+    meaning="Of the rounds accepted up to the depth before, the share accepted at this depth too. "
+    "At large depths few, easy rounds are left, so judge a drafter by the marginal rate.",
+    unit="1",
+    range="0 to 1; empty where no round reached the depth before",
+    source="ratio of neighbouring marginal rates",
+)
+MEAN_LENGTH = Definition(
+    name="acceptance.mean_length",
+    title="Acceptance length",
+    meaning="Tokens that one round yields on average: the accepted ones plus the one that the "
+    "target always adds. Equals 1 + the sum of the marginal rates.",
+    unit="{token}",
+    range="1 to K + 1",
+    source="vLLM's mean acceptance length; some tools and papers leave the added token out",
+)
+TOKEN_RATE = Definition(
+    name="acceptance.token_rate",
+    title="Accepted share of drafted tokens",
+    meaning="Accepted tokens divided by drafted tokens. It falls when K grows, even for the same "
+    "drafter.",
+    unit="1",
+    range="0 to 1",
+    source="vLLM's draft acceptance rate",
+)
+
+
+def accepted_histogram(accepted: ArrayLike, k: int) -> NDArray[np.int64]:
+    """[K + 1] number of rounds with exactly 0, 1 .. K tokens accepted."""
+    return np.bincount(np.asarray(accepted, dtype=np.int64), minlength=k + 1)
+
+
+def counts_of(histogram: ArrayLike) -> Counts:
+    """[K] rounds with at least 1 .. K accepted, from the histogram over 0 .. K."""
+    return np.cumsum(np.asarray(histogram)[::-1])[::-1][1:]
+
+
+def marginal_rates(counts: ArrayLike, rounds: float) -> tuple[float, ...]:
+    """Rounds with at least i accepted, over all rounds; `rounds` must be positive."""
+    return tuple(float(count) / rounds for count in np.asarray(counts))
+
+
+def conditional_rates(counts: ArrayLike, rounds: float) -> tuple[float | None, ...]:
+    """Accepted at depth i over accepted at depth i-1; None where that denominator is 0."""
+    reached = [rounds, *(float(count) for count in np.asarray(counts))]
+    return tuple(now / before if before else None for before, now in pairwise(reached))
+
+
+def mean_length(accepted_tokens: float, rounds: float) -> float:
+    """1 + accepted tokens per round; `rounds` must be positive."""
+    return 1.0 + accepted_tokens / rounds
+
+
+def mean_length_of(marginal: Sequence[float]) -> float:
+    """The same from the marginal rates."""
+    return 1.0 + sum(marginal)
+
+
+def token_rate(accepted_tokens: float, drafted_tokens: float) -> float | None:
+    """Accepted over drafted tokens; None when nothing was drafted."""
+    return accepted_tokens / drafted_tokens if drafted_tokens else None

@@ -1,0 +1,23 @@
+"""Every metric's definition, by name."""
+
+from __future__ import annotations
+
+from driftscope.metrics import acceptance as a
+from driftscope.metrics import attention as t
+from driftscope.metrics import confidence, fallback, hidden, latency, overhead, throughput
+from driftscope.metrics.definition import Definition
+
+DEFINITIONS: dict[str, Definition] = {
+    definition.name: definition
+    for definition in (
+        *(a.MEAN_LENGTH, a.MARGINAL, a.CONDITIONAL, a.TOKEN_RATE),
+        *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL, t.NO_DRIFT),
+        *(hidden.IN_RMS, hidden.PRENORM_RMS, hidden.POSTNORM_RMS, hidden.FED_RMS),
+        *(hidden.GROWTH, hidden.AUX_RMS),
+        *(confidence.TOP1, confidence.ENTROPY),
+        *(latency.TTFT, latency.TPOT),
+        *(fallback.REJECTED, fallback.UNDRAFTED),
+        overhead.OVERHEAD,
+        throughput.RELATIVE_SPEED,
+    )
+}

@@ -1,0 +1,72 @@
+"""Steps in which speculation gave nothing: two kinds, never added up.
+
+A step here is one decode step of one request (a VerifyRow): steps = rounds + undrafted steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from driftscope.metrics.definition import Definition
+from driftscope.trace.records import UndraftedReason
+
+REJECTED = Definition(
+    name="fallback.rejected_rounds",
+    title="Rejected rounds",
+    meaning="Rounds in which the target accepted nothing of the draft and its own token was used, "
+    "as a share of all decode steps.",
+    unit="1",
+    range="0 to 1",
+    source="driftscope",
+)
+UNDRAFTED = Definition(
+    name="fallback.undrafted",
+    title="Undrafted steps",
+    meaning="Decode steps without a draft, by reason, as a share of all decode steps. Deliberate "
+    "ones (a setting asked for K = 0) are told apart.",
+    unit="1",
+    range="0 to 1",
+    source="driftscope",
+)
+UNKNOWN = "unknown"
+"""Reason of an undrafted step that gives none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """Counts of decode steps of single requests."""
+
+    steps: int
+    rejected_rounds: int
+    undrafted: int
+    by_reason: dict[str, int]
+    """Undrafted steps by reason, names sorted."""
+
+    @property
+    def deliberate(self) -> int:
+        """Undrafted steps that a setting asked for."""
+        return sum(self.by_reason.get(reason, 0) for reason in UndraftedReason.DELIBERATE)
+
+    @property
+    def rejected_share(self) -> float:
+        """Rejected rounds over steps."""
+        return self.rejected_rounds / self.steps if self.steps else 0.0
+
+    @property
+    def undrafted_share(self) -> float:
+        """Undrafted steps over steps."""
+        return self.undrafted / self.steps if self.steps else 0.0
+
+
+def fallback(rejected_rounds: int, rounds: int, reasons: Iterable[str | None]) -> Fallback:
+    """Shares of a run with one of `reasons` per undrafted step."""
+    by_reason = Counter(reason or UNKNOWN for reason in reasons)
+    undrafted = sum(by_reason.values())
+    return Fallback(
+        steps=rounds + undrafted,
+        rejected_rounds=rejected_rounds,
+        undrafted=undrafted,
+        by_reason=dict(sorted(by_reason.items())),
+    )

@@ -1,0 +1,71 @@
+"""Size of the drafter's hidden state by depth, as RMS: ||x||_2 / sqrt(dimension)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from driftscope.metrics.definition import Definition
+
+_PAPER = "Attention Drift, arXiv 2605.09992 (RMS, not the raw L2 norm)"
+
+IN_RMS = Definition(
+    name="hidden.in_rms",
+    title="State fed in",
+    meaning="RMS of the hidden state that enters the drafter's first layer. At depth 1 it comes "
+    "from the target, after that from the drafter itself.",
+    unit="1",
+    range="0 or more",
+    source=_PAPER,
+)
+PRENORM_RMS = Definition(
+    name="hidden.prenorm_rms",
+    title="Before the final norm",
+    meaning="RMS of the residual stream after the drafter's last layer, before its final norm.",
+    unit="1",
+    range="0 or more",
+    source=_PAPER,
+)
+POSTNORM_RMS = Definition(
+    name="hidden.postnorm_rms",
+    title="After the final norm",
+    meaning="RMS of the same state after the drafter's final norm.",
+    unit="1",
+    range="0 or more",
+    source=_PAPER,
+)
+FED_RMS = Definition(
+    name="hidden.fed_rms",
+    title="State fed to the next depth",
+    meaning="RMS of what the drafter hands to its own next depth: the normed state in EAGLE-3.1 "
+    "(`norm_output`), the one before the norm in EAGLE-3.",
+    unit="1",
+    range="0 or more",
+    source=_PAPER,
+)
+GROWTH = Definition(
+    name="hidden.growth",
+    title="Growth of the hidden state",
+    meaning="RMS of the state fed forward at depth K divided by that at depth 1. 1 means that it "
+    "stays as large as it was.",
+    unit="1",
+    range="0 or more",
+    source=_PAPER,
+)
+AUX_RMS = Definition(
+    name="hidden.aux_rms",
+    title="Captured target layers",
+    meaning="RMS of each target layer's hidden state that the drafter reads, before and after "
+    "`fc_norm` where there is one.",
+    unit="1",
+    range="0 or more",
+    source="EAGLE-3.1 (`fc_norm`), vllm-project/vllm#42764",
+)
+
+
+def growth(rms: Sequence[float]) -> float | None:
+    """Last over first RMS of one quantity by depth; None when that is not a finite number."""
+    if len(rms) < 1 or not rms[0]:
+        return None
+    ratio = rms[-1] / rms[0]
+    return ratio if math.isfinite(ratio) else None

@@ -1,0 +1,34 @@
+"""Latency as a user of the server feels it, from finished requests."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from driftscope.metrics.definition import Definition
+
+TTFT = Definition(
+    name="latency.ttft_s",
+    title="Time to first token",
+    meaning="From the request's arrival to its first token leaving the engine core; mean over "
+    "finished requests.",
+    unit="s",
+    range="0 or more",
+    source="gen_ai.server.time_to_first_token (OpenTelemetry), measured in the engine core",
+)
+TPOT = Definition(
+    name="latency.tpot_s",
+    title="Time per output token",
+    meaning="Time per token after the first, within a request; mean over finished requests, each "
+    "request counting once.",
+    unit="s",
+    range="0 or more",
+    source="gen_ai.server.time_per_output_token (OpenTelemetry), measured in the engine core",
+)
+
+
+def mean_s(values: ArrayLike) -> float | None:
+    """Mean of the requests that have the duration; None when none has."""
+    seconds = np.asarray(values, dtype=np.float64)
+    seconds = seconds[np.isfinite(seconds)]
+    return float(seconds.mean()) if len(seconds) else None

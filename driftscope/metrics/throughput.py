@@ -1,0 +1,40 @@
+"""Estimated tokens per second for every K up to the one that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from driftscope.metrics.acceptance import mean_length_of
+from driftscope.metrics.definition import Definition
+
+RELATIVE_SPEED = Definition(
+    name="throughput.relative",
+    title="Estimated speed by K",
+    meaning="Tokens per second with this K, relative to the K that ran. An estimate: drafting time "
+    "is taken as proportional to K and verification as independent of it.",
+    unit="1",
+    range="more than 0",
+    source="driftscope, from measured acceptance and step times",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """Typical time of one step that drafts K tokens."""
+
+    step_s: float
+    """Whole model step: target, sampling and drafter."""
+    draft_s: float
+    """The drafter within it."""
+
+
+def relative_speed(marginal: Sequence[float], cost: StepCost) -> tuple[float, ...]:
+    """Speed with K = 1 .. len(marginal) over the speed with the last; needs positive times."""
+    k_ran = len(marginal)
+    rest_s = cost.step_s - cost.draft_s
+    rates = [
+        mean_length_of(marginal[:k]) / (rest_s + cost.draft_s * k / k_ran)
+        for k in range(1, k_ran + 1)
+    ]
+    return tuple(rate / rates[-1] for rate in rates)

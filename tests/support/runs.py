@@ -1,0 +1,241 @@
+"""Run directories with known truth, written with the real record files.
+
+`write_run(path, Spec(...))` simulates a drafter: every figure can be foreseen from the
+spec. Nothing depends on a clock: the same spec gives the same figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from driftscope.trace.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.records import DraftRow, RequestRow, Row, StepRow, VerifyRow
+from driftscope.trace.sink import RecordFiles
+from driftscope.trace.status import Status, status_path
+
+START_S = 1_750_000_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A simulated run; defaults are a small drifting EAGLE-3 drafter."""
+
+    k: int = 4
+    requests: int = 40
+    rounds: int = 10
+    """Per request."""
+    conditional: tuple[float, ...] = (0.8, 0.6, 0.4, 0.3)
+    """Probability of acceptance at each depth, given the depth before."""
+    growth: float = 2.5
+    """Fed RMS at depth K over depth 1."""
+    sink: tuple[float, float] = (0.02, 0.01)
+    """Sink mass at depth 1 and K."""
+    self_last: float = 0.5
+    """Mass on the chain at depth K."""
+    prompt_tokens: int = 100
+    every: int = 1
+    layers: int = 1
+    labels: tuple[str | None, ...] = (None,)
+    """Taken in turn by the requests."""
+    undrafted: tuple[str, ...] = ()
+    """One undrafted step per reason, in the first request."""
+    chunked: int = 0
+    """Requests whose prompt was prefilled in chunks."""
+    norm_output: bool = False
+    runner: str = "v2"
+    drafter: str = "tiny-eagle3"
+    dropped: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    seed: int = 7
+
+
+def manifest(spec: Spec) -> Manifest:
+    """The manifest of `spec`."""
+    model = Model(
+        name="tiny-target",
+        architecture="LlamaForCausalLM",
+        config_digest="0123456789abcdef",
+        dtype="float32",
+    )
+    return Manifest(
+        run_id="run-1",
+        created_s=START_S,
+        driftscope_version="0.1.0",
+        engine="vllm",
+        engine_version="0.32.0",
+        runner=spec.runner,
+        mode="eager",
+        recording="taps",
+        method="eagle3",
+        k=spec.k,
+        target=model,
+        drafter=replace(model, name=spec.drafter, architecture="LlamaForCausalLMEagle3"),
+        norm_flags={"fc_norm": spec.norm_output, "norm_output": spec.norm_output},
+        drafter_layers=spec.layers,
+        aux_layers=(1, 2, 3),
+        attention_backend="CPU_ATTN",
+        kv_cache_dtype="auto",
+        every=spec.every,
+        sink_tokens=1,
+        sink_source="default",
+        notes=spec.notes,
+    )
+
+
+def write_run(run: Path, spec: Spec | None = None, *, closed: bool = True) -> Path:
+    """Write the run directory of `spec` and return it."""
+    spec = spec or Spec()
+    run.mkdir(parents=True)
+    (run / MANIFEST).write_text(manifest(spec).to_json(), encoding="utf-8")
+    write_rows(run, "worker0-1", rows(spec), closed=closed)
+    status = Status(
+        source="worker0-1",
+        closed=closed,
+        flushed_s=START_S,
+        dropped=spec.dropped,
+        errors=spec.errors,
+        first_error="ValueError: simulated" if spec.errors else None,
+    )
+    core = Status(source="core-2", closed=closed, flushed_s=START_S, probe_s=0.002)
+    for each in (status, core):
+        status_path(run, each.source).write_text(each.to_json(), encoding="utf-8")
+    return run
+
+
+def write_rows(run: Path, source: str, content: Iterator[Row], *, closed: bool = True) -> None:
+    """Append `content` to the record files of `source`, sealed when `closed`."""
+    files = RecordFiles(run, source, 1 << 30)
+    files.append(content)
+    if closed:
+        files.seal()
+
+
+def rows(spec: Spec) -> Iterator[Row]:
+    """Every row of the run; each request decodes alone."""
+    random = np.random.RandomState(spec.seed)
+    step = 0
+    for n in range(spec.requests):
+        position = spec.prompt_tokens - 1 + n % 3
+        begin = START_S + n
+        for i in range(spec.rounds + 1):
+            step += 1
+            now = begin + 0.01 * i
+            recorded = (step - 1) % spec.every == 0
+            yield _step(spec, step, now, recorded)
+            if recorded:
+                yield _draft(spec, random, n, step, now, position)
+            if i == spec.rounds:
+                break  # the last chain of a request is never verified
+            accepted = _accepted(spec, random)
+            yield verify(n, step, now + 0.005, position, spec.k, accepted)
+            position += accepted + 1
+        for reason in spec.undrafted if n == 0 else ():
+            yield verify(n, step, begin + 0.5, position, 0, 0, reason)
+            position += 1
+        yield _request(spec, n, begin, position)
+
+
+def verify(
+    request: int,
+    step: int,
+    time_s: float,
+    position: int,
+    drafted: int,
+    accepted: int,
+    reason: str | None = None,
+) -> VerifyRow:
+    """One verify row of request number `request`."""
+    return VerifyRow(
+        step=step,
+        time_s=time_s,
+        request=f"req-{request}",
+        position=position,
+        drafted=drafted,
+        accepted=accepted,
+        reason=reason,
+    )
+
+
+def _accepted(spec: Spec, random: np.random.RandomState) -> int:
+    survived = random.random_sample(spec.k) < np.asarray(spec.conditional)
+    return int(np.argmin(np.append(survived, False)))
+
+
+def _line(first: float, last: float, k: int) -> np.ndarray:
+    return np.linspace(first, last, k)
+
+
+def _draft(
+    spec: Spec, random: np.random.RandomState, n: int, step: int, now: float, position: int
+) -> DraftRow:
+    k = spec.k
+    own, sink = _line(0.0, spec.self_last, k), _line(*spec.sink, k)
+    rest = 1.0 - own - sink
+    fed = 4.0 * _line(1.0, spec.growth, k) * (1.0 + 0.02 * random.standard_normal())
+    top1 = _line(0.4, 0.2, k)
+    return DraftRow(
+        step=step,
+        time_s=now,
+        request=f"req-{n}",
+        position=position,
+        prompt_tokens=spec.prompt_tokens,
+        batch=1,
+        k=k,
+        layers=spec.layers,
+        chunked_prefill=n < spec.chunked,
+        sink_mass=_layers(sink, spec),
+        prompt_mass=_layers(0.6 * rest, spec),
+        generated_mass=_layers(0.4 * rest, spec),
+        self_mass=_layers(own, spec),
+        null_mass=None,
+        in_rms=(0.5 * fed).tolist(),
+        prenorm_rms=(1.2 * fed).tolist() if spec.norm_output else fed.tolist(),
+        postnorm_rms=_line(1.2, 1.1, k).tolist(),
+        fed_rms=fed.tolist(),
+        top1=top1.tolist(),
+        entropy=(4.0 - 3.0 * top1).tolist(),
+        aux_rms=[1.0, 2.0, 4.0],
+        aux_norm_rms=[1.0, 1.0, 1.0] if spec.norm_output else None,
+        fc_rms=2.0,
+        token_ids=None,
+    )
+
+
+def _layers(values: np.ndarray, spec: Spec) -> list[float]:
+    """Depth-major [k * layers]; every layer alike."""
+    return np.repeat(values, spec.layers).tolist()
+
+
+def _step(spec: Spec, step: int, now: float, recorded: bool) -> StepRow:
+    return StepRow(
+        step=step,
+        time_s=now,
+        requests=1,
+        chains=1,
+        k=spec.k,
+        recorded=recorded,
+        step_s=0.010,
+        draft_s=0.004,
+        probe_s=0.0001 if recorded else 0.00001,
+    )
+
+
+def _request(spec: Spec, n: int, begin: float, position: int) -> RequestRow:
+    return RequestRow(
+        time_s=begin + 0.9,
+        request=f"req-{n}",
+        label=spec.labels[n % len(spec.labels)],
+        arrival_s=begin,
+        prompt_tokens=spec.prompt_tokens,
+        output_tokens=position - spec.prompt_tokens + 1,
+        ttft_s=0.05,
+        tpot_s=0.008 + 0.001 * (n % 2),
+        finish_reason="length",
+        temperature=0.0,
+        max_tokens=64,
+    )
