@@ -5,43 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from driftscope_probes.reference.config import PAD_ID
-from driftscope_probes.reference.drafter import ChainKeys
 from driftscope_probes.reference.model import Drafter, Target, save_drafter
 from driftscope_probes.trio import recipe
+from driftscope_probes.trio.draft_loss import DraftLoss, Teaching, draft_loss, teach
 from driftscope_probes.trio.optimizer import Optimizer, Schedule
 from driftscope_probes.trio.progress import Progress
 from driftscope_probes.trio.recipe import DrafterRecipe
 from driftscope_probes.trio.rows import RowMaker
 
 INIT_STD = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftLoss:
-    """`loss`: what is minimised. Per depth: `agreement`, the share of top tokens equal to the
-    target's, and `prenorm_rms`.
-    """
-
-    loss: Tensor
-    agreement: list[float]
-    prenorm_rms: list[float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Teaching:
-    """What the target gives for one batch `ids` [B, S]: captured states and log-probabilities."""
-
-    ids: Tensor
-    embeddings: Tensor
-    aux: tuple[Tensor, ...]
-    log_probs: Tensor
 
 
 class Trainee:
@@ -57,6 +34,7 @@ class Trainee:
     ) -> None:
         torch.manual_seed(s.seed)
         self.name = name
+        self._settings = s
         self.drafter = Drafter(recipe.DRAFTERS[name])
         _initialize(self.drafter, target)
         fc_norm = self.drafter.config.fc_norm
@@ -69,6 +47,15 @@ class Trainee:
             not_muon="lm_head",
             schedule=_schedule(s),
         )
+
+    def learn(self, teaching: Teaching, step: int) -> DraftLoss:
+        """Take one step on a batch."""
+        s = self._settings
+        figures = draft_loss(
+            self.drafter, self.aux_factors, teaching, depths=s.depths, decay=s.decay
+        )
+        self.optimizer.step(figures.loss, step)
+        return figures
 
     def exported(self) -> Drafter:
         """A copy that takes the captured states as they are."""
@@ -93,8 +80,7 @@ def train_drafters(
     for step, ids in zip(range(s.steps), _batches(rows, written, s), strict=False):
         teaching = teach(target, ids)
         for trainee in trainees:
-            figures = draft_loss(trainee, teaching, s)
-            trainee.optimizer.step(figures.loss, step)
+            figures = trainee.learn(teaching, step)
             if step % s.log_every == 0 or step + 1 == s.steps:
                 log.step(
                     trainee.name,
@@ -108,57 +94,6 @@ def train_drafters(
             for trainee in trainees:
                 save_drafter(trainee.exported(), folder / trainee.name)
     return {trainee.name: trainee.exported() for trainee in trainees}
-
-
-@torch.no_grad()
-def teach(target: Target, ids: Tensor) -> Teaching:
-    """Run the target over a batch."""
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST):
-        output = target(ids, aux_layers=recipe.AUX_LAYERS)
-        logits = target.logits(output.hidden)
-    return Teaching(
-        ids=ids,
-        embeddings=target.embed(ids),
-        aux=output.aux,
-        log_probs=logits.float().log_softmax(-1),
-    )
-
-
-def draft_loss(trainee: Trainee, teaching: Teaching, s: DrafterRecipe) -> DraftLoss:
-    """Training-time test: from every slot at once, draft `depths` deep on the true tokens.
-
-    Per depth the cross-entropy against the target's distribution, padding left out.
-    """
-    slots = teaching.ids.shape[1] - 1 - s.depths
-    anchors = torch.arange(slots)
-    drafter = trainee.drafter
-    total = torch.zeros(())
-    agreement, prenorm_rms = [], []
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST):
-        scaled = zip(teaching.aux, trainee.aux_factors, strict=True)
-        hidden = drafter.fuse([aux[:, :slots] * factor for aux, factor in scaled])
-        context = drafter.context(teaching.embeddings[:, 1 : 1 + slots], hidden)
-        chain_keys = ChainKeys()
-        for depth in range(1, s.depths + 1):
-            window = slice(depth, depth + slots)
-            step = drafter.step(
-                embedding=teaching.embeddings[:, window],
-                hidden=hidden,
-                depth=depth,
-                anchors=anchors,
-                context=context,
-                chain_keys=chain_keys,
-            )
-            hidden, chain_keys = step.fed, step.chain_keys
-            logits = drafter.lm_head(step.postnorm).float()
-            wanted = teaching.log_probs[:, window]
-            counted = teaching.ids[:, window] != PAD_ID
-            entropy = -(wanted.exp() * logits.log_softmax(-1)).sum(-1)
-            total = total + s.decay ** (depth - 1) * entropy[counted].mean()
-            same = logits.argmax(-1) == wanted.argmax(-1)
-            agreement.append(same[counted].float().mean().item())
-            prenorm_rms.append(step.prenorm.detach().float().square().mean(-1).sqrt().mean().item())
-    return DraftLoss(loss=total, agreement=agreement, prenorm_rms=prenorm_rms)
 
 
 def _initialize(drafter: Drafter, target: Target) -> None:
