@@ -41,8 +41,8 @@ class KVCache:
         return all_keys[:, :, :end], all_values[:, :, :end]
 
     def truncate(self, length: int) -> None:
-        """Keep the first `length` positions; also called to count positions just written."""
-        self.length = length
+        """Forget what lies behind the first `length` positions."""
+        self.length = min(self.length, length)
 
 
 class TargetLayer(nn.Module):
@@ -103,7 +103,7 @@ class Target(nn.Module):
         for index, layer in enumerate(self.model.layers):
             outputs.append(layer(outputs[-1], self.rotary, positions, cache, index))
         if cache is not None:
-            cache.truncate(start + ids.shape[1])
+            cache.length = start + ids.shape[1]
         aux = tuple(outputs[layer] for layer in aux_layers)
         return TargetOutput(hidden=self.model.norm(outputs[-1]), aux=aux)
 
