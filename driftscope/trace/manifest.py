@@ -80,7 +80,9 @@ def read_manifest(run: Path) -> Manifest:
     """
     path = run / MANIFEST
     if not run.exists():
-        raise NotATraceError(f"{run}: no such directory; give the run directory that the probe wrote")
+        raise NotATraceError(
+            f"{run}: no such directory; give the run directory that the probe wrote"
+        )
     if not path.is_file():
         raise NotATraceError(
             f"{run}: no {MANIFEST} in it, so this is no driftscope run; "
@@ -106,7 +108,8 @@ def check_version(version: str, path: Path) -> None:
         raise DamagedTraceError(f"{path}: schema version {version!r} is not a version")
     if int(major) > int(ours):
         raise SchemaVersionError(
-            f"{path}: trace schema {version}, this driftscope reads up to {ours}.x; upgrade driftscope"
+            f"{path}: trace schema {version}, this driftscope reads up to {ours}.x; "
+            "upgrade driftscope"
         )
 
 

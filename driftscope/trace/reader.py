@@ -44,9 +44,7 @@ def read_trace(run: str | Path) -> Trace:
     problems: list[str] = []
     tables = {name: _read_record(run, name, problems) for name in RECORDS}
     problems += _losses(statuses)
-    return Trace(
-        path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables
-    )
+    return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 
 
 def _read_record(run: Path, record: str, problems: list[str]) -> pa.Table:

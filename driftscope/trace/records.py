@@ -1,6 +1,6 @@
 """The rows of a trace: one frozen dataclass per record, and what each column means.
 
-Conventions: `time_s` is seconds since the Unix epoch; durations end in `_s`; depth is 1-based and the
+Conventions: `time_s` is seconds since the Unix epoch; durations end in `_s`; depth is 1-based, the
 first element of every per-depth list; RMS is ||x||_2 / sqrt(dim); a list is None where the quantity
 does not exist for the drafter, never zeros.
 """
@@ -37,7 +37,8 @@ class DraftRow:
     layers: int
     """Drafter layers with attention; mass lists are [k * layers], depth-major."""
     chunked_prefill: bool
-    """The prompt was prefilled in several chunks (on vLLM's V1 runner this corrupts boundary slots)."""
+    """The prompt was prefilled in several chunks ; vLLM's V1 runner then
+    embeds the wrong token at each chunk boundary, and masses of the request are off."""
     sink_mass: Floats | None
     """Slots [0, sink_tokens)."""
     prompt_mass: Floats | None
@@ -82,7 +83,7 @@ class VerifyRow:
     time_s: float
     request: str
     position: int
-    """p of the chain that was verified: joins to the latest DraftRow with this request and position."""
+    """p of the verified chain: joins to the latest DraftRow of this request and position."""
     drafted: int
     """Tokens proposed, 0 for an undrafted step."""
     accepted: int

@@ -42,10 +42,12 @@ def schema_of(record: str) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=null) for name, kind, null in columns])
 
 
-@cache
-def record_of(row_type: type[Row]) -> str:
-    """The record name of a row class."""
-    return next(name for name, cls in RECORDS.items() if cls is row_type)
+_NAMES = {cls: name for name, cls in RECORDS.items()}
+
+
+def record_of(row: Row) -> str:
+    """The name of a row's record."""
+    return _NAMES[type(row)]
 
 
 def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:

@@ -69,7 +69,7 @@ class RecordFiles:
             raise DiskLimitError
         by_record: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
-            by_record[record_of(type(row))].append(row)
+            by_record[record_of(row)].append(row)
         for record, group in by_record.items():
             self._write(record, to_batch(record, group))
         self.last_write_s = time.time()

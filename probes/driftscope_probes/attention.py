@@ -48,10 +48,8 @@ class ChainMasses:
         return torch.cat([by_class, own.unsqueeze(1)], dim=1)
 
 
-def _classes(
-    step: DraftStep, length: int, sink_tokens: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """[B, L, 3] float one-hot of sink, prompt, generated; [B, 1, 1, L] bool of slots not visible."""
+def _classes(step: DraftStep, length: int, sink_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """[B, L, 3] float one-hot of sink, prompt, generated; [B, 1, 1, L] bool of hidden slots."""
     device = step.position.device
     slot = torch.arange(length, device=device).unsqueeze(0)
     visible = slot <= step.position.unsqueeze(1)

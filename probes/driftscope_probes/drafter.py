@@ -43,7 +43,7 @@ def open_drafter(model: Any, layer_names: set[str], config: Any, max_rows: int) 
     support.check_speculation(config)
     support.check_drafter(model, attention)
     device = next(model.parameters()).device
-    support.check_execution(config, device.type)
+    support.check_device(device.type)
     return Drafter(
         model=model,
         attention=attention,

@@ -1,6 +1,6 @@
 """Reads keys back from an engine's paged cache: one reader per attention backend.
 
-A reader returns [B, kv_heads, head_size, length] float32, the layout in which a query is multiplied.
+A reader returns [B, kv_heads, head_size, length] float32, ready to be multiplied by a query.
 """
 
 from __future__ import annotations

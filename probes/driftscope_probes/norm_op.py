@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-_library = torch.library.Library("driftscope", "FRAGMENT")
+_library: Any = torch.library.Library("driftscope", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("row_rms(Tensor x, Tensor(a!) out) -> ()")
 
 
@@ -25,7 +25,8 @@ def _row_rms(x: torch.Tensor, out: torch.Tensor) -> None:
 
 def row_rms(x: torch.Tensor) -> torch.Tensor:
     """||row||_2 / sqrt(dim) of each row of [rows, dim]; float32 [rows]."""
-    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32) * x.shape[-1] ** -0.5
+    norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
+    return norm * x.shape[-1] ** -0.5
 
 
 _library.impl("row_rms", _row_rms, "CompositeExplicitAutograd")

@@ -18,7 +18,7 @@ from driftscope_probes.view import DraftStep
 
 
 class Recorder:
-    """The life of a step: `step_started`, perhaps `draft_started` and `draft_ended`, `step_ended`."""
+    """A step's life: `step_started`, perhaps `draft_started` and `draft_ended`, `step_ended`."""
 
     def __init__(self, drafter: Drafter, settings: Settings, writer: TraceWriter) -> None:
         self._settings, self._writer = settings, writer

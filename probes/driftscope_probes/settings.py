@@ -12,7 +12,7 @@ from pathlib import Path
 from driftscope.errors import ProbeError
 
 DEFAULT_SINK_TOKENS = 4
-"""Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453); what was used is recorded."""
+"""Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
 DEFAULT_MAX_MB = 2048
 MAX_EVERY = 1_000_000
 _TRUE = {"1", "true", "yes", "on"}
@@ -21,7 +21,7 @@ _FALSE = {"", "0", "false", "no", "off"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One attribute per setting; the environment variable is DRIFTSCOPE_ and its name in capitals."""
+    """One attribute per setting; its variable is DRIFTSCOPE_ and the name in capitals."""
 
     trace: Path
     """Run directory to write. `{time}` and `{pid}` are replaced once, when the engine starts."""

@@ -12,6 +12,13 @@ TESTED_VLLM = ("0.27.0", "0.31.0", "0.32.0")
 OLDEST_VLLM = (0, 27)
 METHODS = ("eagle3",)
 DRAFTERS = ("Eagle3LlamaForCausalLM",)
+RECORDED = (
+    "per chain and depth: attention mass on sink, prompt, generated and self slots; RMS of the "
+    "hidden state fed in, pre-norm, post-norm and fed forward; top-1 probability and entropy. "
+    "Per chain: RMS of the captured target layers before and after fc_norm and of the fc output. "
+    "Per decode step: drafted and accepted tokens, or why nothing was drafted. "
+    "Per request: TTFT, TPOT, lengths, finish reason."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +137,8 @@ def check_drafter(model: Any, layers: dict[str, Any]) -> None:
             raise ProbeError(f"drafter layer {name} has {found}: not supported by this driftscope")
 
 
-def check_execution(config: Any, device_type: str) -> None:
-    """Raise ProbeError for an execution mode in which the Python taps would not run."""
+def check_device(device_type: str) -> None:
+    """Raise ProbeError for a device on which the taps have not been checked."""
     if device_type != "cpu":
         raise ProbeError(
             f"recording on {device_type} is not supported by this driftscope yet; "

@@ -49,7 +49,7 @@ def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     speculator = getattr(runner, "speculator", None)
     recorder = recorder_of(speculator)
     state = getattr(runner, "execute_model_state", None)
-    if recorder is None or state is None:
+    if speculator is None or recorder is None or state is None:
         return wrapped(*args, **kwargs)
     speculator._driftscope_runner = runner
     try:

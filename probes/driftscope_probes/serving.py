@@ -1,0 +1,79 @@
+"""Turns this process into vLLM's OpenAI-compatible server with the probe on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from driftscope.errors import ProbeError, UsageError
+from driftscope.trace.manifest import MANIFEST
+from driftscope_probes.settings import fix_run_directory, settings_from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What `driftscope serve` sets of the probe's settings."""
+
+    trace: Path
+    every: int
+    sink_tokens: int | None
+    token_ids: bool
+
+    def environment(self) -> dict[str, str]:
+        """As DRIFTSCOPE_* variables."""
+        values = {
+            "TRACE": str(self.trace),
+            "EVERY": str(self.every),
+            "SINK_TOKENS": None if self.sink_tokens is None else str(self.sink_tokens),
+            "TOKEN_IDS": "1" if self.token_ids else None,
+        }
+        return {f"DRIFTSCOPE_{name}": value for name, value in values.items() if value is not None}
+
+
+def replace_with_server(model: str, options: Sequence[str], recording: Recording) -> NoReturn:
+    """exec vLLM's server for `model`.
+
+    Raises UsageError when vLLM would have nothing to record, ProbeError without a vLLM or when the
+    run directory already holds a run.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise ProbeError("no vLLM here: install driftscope into the environment of your vLLM")
+    if not any(o.startswith(("--speculative-config", "--speculative_config", "-sc", "--config",
+                             "--spec-")) for o in options):  # fmt: skip
+        raise UsageError(
+            "no --speculative-config: without a drafter there is nothing to record; example: "
+            '--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
+            '"num_speculative_tokens": 4}\''
+        )
+    os.environ.update(recording.environment())
+    settings = settings_from(os.environ)
+    if settings is not None:
+        fix_run_directory(settings)
+        _announce(Path(os.environ["DRIFTSCOPE_TRACE"]))
+    command = _server_command(model, options)
+    os.execv(command[0], command)
+
+
+def _announce(run: Path) -> None:
+    if (run / MANIFEST).exists():
+        raise ProbeError(f"{run}: already holds a run; give --trace a new directory")
+    sys.stderr.write(f"driftscope: recording to {run}\n")
+    sys.stderr.write(f"driftscope: when it has served, run: driftscope analyze {run}\n")
+    sys.stderr.flush()
+
+
+def _server_command(model: str, options: Sequence[str]) -> list[str]:
+    """`vllm serve` asks for the version of the distribution "vllm", which a CPU build has not."""
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        server = ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    else:
+        server = ["-m", "vllm.entrypoints.cli.main", "serve", model]
+    return [sys.executable, *server, *options]

@@ -1,0 +1,63 @@
+"""One real vLLM engine in a process of its own: reads a job as JSON, writes what came out of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    job, result = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    from vllm import LLM
+
+    llm = LLM(**job["llm"])
+    batches = [_run(llm, batch) for batch in job["batches"]]
+    result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))
+
+
+def _run(llm: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Generate for a batch; `size` prompts at a time."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(**batch["sampling"])
+    outputs, size, start = [], batch["size"], time.perf_counter()
+    for first in range(0, len(batch["prompts"]), size):
+        prompts = [{"prompt_token_ids": ids} for ids in batch["prompts"][first : first + size]]
+        outputs += llm.generate(prompts, params, use_tqdm=False)
+    return {
+        "seconds": time.perf_counter() - start,
+        "requests": [
+            {"id": o.request_id, "token_ids": list(o.outputs[0].token_ids), "spec": _per_request(o)}
+            for o in outputs
+        ],
+    }
+
+
+def _per_request(output: Any) -> Any:
+    """vLLM's own per-request account of speculation, where this version gives one."""
+    metrics = getattr(output, "spec_decode_metrics", None)
+    if metrics is None:
+        metrics = getattr(output.outputs[0], "spec_decode_metrics", None)
+    if metrics is None:
+        return None
+    if dataclasses.is_dataclass(metrics) and not isinstance(metrics, type):
+        return dataclasses.asdict(metrics)
+    return {k: getattr(metrics, k) for k in getattr(metrics, "__slots__", vars(metrics))}
+
+
+def _spec_decode(llm: Any) -> dict[str, Any]:
+    """vLLM's counters of speculation."""
+    found = {}
+    for metric in llm.get_metrics():
+        if "spec_decode" in metric.name:
+            values = getattr(metric, "values", None)
+            found[metric.name] = metric.value if values is None else list(values)
+    return found
+
+
+if __name__ == "__main__":
+    main()

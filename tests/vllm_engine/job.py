@@ -1,0 +1,150 @@
+"""Jobs for real vLLM engines, run in processes of their own, two at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from driftscope_probes.trio import CONDITIONS, encode, load_prompts, trio_path
+
+HERE = Path(__file__).parent
+K = 8
+PROMPTS = 10
+MAX_TOKENS = 48
+CORES = ("0", "1")
+ENGINE_TIMEOUT_S = 420
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """An engine to start and what to ask of it. `runner` is "v1" or "v2"."""
+
+    drafter: str
+    runner: str = "v1"
+    compiled: bool = False
+    probe: dict[str, str] = field(default_factory=dict)
+    """DRIFTSCOPE_* settings without the prefix; empty: no probe."""
+    sizes: tuple[int, ...] = (8,)
+    """Batch sizes: the whole prompt set is generated once for each."""
+    vllm_path: str | None = None
+    """Folder with another vLLM version that goes before the installed one."""
+    llm: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came out of a job."""
+
+    job: Job
+    run: Path
+    """Run directory, if the probe was on."""
+    batches: list[dict[str, Any]]
+    metrics: dict[str, Any]
+    log: str
+
+    def tokens(self, batch: int = 0) -> list[list[int]]:
+        """Output token ids of each request of a batch, in order of the prompts."""
+        return [request["token_ids"] for request in self.batches[batch]["requests"]]
+
+
+def prompts(count: int = PROMPTS) -> list[list[int]]:
+    """Held-out prompts as token ids, half in each condition."""
+    texts = [p.text(CONDITIONS[i % 2]) for i, p in enumerate(load_prompts()[:count])]
+    return [encode(text) for text in texts]
+
+
+def run_job(job: Job, folder: Path, core: str = "0") -> Outcome:
+    """Run a job in `folder`; raises RuntimeError with the log's end when the engine fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec, result, log = folder / "job.json", folder / "result.json", folder / "log.txt"
+    spec.write_text(json.dumps(_description(job)))
+    with log.open("wb") as sink:
+        code = subprocess.run(
+            [sys.executable, str(HERE / "engine_main.py"), str(spec), str(result)],
+            env=environment(job, folder, core),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            timeout=ENGINE_TIMEOUT_S,
+            check=False,
+        ).returncode
+    text = log.read_text(errors="replace")
+    if code != 0 or not result.exists():
+        raise RuntimeError(f"engine ended with {code}:\n{text[-6000:]}")
+    return Outcome(job=job, run=folder / "run", log=text, **json.loads(result.read_text()))
+
+
+def run_jobs(jobs: dict[str, Job], folder: Path) -> dict[str, Outcome]:
+    """Run jobs side by side, one per core."""
+    cores: Queue[str] = Queue()
+    for core in CORES[: os.cpu_count() or 1]:
+        cores.put(core)
+
+    def one(item: tuple[str, Job]) -> Outcome:
+        core = cores.get()
+        try:
+            return run_job(item[1], folder / item[0], core)
+        finally:
+            cores.put(core)
+
+    with ThreadPoolExecutor(cores.qsize()) as pool:
+        return dict(zip(jobs, pool.map(one, jobs.items()), strict=True))
+
+
+def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
+    """The engine's environment; nothing of the caller's DRIFTSCOPE_* settings gets in."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
+    env |= {
+        "VLLM_USE_V2_MODEL_RUNNER": "1" if job.runner == "v2" else "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": core,
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    path = [p for p in (job.vllm_path, env.get("PYTHONPATH")) if p]
+    if job.runner == "v2":
+        env["DRIFTSCOPE_TRITON_ON_CPU"] = "1"
+        path.insert(0, str(HERE / "triton_on_cpu"))
+    env["PYTHONPATH"] = os.pathsep.join(path)
+    if job.probe:
+        settings = {"TRACE": str(folder / "run"), **job.probe}
+        env |= {f"DRIFTSCOPE_{name}": value for name, value in settings.items()}
+    return env
+
+
+def _description(job: Job) -> dict[str, Any]:
+    sampling = {
+        "temperature": 0,
+        "max_tokens": MAX_TOKENS,
+        "ignore_eos": True,
+        "detokenize": False,
+        **job.sampling,
+    }
+    batches = [{"size": size, "prompts": prompts(), "sampling": sampling} for size in job.sizes]
+    return {"llm": {**_engine(job), **job.llm}, "batches": batches}
+
+
+def _engine(job: Job) -> dict[str, Any]:
+    return {
+        "model": str(trio_path() / "target"),
+        "dtype": "float32",
+        "max_model_len": 512,
+        "max_num_seqs": 8,
+        "enforce_eager": not job.compiled,
+        "enable_prefix_caching": False,
+        "disable_log_stats": False,
+        "skip_tokenizer_init": True,
+        "speculative_config": {
+            "method": "eagle3",
+            "model": str(trio_path() / job.drafter),
+            "num_speculative_tokens": K,
+        },
+    }

@@ -1,0 +1,148 @@
+"""Holds a recorded run against the float64 reference: same weights, same tokens.
+
+`python tests/vllm_engine/truth.py` (`make truth`) runs the engines and prints the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from driftscope.trace.reader import read_trace
+from driftscope_probes.reference.model import load_drafter, load_target
+from driftscope_probes.reference.replay import replay
+from driftscope_probes.trio import trio_path
+from vllm_engine.job import Job, K, Outcome, prompts, run_jobs
+
+MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
+NORMS = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "aux_rms", "aux_norm_rms", "fc_rms")
+RECORD = {"TOKEN_IDS": "1"}
+JOBS = {
+    f"{name} {drafter}": Job(drafter=drafter, probe=RECORD, sizes=(8,), **how)  # type: ignore[arg-type]
+    for name, how in {
+        "v1-eager": {"runner": "v1"},
+        "v1-compiled": {"runner": "v1", "compiled": True},
+        "v2": {"runner": "v2"},
+    }.items()
+    for drafter in ("eagle3", "eagle31")
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """How far a run is from the reference; errors are the worst over all chains and depths."""
+
+    chains: int
+    drafted_equal: int
+    """Chains whose K drafted tokens are all the reference's."""
+    verified: int
+    accepted_equal: int
+    mass_error: float
+    """Absolute."""
+    rms_error: float
+    """Relative."""
+    top1_error: float
+    entropy_error: float
+
+
+@functools.cache
+def _models(drafter: str) -> tuple[Any, Any]:
+    return (
+        load_target(trio_path() / "target", torch.float64),
+        load_drafter(trio_path() / drafter, torch.float64),
+    )
+
+
+def compare(outcome: Outcome) -> Truth:
+    """Replay every recorded chain of the outcome's first batch in float64."""
+    trace = read_trace(outcome.run)
+    accepted = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
+    chains = trace.draft.to_pylist()
+    pairs = []
+    for index, (ids, output) in enumerate(zip(prompts(), outcome.tokens(), strict=True)):
+        mine = [c for c in chains if c["request"].partition("-")[0] == str(index)]
+        pairs += _pairs(outcome.job.drafter, [*ids, *output], len(ids), mine)
+    verified = [
+        (accepted[row["request"], row["position"]]["accepted"], expected)
+        for row, _, expected in pairs
+        if (row["request"], row["position"]) in accepted
+    ]
+    return Truth(
+        chains=len(pairs),
+        drafted_equal=sum(tuple(row["token_ids"]) == ref.token_ids for row, ref, _ in pairs),
+        verified=len(verified),
+        accepted_equal=sum(a == b for a, b in verified),
+        mass_error=_worst(pairs, MASSES, relative=False),
+        rms_error=_worst(pairs, NORMS, relative=True),
+        top1_error=_worst(pairs, ("top1",), relative=False),
+        entropy_error=_worst(pairs, ("entropy",), relative=False),
+    )
+
+
+def _pairs(
+    drafter_name: str, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
+) -> list[tuple[dict[str, Any], Any, int]]:
+    """(recorded, reference, accepted tokens according to the reference) for each chain."""
+    target, drafter = _models(drafter_name)
+    rows = [row for row in rows if row["position"] <= len(tokens) - 2]
+    anchors = [row["position"] for row in rows]
+    references = replay(target, drafter, tokens, prompt_tokens, anchors, K)
+    full = _continue_greedily(target, tokens, K + 1)
+    return [
+        (row, ref, _matches(ref.token_ids, full[ref.position + 2 :]))
+        for row, ref in zip(rows, references, strict=True)
+    ]
+
+
+@torch.no_grad()
+def _continue_greedily(target: Any, tokens: list[int], count: int) -> list[int]:
+    """`tokens` and the target's next `count`: a last round may accept past the request's end."""
+    ids = list(tokens)
+    for _ in range(count):
+        hidden = target(torch.tensor([ids]), aux_layers=()).hidden
+        ids.append(int(target.logits(hidden[0, -1:]).argmax()))
+    return ids
+
+
+def _matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
+    count = 0
+    while count < len(drafted) and drafted[count] == greedy[count]:
+        count += 1
+    return count
+
+
+def _worst(pairs: list[Any], names: tuple[str, ...], *, relative: bool) -> float:
+    worst = 0.0
+    for row, reference, _ in pairs:
+        for name in names:
+            got, want = row[name], getattr(reference, name)
+            assert (got is None) == (want is None), f"{name}: {got} against {want}"
+            if want is None:
+                continue
+            a, b = torch.tensor(got).double().reshape(-1), torch.tensor(want).double().reshape(-1)
+            assert a.shape == b.shape, f"{name}: {a.shape} against {b.shape}"
+            error = (a - b).abs() / (b.abs() if relative else 1.0)
+            worst = max(worst, float(error.max())) if not error.isnan().any() else float("nan")
+    return worst
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="driftscope-truth-") as folder:
+        outcomes = run_jobs(JOBS, Path(folder))
+        print(f"{'engine':22} {'chains':>6} {'drafted =':>10} {'accepted =':>11} "
+              f"{'mass err':>9} {'RMS rel':>9} {'top-1 err':>9} {'entropy':>9}")  # fmt: skip
+        for name, outcome in outcomes.items():
+            t = compare(outcome)
+            print(f"{name:22} {t.chains:6} {t.drafted_equal:6}/{t.chains:<4}"
+                  f"{t.accepted_equal:6}/{t.verified:<5}{t.mass_error:9.1e} {t.rms_error:9.1e} "
+                  f"{t.top1_error:9.1e} {t.entropy_error:9.1e}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
