@@ -14,6 +14,8 @@ from driftscope.trace.reader import Trace
 
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 BY_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy")
+AUX = ("aux_rms", "aux_norm_rms")
+"""By captured target layer, not by depth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from driftscope.errors import DamagedTraceError
-
 Codes = NDArray[np.int64]
 """Requests as small integers, see `driftscope.analysis.requests`."""
 Matrix = NDArray[np.float64]
@@ -31,19 +29,17 @@ def bools(table: pa.Table, name: str) -> NDArray[np.bool_]:
     return np.asarray(pc.fill_null(table.column(name), False).to_numpy(), dtype=np.bool_)
 
 
-def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
-    """[n, width] a list column, NaN rows for null; None when the column holds nothing at all.
+def has_width(table: pa.Table, name: str, width: int) -> bool:
+    """Whether every list of the column is `width` long or null."""
+    lengths = pc.list_value_length(table.column(name))
+    return bool(pc.all(pc.equal(lengths, width), min_count=0).as_py())
 
-    Raises DamagedTraceError when a list is not `width` long.
-    """
+
+def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
+    """[n, width] a list column, NaN rows for null; None when the column holds nothing at all."""
     column = table.column(name).combine_chunks()
     if column.null_count == len(column):
         return None
-    if not pc.all(pc.equal(pc.list_value_length(column), width)).as_py():
-        raise DamagedTraceError(
-            f"draft rows whose {name} is not {width} long; "
-            "was the run directory written by two different drafters?"
-        )
     out = np.full((len(column), width), np.nan)
     valid: NDArray[Any] = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
     values = pc.list_flatten(column.drop_null()).to_numpy(zero_copy_only=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.columns import ints
+from driftscope.analysis.chains import AUX, BY_DEPTH, MASSES
+from driftscope.analysis.columns import has_width, ints
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.trace.reader import Trace
 
@@ -14,6 +15,7 @@ def check(trace: Trace) -> None:
     """
     _check_k(trace)
     _check_layers(trace)
+    _check_lists(trace)
     _check_rounds(trace)
 
 
@@ -37,6 +39,19 @@ def _check_layers(trace: Trace) -> None:
             f"{trace.path}: drafters of {' and '.join(map(str, layers))} layers in one run; "
             "record one run directory per drafter"
         )
+
+
+def _check_lists(trace: Trace) -> None:
+    """Per-depth lists have K elements, masses K times the drafter's layers."""
+    k, layers = trace.manifest.k, int(ints(trace.draft, "layers").max(initial=1))
+    widths = {**dict.fromkeys(MASSES, k * layers), **dict.fromkeys(BY_DEPTH, k)}
+    widths |= dict.fromkeys(AUX, len(trace.manifest.aux_layers))
+    for name, width in widths.items():
+        if not has_width(trace.draft, name, width):
+            raise DamagedTraceError(
+                f"{trace.path}: draft rows whose {name} is not {width} long; "
+                "the run's files are damaged or not from one run"
+            )
 
 
 def _check_rounds(trace: Trace) -> None:

@@ -1,4 +1,4 @@
-"""95 % intervals by resampling requests: rounds of one request are not independent."""
+"""95% intervals by resampling requests: rounds of one request are not independent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.columns import Codes, Matrix
 
 RESAMPLES = 1000
-"""Enough for a 95 % interval: the percentile's own error is then about 0.7 % of coverage."""
+"""Enough for a 95% interval: the percentile's own error is then about 0.7 % of coverage."""
 SEED = 20260511
 _BLOCK = 100
 _MAX_CLUSTERS = 2000
@@ -19,7 +19,7 @@ _MAX_CLUSTERS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A 95 % interval."""
+    """A 95% interval."""
 
     low: float
     high: float

@@ -74,17 +74,20 @@ def _targets(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def _acceptance(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
-    shares = listed([_reach(run, many=len(runs) > 1) for run in runs])
+    if len(runs) == 1:
+        return f"{_share(runs[0])} of the rounds are accepted to depth {runs[0].k}."
     parting = [f.title for f in findings if f.id in ("runs_part", "runs_alike")]
-    title = f"{parting[0]}: " if len(runs) == 2 and parting else ""
-    return _sentence(f"{title}{shares}")
+    title = f"{parting[0]}; " if len(runs) == 2 and parting else ""
+    depths = {run.k for run in runs}
+    if len(depths) > 1:
+        reached = [f"{_share(run)} to depth {run.k} ({run.label})" for run in runs]
+        return _sentence(f"{title}rounds accepted: {listed(reached)}")
+    reached = [f"{_share(run)} ({run.label})" for run in runs]
+    return _sentence(f"{title}rounds accepted to depth {depths.pop()}: {listed(reached)}")
 
 
-def _reach(run: RunSummary, *, many: bool) -> str:
-    share = f"{percent(run.acceptance.marginal[-1])} of"
-    if many:
-        return f"{run.label} has {share} its rounds accepted to depth {run.k}"
-    return f"{share} the rounds are accepted to depth {run.k}"
+def _share(run: RunSummary) -> str:
+    return percent(run.acceptance.marginal[-1])
 
 
 def _sentence(text: str) -> str:

@@ -25,7 +25,7 @@ def percent(value: float | None) -> str:
     """A share, with a decimal where the whole number would say too little."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    return f"{100 * value:.0f} %" if value >= 0.0995 or value == 0 else f"{100 * value:.1f} %"
+    return f"{100 * value:.0f}%" if value >= 0.0995 or value == 0 else f"{100 * value:.1f}%"
 
 
 def milliseconds(value_s: float | None) -> str:
@@ -36,10 +36,10 @@ def milliseconds(value_s: float | None) -> str:
 
 
 def between(interval: Interval | None, digits: int = 2) -> str:
-    """The 95 % interval in brackets, with a space before; nothing when there is none."""
+    """The 95% interval in brackets, with a space before; nothing when there is none."""
     if interval is None:
         return ""
-    return f" (95 % interval {interval.low:.{digits}f} to {interval.high:.{digits}f})"
+    return f" (95% interval {interval.low:.{digits}f} to {interval.high:.{digits}f})"
 
 
 def listed(names: Sequence[str]) -> str:

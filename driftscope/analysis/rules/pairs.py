@@ -8,7 +8,7 @@ from driftscope.analysis.words import listed, percent
 
 
 def parting_depth(first: RunSummary, second: RunSummary) -> int | None:
-    """First depth at which the 95 % intervals of marginal acceptance do not touch."""
+    """First depth at which the 95% intervals of marginal acceptance do not touch."""
     a, b = first.acceptance.marginal_interval, second.acceptance.marginal_interval
     if a is None or b is None:
         return None
@@ -34,7 +34,7 @@ def _apart(first: RunSummary, second: RunSummary, depth: int) -> Finding:
         severity=Severity.MEDIUM,
         runs=(first.label, second.label),
         title=f"Acceptance parts {since}",
-        statement=f"at depth {depth} it is {_both(first, second, depth)}, and their 95 % intervals "
+        statement=f"at depth {depth} it is {_both(first, second, depth)}, and their 95% intervals "
         "no longer touch"
         + (f"; at depth {last} it is {_both(first, second, last)}" if last > depth else ""),
         evidence={
@@ -63,7 +63,7 @@ def _alike(first: RunSummary, second: RunSummary) -> Finding:
         severity=Severity.INFO,
         runs=(first.label, second.label),
         title="No depth tells the runs apart",
-        statement=f"the 95 % intervals of marginal acceptance of {names} overlap at every depth",
+        statement=f"the 95% intervals of marginal acceptance of {names} overlap at every depth",
         evidence={"depths": min(first.k, second.k)},
         advice="Record more requests if you expected a difference.",
     )

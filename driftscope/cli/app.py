@@ -1,0 +1,69 @@
+"""The `driftscope` command: what there is, and how errors become exit codes.
+
+Command modules hold signatures and import what they need when they run, so that `--help` is
+instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+import driftscope
+from driftscope.cli.analyze import analyze
+from driftscope.cli.demo import demo
+from driftscope.cli.doctor import doctor
+from driftscope.cli.exit_codes import EPILOG
+from driftscope.cli.serve import serve
+from driftscope.errors import EXIT_ERROR, DriftscopeError
+
+app = typer.Typer(
+    name="driftscope",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"driftscope {driftscope.__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=EPILOG)
+def driftscope_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
+
+
+for command in (demo, analyze, doctor):
+    app.command(epilog=EPILOG)(command)
+app.command(
+    epilog=EPILOG,
+    # vLLM's options pass through untouched.
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(serve)
+
+
+def main() -> None:
+    """Run the command line; every error made on purpose is one line and its exit code."""
+    try:
+        app()
+    except DriftscopeError as error:
+        _fail(str(error), error.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", EXIT_ERROR)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    sys.stderr.write(f"driftscope: error: {' '.join(message.split())}\n")
+    sys.exit(code)

@@ -1,0 +1,52 @@
+"""HTML that escapes by construction: plain strings are escaped, only `Markup` passes as it is.
+
+Every label, model name and message comes from a trace and is untrusted.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable
+
+_VOID = {"meta", "br", "hr"}
+
+
+class Markup(str):
+    """A string that is HTML already."""
+
+    __slots__ = ()
+
+
+Child = str | Markup | None | Iterable["Child"]
+
+
+def el(tag: str, *children: Child, **attributes: str | None) -> Markup:
+    """An element. `class_` stands for class, `_` for `-`; an attribute that is None is left out."""
+    shown = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    if tag in _VOID:
+        return Markup(f"<{tag}{shown}>")
+    return Markup(f"<{tag}{shown}>{join(children)}</{tag}>")
+
+
+def join(children: Child) -> Markup:
+    """Children in a row, escaped where they are plain strings."""
+    if children is None:
+        return Markup("")
+    if isinstance(children, Markup):
+        return children
+    if isinstance(children, str):
+        return Markup(html.escape(children))
+    return Markup("".join(join(child) for child in children))
+
+
+def script_json(value: object, *, id: str) -> Markup:  # noqa: A002
+    """Data for scripts; nothing in it can end the script element or begin a comment."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(f'<script type="application/json" id="{html.escape(id)}">{text}</script>')

@@ -1,0 +1,54 @@
+"""Where the figures come from: one line per run."""
+
+from __future__ import annotations
+
+from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import count, percent
+from driftscope.trace.manifest import Model
+from driftscope_reports.markup import Markup, el
+
+
+def provenance(analysis: Analysis) -> Markup:
+    """Engine, models, settings, losses and cost of each run."""
+    return el(
+        "section",
+        el("h2", "Where these figures come from"),
+        el("ul", [el("li", el("b", run.label), ": ", line(run)) for run in analysis.runs]),
+        id="provenance",
+    )
+
+
+def line(run: RunSummary) -> str:
+    """Everything that identifies the run, in one line."""
+    manifest, recording = run.manifest, run.recording
+    flags = [name for name, value in sorted(manifest.norm_flags.items()) if value]
+    parts = [
+        f"{manifest.engine} {manifest.engine_version}",
+        f"runner {manifest.runner}",
+        f"drafter runs {manifest.mode}",
+        f"recorded by {manifest.recording}",
+        f"method {manifest.method}",
+        f"target {_model(manifest.target)}",
+        f"drafter {_model(manifest.drafter)}",
+        f"norm flags {', '.join(flags) or 'none'}",
+        f"captured target layers {', '.join(map(str, manifest.aux_layers)) or 'none'}",
+        f"K = {manifest.k}",
+        f"attention {manifest.attention_backend}",
+        f"sink set: {count(manifest.sink_tokens, 'first slot')} ({manifest.sink_source})",
+        _sampling(manifest.every),
+        f"{count(recording.chains, 'recorded chain')}, {recording.verified_chains:,} verified",
+        f"{count(recording.dropped, 'row')} dropped",
+        f"{count(recording.errors, 'error')} caught in hooks",
+        f"time in the probe {percent(recording.overhead_fraction)}",
+        f"driftscope {manifest.driftscope_version}",
+    ]
+    return "; ".join(parts)
+
+
+def _model(model: Model) -> str:
+    return f"{model.name} ({model.architecture}, {model.dtype}, config {model.config_digest})"
+
+
+def _sampling(every: int) -> str:
+    return "every draft step recorded" if every == 1 else f"each {every}th draft step recorded"

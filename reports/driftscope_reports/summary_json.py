@@ -1,0 +1,114 @@
+"""The JSON report: a contract (schema_version 1) that other tools may build on.
+
+Per-depth lists start with depth 1; null stands where a quantity does not exist or is no finite
+number. Keys are sorted and nothing depends on the clock: same runs, same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import driftscope
+from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.finding import Finding
+from driftscope.analysis.summary import RunSummary
+
+SCHEMA_VERSION = 1
+_DIGITS = 9
+"""Significant digits: more than the trace's float32 holds, fewer than platforms agree on."""
+
+
+def to_json(analysis: Analysis) -> str:
+    """The report as text, newline at the end."""
+    return json.dumps(to_dict(analysis), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def to_dict(analysis: Analysis) -> dict[str, Any]:
+    """The report as plain values."""
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "driftscope_version": driftscope.__version__,
+        "verdict": " ".join(analysis.verdict),
+        "findings": [_finding(finding) for finding in analysis.findings],
+        "warnings": [f"{warning.run}: {warning.message}" for warning in analysis.warnings],
+        "runs": [_run(run) for run in analysis.runs],
+    }
+    cleaned: dict[str, Any] = _clean(content)
+    return cleaned
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "runs": finding.runs,
+        "title": finding.title,
+        "statement": finding.statement,
+        "evidence": finding.evidence,
+        "advice": finding.advice,
+    }
+
+
+def _run(run: RunSummary) -> dict[str, Any]:
+    attention, hidden = run.attention, run.hidden
+    return {
+        "label": run.label,
+        "rounds": run.rounds,
+        "requests": run.requests,
+        "k": run.k,
+        "acceptance": {
+            "mean_length": run.acceptance.mean_length,
+            "marginal": run.acceptance.marginal,
+            "conditional": run.acceptance.conditional,
+        },
+        "attention": {
+            "sink": attention.sink_mass,
+            "prompt": attention.prompt_mass,
+            "generated": attention.generated_mass,
+            "self": attention.self_mass,
+        },
+        "hidden": {
+            "in_rms": hidden.in_rms,
+            "prenorm_rms": hidden.prenorm_rms,
+            "postnorm_rms": hidden.postnorm_rms,
+            "fed_rms": hidden.fed_rms,
+        },
+        "confidence": {"top1": run.confidence.top1, "entropy": run.confidence.entropy},
+        "latency": {"tpot_s": run.latency.tpot_s, "ttft_s": run.latency.ttft_s},
+        "fallback": {
+            "steps": run.fallback.steps,
+            "rejected_rounds": run.fallback.rejected_rounds,
+            "undrafted": run.fallback.undrafted,
+            "by_reason": run.fallback.by_reason,
+        },
+        "probe": _probe(run),
+        "segments": [asdict(segment) for segment in run.segments],
+        "problems": run.problems,
+    }
+
+
+def _probe(run: RunSummary) -> dict[str, Any]:
+    manifest = run.manifest
+    return {
+        "engine": f"{manifest.engine} {manifest.engine_version}",
+        "runner": manifest.runner,
+        "mode": manifest.mode,
+        "sampling": 1.0 / manifest.every,
+        "dropped": run.recording.dropped,
+        "overhead_fraction": run.recording.overhead_fraction,
+    }
+
+
+def _clean(value: Any) -> Any:
+    """`value` with numbers rounded, and None for what is no finite number."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_clean(item) for item in value]
+    return value

@@ -1,0 +1,83 @@
+"""The report's figures as a short table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.finding import Severity
+from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import listed, milliseconds, number, percent, times
+
+_MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
+
+_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
+    ("rounds / requests", lambda run: f"{run.rounds:,} / {run.requests:,}"),
+    ("acceptance length", lambda run: _length(run)),
+    ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
+    ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
+    ("fed RMS, depth 1 to K", lambda run: _ends(run.hidden.fed_rms)),
+    ("its growth", lambda run: times(run.hidden.growth)),
+    ("attention on the chain, depth K", lambda run: _last(run.attention.self_mass)),
+    ("the same without drift", lambda run: _last(run.attention.no_drift_self_mass)),
+    ("top-1 probability, depth 1 to K", lambda run: _ends(run.confidence.top1)),
+    ("time per output token", lambda run: milliseconds(run.latency.tpot_s)),
+    ("time to first token", lambda run: milliseconds(run.latency.ttft_s)),
+    ("rejected rounds, of steps", lambda run: percent(run.fallback.rejected_share)),
+    ("undrafted steps, of steps", lambda run: percent(run.fallback.undrafted_share)),
+    ("rows dropped", lambda run: f"{run.recording.dropped:,}"),
+    ("time spent in the probe", lambda run: percent(run.recording.overhead_fraction)),
+)
+
+
+def render(analysis: Analysis) -> RenderableType:
+    """Verdict, one column per run, and the findings in short."""
+    return Group(
+        Text(plain(" ".join(analysis.verdict)), style="bold"),
+        "",
+        _table(analysis),
+        "",
+        *(_finding_lines(analysis)),
+    )
+
+
+def plain(text: str) -> str:
+    """`text` without control characters: a label from a trace must not steer the terminal."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
+def _table(analysis: Analysis) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for run in analysis.runs:
+        table.add_column(Text(plain(f"{run.label} (K = {run.k})")), justify="right")
+    for name, show in _ROWS:
+        table.add_row(name, *(show(run) for run in analysis.runs))
+    return table
+
+
+def _finding_lines(analysis: Analysis) -> list[Text]:
+    lines = []
+    for title in dict.fromkeys(f.title for f in analysis.findings):
+        same = [f for f in analysis.findings if f.title == title]
+        runs = list(dict.fromkeys(label for f in same for label in f.runs))
+        lines.append(Text(plain(f"{_MARKS[same[0].severity]} {title} ({listed(runs)})")))
+    return lines
+
+
+def _length(run: RunSummary) -> str:
+    spread = run.acceptance.mean_length_interval
+    shown = number(run.acceptance.mean_length)
+    return f"{shown} [{spread.low:.2f}, {spread.high:.2f}]" if spread else shown
+
+
+def _ends(values: tuple[float, ...] | None) -> str:
+    return "–" if values is None else f"{number(values[0])} → {number(values[-1])}"
+
+
+def _last(values: tuple[float, ...] | None) -> str:
+    return percent(None if values is None else values[-1])

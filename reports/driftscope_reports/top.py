@@ -1,0 +1,101 @@
+"""The first screen: verdict, one card per run, findings."""
+
+from __future__ import annotations
+
+from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import milliseconds, number, percent, times
+from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
+from driftscope.metrics.definition import Definition
+from driftscope.metrics.hidden import GROWTH
+from driftscope.metrics.latency import TPOT
+from driftscope_reports.markup import Markup, el
+from driftscope_reports.series import GLYPHS
+
+_SEVERITY = {
+    Severity.HIGH: ("▲", "act"),
+    Severity.MEDIUM: ("◆", "look"),
+    Severity.INFO: ("ℹ", "know"),
+    Severity.GOOD: ("✓", "fine"),
+}
+"""Sign and word of each severity: never colour alone."""
+
+
+def verdict(analysis: Analysis) -> Markup:
+    """The first sentence large, the others below it."""
+    first, *rest = analysis.verdict
+    return el(
+        "section",
+        el("h1", first),
+        el("p", " ".join(rest), class_="lead") if rest else None,
+        class_="verdict",
+        id="verdict",
+    )
+
+
+def cards(analysis: Analysis) -> Markup:
+    """One figure per run, with three more in small."""
+    return el("section", [_card(i, run) for i, run in enumerate(analysis.runs)], class_="cards")
+
+
+def findings(analysis: Analysis) -> Markup:
+    """Findings of one kind stand together, worst first."""
+    titles = dict.fromkeys((f.id, f.title) for f in analysis.findings)
+    groups = [[f for f in analysis.findings if (f.id, f.title) == key] for key in titles]
+    return el(
+        "section",
+        el("h2", "What was found, and what to do"),
+        [_finding(group) for group in groups] or el("p", "Nothing stands out."),
+        id="findings",
+    )
+
+
+def _card(index: int, run: RunSummary) -> Markup:
+    spread = run.acceptance.mean_length_interval
+    interval = f"95% interval {spread.low:.2f} to {spread.high:.2f}" if spread else None
+    return el(
+        "article",
+        el("h3", _glyph(index), " ", run.label),
+        el(
+            "p",
+            el("strong", number(run.acceptance.mean_length), class_="figure"),
+            el("span", " ", el("abbr", "tokens per round", title=MEAN_LENGTH.meaning)),
+            el("small", interval) if interval else None,
+        ),
+        el(
+            "dl",
+            _entry(GROWTH, f"hidden state, depth 1 to {run.k}", times(run.hidden.growth)),
+            _entry(MARGINAL, f"accepted to depth {run.k}", percent(run.acceptance.marginal[-1])),
+            _entry(TPOT, "time per output token", milliseconds(run.latency.tpot_s)),
+        ),
+        class_=f"card run-{index % len(GLYPHS)}",
+    )
+
+
+def _glyph(index: int) -> Markup:
+    return el("span", GLYPHS[index % len(GLYPHS)], class_="glyph", aria_hidden="true")
+
+
+def _entry(definition: Definition, words: str, figure: str) -> list[Markup]:
+    return [el("dt", el("abbr", words, title=definition.meaning)), el("dd", figure)]
+
+
+def _finding(group: list[Finding]) -> Markup:
+    severity = group[0].severity
+    sign, word = _SEVERITY[severity]
+    many = len(group) > 1 or len(group[0].runs) == 1
+    return el(
+        "article",
+        el("h3", el("span", f"{sign} {word}", class_="severity"), " ", group[0].title),
+        el("ul", [el("li", _who(f) if many else None, f"{f.statement}.") for f in group]),
+        [
+            el("p", el("b", "What to do: "), advice)
+            for advice in dict.fromkeys(f.advice for f in group)
+        ],
+        class_=f"finding {severity.value}",
+    )
+
+
+def _who(finding: Finding) -> Markup:
+    return el("b", f"{', '.join(finding.runs)}: ")
