@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -31,14 +32,18 @@ ABOUT = {
     "layers 1, 2 and 3, one layer, `fc_norm` and `norm_output`. Otherwise as the EAGLE-3 drafter, "
     "trained with the same seed on the same batches.",
 }
+PURPOSE = "Part of driftscope's trio: it is there to be measured, not to be useful."
+TRAINING = (
+    "- Training: `python -m driftscope_probes.trio.train`; sizes and seeds are in `recipe.py`."
+)
 FRAME = """# {title}
 
-{about} Part of driftscope's trio: it is there to be measured, not to be useful.
+{about}
 
 - Size: {parameters} parameters, bf16.
 - Data: Python source of the packages pinned in `corpus.txt`, files split by path. Their licences
   (MIT, BSD, Apache-2.0) and notices are in `NOTICE`.
-- Training: `python -m driftscope_probes.trio.train`; sizes and seeds are in `recipe.py`. {training}
+{training}
 
 ## Held-out figures
 
@@ -52,6 +57,8 @@ float32, the reference engine. tau is the mean acceptance length, 1 + accepted /
 - Sink loss: this target has no attention sink, so there is little sink mass to lose at any depth.
 - A difference in where attention goes: in both drafters it moves onto the chain's own tokens,
   whose class grows by one slot per depth by construction.
+- Transfer to other text: the prompts' files are held out, but come from the same packages as the
+  training files.
 - Conditional acceptance at large depth is raised by repetition loops of so small a target: judge
   by the marginal rates above.
 """
@@ -76,9 +83,9 @@ def card(name: str, records: Sequence[PromptRecord], weights: Path) -> str:
     parameters = f"{_parameters(weights / name) / 1e6:.2f} M"
     return FRAME.format(
         title=f"{TITLES.get(name, 'Target')} of the trio",
-        about=ABOUT[name].format(parameters=parameters),
+        about=_wrapped(f"{ABOUT[name]} {PURPOSE}".format(parameters=parameters)),
         parameters=parameters,
-        training=_training(weights, name),
+        training=_wrapped(f"{TRAINING} {_training(weights, name)}", indent="  "),
         tables=tables(records),
     )
 
@@ -135,6 +142,10 @@ def _training(weights: Path, name: str) -> str:
         f"{last['step'] + 1} steps, training-time test of depth 3; in the last batch the top token "
         f"was the target's at {agreement} of the slots, by depth."
     )
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 99, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _parameters(folder: Path) -> int:

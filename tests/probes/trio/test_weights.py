@@ -11,7 +11,7 @@ from driftscope_probes.trio.evaluate import EVALUATION, evaluate, load_records
 from driftscope_probes.trio.figures import PromptRecord, summarize
 from driftscope_probes.trio.recipe import DRAFTERS, TARGET
 
-SHIPPED_BYTES = 12 * 1024 * 1024
+SHIPPED_BYTES = 12_000_000
 
 
 @pytest.fixture(scope="module")
