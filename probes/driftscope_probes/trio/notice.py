@@ -8,8 +8,9 @@ from pathlib import Path
 
 from driftscope_probes.trio.corpus import pinned_wheels
 
-INTRODUCTION = """The models in this folder were trained on the source of the packages below.
-The licence and notice files that each package ships follow, as their authors wrote them.
+INTRODUCTION = """The models in this folder were trained on the source of the packages below, and
+`prompts.json` holds excerpts of it. The licence and notice files that each package ships follow, as
+their authors wrote them.
 """
 MARKS = ("license", "licence", "notice", "copying")
 RULE = "-" * 79
