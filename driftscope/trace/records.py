@@ -37,8 +37,8 @@ class DraftRow:
     layers: int
     """Drafter layers with attention; mass lists are [k * layers], depth-major."""
     chunked_prefill: bool
-    """The prompt was prefilled in several chunks ; vLLM's V1 runner then
-    embeds the wrong token at each chunk boundary, and masses of the request are off."""
+    """The prompt was prefilled in several chunks. vLLM's V1 runner then embeds
+    the wrong token at each chunk boundary, which puts the request's masses off."""
     sink_mass: Floats | None
     """Slots [0, sink_tokens)."""
     prompt_mass: Floats | None

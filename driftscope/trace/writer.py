@@ -24,8 +24,11 @@ from driftscope.trace.status import Status, status_path
 Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
 
-FLUSH_S = 0.25
-"""Longest time a row stays unflushed; the contract with readers is one second."""
+FLUSH_S = 0.05
+"""Longest time a row waits for the writer. Readers are promised one second; vLLM may kill its
+processes a few milliseconds after SIGTERM, which is why it is far less."""
+STATUS_S = 0.25
+"""Least time between two rewrites of the status file while recording."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
 MAX_BYTES = 2 << 30
@@ -63,7 +66,7 @@ class TraceWriter:
         self._first_error: str | None = None
         self._probe_s = 0.0
         self._closed = threading.Event()
-        self._last_status = ""
+        self._last_status, self._status_at = "", 0.0
         self._prepare()
         self._thread = threading.Thread(target=self._work, name="driftscope-writer", daemon=True)
         self._thread.start()
@@ -106,9 +109,10 @@ class TraceWriter:
             closing = self._closed.is_set()
             items = self._queue.take_all(0.0 if closing else self._flush_s)
             self._store(items)
-            self._guarded(lambda: self._write_status(closed=False))
             if closing:
                 break
+            if time.monotonic() - self._status_at >= STATUS_S:
+                self._guarded(lambda: self._write_status(closed=False))
             self._closed.wait(self._flush_s)
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
@@ -140,6 +144,7 @@ class TraceWriter:
     def _write_status(self, *, closed: bool) -> None:
         """Rewrite the status file when something changed, whole by rename."""
         content = self._status(closed=closed)
+        self._status_at = time.monotonic()
         if content.to_json() == self._last_status:
             return
         path = status_path(self._run, self._source)

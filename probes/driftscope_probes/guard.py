@@ -21,7 +21,7 @@ class Guard:
     `taken_s` is the time since the last `reset`, on the thread that runs the hooks.
     """
 
-    def __init__(self, writer: TraceWriter, *, test_raise: bool = False) -> None:
+    def __init__(self, writer: TraceWriter, *, test_raise: str = "") -> None:
         self._writer, self._test_raise = writer, test_raise
         self.taken_s = 0.0
         self.failed = False
@@ -37,9 +37,12 @@ class Guard:
         """The action's value, or None when it raised."""
         start = time.perf_counter()
         try:
-            if self._test_raise:
+            if self._test_raise == "before":
                 raise InjectedError(hook)
-            return action()
+            value = action()
+            if self._test_raise == "after":
+                raise InjectedError(hook)
+            return value
         except Exception as error:  # the serving path never raises
             self.failed = True
             self._writer.count_error(hook, error)

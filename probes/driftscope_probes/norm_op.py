@@ -8,6 +8,7 @@ torch.library.custom_op costs several times more per call.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ def _row_rms(x: torch.Tensor, out: torch.Tensor) -> None:
 def row_rms(x: torch.Tensor) -> torch.Tensor:
     """||row||_2 / sqrt(dim) of each row of [rows, dim]; float32 [rows]."""
     norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
-    return norm * x.shape[-1] ** -0.5
+    return norm / math.sqrt(x.shape[-1])
 
 
 _library.impl("row_rms", _row_rms, "CompositeExplicitAutograd")

@@ -16,6 +16,11 @@ from driftscope.trace.manifest import MANIFEST
 from driftscope_probes.settings import fix_run_directory, settings_from
 
 
+DRAIN_S = "10"
+"""Seconds that running requests get to finish after SIGINT, and the trace to close. vLLM's default
+of 0 kills its processes at once, and with them the last rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """What `driftscope serve` sets of the probe's settings."""
@@ -44,8 +49,7 @@ def replace_with_server(model: str, options: Sequence[str], recording: Recording
     """
     if importlib.util.find_spec("vllm") is None:
         raise ProbeError("no vLLM here: install driftscope into the environment of your vLLM")
-    if not any(o.startswith(("--speculative-config", "--speculative_config", "-sc", "--config",
-                             "--spec-")) for o in options):  # fmt: skip
+    if not _given(options, "--speculative-config", "-sc", "--spec-", "--config"):
         raise UsageError(
             "no --speculative-config: without a drafter there is nothing to record; example: "
             '--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
@@ -76,4 +80,11 @@ def _server_command(model: str, options: Sequence[str]) -> list[str]:
         server = ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
     else:
         server = ["-m", "vllm.entrypoints.cli.main", "serve", model]
-    return [sys.executable, *server, *options]
+    drain = [] if _given(options, "--shutdown-timeout") else ["--shutdown-timeout", DRAIN_S]
+    return [sys.executable, *server, *options, *drain]
+
+
+def _given(options: Sequence[str], *names: str) -> bool:
+    """Whether an option is among those for vLLM, spelt with dashes or underscores."""
+    spelt = [option.partition("=")[0].replace("_", "-") for option in options]
+    return any(option.startswith(names) for option in spelt)

@@ -34,8 +34,8 @@ class Settings:
     """Also record the drafted token ids."""
     max_mb: int = DEFAULT_MAX_MB
     """Bound of each process's record files, MiB."""
-    test_raise: bool = False
-    """Tests only: every hook raises, to show that the engine's output does not change."""
+    test_raise: str = ""
+    """Tests only: every hook raises "before" or "after" its work; the output must not change."""
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings | None:
@@ -52,7 +52,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         sink_source="given" if "sink_tokens" in values else "default",
         token_ids=_flag("token_ids", values.get("token_ids", "")),
         max_mb=_number("max_mb", values.get("max_mb", DEFAULT_MAX_MB), 1, 1 << 30),
-        test_raise=_flag("test_raise", values.get("test_raise", "")),
+        test_raise=_choice("test_raise", values.get("test_raise", ""), ("", "before", "after")),
     )
 
 
@@ -97,6 +97,14 @@ def _number(name: str, value: object, low: int, high: int) -> int:
             f"DRIFTSCOPE_{name.upper()}={value!r}: give a whole number from {low} to {high}"
         )
     return number
+
+
+def _choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ProbeError(
+            f"DRIFTSCOPE_{name.upper()}={value!r}: give one of {', '.join(filter(None, allowed))}"
+        )
+    return value
 
 
 def _flag(name: str, value: str) -> bool:

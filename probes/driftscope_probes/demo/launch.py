@@ -16,7 +16,6 @@ from driftscope.trace.status import read_statuses
 from driftscope_probes.demo import DRAFTERS
 
 POLL_S = 0.5
-TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +119,9 @@ def _raise_if_failed(children: list[Child]) -> None:
     for child in children:
         code = child.process.poll()
         if code:
-            tail = child.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+            lines = child.log.read_text(errors="replace").split("\n")
+            cause = next((line for line in reversed(lines) if "Error: " in line), "no error in it")
             raise DriftscopeError(
-                f"the {child.label} engine ended with code {code}; its log is {child.log}, "
-                "which ends:\n  " + "\n  ".join(tail)
+                f"the {child.label} engine ended with code {code} ({cause.strip()}); "
+                f"its log is {child.log}; `driftscope doctor` examines the installation"
             )

@@ -28,15 +28,19 @@ def main() -> None:
             "num_speculative_tokens": K,
         },
     )
-    items = requests()
-    sampling = [
-        SamplingParams(
-            temperature=0, max_tokens=MAX_TOKENS, detokenize=False, extra_args={LABEL: item.label}
-        )
-        for item in items
-    ]
-    prompts = [{"prompt_token_ids": item.token_ids} for item in items]
-    llm.generate(prompts, sampling, use_tqdm=False)
+    engine, waiting = llm.llm_engine, list(enumerate(requests()))[::-1]
+    while waiting or engine.has_unfinished_requests():
+        # A closed loop, so that no request's time to first token is spent in a queue.
+        while waiting and engine.get_num_unfinished_requests() < BATCH:
+            number, item = waiting.pop()
+            sampling = SamplingParams(
+                temperature=0,
+                max_tokens=MAX_TOKENS,
+                detokenize=False,
+                extra_args={LABEL: item.label},
+            )
+            engine.add_request(str(number), {"prompt_token_ids": item.token_ids}, sampling)
+        engine.step()
 
 
 if __name__ == "__main__":

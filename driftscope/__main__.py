@@ -1,0 +1,5 @@
+"""`python -m driftscope`: the same command as `driftscope`."""
+
+from driftscope.cli.app import main
+
+main()

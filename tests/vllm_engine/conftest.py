@@ -1,0 +1,37 @@
+"""Every engine that these tests need, run once per session, two side by side."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vllm_engine.job import Job, Outcome, run_jobs
+from vllm_engine.truth import JOBS as TRUTH_JOBS
+
+SAMPLED_EVERY = 3
+OLDER = os.environ.get("DRIFTSCOPE_TEST_OLDER_VLLM", "")
+"""Folder with an unpacked older vLLM (see the Makefile's `test` target)."""
+
+BOTH_SIZES = {"drafter": "eagle31", "sizes": (1, 8)}
+HARMLESS_JOBS = {
+    "v1 off": Job(**BOTH_SIZES),
+    "v1 on": Job(**BOTH_SIZES, probe={"TOKEN_IDS": "1"}),
+    "v1 sampled": Job(**BOTH_SIZES, probe={"EVERY": str(SAMPLED_EVERY)}),
+    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after"}),
+    "v1 disabled": Job(drafter="eagle31", probe={"DISABLE": "1"}),
+    "v1 compiled off": Job(drafter="eagle31", compiled=True),
+    "v2 off": Job(drafter="eagle31", runner="v2"),
+    "v2 raising": Job(drafter="eagle31", runner="v2", probe={"TEST_RAISE": "before"}),
+}
+
+
+@pytest.fixture(scope="session")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Outcome by name: TRUTH_JOBS, HARMLESS_JOBS and, where there is one, an older vLLM."""
+    jobs = {**TRUTH_JOBS, **HARMLESS_JOBS}
+    if OLDER:
+        jobs["older"] = Job(drafter="eagle31", vllm_path=OLDER, probe={"TOKEN_IDS": "1"})
+    folder: Path = tmp_path_factory.mktemp("engines")
+    return run_jobs(jobs, folder)

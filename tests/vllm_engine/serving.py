@@ -1,0 +1,101 @@
+"""A real OpenAI-compatible server started by `driftscope serve`, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from driftscope_probes.trio import trio_path
+from vllm_engine.job import Job, environment
+
+READY_S = 240
+MODEL = "tiny"
+
+
+class Server:
+    """A running server and its run directory."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, run: Path, log: Path) -> None:
+        self.process, self.url, self.run, self.log = process, url, run, log
+
+    def complete(self, request_id: str, **body: Any) -> dict[str, Any]:
+        """POST /v1/completions."""
+        payload = {"model": MODEL, "temperature": 0, "ignore_eos": True, **body}
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions",
+            data=json.dumps(payload).encode(),
+            headers={"Content-Type": "application/json", "X-Request-Id": request_id},
+        )
+        with urllib.request.urlopen(request, timeout=120) as response:
+            answer: dict[str, Any] = json.load(response)
+        return answer
+
+    def children(self) -> dict[int, str]:
+        """pid -> title of every descendant process."""
+        found, todo = {}, [self.process.pid]
+        while todo:
+            path = Path(f"/proc/{todo.pop()}/task")
+            for task in path.glob("*/children"):
+                for pid in task.read_text().split():
+                    title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(pid)] = title.decode(errors="replace")
+                    todo.append(int(pid))
+        return found
+
+
+@contextlib.contextmanager
+def serve(folder: Path, drafter: str = "eagle31") -> Iterator[Server]:
+    """`driftscope serve` on a free port, ready; killed at the end if it still runs."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    run, log = folder / "run", folder / "server.log"
+    speculation = {
+        "method": "eagle3",
+        "model": str(trio_path() / drafter),
+        "num_speculative_tokens": 8,
+    }
+    command = [
+        sys.executable, "-m", "driftscope", "serve", str(trio_path() / "target"),
+        "--trace", str(run), "--speculative-config", json.dumps(speculation),
+        "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "8",
+        "--enforce-eager", "--served-model-name", MODEL, "--host", "127.0.0.1",
+        "--port", str(port), "--per-request-spec-decode-metrics", "detailed",
+    ]  # fmt: skip
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command,
+            env=environment(Job(drafter=drafter), folder, "0"),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+    server = Server(process, f"http://127.0.0.1:{port}", run, log)
+    try:
+        _wait_until_ready(server)
+        yield server
+    finally:
+        for pid in [*server.children(), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        process.wait(30)
+
+
+def _wait_until_ready(server: Server) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            break
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{server.url}/health", timeout=2).close()
+            return
+        time.sleep(0.5)
+    raise RuntimeError(f"server not ready:\n{server.log.read_text(errors='replace')[-4000:]}")

@@ -1,0 +1,74 @@
+"""The engine's output does not depend on the probe: off, on, sampled, or failing in every hook."""
+
+import pytest
+
+from driftscope.trace.reader import Trace, read_trace
+from vllm_engine.conftest import SAMPLED_EVERY
+from vllm_engine.job import Outcome
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.mark.parametrize("probe", ["v1 on", "v1 sampled", "v1 raising"])
+@pytest.mark.parametrize(("batch", "size"), [(0, 1), (1, 8)])
+def test_v1_output_is_token_identical(
+    outcomes: dict[str, Outcome], probe: str, batch: int, size: int
+) -> None:
+    assert outcomes[probe].tokens(batch) == outcomes["v1 off"].tokens(batch)
+
+
+@pytest.mark.parametrize("probe", ["v2 raising", "v2 eagle31"])
+def test_v2_output_is_token_identical(outcomes: dict[str, Outcome], probe: str) -> None:
+    assert outcomes[probe].tokens() == outcomes["v2 off"].tokens()
+
+
+def test_compiled_output_is_token_identical(outcomes: dict[str, Outcome]) -> None:
+    assert outcomes["v1-compiled eagle31"].tokens() == outcomes["v1 compiled off"].tokens()
+
+
+WORKER_HOOKS = {
+    "draft_started", "combine_hidden_states", "fc_norm", "forward_in", "attention", "forward_out",
+    "compute_logits", "draft_ended", "step_ended",
+}  # fmt: skip
+
+
+def errors_by_role(trace: Trace) -> dict[str, set[str]]:
+    return {s.source.split("-")[0].rstrip("0"): set(s.errors) for s in trace.statuses}
+
+
+def test_every_hook_raises_and_is_counted_and_shown(outcomes: dict[str, Outcome]) -> None:
+    trace = read_trace(outcomes["v1 raising"].run)
+    assert errors_by_role(trace) == {"worker": WORKER_HOOKS, "engine": {"verify", "request"}}
+    assert all("InjectedError" in (status.first_error or "") for status in trace.statuses)
+    assert sum("caught" in problem for problem in trace.problems) == len(trace.statuses)
+    assert trace.draft.num_rows == 0, "a chain whose hooks failed is not whole"
+
+
+def test_hooks_that_fail_before_their_work_record_nothing(outcomes: dict[str, Outcome]) -> None:
+    trace = read_trace(outcomes["v2 raising"].run)
+    # With its first hook failing a step is not captured, so the taps behind it stay quiet.
+    assert errors_by_role(trace)["worker"] == {"draft_started", "step_ended"}
+    assert trace.draft.num_rows == trace.verify.num_rows == trace.step.num_rows == 0
+
+
+def test_sampling_records_each_nth_draft_and_every_verification(
+    outcomes: dict[str, Outcome],
+) -> None:
+    full, sampled = (read_trace(outcomes[name].run) for name in ("v1 on", "v1 sampled"))
+    assert sampled.verify.num_rows == full.verify.num_rows
+    recorded = sampled.step.to_pandas().query("k > 0")["recorded"]
+    assert recorded.tolist() == [i % SAMPLED_EVERY == 0 for i in range(len(recorded))]
+    share = sampled.draft.num_rows / full.draft.num_rows
+    assert 0.8 / SAMPLED_EVERY < share < 1.2 / SAMPLED_EVERY
+    assert sampled.manifest.every == SAMPLED_EVERY
+
+
+def test_disable_always_wins(outcomes: dict[str, Outcome]) -> None:
+    assert not outcomes["v1 disabled"].run.exists()
+    assert outcomes["v1 disabled"].tokens() == outcomes["v1 off"].tokens(1)
+
+
+def test_no_text_and_no_token_ids_unless_asked(outcomes: dict[str, Outcome]) -> None:
+    quiet, asked = (read_trace(outcomes[name].run) for name in ("v1 sampled", "v1 on"))
+    assert quiet.draft.column("token_ids").null_count == quiet.draft.num_rows
+    assert asked.draft.column("token_ids").null_count == 0
