@@ -3,8 +3,8 @@
 python benchmarks/overhead.py [--repeats N] [--json FILE]      (`make bench`)
 
 One engine per setting runs at the same time, all on the same core and asked in turn, so that each
-ratio is of neighbours in time; the order rotates. The tiny trio's round takes a few milliseconds, so
-these ratios are a worst case for Python's share: they say nothing of a GPU.
+ratio is of neighbours in time; the order rotates. The tiny trio's round takes a few milliseconds,
+so these ratios are a worst case for Python's share: they say nothing of a GPU.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ EXIT_NO_DATA = 4
 
 
 class DriftscopeError(Exception):
-    """Base of every error that driftscope raises on purpose; `exit_code` is what the CLI returns."""
+    """Base of every error raised on purpose; `exit_code` is what the CLI returns."""
 
     exit_code = EXIT_ERROR
 

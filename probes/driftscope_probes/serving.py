@@ -15,7 +15,6 @@ from driftscope.errors import ProbeError, UsageError
 from driftscope.trace.manifest import MANIFEST
 from driftscope_probes.settings import fix_run_directory, settings_from
 
-
 DRAIN_S = "10"
 """Seconds that running requests get to finish after SIGINT, and the trace to close. vLLM's default
 of 0 kills its processes at once, and with them the last rows."""

@@ -1,4 +1,4 @@
-"""The trace's acceptance agrees with vLLM's own counters and per-request metrics, count for count."""
+"""The trace's acceptance agrees with vLLM's own counters, count for count."""
 
 import pytest
 
