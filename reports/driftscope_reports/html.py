@@ -43,6 +43,7 @@ _SECTIONS = (
 def to_html(analysis: Analysis, *, command: str | None = None) -> str:
     """The page; `command` is the command line that made it, shown at its end."""
     sections = [made for make in _SECTIONS if (made := make(analysis)) is not None]
+    affected = {section.affects for section in sections}
     figures = {f"figure-{p.id}": p.figure for section in sections for p in section.panels}
     body = el(
         "body",
@@ -51,7 +52,7 @@ def to_html(analysis: Analysis, *, command: str | None = None) -> str:
             el("p", "driftscope", class_="brand"),
             top.verdict(analysis),
             top.cards(analysis),
-            _warnings(analysis, "run"),
+            _warnings([w for w in analysis.warnings if w.affects not in affected]),
             glossary(),
             top.findings(analysis),
             [_section(section, analysis) for section in sections],
@@ -86,7 +87,7 @@ def _section(section: Section, analysis: Analysis) -> Markup:
         "section",
         el("h2", section.title),
         el("p", el("b", "How to read this: "), section.how, class_="how"),
-        _warnings(analysis, section.affects),
+        _warnings([w for w in analysis.warnings if w.affects == section.affects]),
         el("div", [_panel(p) for p in section.panels], class_="panels") if section.panels else None,
         numbers,
         _definitions(section.definitions),
@@ -101,7 +102,7 @@ def _panel(panel: Panel) -> Markup:
     return el(
         "figure",
         el("figcaption", caption),
-        el("div", class_="plot", id=f"figure-{panel.id}", role="img", aria_label=panel.caption),
+        el("div", class_="picture", id=f"figure-{panel.id}", role="img", aria_label=panel.caption),
         el("noscript", el("p", "The picture needs JavaScript; its numbers are in the table.")),
     )
 
@@ -117,8 +118,8 @@ def _definitions(definitions: Sequence[Definition]) -> Markup:
     return el("details", el("summary", "What exactly is measured"), el("dl", entries))
 
 
-def _warnings(analysis: Analysis, affects: str) -> Markup | None:
-    here: list[QualityWarning] = [w for w in analysis.warnings if w.affects == affects]
+def _warnings(here: Sequence[QualityWarning]) -> Markup | None:
+    """Beside the section that they affect; at the top where it has none."""
     if not here:
         return None
     items = [el("li", el("b", f"{w.run}: "), f"{w.message}.") for w in here]

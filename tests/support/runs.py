@@ -6,14 +6,17 @@ spec. Nothing depends on a clock: the same spec gives the same figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
-from driftscope.trace.records import DraftRow, RequestRow, Row, StepRow, VerifyRow
+from driftscope.trace.records import RECORDS, DraftRow, RequestRow, Row, StepRow, VerifyRow
+from driftscope.trace.schema import SCHEMA_VERSION, schema_of, to_batch
+from driftscope.trace.segment import VERSION_KEY, segment_path
 from driftscope.trace.sink import RecordFiles
 from driftscope.trace.status import Status, status_path
 
@@ -107,12 +110,19 @@ def write_run(run: Path, spec: Spec | None = None, *, closed: bool = True) -> Pa
     return run
 
 
-def write_rows(run: Path, source: str, content: Iterator[Row], *, closed: bool = True) -> None:
-    """Append `content` to the record files of `source`, sealed when `closed`."""
-    files = RecordFiles(run, source, 1 << 30)
-    files.append(content)
+def write_rows(run: Path, source: str, content: Iterable[Row], *, closed: bool = True) -> None:
+    """Write `content` to record files of `source`: sealed, or as the streams of a killed run."""
     if closed:
+        files = RecordFiles(run, source, 1 << 30)
+        files.append(content)
         files.seal()
+        return
+    kept = list(content)
+    for record, kind in RECORDS.items():
+        schema = schema_of(record).with_metadata({VERSION_KEY: SCHEMA_VERSION.encode()})
+        path = segment_path(run, record, source, 0)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+            stream.write_batch(to_batch(record, [row for row in kept if type(row) is kind]))
 
 
 def rows(spec: Spec) -> Iterator[Row]:

@@ -1,0 +1,195 @@
+"""From a run directory to its figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.runs import Spec, rows, verify, write_rows, write_run
+
+from driftscope.analysis.analyze import analyze
+from driftscope.analysis.join import accepted_of_chains
+from driftscope.analysis.requests import UNFINISHED, UNLABELLED, requests_of
+from driftscope.analysis.summarise import summarise
+from driftscope.analysis.summary import RunSummary
+from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import DraftRow, VerifyRow
+
+
+def _summary(run: Path, spec: Spec | None = None) -> RunSummary:
+    return summarise(read_trace(write_run(run, spec)), "run")
+
+
+def test_acceptance_is_counted_over_all_rounds(tmp_path: Path) -> None:
+    spec = Spec(every=4)
+    run = _summary(tmp_path / "run", spec)
+    accepted = [row.accepted for row in rows(spec) if isinstance(row, VerifyRow)]
+    assert run.rounds == len(accepted) == 400
+    assert run.acceptance.mean_length == pytest.approx(1 + sum(accepted) / 400)
+    expected = [sum(a >= d for a in accepted) / 400 for d in range(1, 5)]
+    assert run.acceptance.marginal == pytest.approx(expected)
+    assert sum(run.acceptance.histogram) == 400
+
+
+def test_masses_and_rms_are_means_over_recorded_chains(tmp_path: Path) -> None:
+    spec = Spec(every=4, layers=2)
+    run = _summary(tmp_path / "run", spec)
+    drafts = [row for row in rows(spec) if isinstance(row, DraftRow)]
+    assert run.recording.chains == len(drafts)
+    fed = np.mean([row.fed_rms for row in drafts], axis=0)
+    assert run.hidden.fed_rms == pytest.approx(fed, rel=1e-6)
+    assert run.hidden.growth == pytest.approx(spec.growth, rel=1e-6)
+    assert run.attention.self_mass == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2], abs=1e-6)
+    assert run.attention.by_layer["self_mass"][3] == pytest.approx((0.5, 0.5))
+    assert run.hidden.aux_rms == (1.0, 2.0, 4.0)
+    assert run.hidden.aux_norm_rms is None
+
+
+def test_classes_sum_to_one_at_every_depth(tmp_path: Path) -> None:
+    found = _summary(tmp_path / "run").attention
+    classes = (found.sink_mass, found.prompt_mass, found.generated_mass, found.self_mass)
+    assert np.sum([c for c in classes if c is not None], axis=0) == pytest.approx([1.0] * 4)
+
+
+def test_short_rounds_count_as_not_accepted_at_depths_not_drafted(tmp_path: Path) -> None:
+    """As vLLM counts: accepted per position over all drafts."""
+    trace = read_trace(write_run(tmp_path / "run", Spec(requests=1, rounds=1)))
+    full, short = verify(0, 1, 1.0, 5, 4, 4), verify(0, 2, 2.0, 9, 2, 2)
+    run = summarise(_with_rounds(trace, [full, short]), "run")
+    assert run.acceptance.marginal == (1.0, 1.0, 0.5, 0.5)
+    assert run.acceptance.mean_length == 4.0
+    assert run.recording.short_rounds == 1
+
+
+def test_a_round_belongs_to_the_latest_chain_of_its_position(tmp_path: Path) -> None:
+    spec = Spec(requests=2, rounds=3)
+    trace = read_trace(write_run(tmp_path / "run", spec))
+    requests = requests_of(trace)
+    accepted = accepted_of_chains(trace, requests)
+    assert np.isnan(accepted).sum() == 2, "the last chain of each request is never verified"
+    expected = trace.verify.column("accepted").to_pylist()
+    assert accepted[~np.isnan(accepted)].tolist() == expected
+
+    again = replace(next(r for r in rows(spec) if isinstance(r, DraftRow)), time_s=1.0)
+    write_rows(trace.path, "worker0-9", iter([again]))
+    twice = read_trace(trace.path)
+    joined = accepted_of_chains(twice, requests_of(twice))
+    assert np.isnan(joined[-1]), "an earlier chain of the position was thrown away"
+    assert np.isnan(joined).sum() == 3
+
+
+def test_with_sampling_most_rounds_have_no_chain(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(every=8))
+    assert run.recording.verified_chains < run.recording.chains < run.rounds / 7
+
+
+def test_segments_follow_request_labels(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(labels=("chat", None, "code")))
+    assert [s.label for s in run.segments] == [UNLABELLED, "chat", "code"]
+    assert sum(s.requests for s in run.segments) == run.requests
+    assert sum(s.rounds for s in run.segments) == run.rounds
+
+
+def test_requests_that_never_finished_are_told_apart(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run", Spec(labels=("chat",))))
+    half = replace(trace, request=trace.request.slice(0, 10))
+    segments = {s.label: s.requests for s in summarise(half, "run").segments}
+    assert segments == {"chat": 10, UNFINISHED: 30}
+
+
+def test_fallback_latency_and_overhead(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(undrafted=("k_zero", "no_draft")))
+    assert run.fallback.undrafted == 2
+    assert run.fallback.steps == run.rounds + 2
+    assert run.fallback.rejected_rounds == run.acceptance.histogram[0]
+    assert run.latency.ttft_s == pytest.approx(0.05)
+    assert run.latency.tpot_s == pytest.approx(0.0085)
+    steps = 40 * 11
+    expected = (steps * 0.0001 + 0.002) / (steps * 0.010)
+    assert run.recording.overhead_fraction == pytest.approx(expected)
+
+
+def test_intervals_contain_the_figure_and_repeat(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    first, second = summarise(trace, "a"), summarise(trace, "a")
+    assert first == second
+    spread = first.acceptance.mean_length_interval
+    assert spread is not None
+    assert spread.low < first.acceptance.mean_length < spread.high
+    assert first.acceptance.marginal_interval is not None
+    for rate, at in zip(first.acceptance.marginal, first.acceptance.marginal_interval, strict=True):
+        assert at.low <= rate <= at.high
+    assert first.hidden.growth_interval is not None
+
+
+def test_one_request_has_no_interval(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(requests=1))
+    assert run.acceptance.mean_length_interval is None
+    assert run.hidden.growth_interval is None
+
+
+def test_a_run_without_chains_has_acceptance_only(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    run = summarise(replace(trace, draft=trace.draft.slice(0, 0)), "run")
+    assert run.acceptance.marginal[0] > 0
+    assert run.attention.self_mass is None
+    assert run.hidden.growth is None
+    assert run.confidence.top1 is None
+
+
+def test_quantities_a_drafter_lacks_are_none_and_nothing_else_suffers(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    table = trace.draft
+    for name in ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "aux_rms"):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.field(at), pa.nulls(len(table), table.field(at).type))
+    run = summarise(replace(trace, draft=table), "run")
+    assert run.attention.self_mass is None
+    assert run.attention.no_drift_self_mass is None
+    assert run.hidden.aux_rms is None
+    assert run.hidden.growth is not None
+
+
+def test_chains_of_another_length_are_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(k=4))
+    write_rows(path, "worker0-9", rows(Spec(k=2, conditional=(0.5, 0.5), requests=1)))
+    with pytest.raises(MixedTraceError, match="K = 2, 4"):
+        summarise(read_trace(path), "run")
+
+
+def test_more_drafted_than_the_manifest_allows_is_refused(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    with pytest.raises(MixedTraceError, match="K = 4, 6"):
+        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 6, 0)]), "run")
+
+
+def test_more_accepted_than_drafted_is_refused(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    with pytest.raises(DamagedTraceError, match="accepted than drafted"):
+        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 2, 3)]), "run")
+
+
+def test_no_round_is_no_data(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run", Spec(requests=1)))
+    with pytest.raises(NoDataError, match="no round"):
+        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 0, 0, "no_draft")]), "run")
+
+
+def test_runs_of_different_k_stand_side_by_side(tmp_path: Path) -> None:
+    four = read_trace(write_run(tmp_path / "a", Spec()))
+    two = read_trace(write_run(tmp_path / "b", Spec(k=2, conditional=(0.8, 0.6))))
+    found = analyze([four, two], ["four", "two"])
+    assert [run.k for run in found.runs] == [4, 2]
+
+
+def _with_rounds(trace: Trace, content: list[VerifyRow]) -> Trace:
+    """`trace` with these verify rows instead of its own."""
+    columns = {
+        f.name: pa.array([getattr(row, f.name) for row in content], f.type)
+        for f in trace.verify.schema
+    }
+    return replace(trace, verify=pa.table(columns, schema=trace.verify.schema))

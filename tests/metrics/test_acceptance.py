@@ -1,0 +1,110 @@
+"""Acceptance formulas: identities, and every published vector."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftscope.metrics import acceptance
+
+PUBLISHED = json.loads((Path(__file__).parent / "data" / "acceptance.json").read_text())
+ROUNDED = 0.006
+"""Published means are rounded to two or three digits, and so is each rate that they are summed
+of."""
+
+rounds = st.integers(1, 12).flatmap(
+    lambda k: st.tuples(st.just(k), st.lists(st.integers(0, k), min_size=1, max_size=200))
+)
+
+
+def _marginal(vector: dict[str, Any]) -> tuple[float, ...]:
+    """Marginal rates of a published vector, from counts or a histogram where it has them."""
+    if "per_pos_counts" in vector:
+        return acceptance.marginal_rates(vector["per_pos_counts"], vector["num_drafts"])
+    if "accepted_histogram" in vector:
+        histogram = vector["accepted_histogram"]
+        return acceptance.marginal_rates(acceptance.counts_of(histogram), sum(histogram))
+    return tuple(vector["marginal_accept_rates"])
+
+
+@pytest.mark.parametrize("vector", PUBLISHED, ids=[v["id"] for v in PUBLISHED])
+def test_published_mean_length_is_one_plus_the_marginals(vector: dict[str, Any]) -> None:
+    marginal = _marginal(vector)
+    assert len(marginal) == vector["num_spec_tokens"]
+    reported = vector["reported_mean_acceptance_length"]
+    assert acceptance.mean_length_of(marginal) == pytest.approx(reported, abs=ROUNDED)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [v for v in PUBLISHED if "per_pos_counts" in v],
+    ids=lambda v: str(v["id"]),
+)
+def test_published_counts_give_the_published_rates(vector: dict[str, Any]) -> None:
+    assert _marginal(vector) == pytest.approx(vector["marginal_accept_rates"], abs=0.0006)
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in PUBLISHED if "reported_rate" in v], ids=lambda v: str(v["id"])
+)
+def test_published_token_rate(vector: dict[str, Any]) -> None:
+    if "accepted" in vector:
+        rate = acceptance.token_rate(vector["accepted"], vector["drafted"])
+    else:
+        marginal = _marginal(vector)
+        rate = acceptance.token_rate(sum(marginal), len(marginal))
+    assert rate == pytest.approx(vector["reported_rate"], abs=0.0006)
+
+
+def test_rates_called_conditional_on_a_card_are_marginal() -> None:
+    card = next(v for v in PUBLISHED if v["id"].startswith("k-l-lambda"))
+    printed = card["marginal_accept_rates"]
+    as_marginal = acceptance.mean_length_of(printed)
+    as_conditional = acceptance.mean_length_of(tuple(np.cumprod(printed)))
+    assert as_marginal == pytest.approx(card["reported_mean_acceptance_length"], abs=ROUNDED)
+    assert abs(as_conditional - card["reported_mean_acceptance_length"]) > 0.2
+
+
+@given(rounds)
+def test_mean_length_equals_one_plus_the_marginals(drawn: tuple[int, list[int]]) -> None:
+    k, accepted = drawn
+    counts = acceptance.counts_of(acceptance.accepted_histogram(accepted, k))
+    marginal = acceptance.marginal_rates(counts, len(accepted))
+    length = acceptance.mean_length(sum(accepted), len(accepted))
+    assert acceptance.mean_length_of(marginal) == pytest.approx(length)
+    assert 1.0 <= length <= k + 1
+
+
+@given(rounds)
+def test_conditional_rates_multiply_to_the_marginal_ones(drawn: tuple[int, list[int]]) -> None:
+    k, accepted = drawn
+    counts = acceptance.counts_of(acceptance.accepted_histogram(accepted, k))
+    marginal = acceptance.marginal_rates(counts, len(accepted))
+    conditional = acceptance.conditional_rates(counts, len(accepted))
+    product = 1.0
+    for depth in range(k):
+        rate = conditional[depth]
+        if rate is None:
+            assert depth > 0
+            assert marginal[depth - 1] == 0.0
+            continue
+        product *= rate
+        assert marginal[depth] == pytest.approx(product)
+    assert list(marginal) == sorted(marginal, reverse=True)
+
+
+@given(rounds)
+def test_counts_are_rounds_with_at_least_that_many(drawn: tuple[int, list[int]]) -> None:
+    k, accepted = drawn
+    counts = acceptance.counts_of(acceptance.accepted_histogram(accepted, k))
+    assert counts.tolist() == [sum(a >= i for a in accepted) for i in range(1, k + 1)]
+
+
+def test_nothing_drafted_has_no_token_rate() -> None:
+    assert acceptance.token_rate(0, 0) is None

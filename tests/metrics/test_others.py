@@ -1,0 +1,84 @@
+"""Fallback, latency, growth, overhead, speed by K, and the definitions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftscope.metrics.catalogue import DEFINITIONS
+from driftscope.metrics.chains import by_depth
+from driftscope.metrics.fallback import UNKNOWN, fallback
+from driftscope.metrics.hidden import growth
+from driftscope.metrics.latency import mean_s
+from driftscope.metrics.overhead import overhead_fraction
+from driftscope.metrics.throughput import StepCost, relative_speed
+from driftscope.trace.records import UndraftedReason
+
+
+def test_rejected_and_undrafted_are_two_shares_of_all_steps() -> None:
+    found = fallback(3, 8, ["k_zero", "no_draft"])
+    assert (found.steps, found.rejected_share, found.undrafted_share) == (10, 0.3, 0.2)
+    assert found.by_reason == {"k_zero": 1, "no_draft": 1}
+    assert found.deliberate == 1
+
+
+@given(
+    st.integers(0, 50), st.integers(0, 50), st.lists(st.sampled_from([None, *UndraftedReason.ALL]))
+)
+def test_every_undrafted_step_has_a_reason(
+    rejected: int, accepted: int, reasons: list[str | None]
+) -> None:
+    found = fallback(rejected, rejected + accepted, reasons)
+    assert sum(found.by_reason.values()) == found.undrafted == len(reasons)
+    assert found.steps == rejected + accepted + len(reasons)
+    assert found.by_reason.get(UNKNOWN, 0) == reasons.count(None)
+
+
+def test_mean_latency_leaves_out_requests_that_have_none() -> None:
+    assert mean_s([1.0, math.nan, 3.0]) == 2.0
+    assert mean_s([math.nan]) is None
+    assert mean_s([]) is None
+
+
+def test_growth_is_last_over_first() -> None:
+    assert growth((4.0, 5.0, 10.0)) == 2.5
+    assert growth((0.0, 1.0)) is None
+    assert growth((1.0, math.nan)) is None
+
+
+def test_means_leave_out_what_is_no_number() -> None:
+    values = np.array([[1.0, math.inf], [3.0, math.nan], [math.nan, math.nan]])
+    first, second = by_depth(values)
+    assert first == 2.0
+    assert math.isnan(second)
+
+
+def test_overhead_counts_worker_and_engine_core() -> None:
+    assert overhead_fraction(0.01, 0.02, 3.0) == pytest.approx(0.01)
+    assert overhead_fraction(0.01, 0.02, 0.0) is None
+
+
+def test_dead_depths_cost_speed() -> None:
+    speeds = relative_speed((0.5, 0.0, 0.0, 0.0), StepCost(step_s=0.010, draft_s=0.004))
+    assert speeds[-1] == 1.0
+    assert speeds[0] == pytest.approx(0.010 / 0.007)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_free_drafting_never_suggests_less(rates: list[float]) -> None:
+    marginal = sorted(rates, reverse=True)
+    speeds = relative_speed(marginal, StepCost(step_s=1.0, draft_s=0.0))
+    assert max(speeds) == speeds[-1] == 1.0
+
+
+def test_every_definition_says_all_it_must() -> None:
+    for name, definition in DEFINITIONS.items():
+        assert definition.name == name
+        for words in (definition.title, definition.unit, definition.range, definition.source):
+            assert words
+        assert definition.meaning.endswith(".")
+        assert definition.meaning.count(". ") <= 1, f"{name}: one or two sentences"

@@ -1,0 +1,124 @@
+"""The JSON contract."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from support.analyses import PAIR, analysis_of, pair
+
+import driftscope
+from driftscope.analysis.analyze import Analysis, conclude
+from driftscope_reports.summary_json import to_dict, to_json
+
+GOLDEN = Path(__file__).parent / "data" / "pair.json"
+"""Made by `python tests/reports/test_summary_json.py`; read the difference before committing it."""
+
+RUN_KEYS = {
+    "acceptance": {"mean_length", "marginal", "conditional"},
+    "attention": {"sink", "prompt", "generated", "self"},
+    "hidden": {"in_rms", "prenorm_rms", "postnorm_rms", "fed_rms"},
+    "confidence": {"top1", "entropy"},
+    "latency": {"tpot_s", "ttft_s"},
+    "fallback": {"steps", "rejected_rounds", "undrafted", "by_reason"},
+    "probe": {"engine", "runner", "mode", "sampling", "dropped", "overhead_fraction"},
+}
+PLAIN_KEYS = {"label", "rounds", "requests", "k", "segments", "problems"}
+
+
+def test_keys_are_the_contract(tmp_path: Path) -> None:
+    content = to_dict(pair(tmp_path))
+    assert set(content) == {
+        "schema_version",
+        "driftscope_version",
+        "verdict",
+        "findings",
+        "warnings",
+        "runs",
+    }
+    assert content["schema_version"] == 1
+    for run in content["runs"]:
+        assert set(run) == PLAIN_KEYS | set(RUN_KEYS)
+        for group, keys in RUN_KEYS.items():
+            assert set(run[group]) == keys
+
+
+def test_lists_start_with_depth_one_and_have_k_entries(tmp_path: Path) -> None:
+    run = to_dict(pair(tmp_path))["runs"][0]
+    lists = [
+        *run["attention"].values(),
+        *run["hidden"].values(),
+        *run["confidence"].values(),
+        run["acceptance"]["marginal"],
+        run["acceptance"]["conditional"],
+    ]
+    assert {len(values) for values in lists} == {run["k"]}
+    assert run["attention"]["self"][0] == 0.0
+    assert run["acceptance"]["marginal"][0] == max(run["acceptance"]["marginal"])
+
+
+def test_the_identity_survives_rounding(tmp_path: Path) -> None:
+    for run in to_dict(pair(tmp_path))["runs"]:
+        acceptance = run["acceptance"]
+        assert abs(1 + sum(acceptance["marginal"]) - acceptance["mean_length"]) < 1e-6
+
+
+def test_probe_says_how_it_was_recorded(tmp_path: Path) -> None:
+    spec = replace(PAIR["eagle3"], every=4, dropped={"queue_full": 3, "disk_error": 2})
+    probe = to_dict(analysis_of(tmp_path, {"a": spec}))["runs"][0]["probe"]
+    assert probe["engine"] == "vllm 0.32.0"
+    assert probe["sampling"] == 0.25
+    assert probe["dropped"] == 5
+
+
+def test_golden(tmp_path: Path) -> None:
+    content, golden = to_dict(pair(tmp_path)), json.loads(GOLDEN.read_text())
+    golden["driftscope_version"] = driftscope.__version__
+    _same(content, golden, "report")
+
+
+def test_same_runs_same_bytes(tmp_path: Path) -> None:
+    assert to_json(pair(tmp_path / "a")) == to_json(pair(tmp_path / "b"))
+
+
+def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    run = pair(tmp_path).runs[0]
+    hidden = replace(run.hidden, fed_rms=(1.0, math.nan, math.inf, 2.0), growth=None)
+    odd = replace(run, hidden=hidden, attention=replace(run.attention, sink_mass=None))
+    content = json.loads(to_json(conclude([odd])), parse_constant=_refuse)
+    assert content["runs"][0]["hidden"]["fed_rms"] == [1.0, None, None, 2.0]
+    assert content["runs"][0]["attention"]["sink"] is None
+
+
+def _refuse(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def _same(ours: Any, golden: Any, where: str) -> None:
+    """Equal, with the last digits left to the platform's floating point."""
+    if isinstance(golden, dict):
+        assert set(ours) == set(golden), where
+        for key, value in golden.items():
+            _same(ours[key], value, f"{where}.{key}")
+    elif isinstance(golden, list):
+        assert len(ours) == len(golden), where
+        for i, value in enumerate(golden):
+            _same(ours[i], value, f"{where}[{i}]")
+    elif isinstance(golden, float):
+        assert math.isclose(ours, golden, rel_tol=1e-6), where
+    else:
+        assert ours == golden, where
+
+
+def _analysis() -> Analysis:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return pair(Path(folder))
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(to_json(_analysis()))

@@ -1,0 +1,34 @@
+"""The table in the terminal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from support.analyses import analysis_of, pair
+from support.runs import Spec
+
+from driftscope.analysis.analyze import Analysis
+from driftscope_reports.terminal import render
+
+
+def _text(analysis: Analysis) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(render(analysis))
+    return out.getvalue()
+
+
+def test_verdict_first_then_the_report_s_figures(tmp_path: Path) -> None:
+    found = pair(tmp_path)
+    text = _text(found)
+    assert text.startswith("eagle3 drifts")
+    for run in found.runs:
+        assert f"{run.acceptance.mean_length:.2f}" in text
+        assert f"{run.hidden.growth:.2f}×" in text
+
+
+def test_a_label_is_neither_markup_nor_a_control_sequence(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"[red]a\x1b[31m\nb": Spec()}))
+    assert "\x1b" not in text
+    assert "[red]a" in text

@@ -1,0 +1,39 @@
+"""Analyses of simulated runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.runs import Spec, write_run
+
+from driftscope.analysis.analyze import Analysis, analyze
+from driftscope.trace.reader import read_trace
+
+PAIR = {
+    "eagle3": Spec(
+        labels=("in distribution", "plain-text roles"),
+        undrafted=("k_zero", "no_draft"),
+        chunked=2,
+        runner="v1",
+        dropped={"queue_full": 3},
+    ),
+    "eagle3.1": Spec(
+        conditional=(0.8, 0.65, 0.6, 0.6),
+        growth=0.95,
+        norm_output=True,
+        drafter="tiny-eagle31",
+        seed=8,
+    ),
+}
+"""Like the shipped trio: one drafter drifts, the other does not, and the target has no sink."""
+
+
+def pair(folder: Path) -> Analysis:
+    """The analysis of PAIR, recorded under `folder`."""
+    return analysis_of(folder, PAIR)
+
+
+def analysis_of(folder: Path, specs: dict[str, Spec]) -> Analysis:
+    """The analysis of simulated runs by label."""
+    traces = [read_trace(write_run(folder / str(i), s)) for i, s in enumerate(specs.values())]
+    return analyze(traces, list(specs))
