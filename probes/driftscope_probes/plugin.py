@@ -16,6 +16,7 @@ SEAMS = (
     ("vllm.v1.worker.gpu.model_runner", "vllm_v2", "install_runner"),
     ("vllm.v1.worker.gpu.spec_decode.eagle.speculator", "vllm_v2", "install_speculator"),
     ("vllm.v1.core.sched.scheduler", "vllm_engine", "install_scheduler"),
+    ("vllm.v1.engine.core", "vllm_engine", "install_engine"),
 )
 """vLLM module, our module that knows it, its installer: run when vLLM imports the former, so that a
 process which never drafts never pays for it."""

@@ -93,8 +93,8 @@ HOOKS = {
             purpose="finished requests",
         ),
         Hook(
-            module="vllm.v1.core.sched.scheduler",
-            name="Scheduler.shutdown",
+            module="vllm.v1.engine.core",
+            name="EngineCore.shutdown",
             purpose="closing the trace",
         ),
     ),

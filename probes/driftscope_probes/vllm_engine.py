@@ -2,7 +2,7 @@
 
 The scheduler sees every step's outcome on the host, whichever runner made it, so this costs no
 device synchronisation and agrees with vLLM's own counters by construction.
-Read with vllm.v1.core.sched.scheduler, 0.27 to 0.32.
+Read with vllm.v1.core.sched.scheduler and vllm.v1.engine.core, 0.27 to 0.32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ def install_scheduler(module: Any) -> None:
     wrapt.wrap_function_wrapper(module, "Scheduler.__init__", _init)
     wrapt.wrap_function_wrapper(module, "Scheduler.update_from_output", _update_from_output)
     wrapt.wrap_function_wrapper(module, "Scheduler._free_request", _free_request)
-    wrapt.wrap_function_wrapper(module, "Scheduler.shutdown", _shutdown)
+
+
+def install_engine(module: Any) -> None:
+    """Hook vllm.v1.engine.core."""
+    wrapt.wrap_function_wrapper(module, "EngineCore.shutdown", _shutdown)
 
 
 def _init(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> None:
@@ -54,8 +58,9 @@ def _free_request(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs)
 
 
-def _shutdown(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-    if observer := getattr(scheduler, _ATTRIBUTE, None):
+def _shutdown(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+    """Close first: vLLM then waits for its workers, and may be killed while it does."""
+    if observer := getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None):
         observer.close()
     return wrapped(*args, **kwargs)
 
