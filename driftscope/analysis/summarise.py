@@ -84,10 +84,13 @@ def _cost(trace: Trace) -> StepCost | None:
     """Median times of steps that drafted, without the probe's own; a prefill is an outlier."""
     drew = ints(trace.step, "chains") > 0
     plain = drew & (floats(trace.step, "recorded") == 0)
-    chosen = plain if plain.sum() >= ENOUGH_STEPS else drew
+    recorded = int(plain.sum()) < ENOUGH_STEPS
+    chosen = drew if recorded else plain
     if not chosen.any():
         return None
     probe_s = floats(trace.step, "probe_s")
     step_s = float(np.median((floats(trace.step, "step_s") - probe_s)[chosen]))
     draft_s = float(np.median((floats(trace.step, "draft_s") - probe_s)[chosen]))
-    return StepCost(step_s=step_s, draft_s=draft_s) if 0 < draft_s < step_s else None
+    if not 0 < draft_s < step_s:
+        return None
+    return StepCost(step_s=step_s, draft_s=draft_s, recorded=recorded)

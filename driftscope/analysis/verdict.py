@@ -38,7 +38,10 @@ def _state_of(run: RunSummary, ids: set[str]) -> str:
     if "hidden_state_grows" in ids:
         return f"{run.label} drifts: the hidden state it feeds itself grows with depth {grown}"
     if "sink_lost" in ids:
-        return f"{run.label} drifts: it loses its attention sink; its hidden state stays {grown}"
+        return (
+            f"{run.label} drifts: it loses its attention sink over depth; its hidden state is at "
+            f"{times(run.hidden.growth)} by depth {run.k}"
+        )
     if "hidden_state_stable" in ids:
         return f"{run.label} holds its hidden state steady {grown}"
     return f"{run.label}'s hidden state grows a little {grown}"
@@ -54,9 +57,7 @@ def _attention(runs: Sequence[RunSummary], about: _About) -> str:
     if lost:
         parts.append(f"the attention sink fades over depth{_where(lost, runs)}")
     if without:
-        one = len(_targets(runs)) == 1
-        target = "this target" if one else listed(_targets(without))
-        parts.append(f"{target} has no attention sink, so sink loss does not apply")
+        parts.append(f"{_sinkless(without, runs)}, so sink loss does not apply")
     return _sentence("; ".join(parts))
 
 
@@ -69,8 +70,11 @@ def _where(some: Sequence[RunSummary], runs: Sequence[RunSummary]) -> str:
     return f" in {listed([run.label for run in some])}"
 
 
-def _targets(runs: Sequence[RunSummary]) -> list[str]:
-    return sorted({run.manifest.target.name for run in runs})
+def _sinkless(without: Sequence[RunSummary], runs: Sequence[RunSummary]) -> str:
+    if len(without) < len(runs):
+        return f"no attention sink shows{_where(without, runs)}"
+    one = len({run.manifest.target.config_digest for run in runs}) == 1
+    return f"{'this target has' if one else 'these targets have'} no attention sink"
 
 
 def _acceptance(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:

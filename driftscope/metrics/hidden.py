@@ -38,7 +38,7 @@ FED_RMS = Definition(
     name="hidden.fed_rms",
     title="State fed to the next depth",
     meaning="RMS of what the drafter hands to its own next depth: the normed state in EAGLE-3.1 "
-    "(`norm_output`), the one before the norm in EAGLE-3.",
+    "(norm_output), the one before the norm in EAGLE-3.",
     unit="1",
     range="0 or more",
     source=_PAPER,
@@ -56,10 +56,10 @@ AUX_RMS = Definition(
     name="hidden.aux_rms",
     title="Captured target layers",
     meaning="RMS of each target layer's hidden state that the drafter reads, before and after "
-    "`fc_norm` where there is one.",
+    "fc_norm where there is one.",
     unit="1",
     range="0 or more",
-    source="EAGLE-3.1 (`fc_norm`), vllm-project/vllm#42764",
+    source="EAGLE-3.1 (fc_norm), vllm-project/vllm#42764",
 )
 
 

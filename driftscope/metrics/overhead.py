@@ -11,7 +11,7 @@ OVERHEAD = Definition(
     "model steps. Slower execution that a recording mode causes elsewhere is not in it.",
     unit="1",
     range="0 or more",
-    source="driftscope; off against on is measured by `make bench`",
+    source="driftscope; off against on is measured by make bench",
 )
 
 

@@ -27,6 +27,8 @@ class StepCost:
     """Whole model step: target, sampling and drafter."""
     draft_s: float
     """The drafter within it."""
+    recorded: bool = False
+    """Measured in recorded steps, which the probe slows beyond its own time."""
 
 
 def relative_speed(marginal: Sequence[float], cost: StepCost) -> tuple[float, ...]:

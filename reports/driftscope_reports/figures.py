@@ -44,21 +44,26 @@ def lines(
 
 def masses(attention: Attention) -> Figure:
     """Areas stacked to 1, the chain's own at the bottom with its no-drift expectation dashed."""
-    traces, labels, base = [], [], None
+    traces: list[Figure] = []
+    labels: list[Figure] = []
+    base: Sequence[float] = ()
     for kind in MASS_CLASSES:
         values: ByDepth | None = getattr(attention, kind.field)
         if values is None:
             continue
         base = base or [0.0] * len(values)
-        labels += _area_label(kind.name, base, values)
-        base = [low + value for low, value in zip(base, values, strict=True)]
+        floor = base
+        if kind.field == "self_mass" and attention.no_drift_self_mass is not None:
+            floor = attention.no_drift_self_mass  # the name must not cover the dashed line
+        labels += _area_label(kind.name, floor, _sum(base, values))
+        base = _sum(base, values)
         traces.append(_area(kind.name, kind.colour, kind.pattern, values))
     if attention.no_drift_self_mass is not None:
         traces.append(_expectation(attention.no_drift_self_mass))
         labels.append(_expectation_label(attention.no_drift_self_mass))
-    layout = _layout(len(base or ()), "share of attention", share=True)
+    layout = _layout(len(base), "share of attention", share=True)
     layout["annotations"] = labels
-    layout["xaxis"]["range"] = [1, max(len(base or ()), 2)]
+    layout["xaxis"]["range"] = [1, max(len(base), 2)]
     return {"data": traces, "layout": layout}
 
 
@@ -124,13 +129,17 @@ def _expectation_label(values: ByDepth) -> Figure:
     }
 
 
-def _area_label(name: str, base: Sequence[float], values: ByDepth) -> list[Figure]:
+def _area_label(name: str, low: Sequence[float], high: Sequence[float]) -> list[Figure]:
     """The area's name at its thickest inner depth, if it is thick enough there."""
-    inner = range(1, len(values) - 1) if len(values) > 2 else range(len(values))
-    at = max(inner, key=lambda i: values[i])
-    if not values[at] >= _LABEL_FROM:
+    inner = range(1, len(low) - 1) if len(low) > 2 else range(len(low))
+    at = max(inner, key=lambda i: high[i] - low[i])
+    if not high[at] - low[at] >= _LABEL_FROM:
         return []
-    return [{**_LABEL, "x": at + 1, "y": base[at] + values[at] / 2, "text": name}]
+    return [{**_LABEL, "x": at + 1, "y": (low[at] + high[at]) / 2, "text": name}]
+
+
+def _sum(low: Sequence[float], added: Sequence[float]) -> list[float]:
+    return [a + b for a, b in zip(low, added, strict=True)]
 
 
 _LABEL: Figure = {

@@ -35,7 +35,7 @@ def line(run: RunSummary) -> str:
         f"captured target layers {', '.join(map(str, manifest.aux_layers)) or 'none'}",
         f"K = {manifest.k}",
         f"attention {manifest.attention_backend}",
-        f"sink set: {count(manifest.sink_tokens, 'first slot')} ({manifest.sink_source})",
+        f"sink set: the first {count(manifest.sink_tokens, 'slot')} ({manifest.sink_source})",
         _sampling(manifest.every),
         f"{count(recording.chains, 'recorded chain')}, {recording.verified_chains:,} verified",
         f"{count(recording.dropped, 'row')} dropped",
@@ -51,4 +51,4 @@ def _model(model: Model) -> str:
 
 
 def _sampling(every: int) -> str:
-    return "every draft step recorded" if every == 1 else f"each {every}th draft step recorded"
+    return "every draft step recorded" if every == 1 else f"one draft step in {every} recorded"

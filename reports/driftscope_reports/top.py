@@ -5,7 +5,7 @@ from __future__ import annotations
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import milliseconds, number, percent, times
+from driftscope.analysis.words import listed, milliseconds, number, percent, times
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.hidden import GROWTH
@@ -89,12 +89,16 @@ def _finding(group: list[Finding]) -> Markup:
         "article",
         el("h3", el("span", f"{sign} {word}", class_="severity"), " ", group[0].title),
         el("ul", [el("li", _who(f) if many else None, f"{f.statement}.") for f in group]),
-        [
-            el("p", el("b", "What to do: "), advice)
-            for advice in dict.fromkeys(f.advice for f in group)
-        ],
+        None if severity is Severity.GOOD else _advice(group),
         class_=f"finding {severity.value}",
     )
+
+
+def _advice(group: list[Finding]) -> list[Markup]:
+    """Once where it is the same for all runs, else with their names."""
+    if len({f.advice for f in group}) == 1:
+        return [el("p", el("b", "What to do: "), group[0].advice)]
+    return [el("p", el("b", f"What to do ({listed(f.runs)}): "), f.advice) for f in group]
 
 
 def _who(finding: Finding) -> Markup:

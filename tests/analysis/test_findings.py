@@ -131,6 +131,17 @@ def test_verdict_of_a_pair_like_the_shipped_one(analyse: Analyse) -> None:
     )
 
 
+def test_verdict_when_only_one_run_shows_a_sink(analyse: Analyse) -> None:
+    second = analyse(Spec(sink=(0.46, 0.08), growth=1.3), Spec()).verdict[1]
+    assert "the attention sink fades over depth in run0" in second
+    assert "no attention sink shows in run1" in second
+
+
+def test_verdict_of_a_single_token_draft(analyse: Analyse) -> None:
+    first, *_ = analyse(Spec(k=1, conditional=(0.5,))).verdict
+    assert first == "run0 drafts a single token per round, so nothing can drift."
+
+
 def test_a_level_is_not_drift(analyse: Analyse) -> None:
     """A drafter whose figures are the same at every depth gets no drift finding."""
     found = analyse(Spec(growth=1.0, self_last=0.05, sink=(0.1, 0.1), conditional=EASY))

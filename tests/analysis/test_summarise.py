@@ -83,7 +83,16 @@ def test_a_round_belongs_to_the_latest_chain_of_its_position(tmp_path: Path) -> 
 
 
 def test_with_sampling_most_rounds_have_no_chain(tmp_path: Path) -> None:
-    run = _summary(tmp_path / "run", Spec(every=8))
+    trace = read_trace(write_run(tmp_path / "run", Spec(every=8)))
+    verify = trace.verify.to_pydict()
+    keys = zip(verify["request"], verify["position"], strict=True)
+    truth = dict(zip(keys, verify["accepted"], strict=True))
+    found = accepted_of_chains(trace, requests_of(trace))
+    for request, position, accepted in zip(
+        trace.draft["request"].to_pylist(), trace.draft["position"].to_pylist(), found, strict=True
+    ):
+        assert truth.get((request, position), -1) == (-1 if np.isnan(accepted) else accepted)
+    run = summarise(trace, "run")
     assert run.recording.verified_chains < run.recording.chains < run.rounds / 7
 
 

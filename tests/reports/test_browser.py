@@ -27,6 +27,10 @@ PICTURES = 2 + 4 + 2 + 2
 
 LINES_BY_PICTURE = """[...document.querySelectorAll(".picture")].map(
     (picture) => picture.querySelectorAll(".scatterlayer .trace").length)"""
+WIDER_THAN_THEIR_PLACE = """[...document.querySelectorAll(".picture")].filter((picture) => {
+    const drawn = picture.querySelector(".main-svg").getBoundingClientRect();
+    return drawn.width > picture.clientWidth + 1;
+}).length"""
 TICK_COLOUR = "getComputedStyle(document.querySelector('.picture .xtick text')).fill"
 
 pytestmark = pytest.mark.skipif(
@@ -85,6 +89,15 @@ def test_pictures_follow_the_colour_scheme(browser: Browser, report: Path) -> No
     _becomes(page, lambda colour: colour != light)
     page.emulate_media(media="print")
     _becomes(page, lambda colour: colour == light)
+    page.close()
+
+
+def test_pictures_fit_the_paper(browser: Browser, report: Path) -> None:
+    """One column on this screen, two on paper, and no resize in between."""
+    page, _ = _open(browser, report, width=780, scheme="dark")
+    page.emulate_media(media="print")
+    page.wait_for_timeout(300)
+    assert page.evaluate(WIDER_THAN_THEIR_PLACE) == 0
     page.close()
 
 

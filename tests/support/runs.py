@@ -103,6 +103,7 @@ def write_run(run: Path, spec: Spec | None = None, *, closed: bool = True) -> Pa
         dropped=spec.dropped,
         errors=spec.errors,
         first_error="ValueError: simulated" if spec.errors else None,
+        probe_s=0.05,  # what its steps say already, and must not be counted twice
     )
     core = Status(source="core-2", closed=closed, flushed_s=START_S, probe_s=0.002)
     for each in (status, core):

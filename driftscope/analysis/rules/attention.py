@@ -118,7 +118,7 @@ def sink_lost(run: RunSummary) -> Finding | None:
             "threshold": SINK_LOST_BELOW,
         },
         advice="This is attention drift as the paper describes it. Use a drafter with "
-        "`norm_output` and `fc_norm` (EAGLE-3.1), and check that the chat template still begins "
+        "norm_output and fc_norm (EAGLE-3.1), and check that the chat template still begins "
         "with the token that the drafter was trained with (often BOS).",
     )
 

@@ -24,9 +24,9 @@ def hidden_state_grows(run: RunSummary) -> Finding | None:
         severity=Severity.HIGH,
         title="The hidden state grows with depth",
         advice="This is the cause that the attention-drift paper names: nothing normalises the "
-        "state between the steps of a chain. Use a drafter with `norm_output` and `fc_norm` "
+        "state between the steps of a chain. Use a drafter with norm_output and fc_norm "
         "(EAGLE-3.1) or retrain with them; no setting of the server mends it. If this drafter was "
-        "trained with `norm_output`, check that its config still says so. Until then draft fewer "
+        "trained with norm_output, check that its config still says so. Until then draft fewer "
         "tokens.",
     )
 

@@ -41,5 +41,11 @@ def smaller_k(run: RunSummary) -> Finding | None:
         },
         advice=f"Try num_speculative_tokens = {best} under your own load and compare the time per "
         "output token. The estimate takes drafting time as proportional to K and verification as "
-        "free of it.",
+        f"free of it.{_RECORDED if run.cost.recorded else ''}",
     )
+
+
+_RECORDED = (
+    " The steps were timed while the probe recorded, which makes drafting look dearer than it is: "
+    "record one draft step in 16 (DRIFTSCOPE_EVERY=16) for a better estimate."
+)

@@ -13,10 +13,14 @@
       Object.entries(value).map(([key, item]) => [key, coloured(item, style)]));
   };
 
+  const print = matchMedia("print");
+
   const draw = () => {
     const style = getComputedStyle(document.documentElement);
     for (const [id, figure] of Object.entries(figures)) {
       const { data, layout } = coloured(figure, style);
+      // Plotly resizes later; paper does not wait.
+      if (print.matches) layout.width = document.getElementById(id).clientWidth;
       Plotly.react(id, data, layout, config);
     }
     document.documentElement.dataset.drawn = "true";
@@ -24,5 +28,5 @@
 
   draw();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  matchMedia("print").addEventListener("change", draw);
+  print.addEventListener("change", draw);
 })();

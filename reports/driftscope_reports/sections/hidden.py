@@ -62,9 +62,7 @@ def _title(runs: Sequence[RunSummary]) -> str:
     grown = [f"{times(r.hidden.growth)} ({r.label})" for r in runs if r.hidden.growth is not None]
     if not grown:
         return "Size of the hidden state by depth"
-    return (
-        f"Over the depths, the hidden state that the drafter feeds itself becomes {listed(grown)}"
-    )
+    return f"From the first depth to the last, the state fed back changes in size {listed(grown)}"
 
 
 def _numbers(runs: Sequence[RunSummary]) -> Markup:
