@@ -96,7 +96,7 @@ def read_manifest(run: Path) -> Manifest:
     check_version(str(version), path)
     try:
         return _from_dict(raw)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise DamagedTraceError(f"{path}: a field is missing or wrong ({error})") from error
 
 

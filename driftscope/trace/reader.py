@@ -51,7 +51,13 @@ def _read_record(run: Path, record: str, problems: list[str]) -> pa.Table:
     tables = []
     for path in segments(run, record):
         table = _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
-        tables.append(conform(table, record))
+        try:
+            tables.append(conform(table, record))
+        except pa.ArrowException as error:
+            raise DamagedTraceError(
+                f"{path}: its columns are not those of a {record} record ({_first_line(error)}); "
+                "move it away to analyse the rest of the run"
+            ) from error
     if not tables:
         return conform(pa.table({}), record)
     return pa.concat_tables(tables)
@@ -87,6 +93,8 @@ def _read_stream(path: Path, problems: list[str]) -> pa.Table:
                     "the rows of its last, unfinished write are missing"
                 )
             return pa.Table.from_batches(batches, reader.schema)
+    except FileNotFoundError:  # sealed since the directory was listed
+        return _read_sealed(path.with_suffix(SEALED))
     except (pa.ArrowException, OSError) as error:
         raise DamagedTraceError(
             f"{path}: not a readable Arrow stream ({_first_line(error)}); "

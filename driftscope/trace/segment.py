@@ -25,8 +25,9 @@ def segment_path(run: Path, record: str, source: str, number: int) -> Path:
 
 def segments(run: Path, record: str) -> list[Path]:
     """Every segment of a record to read, in order of source and number."""
-    sealed = {p.stem: p for p in run.glob(f"{record}-*{SEALED}")}
+    # Streams first: one that is sealed between the two looks is then seen twice, never not at all.
     streams = {p.stem: p for p in run.glob(f"{record}-*{STREAM}")}
+    sealed = {p.stem: p for p in run.glob(f"{record}-*{SEALED}")}
     return [path for _, path in sorted({**streams, **sealed}.items())]
 
 
