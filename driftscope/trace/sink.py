@@ -32,6 +32,7 @@ class _Segment:
         self._file: IO[bytes] = path.open("xb")
         schema = schema_of(record).with_metadata(metadata)
         self._writer = pa.ipc.new_stream(self._file, schema)
+        self._batches = 0
 
     @property
     def size(self) -> int:
@@ -40,14 +41,19 @@ class _Segment:
     def append(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
         self._file.flush()
+        self._batches += 1
 
     def close(self) -> None:
         self._writer.close()
         self._file.close()
 
     def abandon(self) -> None:
+        """Give up after a failed write; a file without a whole batch in it is removed."""
         with contextlib.suppress(OSError):
             self._file.close()
+        if not self._batches:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
 
 
 class RecordFiles:
@@ -84,7 +90,8 @@ class RecordFiles:
             self._segment(record).append(batch)
         except OSError:
             # A torn write ends the stream for readers: later rows go to a new one.
-            self._open.pop(record).abandon()
+            if torn := self._open.pop(record, None):
+                torn.abandon()
             raise
         self.rows[record] += batch.num_rows
         if self._open[record].size >= SEGMENT_BYTES:

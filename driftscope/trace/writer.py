@@ -17,7 +17,8 @@ from pathlib import Path
 from driftscope.errors import TraceError
 from driftscope.trace.manifest import MANIFEST, Manifest
 from driftscope.trace.queue import BoundedQueue
-from driftscope.trace.records import Row
+from driftscope.trace.records import RECORDS, Row
+from driftscope.trace.schema import to_batch
 from driftscope.trace.sink import DiskLimitError, RecordFiles
 from driftscope.trace.status import Status, status_path
 
@@ -74,7 +75,7 @@ class TraceWriter:
 
     def put(self, item: Row | Deferred) -> bool:
         """Hand over a row, or a function that makes rows; never blocks, never raises."""
-        return self._queue.put(item)
+        return not self._closed.is_set() and self._queue.put(item)
 
     def count_error(self, hook: str, error: BaseException) -> None:
         """Count an exception that a hook swallowed."""
@@ -98,6 +99,10 @@ class TraceWriter:
         try:
             self._run.mkdir(parents=True, exist_ok=True)
             self._write_status(closed=False)
+            # pyarrow imports pandas for its first array: too long for a serving process, and
+            # impossible for one that is ending.
+            for record in RECORDS:
+                to_batch(record, ())
         except OSError as error:
             raise TraceError(
                 f"{self._run}: cannot write a trace there ({error.strerror or error}); "
@@ -127,13 +132,22 @@ class TraceWriter:
                 self.count_error("encode", error)
         if not rows:
             return
+        unwritten = len(rows) + self._files.rows.total()
         try:
             self._files.append(rows)
         except DiskLimitError:
             self._dropped["disk_limit"] += len(rows)
-        except Exception as error:  # a full disk, most often
-            self._dropped["disk_error"] += len(rows)
+        except OSError as error:  # a full disk, most often
+            self._count_lost("disk_error", unwritten)
             self.count_error("write", error)
+        except Exception as error:  # a value that does not fit its column
+            self._count_lost("encode_error", unwritten)
+            self.count_error("encode", error)
+
+    def _count_lost(self, cause: str, unwritten: int) -> None:
+        """Count the rows of a failed append, less those of records that it had written before."""
+        if lost := unwritten - self._files.rows.total():
+            self._dropped[cause] += lost
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -175,12 +189,12 @@ def create_run(run: Path, manifest: Manifest) -> None:
         run.mkdir(parents=True, exist_ok=True)
         with (run / MANIFEST).open("x", encoding="utf-8") as handle:
             handle.write(manifest.to_json())
-    except FileExistsError as error:
-        raise TraceError(
-            f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
-            "(a {time} in it is replaced by the start time)"
-        ) from error
     except OSError as error:
+        if isinstance(error, FileExistsError) and run.is_dir():
+            raise TraceError(
+                f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
+                "(a {time} in it is replaced by the start time)"
+            ) from error
         raise TraceError(
             f"{run}: cannot write a trace there ({error.strerror or error}); "
             "point DRIFTSCOPE_TRACE at a writable directory"
