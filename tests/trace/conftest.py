@@ -1,0 +1,55 @@
+"""An empty run, and ways to fill, wait for and read it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.runs import Spec, manifest
+
+from driftscope.trace.manifest import MANIFEST
+
+CHILD = Path(__file__).parent / "child.py"
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run directory with a manifest and nothing else."""
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / MANIFEST).write_text(manifest(Spec()).to_json(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], float]:
+    """Wait for something to become true; how long it took in seconds."""
+
+    def wait(happened: Callable[[], bool]) -> float:
+        begin = time.monotonic()
+        while not happened():
+            assert time.monotonic() - begin < PATIENCE_S, "did not happen"
+            time.sleep(0.005)
+        return time.monotonic() - begin
+
+    return wait
+
+
+@pytest.fixture
+def child() -> Callable[..., subprocess.Popen[str]]:
+    """Start child.py with a mode and a run directory in a process of its own."""
+
+    def start(mode: str, run: Path) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen(
+            [sys.executable, "-W", "error", str(CHILD), mode, str(run)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return start

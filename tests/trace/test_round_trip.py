@@ -1,0 +1,134 @@
+"""What was put is what is read: every record, every value, whatever the number of flushes."""
+
+from __future__ import annotations
+
+import tempfile
+import typing
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.runs import Spec, manifest, rows
+
+from driftscope.trace.manifest import MANIFEST, read_manifest
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import RECORDS, Floats, Ints, Row
+from driftscope.trace.schema import record_of
+from driftscope.trace.sink import RecordFiles
+from driftscope.trace.writer import TraceWriter, create_run
+
+_INT64 = st.integers(-(2**63), 2**63 - 1)
+_VALUES: dict[object, st.SearchStrategy[object]] = {
+    int: _INT64,
+    float: st.floats(allow_nan=False),
+    str: st.text(max_size=8),
+    bool: st.booleans(),
+    Floats: st.lists(st.floats(allow_nan=False, width=32), max_size=6),
+    Ints: st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6),
+}
+
+
+def _row(cls: type[Row]) -> st.SearchStrategy[Row]:
+    def values(hint: object) -> st.SearchStrategy[object]:
+        if hint in _VALUES:
+            return _VALUES[hint]
+        (inner,) = (a for a in typing.get_args(hint) if a is not type(None))
+        return st.none() | _VALUES[inner]
+
+    columns = {name: values(hint) for name, hint in typing.get_type_hints(cls).items()}
+    return st.builds(cls, **columns)
+
+
+ANY_ROW = st.one_of([_row(cls) for cls in RECORDS.values()])
+
+
+def _expect(trace: Trace, put: list[Row]) -> None:
+    for record in RECORDS:
+        wanted = [asdict(row) for row in put if record_of(row) == record]
+        assert getattr(trace, record).to_pylist() == wanted
+
+
+@settings(max_examples=40, deadline=None)
+@given(flushes=st.lists(st.lists(ANY_ROW, max_size=5), max_size=4))
+def test_any_rows_come_back_as_they_were(flushes: list[list[Row]]) -> None:
+    """While the files are open and after they are sealed."""
+    put = [row for flush in flushes for row in flush]
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder)
+        (run / MANIFEST).write_text(manifest(Spec()).to_json())
+        files = RecordFiles(run, "worker0-1", 1 << 30)
+        for flush in flushes:
+            files.append(flush)
+        _expect(read_trace(run), put)
+        files.seal()
+        _expect(read_trace(run), put)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_simulated_run_through_the_writer(run: Path, layers: int) -> None:
+    put = list(rows(Spec(requests=5, rounds=3, layers=layers, labels=("a", None))))
+    writer = TraceWriter(run, source="worker0-1")
+    for row in put:
+        assert writer.put(row)
+    writer.close()
+    trace = read_trace(run)
+    for record in RECORDS:
+        table = getattr(trace, record)
+        assert table.num_rows == sum(record_of(row) == record for row in put)
+    assert trace.problems == ()
+    assert [s.rows for s in trace.statuses] == [
+        {record: getattr(trace, record).num_rows for record in RECORDS}
+    ]
+    assert not list(run.glob("*.arrows"))
+
+
+def test_rows_are_made_on_the_writers_thread(run: Path) -> None:
+    import threading
+
+    threads: list[str] = []
+
+    def make() -> list[Row]:
+        threads.append(threading.current_thread().name)
+        return list(rows(Spec(requests=1)))
+
+    writer = TraceWriter(run, source="worker0-1")
+    writer.put(make)
+    writer.close()
+    assert threads == ["driftscope-writer"]
+    assert read_trace(run).request.num_rows == 1
+
+
+def test_rows_are_readable_within_a_second_while_the_writer_is_open(
+    run: Path, until: Callable[[Callable[[], bool]], float]
+) -> None:
+    writer = TraceWriter(run, source="worker0-1")
+    try:
+        for count in (1, 2, 3):
+            for row in rows(Spec(requests=1, rounds=1)):
+                writer.put(row)
+            assert until(lambda n=count: read_trace(run).request.num_rows == n) < 1.0  # type: ignore[misc]
+        (problem,) = read_trace(run).problems
+        assert "worker0-1 is still recording or was killed" in problem
+    finally:
+        writer.close()
+
+
+def test_two_processes_share_a_run(run: Path) -> None:
+    for source in ("worker0-1", "core-2"):
+        writer = TraceWriter(run, source=source)
+        for row in rows(Spec(requests=2)):
+            writer.put(row)
+        writer.close()
+    trace = read_trace(run)
+    assert trace.request.num_rows == 4
+    assert [status.source for status in trace.statuses] == ["core-2", "worker0-1"]
+
+
+def test_the_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
+    wanted = manifest(Spec(notes=("mind the gap", "é")))
+    create_run(tmp_path / "deep" / "run", wanted)
+    assert read_manifest(tmp_path / "deep" / "run") == wanted
+    assert read_manifest(tmp_path / "deep" / "run").to_json() == wanted.to_json()
