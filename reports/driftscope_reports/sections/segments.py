@@ -50,8 +50,8 @@ def section(analysis: Analysis) -> Section | None:
     return Section(
         id="segments",
         title=_title(analysis.runs),
-        how="Each row is the part of a run whose requests carry one label. Compare rows of the same "
-        "run: what differs between them comes from the workload (or, with few requests, from "
+        how="Each row is the part of a run whose requests carry one label. Compare rows of the "
+        "same run: what differs between them comes from the workload (or, with few requests, from "
         "chance), not from the drafter.",
         numbers=table(_HEAD, rows, words=2),
         folded=False,
