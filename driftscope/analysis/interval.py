@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +25,19 @@ class Interval:
     low: float
     high: float
 
-    def above(self, other: Interval) -> bool:
-        """Whether this one lies above `other` without touching it."""
-        return self.low > other.high
+    def excludes_zero(self) -> bool:
+        """Whether 0 lies outside."""
+        return self.low > 0 or self.high < 0
+
+
+def difference(a: float, a_interval: Interval, b: float, b_interval: Interval) -> Interval:
+    """95% interval of a - b for independent estimates, from their own intervals.
+
+    The square-and-add rule (Newcombe 1998; Zou and Donner 2008), which keeps their asymmetry.
+    """
+    down = math.hypot(a - a_interval.low, b_interval.high - b)
+    up = math.hypot(a_interval.high - a, b - b_interval.low)
+    return Interval(low=a - b - down, high=a - b + up)
 
 
 def per_request(request: Codes, values: Matrix) -> Matrix:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftscope.analysis.interval import Interval, per_request, ratio_intervals
+from driftscope.analysis.interval import Interval, difference, per_request, ratio_intervals
 
 
 def test_alike_rounds_within_a_request_do_not_narrow_the_interval() -> None:
@@ -54,6 +54,25 @@ def test_many_requests_are_grouped_and_keep_their_total() -> None:
     assert found[0].high - found[0].low < 0.03
 
 
-def test_intervals_that_touch_are_not_apart() -> None:
-    assert Interval(low=0.5, high=0.6).above(Interval(low=0.3, high=0.4))
-    assert not Interval(low=0.4, high=0.6).above(Interval(low=0.3, high=0.4))
+def test_a_difference_covers_its_truth_as_often_as_it_says() -> None:
+    random, trials, n = np.random.RandomState(3), 2000, 400
+    covered = 0
+    for _ in range(trials):
+        a, b = random.binomial(n, 0.40) / n, random.binomial(n, 0.30) / n
+        covered += (
+            difference(a, _normal(a, n), b, _normal(b, n)).low
+            < 0.10
+            < difference(a, _normal(a, n), b, _normal(b, n)).high
+        )
+    assert 0.935 < covered / trials < 0.965
+
+
+def test_a_difference_may_leave_out_zero_where_the_intervals_touch() -> None:
+    a, b = Interval(low=0.36, high=0.44), Interval(low=0.29, high=0.37)
+    assert difference(0.40, a, 0.33, b).excludes_zero()
+    assert not difference(0.40, a, 0.36, Interval(low=0.32, high=0.40)).excludes_zero()
+
+
+def _normal(rate: float, n: int) -> Interval:
+    half = 1.96 * (rate * (1 - rate) / n) ** 0.5
+    return Interval(low=rate - half, high=rate + half)

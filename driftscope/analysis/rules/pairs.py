@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.interval import difference
+from driftscope.analysis.rules.acceptance import DEAD_BELOW
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, percent
 
 
 def parting_depth(first: RunSummary, second: RunSummary) -> int | None:
-    """First depth at which the 95% intervals of marginal acceptance do not touch."""
+    """First depth from which the runs' marginal acceptance differs at every depth that is alive.
+
+    Differs: the 95% interval of the difference leaves out 0. Requiring it of all deeper depths too
+    keeps one chance difference among K from being called a parting.
+    """
     a, b = first.acceptance.marginal_interval, second.acceptance.marginal_interval
     if a is None or b is None:
         return None
-    pairs = enumerate(zip(a, b, strict=False), start=1)  # K may differ: compare what both have
-    return next((depth for depth, (x, y) in pairs if x.above(y) or y.above(x)), None)
+    parted = None
+    for depth in range(min(first.k, second.k), 0, -1):
+        x, y = (run.acceptance.marginal[depth - 1] for run in (first, second))
+        if max(x, y) < DEAD_BELOW:
+            continue
+        if not difference(x, a[depth - 1], y, b[depth - 1]).excludes_zero():
+            break
+        parted = depth
+    return parted
 
 
 def runs_part(first: RunSummary, second: RunSummary) -> Finding | None:
-    """Two runs accept differently from some depth on; says so, or that no depth shows it."""
+    """Two runs accept differently from some depth on; says so, or that none shows it."""
     if first.acceptance.marginal_interval is None or second.acceptance.marginal_interval is None:
         return None
     depth = parting_depth(first, second)
@@ -34,8 +47,8 @@ def _apart(first: RunSummary, second: RunSummary, depth: int) -> Finding:
         severity=Severity.MEDIUM,
         runs=(first.label, second.label),
         title=f"Acceptance parts {since}",
-        statement=f"at depth {depth} it is {_both(first, second, depth)}, and their 95% intervals "
-        "no longer touch"
+        statement=f"at depth {depth} it is {_both(first, second, depth)}, and the 95% interval "
+        "of the difference leaves out 0 from there on"
         + (f"; at depth {last} it is {_both(first, second, last)}" if last > depth else ""),
         evidence={
             "depth": depth,
@@ -63,7 +76,8 @@ def _alike(first: RunSummary, second: RunSummary) -> Finding:
         severity=Severity.INFO,
         runs=(first.label, second.label),
         title="No depth tells the runs apart",
-        statement=f"the 95% intervals of marginal acceptance of {names} overlap at every depth",
+        statement="at the deepest depth that is alive, the 95% interval of the difference in "
+        f"marginal acceptance of {names} has 0 in it",
         evidence={"depths": min(first.k, second.k)},
         advice="Record more requests if you expected a difference.",
     )
