@@ -50,10 +50,10 @@ def test_a_damaged_one_is_named(tmp_path: Path, text: str) -> None:
 
 def test_what_was_lost_is_said_in_words(run: Path) -> None:
     _write(run, FULL)
-    problems = read_trace(run).problems
-    assert problems == (
-        "worker0-7 dropped 1 rows (disk limit)",
-        "worker0-7 dropped 2 rows (queue full)",
+    limit, queue, errors = read_trace(run).problems
+    assert limit == "worker0-7 dropped 1 rows (disk limit)"
+    assert queue == "worker0-7 dropped 2 rows (queue full)"
+    assert errors == (
         "worker0-7 caught 5 errors in its hooks (attention 4, write 1); "
-        "first: attention: ValueError: no",
+        "first: attention: ValueError: no"
     )

@@ -1,0 +1,116 @@
+"""Keys read back from vLLM's paged CPU cache, written there by vLLM's own op."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from driftscope.errors import ProbeError
+from driftscope_probes.keys import CpuAttnKeys, reader_for
+
+BLOCKS, HEADS, BATCH = 13, 2, 3
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Any:
+    """vLLM's ops, and its own choice of an instruction set."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from vllm import _custom_ops
+        from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    return SimpleNamespace(ops=_custom_ops, isa_of=_get_attn_isa)
+
+
+class Cache:
+    """A paged cache in which B requests' blocks lie in shuffled order."""
+
+    def __init__(self, vllm: Any, dtype: torch.dtype, block_size: int, head_size: int) -> None:
+        self.isa = vllm.isa_of(dtype, block_size, head_size)
+        self._write, self._block_size = vllm.ops.cpu_attn_reshape_and_cache, block_size
+        generator = torch.Generator().manual_seed(1)
+        self.tensor = torch.full((BLOCKS, HEADS, block_size, 2 * head_size), torch.nan, dtype=dtype)
+        per_request = BLOCKS // BATCH
+        order = torch.randperm(BLOCKS, generator=generator)
+        self.block_table = order[: per_request * BATCH].view(BATCH, per_request).int()
+        self.capacity = per_request * block_size
+        shape = (BATCH, self.capacity, HEADS, head_size)
+        self.keys = torch.randn(shape, generator=generator).to(dtype)
+
+    def write(self, request: int, start: int, end: int) -> None:
+        """Put slots [start, end) of a request into the cache as vLLM does."""
+        slots = torch.arange(start, end)
+        blocks = self.block_table[request, slots // self._block_size].long()
+        mapping = blocks * self._block_size + slots % self._block_size
+        size = self.tensor.shape[2]
+        view = self.tensor.view(BLOCKS, HEADS, size * 2, -1)
+        key_cache, value_cache = view.chunk(2, dim=2)
+        keys = self.keys[request, start:end].contiguous()
+        self._write(keys, keys * -7, key_cache, value_cache, mapping, self.isa, k_scale=1.0,
+                    v_scale=1.0, kv_cache_dtype="auto")  # fmt: skip
+
+    def expected(self, length: int) -> torch.Tensor:
+        """[B, kv_heads, head_size, length] float32."""
+        return self.keys[:, :length].permute(0, 2, 3, 1).float()
+
+
+@pytest.fixture
+def make_cache(vllm: Any) -> Callable[..., Cache]:
+    return lambda dtype, block_size, head_size: Cache(vllm, dtype, block_size, head_size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("block_size", "head_size"), [(16, 32), (32, 64), (128, 48), (64, 128)])
+def test_what_vllm_wrote_is_read_back(
+    make_cache: Callable[..., Cache], dtype: torch.dtype, block_size: int, head_size: int
+) -> None:
+    cache = make_cache(dtype, block_size, head_size)
+    for request in range(BATCH):
+        cache.write(request, 0, cache.capacity)
+    reader = CpuAttnKeys(SimpleNamespace(isa=cache.isa))
+    for length in (1, block_size, block_size + 3, cache.capacity):
+        read = reader.gather(cache.tensor, cache.block_table, length)
+        assert read.dtype == torch.float32
+        assert torch.equal(read, cache.expected(length))
+
+
+def test_keys_written_token_by_token_and_in_pieces(make_cache: Callable[..., Cache]) -> None:
+    cache = make_cache(torch.float32, 32, 32)
+    reader = CpuAttnKeys(SimpleNamespace(isa=cache.isa))
+    for start, end in ((0, 5), (5, 6), (6, 40), (40, 41)):
+        cache.write(1, start, end)
+        read = reader.gather(cache.tensor, cache.block_table, end)
+        assert torch.equal(read[1], cache.expected(end)[1])
+        assert read[0].isnan().all(), "another request's slots hold what they held"
+
+
+def test_a_padded_block_table_does_not_reach_outside_the_cache(
+    make_cache: Callable[..., Cache],
+) -> None:
+    cache = make_cache(torch.float32, 32, 32)
+    cache.write(0, 0, 32)
+    table = cache.block_table.clone()
+    table[1:] = -1
+    read = CpuAttnKeys(SimpleNamespace(isa=cache.isa)).gather(cache.tensor, table, 64)
+    assert torch.equal(read[0, :, :, :32], cache.expected(32)[0])
+
+
+def test_the_instruction_set_is_found_where_older_vllm_keeps_it(
+    make_cache: Callable[..., Cache],
+) -> None:
+    cache = make_cache(torch.float32, 32, 32)
+    cache.write(0, 0, 20)
+    layer = SimpleNamespace(impl=SimpleNamespace(isa=cache.isa))
+    read = CpuAttnKeys(layer).gather(cache.tensor, cache.block_table[:1], 20)
+    assert torch.equal(read[0], cache.expected(20)[0])
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    assert isinstance(reader_for("CPU_ATTN", object()), CpuAttnKeys)
+    with pytest.raises(ProbeError, match=r"FLASH_ATTN is not supported .* supported: CPU_ATTN"):
+        reader_for("FLASH_ATTN", object())

@@ -1,0 +1,152 @@
+"""Where the probe's settings come from, and what is said about one that cannot be used."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from driftscope.errors import ProbeError
+from driftscope_probes.settings import Settings, fix_run_directory, settings_from
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "driftscope.toml"
+    path.write_text('trace = "/runs/file"\nevery = 16\nsink_tokens = 2\ntoken_ids = true\n')
+    return path
+
+
+def test_off_unless_something_asks_for_a_trace() -> None:
+    assert settings_from({}) is None
+    assert settings_from({"DRIFTSCOPE_TRACE": "", "DRIFTSCOPE_EVERY": "never"}) is None
+
+
+def test_the_defaults() -> None:
+    assert settings_from({"DRIFTSCOPE_TRACE": "/runs/a"}) == Settings(
+        trace=Path("/runs/a"),
+        every=1,
+        sink_tokens=4,
+        sink_source="default",
+        token_ids=False,
+        max_mb=2048,
+        test_raise="",
+    )
+
+
+def test_every_setting_has_a_variable() -> None:
+    environ = {"TRACE": "/runs/a", "EVERY": "3", "SINK_TOKENS": "1", "TOKEN_IDS": "yes",
+               "MAX_MB": "7", "TEST_RAISE": "after"}  # fmt: skip
+    assert settings_from({f"DRIFTSCOPE_{k}": v for k, v in environ.items()}) == Settings(
+        trace=Path("/runs/a"),
+        every=3,
+        sink_tokens=1,
+        sink_source="given",
+        token_ids=True,
+        max_mb=7,
+        test_raise="after",
+    )
+
+
+def test_a_config_file_turns_the_probe_on(config: Path) -> None:
+    assert settings_from({"DRIFTSCOPE_CONFIG": str(config)}) == Settings(
+        trace=Path("/runs/file"), every=16, sink_tokens=2, sink_source="given", token_ids=True
+    )
+
+
+def test_the_environment_beats_the_file(config: Path) -> None:
+    found = settings_from(
+        {
+            "DRIFTSCOPE_CONFIG": str(config),
+            "DRIFTSCOPE_TRACE": "/runs/environment",
+            "DRIFTSCOPE_TOKEN_IDS": "0",
+            "DRIFTSCOPE_SINK_TOKENS": "",
+        }
+    )
+    assert found == Settings(
+        trace=Path("/runs/environment"),
+        every=16,
+        sink_tokens=2,
+        sink_source="given",
+        token_ids=False,
+    )
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES", " on "])
+def test_disable_wins_over_everything(config: Path, value: str) -> None:
+    environ = {
+        "DRIFTSCOPE_DISABLE": value,
+        "DRIFTSCOPE_TRACE": "/runs/a",
+        "DRIFTSCOPE_CONFIG": str(config),
+        "DRIFTSCOPE_EVERY": "not a number",
+    }
+    assert settings_from(environ) is None
+
+
+@pytest.mark.parametrize("value", ["", "0", "no", "False", "off"])
+def test_disable_may_be_spelt_out_as_no(value: str) -> None:
+    assert settings_from({"DRIFTSCOPE_DISABLE": value, "DRIFTSCOPE_TRACE": "/a"}) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("EVERY", "often"), ("EVERY", "0"), ("EVERY", "-1"), ("EVERY", "1.5"),
+        ("EVERY", "1000001"), ("SINK_TOKENS", "0"), ("SINK_TOKENS", "4097"),
+        ("SINK_TOKENS", "four"), ("TOKEN_IDS", "maybe"), ("MAX_MB", "0"), ("MAX_MB", "2GB"),
+        ("TEST_RAISE", "during"), ("DISABLE", "perhaps"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
+    with pytest.raises(ProbeError) as caught:
+        settings_from({"DRIFTSCOPE_TRACE": "/a", f"DRIFTSCOPE_{name}": value})
+    assert re.fullmatch(rf"DRIFTSCOPE_{name}={value!r}: give [^\n]+", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('trace = "/a"\nevery = "often"', "DRIFTSCOPE_EVERY='often': give a whole number"),
+        ('trace = "/a"\nevery = [1]', "DRIFTSCOPE_EVERY='[1]': give a whole number"),
+        ('trace = "/a"\nevry = 2\nfoo = 1', "has unknown settings evry, foo; known are trace"),
+        ("trace = /a", "cannot be read as TOML"),
+        (None, "cannot be read as TOML"),
+    ],
+)
+def test_a_config_file_that_cannot_be_used_is_named(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
+    path = tmp_path / "driftscope.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ProbeError) as caught:
+        settings_from({"DRIFTSCOPE_CONFIG": str(path)})
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("DRIFTSCOPE_")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_relative_run_directory_is_fixed_to_where_the_engine_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = settings_from({"DRIFTSCOPE_TRACE": "runs/a"})
+    assert found is not None
+    assert found.trace == tmp_path / "runs" / "a"
+
+
+def test_placeholders_are_replaced_once_for_all_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_TRACE", "/runs/{time}-{pid}")
+    first = settings_from(os.environ)
+    assert first is not None
+    fix_run_directory(first)
+    fixed = os.environ["DRIFTSCOPE_TRACE"]
+    assert re.fullmatch(rf"/runs/\d{{8}}-\d{{6}}-{os.getpid()}", fixed)
+    again = settings_from({**os.environ})
+    assert again is not None
+    fix_run_directory(again)
+    assert os.environ["DRIFTSCOPE_TRACE"] == fixed
