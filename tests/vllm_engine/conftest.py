@@ -14,13 +14,11 @@ SAMPLED_EVERY = 3
 OLDER = os.environ.get("DRIFTSCOPE_TEST_OLDER_VLLM", "")
 """Folder with an unpacked older vLLM (see the Makefile's `test` target)."""
 
-BOTH_SIZES = {"drafter": "eagle31", "sizes": (1, 8)}
+BOTH_SIZES = {"drafter": "eagle31", "sizes": (8, 1)}
 HARMLESS_JOBS = {
     "v1 off": Job(**BOTH_SIZES),
-    "v1 on": Job(**BOTH_SIZES, probe={"TOKEN_IDS": "1"}),
     "v1 sampled": Job(**BOTH_SIZES, probe={"EVERY": str(SAMPLED_EVERY)}),
     "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after"}),
-    "v1 disabled": Job(drafter="eagle31", probe={"DISABLE": "1"}),
     "v1 compiled off": Job(drafter="eagle31", compiled=True),
     "v2 off": Job(drafter="eagle31", runner="v2"),
     "v2 raising": Job(drafter="eagle31", runner="v2", probe={"TEST_RAISE": "before"}),

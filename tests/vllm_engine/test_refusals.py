@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from vllm_engine.job import Job, run_job
+from vllm_engine.job import CORES, Job, run_job
 
 pytestmark = pytest.mark.vllm
+ON = {"EVERY": "1"}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+CASES = {
+    "no speculation": (
+        Job(drafter="eagle31", probe=ON, llm={"speculative_config": None}),
+        "this engine does not speculate",
+    ),
+    "a method without a drafter model": (
+        Job(drafter="eagle31", probe=ON, llm={"speculative_config": NGRAM}),
+        "speculation method 'ngram' is not supported by this driftscope; supported: eagle3",
+    ),
+    "a setting that is no number": (
+        Job(drafter="eagle31", probe={"EVERY": "often"}),
+        "DRIFTSCOPE_EVERY='often': give a whole number from 1",
+    ),
+    "a directory that holds a run": (Job(drafter="eagle31", probe=ON), "already holds a run"),
+}
 
 
-@pytest.mark.parametrize(
-    ("llm", "words"),
-    [
-        ({"speculative_config": None}, "this engine does not speculate"),
-        (
-            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4,
-                                    "prompt_lookup_max": 3}},
-            "speculation method 'ngram' is not supported",
-        ),
-    ],
-)  # fmt: skip
-def test_an_engine_without_a_supported_drafter(
-    tmp_path: Path, llm: dict[str, object], words: str
-) -> None:
-    job = Job(drafter="eagle31", probe={"EVERY": "1"}, llm=llm)
-    with pytest.raises(RuntimeError, match="engine ended"):
-        run_job(job, tmp_path)
-    log = (tmp_path / "log.txt").read_text(errors="replace")
-    assert f"ProbeError: {words}" in log or words in log
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each engine printed, two started at a time."""
+    root = tmp_path_factory.mktemp("refusals")
+    taken = root / "a directory that holds a run" / "run"
+    taken.mkdir(parents=True)
+    (taken / "manifest.json").write_text("{}")
+
+    def start(item: tuple[int, str]) -> str:
+        return _fail(CASES[item[1]][0], root / item[1], CORES[item[0] % len(CORES)])
+
+    with ThreadPoolExecutor(len(CORES)) as pool:
+        return dict(zip(CASES, pool.map(start, enumerate(CASES)), strict=True))
 
 
-def test_a_setting_that_is_no_number(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="engine ended"):
-        run_job(Job(drafter="eagle31", probe={"EVERY": "often"}), tmp_path)
-    log = (tmp_path / "log.txt").read_text(errors="replace")
-    assert "DRIFTSCOPE_EVERY='often': give a whole number from 1" in log
+def _fail(job: Job, folder: Path, core: str) -> str:
+    with pytest.raises(RuntimeError, match="engine ended with 1"):
+        run_job(job, folder, core)
+    return (folder / "log.txt").read_text(errors="replace")
 
 
-def test_a_directory_that_already_holds_a_run(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "manifest.json").write_text("{}")
-    with pytest.raises(RuntimeError, match="engine ended"):
-        run_job(Job(drafter="eagle31", probe={"EVERY": "1"}), tmp_path)
-    log = (tmp_path / "log.txt").read_text(errors="replace")
-    assert "already holds a run" in log
+@pytest.mark.parametrize("case", CASES)
+def test_the_engine_does_not_start_and_says_why(logs: dict[str, str], case: str) -> None:
+    assert CASES[case][1] in logs[case]

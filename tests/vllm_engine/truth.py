@@ -24,9 +24,9 @@ MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
 NORMS = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "aux_rms", "aux_norm_rms", "fc_rms")
 RECORD = {"TOKEN_IDS": "1"}
 JOBS = {
-    f"{name} {drafter}": Job(drafter=drafter, probe=RECORD, sizes=(8,), **how)  # type: ignore[arg-type]
+    f"{name} {drafter}": Job(drafter=drafter, probe=RECORD, **how)  # type: ignore[arg-type]
     for name, how in {
-        "v1-eager": {"runner": "v1"},
+        "v1-eager": {"runner": "v1", "sizes": (8, 1)},
         "v1-compiled": {"runner": "v1", "compiled": True},
         "v2": {"runner": "v2"},
     }.items()
