@@ -14,7 +14,6 @@ from typing import Any
 
 from driftscope.errors import DriftscopeError
 from driftscope_probes import support
-from driftscope_probes.keys import READERS
 from driftscope_probes.settings import settings_from
 
 PLUGIN_GROUP = "vllm.general_plugins"
@@ -103,6 +102,8 @@ def _vllm() -> Iterator[Check]:
     import vllm
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
+
+    from driftscope_probes.keys import READERS  # needs torch
 
     version = str(vllm.__version__).partition("+")[0]
     tested = version in support.TESTED_VLLM
