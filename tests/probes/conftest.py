@@ -41,8 +41,8 @@ class AttentionImpl:
 
     scale = 0.5
 
-    def forward(self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                cache: torch.Tensor, meta: Any) -> torch.Tensor:  # fmt: skip
+    def forward(self, *call: Any) -> torch.Tensor:
+        _layer, _query, key, value, cache, meta = call
         if meta is not None:
             cache[meta.request, :, :, meta.position] = key.view(-1, KV_HEADS, SIZE)
         return value.repeat(1, HEADS // KV_HEADS)
@@ -154,7 +154,7 @@ class Batch:
 @pytest.fixture
 def make_drafter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drafter]:
     """A drafter with the flags of EAGLE-3 (both off) or EAGLE-3.1 (both on)."""
-    monkeypatch.setitem(keys.READERS, "DENSE", lambda layer: DenseKeys())
+    monkeypatch.setitem(keys.READERS, "DENSE", lambda _: DenseKeys())
 
     def make(*, fc_norm: bool = False, norm_output: bool = False) -> Drafter:
         torch.manual_seed(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,8 @@ def test_the_residual_before_the_final_norm(
     found = _record(taps, batch)
     np.testing.assert_array_equal(found["postnorm_rms"], found["fed_rms"])
     assert (np.abs(found["prenorm_rms"] - found["fed_rms"]) > 1e-3).all()
-    wanted = [norm(x) for norm, x in zip(drafter.model.model.fc_norm, batch.aux.chunk(3, -1))]
+    parts = batch.aux.chunk(3, dim=-1)
+    wanted = [norm(x) for norm, x in zip(drafter.model.model.fc_norm, parts, strict=True)]
     _close(found["aux_norm_rms"], [rms(x)[batch.view.rows] for x in wanted])
 
 
@@ -106,7 +108,7 @@ def test_masses_are_of_the_right_slots(
             scores = torch.einsum("hs,hsl->hl", query, visible) * 0.5
             weights = scores.softmax(-1).mean(0)
             edges = (0, 2, min(prompt, position + 1), position + 1, position + 1 + d)
-            wanted = [weights[i:j].sum().item() for i, j in zip(edges, edges[1:], strict=False)]
+            wanted = [weights[i:j].sum().item() for i, j in itertools.pairwise(edges)]
             np.testing.assert_allclose(masses[:, b, d], wanted, atol=1e-5)
 
 

@@ -1,0 +1,57 @@
+"""What `driftscope doctor` finds on a machine where everything is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from driftscope_probes.support import HOOKS
+
+
+@pytest.fixture(scope="module")
+def done() -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("DRIFTSCOPE_", "VLLM_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "driftscope", "doctor", "--json"],
+        env={**clean, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checks(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_json_is_the_only_thing_on_stdout(checks: list[dict[str, Any]]) -> None:
+    for check in checks:
+        assert set(check) == {"topic", "ok", "detail", "hint"}
+        assert check["ok"] in (True, False, None)
+
+
+@pytest.mark.parametrize("seam", HOOKS)
+def test_every_hook_holds_in_the_installed_vllm(checks: list[dict[str, Any]], seam: str) -> None:
+    found = [check for check in checks if check["topic"] == f"hook {seam}"]
+    assert len(found) == len(HOOKS[seam])
+    for check in found:
+        # Without Triton V2 is not needed, and not judged.
+        assert check["ok"] is True or (seam == "v2" and check["ok"] is None), check["detail"]
+
+
+def test_what_the_report_of_a_bug_needs_is_there(checks: list[dict[str, Any]]) -> None:
+    topics = {check["topic"] for check in checks}
+    assert topics >= {"Python", "driftscope", "torch", "vLLM", "plugin", "settings"}
+    assert topics >= {"device", "runner", "methods", "drafters", "attention backends", "recorded"}
+
+
+def test_the_exit_code_says_whether_a_live_vllm_can_be_recorded(
+    done: subprocess.CompletedProcess[str], checks: list[dict[str, Any]]
+) -> None:
+    problems = [check for check in checks if check["ok"] is False]
+    assert done.returncode == (1 if problems else 0), problems

@@ -1,0 +1,176 @@
+"""What cannot be recorded is refused at start-up, each with one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from driftscope.errors import ProbeError
+from driftscope_probes import support
+from driftscope_probes.drafter import Drafter, open_drafter
+from driftscope_probes.identity import manifest_of
+from driftscope_probes.settings import Settings, settings_from
+
+
+def _config(method: str | None = "eagle3", **parallel: int) -> Any:
+    speculation = method and SimpleNamespace(method=method)
+    return SimpleNamespace(
+        speculative_config=speculation, parallel_config=SimpleNamespace(**parallel)
+    )
+
+
+def _refused(check: Callable[[], object], *words: str) -> None:
+    with pytest.raises(ProbeError) as caught:
+        check()
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def _impl(**changes: object) -> Any:
+    """As vLLM's CPU implementation sets its attributes for plain attention."""
+    plain = {"sliding_window": (-1, -1), "sinks": None, "logits_soft_cap": 0, "alibi_slopes": None,
+             "kv_cache_dtype": "auto"}  # fmt: skip
+    return SimpleNamespace(**{**plain, **changes})
+
+
+def test_eagle3_on_one_device_is_supported() -> None:
+    support.check_speculation(_config())
+    support.check_speculation(_config(tensor_parallel_size=1, data_parallel_size=1))
+    support.check_device("cpu")
+
+
+def test_an_engine_that_does_not_speculate() -> None:
+    words = ("does not speculate", "--speculative-config", "unset DRIFTSCOPE_TRACE")
+    _refused(lambda: support.check_speculation(_config(None)), *words)
+
+
+@pytest.mark.parametrize("method", ["eagle", "ngram", "mtp", "medusa", "draft_model"])
+def test_a_method_that_is_not_supported(method: str) -> None:
+    check = lambda: support.check_speculation(_config(method))  # noqa: E731
+    _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
+
+
+@pytest.mark.parametrize("name", ["tensor", "pipeline", "data"])
+def test_more_than_one_device(name: str) -> None:
+    size = f"{name}_parallel_size"
+    _refused(lambda: support.check_speculation(_config(**{size: 2})), f"{size} > 1")
+
+
+def test_a_device_on_which_nothing_was_checked() -> None:
+    _refused(lambda: support.check_device("cuda"), "recording on cuda is not supported")
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"sliding_window": (127, 0)}, "a sliding window"),
+        ({"sliding_window": 128}, "a sliding window"),
+        ({"sinks": torch.zeros(4)}, "learned sink biases"),
+        ({"logits_soft_cap": 30.0}, "a logits soft cap"),
+        ({"alibi_slopes": torch.ones(4)}, "ALiBi slopes"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "an fp8 KV cache"),
+        ({"kv_cache_dtype": "fp8"}, "an fp8 KV cache"),
+    ],
+)
+def test_attention_that_would_be_measured_wrongly(
+    make_drafter: Callable[..., Drafter], part: dict[str, object], words: str
+) -> None:
+    model, layer = make_drafter().model, SimpleNamespace(impl=_impl(**part))
+    check = lambda: support.check_drafter(model, {"plain": _layer(), "odd": layer})  # noqa: E731
+    _refused(check, f"drafter layer odd has {words}", "not supported")
+
+
+def _layer() -> Any:
+    return SimpleNamespace(impl=_impl())
+
+
+@pytest.mark.parametrize("window", [None, -1, (-1, -1)])
+@pytest.mark.parametrize("cap", [None, 0, 0.0])
+def test_plain_attention_however_vllm_spells_it(
+    make_drafter: Callable[..., Drafter], window: object, cap: object
+) -> None:
+    layer = SimpleNamespace(impl=_impl(sliding_window=window, logits_soft_cap=cap))
+    support.check_drafter(make_drafter().model, {"a": layer})
+
+
+def test_a_drafter_of_an_unknown_class() -> None:
+    words = ("drafter Linear is not supported", "supported: Eagle3LlamaForCausalLM")
+    _refused(lambda: support.check_drafter(torch.nn.Linear(1, 1), {"a": _layer()}), *words)
+
+
+def test_parallel_drafting(make_drafter: Callable[..., Drafter]) -> None:
+    model = make_drafter().model
+    model.use_parallel_drafting = True
+    _refused(lambda: support.check_drafter(model, {"a": _layer()}), "parallel drafting")
+
+
+def test_a_drafter_without_attention(make_drafter: Callable[..., Drafter]) -> None:
+    _refused(lambda: support.check_drafter(make_drafter().model, {}), "no attention layer found")
+
+
+def _vllm_config(**changes: object) -> Any:
+    def model_config(name: str, **raw: object) -> Any:
+        hf = SimpleNamespace(architectures=["Some"], to_dict=lambda: {"n": name, **raw}, **raw)
+        return SimpleNamespace(model=name, hf_config=hf, dtype=torch.bfloat16, enforce_eager=True)
+
+    aux = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+    return SimpleNamespace(
+        model_config=model_config("tiny"),
+        speculative_config=SimpleNamespace(
+            method="eagle3", num_speculative_tokens=5,
+            draft_model_config=model_config("tiny-eagle3", **(changes or {"eagle_config": aux})),
+        ),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+        parallel_config=SimpleNamespace(),
+        compilation_config=SimpleNamespace(mode=3, static_forward_context={}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter], on: bool) -> None:
+    drafter = replace(make_drafter(fc_norm=on, norm_output=on), config=_vllm_config())
+    settings = settings_from(
+        {"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_EVERY": "4", "DRIFTSCOPE_SINK_TOKENS": "2"}
+    )
+    assert isinstance(settings, Settings)
+    found = manifest_of(drafter, "v2", settings)
+    assert (found.engine, found.runner, found.mode, found.method) == (
+        "vllm",
+        "v2",
+        "eager",
+        "eagle3",
+    )
+    assert (found.k, found.every, found.sink_tokens, found.sink_source) == (5, 4, 2, "given")
+    assert (found.target.name, found.drafter.name) == ("tiny", "tiny-eagle3")
+    assert found.target.config_digest != found.drafter.config_digest
+    assert found.target.dtype == "bfloat16"
+    assert found.norm_flags == {
+        "fc_norm": on, "norm_output": on, "norm_before_fc": False, "norm_before_residual": True,
+    }  # fmt: skip
+    assert found.aux_layers == (1, 2, 3)
+    assert (found.attention_backend, found.drafter_layers) == ("DENSE", 1)
+
+
+def test_aux_layers_that_stand_in_the_config_itself(make_drafter: Callable[..., Drafter]) -> None:
+    config = _vllm_config(eagle_aux_hidden_state_layer_ids=[0, 5])
+    drafter = replace(make_drafter(), config=config)
+    found = manifest_of(drafter, "v1", Settings(trace=Path("/a")))
+    assert found.aux_layers == (0, 5)
+
+
+def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Drafter]) -> None:
+    model, config = make_drafter().model, _vllm_config()
+    layers = {name: _layer() for name in ("b", "a", "target")}
+    config.compilation_config.static_forward_context = layers
+    opened = open_drafter(model, {"b", "a"}, config, max_rows=9)
+    assert list(opened.attention) == ["a", "b"]
+    assert (opened.max_rows, opened.device_type, opened.aux_states) == (9, "cpu", 3)
+    model.model.use_aux_hidden_state = False
+    assert opened.aux_states == 0
