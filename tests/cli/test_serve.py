@@ -1,0 +1,136 @@
+"""`driftscope serve` refuses what would record nothing, and else becomes vLLM's server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from driftscope_probes.serving import DRAIN_S
+
+Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
+SPECULATION = ("--speculative-config", '{"method": "eagle3"}')
+SERVER = """
+import json, os, sys
+environ = {k: v for k, v in os.environ.items() if k.startswith("DRIFTSCOPE_")}
+print(json.dumps({"argv": sys.argv[1:], "environ": environ, "pid": os.getpid()}))
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def vllm(tmp_path: Path) -> Path:
+    """A vLLM whose servers say how they were started, under both their module names."""
+    folder = tmp_path / "packages"
+    for module in ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"):
+        path = folder.joinpath(*module.split("."))
+        path.parent.mkdir(parents=True)
+        path.with_suffix(".py").write_text(f"print({module!r})\n" + SERVER)
+        for package in path.relative_to(folder).parents[:-1]:
+            (folder / package / "__init__.py").touch()
+    return folder
+
+
+def _fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("driftscope: error: ")
+    for word in words:
+        assert word in line
+
+
+def test_without_vllm(without_engines: Driftscope) -> None:
+    _fails(without_engines("serve", "model", *SPECULATION), 1, "no vLLM here", "install driftscope")
+
+
+def test_without_a_drafter(without_engines: Driftscope, vllm: Path) -> None:
+    done = without_engines("serve", "model", "--port", "8000", before=vllm)
+    _fails(done, 2, "no --speculative-config", '"method": "eagle3"')
+
+
+def test_into_a_directory_that_holds_a_run(
+    without_engines: Driftscope, vllm: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    done = without_engines("serve", "model", *SPECULATION, "--trace", "run", before=vllm)
+    _fails(done, 1, str(tmp_path / "run"), "already holds a run", "--trace")
+
+
+@pytest.mark.parametrize("option", [["--every", "0"], ["--sink-tokens", "0"], ["--every", "x"]])
+def test_a_bad_option_of_ours(without_engines: Driftscope, vllm: Path, option: list[str]) -> None:
+    done = without_engines("serve", "model", *SPECULATION, *option, before=vllm)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert option[0] in done.stderr
+
+
+def _started(done: subprocess.CompletedProcess[str]) -> tuple[str, dict[str, object]]:
+    module, call = done.stdout.splitlines()
+    return module, json.loads(call)
+
+
+def test_it_becomes_the_server(without_engines: Driftscope, vllm: Path, tmp_path: Path) -> None:
+    done = without_engines(
+        "serve", "some/model", *SPECULATION, "--port", "8123", "--trace", "runs/{time}",
+        "--every", "16", "--token-ids", "--sink-tokens", "2", before=vllm,
+    )  # fmt: skip
+    assert done.returncode == 7, "the exit code is the server's"
+    module, call = _started(done)
+    assert module == "vllm.entrypoints.openai.api_server"
+    assert call["argv"] == [
+        "--model", "some/model", *SPECULATION, "--port", "8123", "--shutdown-timeout", DRAIN_S,
+    ]  # fmt: skip
+    environ = call["environ"]
+    assert isinstance(environ, dict)
+    trace = environ.pop("DRIFTSCOPE_TRACE")
+    assert re.fullmatch(rf"{re.escape(str(tmp_path))}/runs/\d{{8}}-\d{{6}}", trace)
+    assert environ == {
+        "DRIFTSCOPE_EVERY": "16",
+        "DRIFTSCOPE_SINK_TOKENS": "2",
+        "DRIFTSCOPE_TOKEN_IDS": "1",
+    }
+    assert done.stderr.splitlines() == [
+        f"driftscope: recording to {trace}",
+        f"driftscope: when it has served, run: driftscope analyze {trace}",
+    ]
+
+
+def test_a_vllm_with_its_own_name_is_started_by_its_command(
+    without_engines: Driftscope, vllm: Path
+) -> None:
+    info = vllm / "vllm-0.32.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+    done = without_engines("serve", "some/model", *SPECULATION, before=vllm)
+    module, call = _started(done)
+    assert module == "vllm.entrypoints.cli.main"
+    argv = call["argv"]
+    assert isinstance(argv, list)
+    assert argv[:2] == ["serve", "some/model"]
+
+
+@pytest.mark.parametrize("given", ["--shutdown-timeout=3", "--shutdown_timeout=3"])
+def test_the_users_own_drain_time_stays(
+    without_engines: Driftscope, vllm: Path, given: str
+) -> None:
+    _, call = _started(without_engines("serve", "m", *SPECULATION, given, before=vllm))
+    assert call["argv"] == ["--model", "m", *SPECULATION, given]
+
+
+@pytest.mark.parametrize("option", ["--speculative_config={}", "-sc={}", "--config=serve.yaml"])
+def test_other_spellings_of_the_drafter(
+    without_engines: Driftscope, vllm: Path, option: str
+) -> None:
+    assert without_engines("serve", "m", option, before=vllm).returncode == 7
+
+
+def test_disabled_it_still_serves(without_engines: Driftscope, vllm: Path) -> None:
+    done = without_engines("serve", "m", *SPECULATION, before=vllm, DRIFTSCOPE_DISABLE="1")
+    assert done.returncode == 7
+    assert "recording" not in done.stderr
