@@ -30,6 +30,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Outcome by name: TRUTH_JOBS, HARMLESS_JOBS and, where there is one, an older vLLM."""
     jobs = {**TRUTH_JOBS, **HARMLESS_JOBS}
     if OLDER:
-        jobs["older"] = Job(drafter="eagle31", vllm_path=OLDER, probe={"TOKEN_IDS": "1"})
+        jobs["older"] = Job(
+            drafter="eagle3", runner="v2", vllm_path=OLDER, probe={"TOKEN_IDS": "1"}
+        )
     folder: Path = tmp_path_factory.mktemp("engines")
     return run_jobs(jobs, folder)

@@ -62,8 +62,6 @@ def test_demo_on_live_vllm_agrees_with_the_model_cards(tmp_path: Path) -> None:
         # Same prompts, greedy: only near ties between float orders can differ.
         assert run["rounds"] == pytest.approx(rounds, rel=0.01)
         assert run["requests"] == pytest.approx(len(mine), abs=2)
-    again = run_demo(folder, "-m", "driftscope")
-    assert [r["rounds"] for r in again["runs"]] == [r["rounds"] for r in report["runs"]]
 
 
 WITHOUT_VLLM = """
