@@ -183,6 +183,15 @@ class TraceWriter:
         )
 
 
+def check_unused(run: Path) -> None:
+    """Raise TraceError when `run` already holds a run."""
+    if (run / MANIFEST).exists():
+        raise TraceError(
+            f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
+            "(a {time} in it is replaced by the start time)"
+        )
+
+
 def create_run(run: Path, manifest: Manifest) -> None:
     """Make `run` and write its manifest; raises TraceError when it already holds a run."""
     try:
@@ -190,11 +199,8 @@ def create_run(run: Path, manifest: Manifest) -> None:
         with (run / MANIFEST).open("x", encoding="utf-8") as handle:
             handle.write(manifest.to_json())
     except OSError as error:
-        if isinstance(error, FileExistsError) and run.is_dir():
-            raise TraceError(
-                f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
-                "(a {time} in it is replaced by the start time)"
-            ) from error
+        if isinstance(error, FileExistsError):
+            check_unused(run)
         raise TraceError(
             f"{run}: cannot write a trace there ({error.strerror or error}); "
             "point DRIFTSCOPE_TRACE at a writable directory"

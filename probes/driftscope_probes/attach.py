@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from driftscope.errors import ProbeError
-from driftscope.trace.writer import create_run
+from driftscope.trace.writer import check_unused, create_run
 from driftscope_probes.drafter import open_drafter
 from driftscope_probes.identity import manifest_of
 from driftscope_probes.process import open_writer
@@ -28,6 +28,7 @@ def attach_recorder(
         return
     try:
         drafter = open_drafter(model, layer_names, config, max_rows)
+        check_unused(settings.trace)  # before anything is written or hooked
         _separate_compile_cache(config)
         manifest = manifest_of(drafter, runner, settings)
         recorder = Recorder(drafter, settings, open_writer(settings, "worker0"))

@@ -1,0 +1,114 @@
+"""Tying a recorder to a drafter that was just loaded, or refusing to without a trace of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from driftscope.errors import DriftscopeError, ProbeError, TraceError
+from driftscope.trace.reader import read_trace
+from driftscope_probes.attach import attach_recorder, recorder_of
+from driftscope_probes.drafter import Drafter
+
+LAYER = "model.layers.0.self_attn.attn"
+
+
+class Loaded:
+    """A proposer of a vLLM that has loaded its drafter."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        hf_config = SimpleNamespace(architectures=["Some"], to_dict=dict)
+        model_config = SimpleNamespace(
+            model="tiny", hf_config=hf_config, dtype=torch.float32, enforce_eager=True
+        )
+        (layer,) = drafter.attention.values()
+        self.proposer, self.model = SimpleNamespace(), drafter.model
+        self.config: Any = SimpleNamespace(
+            model_config=model_config,
+            speculative_config=SimpleNamespace(
+                method="eagle3", num_speculative_tokens=3, draft_model_config=model_config
+            ),
+            cache_config=SimpleNamespace(cache_dtype="auto"),
+            parallel_config=SimpleNamespace(),
+            compilation_config=SimpleNamespace(mode=0, static_forward_context={LAYER: layer}),
+            additional_config={},
+        )
+
+    def attach(self) -> None:
+        attach_recorder(
+            self.proposer, "v1", model=self.model, layer_names={LAYER}, config=self.config,
+            max_rows=24,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def loaded(make_drafter: Callable[..., Drafter]) -> Iterator[Loaded]:
+    made = Loaded(make_drafter())
+    yield made
+    if recorder := recorder_of(made.proposer):
+        recorder.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRIFTSCOPE_TRACE", str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def test_off_the_drafter_is_left_alone(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRIFTSCOPE_TRACE", raising=False)
+    loaded.attach()
+    assert recorder_of(loaded.proposer) is None
+    assert recorder_of(None) is None
+    assert loaded.config.additional_config == {}
+
+
+def test_on_a_run_begins(loaded: Loaded, run: Path, make_batch: Callable[..., Any]) -> None:
+    loaded.attach()
+    recorder, batch = recorder_of(loaded.proposer), make_batch(loaded)
+    assert recorder is not None
+    recorder.step_started()
+    recorder.draft_started(lambda: batch.view)
+    recorder.draft_ended(batch.draft())
+    recorder.step_ended(2)
+    recorder.close()
+    trace = read_trace(run)
+    assert (trace.draft.num_rows, trace.manifest.runner, trace.problems) == (2, "v1", ())
+    assert loaded.config.additional_config, "compiled graphs with hooks have a cache of their own"
+
+
+def _refused(loaded: Loaded, error: type[DriftscopeError], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        loaded.attach()
+    assert "\n" not in str(caught.value)
+    assert recorder_of(loaded.proposer) is None
+    assert "forward" not in vars(loaded.model.model.attention.impl), "no hook is left behind"
+
+
+def test_a_vllm_that_is_laid_out_differently(loaded: Loaded, run: Path) -> None:
+    del loaded.config.compilation_config.static_forward_context[LAYER]
+    _refused(loaded, ProbeError, "v1 runner is not laid out as driftscope knows it")
+    assert not run.exists()
+
+
+def test_a_drafter_that_is_not_supported(loaded: Loaded, run: Path) -> None:
+    loaded.model.model.attention.impl.sliding_window = 64
+    _refused(loaded, ProbeError, "has a sliding window")
+    assert not run.exists()
+
+
+def test_a_directory_that_holds_a_run_stays_as_it_is(
+    loaded: Loaded, make_drafter: Callable[..., Drafter], run: Path
+) -> None:
+    loaded.attach()
+    recorder = recorder_of(loaded.proposer)
+    assert recorder is not None
+    recorder.close()
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    _refused(Loaded(make_drafter()), TraceError, "already holds a run")
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
