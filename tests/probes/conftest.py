@@ -103,8 +103,11 @@ class Eagle3LlamaForCausalLM(nn.Module):
 
 
 class DenseKeys:
-    def gather(self, cache: torch.Tensor, block_table: torch.Tensor, length: int) -> torch.Tensor:
-        return cache[block_table[:, 0].long(), :, :, :length]
+    def gather(
+        self, cache: torch.Tensor, block_table: torch.Tensor, length: int, room: int = 0
+    ) -> torch.Tensor:
+        keys = cache[block_table[:, 0].long(), :, :, :length]
+        return torch.nn.functional.pad(keys, (0, room), value=torch.nan)
 
 
 class Batch:

@@ -20,6 +20,8 @@ from driftscope_probes.view import DraftStep
 
 TOLERANCE = 1e-5
 SIZE = 8
+PADDED = 2
+"""Slots after the longest context."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +61,10 @@ class Batch:
             k=self.depths,
         )
 
-    def measured(self, *, padding: float = 0.0, pad: int = 3) -> torch.Tensor:
+    def measured(self, *, padding: float = 0.0) -> torch.Tensor:
         """[depths, B, 4] by the probe; slots after each context hold `padding`."""
         keys, queries = self.tensors()
-        length = max(self.positions) + 1 + pad
+        length = max(self.positions) + 1 + PADDED + self.depths - 1
         context = torch.full((*keys.shape[:3], length), padding)
         for b, position in enumerate(self.positions):
             context[b, :, :, : position + 1] = keys[b, :, :, : position + 1]
@@ -147,7 +149,7 @@ def test_peaked_attention_stays_finite() -> None:
 def test_keys_of_half_precision_are_measured_in_float32() -> None:
     batch = Batch(positions=(10,), prompts=(5,), depths=2)
     keys, queries = batch.tensors()
-    masses = ChainMasses(batch.step(), keys[..., :11], 4, batch.scale)
+    masses = ChainMasses(batch.step(), keys[..., :12].clone(), 4, batch.scale)
     for depth in (1, 2):
         own = keys[:, :, :, 9 + depth].bfloat16()
         assert masses.measure(queries[depth - 1].bfloat16(), own, depth).dtype == torch.float32
