@@ -1,6 +1,6 @@
 """Reads keys back from an engine's paged cache: one reader per attention backend.
 
-A reader returns [B, kv_heads, head_size, length] float32, ready to be multiplied by a query.
+A reader returns [B, kv_heads, head_size, length + room] float32, ready to be multiplied by a query.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ class KeyReader(Protocol):
     """Gathers the first `length` keys of each request."""
 
     def gather(
-        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int, room: int = 0
     ) -> torch.Tensor:
-        """`block_table` [B, blocks] int; returns [B, kv_heads, head_size, length] float32."""
+        """`block_table` [B, blocks] int; returns [B, kv_heads, head_size, length + room] float32.
+
+        The `room` behind the keys is left uninitialised, for the caller to fill.
+        """
 
 
 class CpuAttnKeys:
@@ -33,21 +36,26 @@ class CpuAttnKeys:
     def __init__(self, layer: Any) -> None:
         self._layer = layer
         self._order: torch.Tensor | None = None
+        self._in_order = False
 
     def gather(
-        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int, room: int = 0
     ) -> torch.Tensor:
         """See KeyReader."""
         keys = self._keys(kv_cache)
         blocks, heads, block_size, head_size = keys.shape
         if self._order is None:
             self._order = self._find_order(keys.dtype, block_size, head_size)
+            self._in_order = torch.equal(self._order, torch.arange(len(self._order)))
         wanted = block_table[:, : -(-length // block_size)].long().clamp(0, blocks - 1)
-        packed = keys[wanted].flatten(-2)[..., self._order]
+        packed = keys[wanted].flatten(-2)
+        if not self._in_order:
+            packed = packed[..., self._order]
         batch, count = wanted.shape
-        unpacked = packed.view(batch, count, heads, head_size, block_size).float()
-        joined = unpacked.permute(0, 2, 3, 1, 4).reshape(batch, heads, head_size, -1)
-        return joined[..., :length]
+        blockwise = packed.view(batch, count, heads, head_size, block_size).permute(0, 2, 3, 1, 4)
+        out = torch.empty(batch, heads, head_size, max(count * block_size, length + room))
+        out[..., : count * block_size].unflatten(-1, (count, block_size)).copy_(blockwise)
+        return out[..., : length + room]
 
     @staticmethod
     def _keys(kv_cache: torch.Tensor) -> torch.Tensor:

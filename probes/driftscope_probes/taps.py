@@ -89,7 +89,8 @@ class Taps:
         rows, size = capture.rows, layer.head_size
         if capture.depth == 1:
             batch = len(capture.step.requests)
-            keys = reader.gather(cache, meta.block_table[:batch], int(meta.max_seq_len))
+            context, room = int(meta.max_seq_len), capture.step.k - 1
+            keys = reader.gather(cache, meta.block_table[:batch], context, room)
             self._masses[name] = ChainMasses(
                 capture.step, keys, self._sink_tokens, layer.impl.scale
             )

@@ -15,7 +15,7 @@ import torch
 import driftscope
 from driftscope.trace.manifest import Manifest, Model
 from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.writer import TraceWriter, check_unused, create_run
 from driftscope_probes.reference.chain import Chain
 from driftscope_probes.reference.config import EOS_ID
 from driftscope_probes.reference.engine import Generation, Round, generate
@@ -34,6 +34,7 @@ class ReferenceRun:
     ) -> None:
         self._target, self._drafter = load_target(target, dtype), load_drafter(drafter, dtype)
         self._k, self._requests, self._steps = k, 0, 0
+        check_unused(run)
         self._writer = TraceWriter(run, source=f"reference-{os.getpid()}")
         create_run(run, self._manifest(target, drafter, str(dtype).removeprefix("torch.")))
 
