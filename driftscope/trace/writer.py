@@ -25,10 +25,10 @@ from driftscope.trace.status import Status, status_path
 Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
 
-FLUSH_S = 0.05
-"""Longest time a row waits for the writer. Readers are promised one second; vLLM may kill its
-processes a few milliseconds after SIGTERM, which is why it is far less."""
-STATUS_S = 0.25
+FLUSH_S = 0.2
+"""Longest time a row waits for the writer. Readers are promised one second; each flush costs about
+a millisecond of the serving process's interpreter, whatever it writes."""
+STATUS_S = 0.5
 """Least time between two rewrites of the status file while recording."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""

@@ -54,7 +54,8 @@ class CpuAttnKeys:
         batch, count = wanted.shape
         blockwise = packed.view(batch, count, heads, head_size, block_size).permute(0, 2, 3, 1, 4)
         out = torch.empty(batch, heads, head_size, max(count * block_size, length + room))
-        out[..., : count * block_size].unflatten(-1, (count, block_size)).copy_(blockwise)
+        view = out[..., : count * block_size].view(batch, heads, head_size, count, block_size)
+        view.copy_(blockwise)
         return out[..., : length + room]
 
     @staticmethod

@@ -18,10 +18,24 @@ _library: Any = torch.library.Library("driftscope", "FRAGMENT")  # type: ignore[
 _library.define("row_rms(Tensor x, Tensor(a!) out) -> ()")
 
 
+_paused: set[int] = set()
+"""Addresses of the buffers that need not be filled at present."""
+
+
 def _row_rms(x: torch.Tensor, out: torch.Tensor) -> None:
     rows = x.shape[0]
-    if rows <= out.shape[0]:
+    if out.data_ptr() not in _paused and rows <= out.shape[0]:
         out[:rows] = row_rms(x)
+
+
+def pause(buffer: torch.Tensor) -> None:
+    """Let forwards pass without filling `buffer`: most steps are not recorded."""
+    _paused.add(buffer.data_ptr())
+
+
+def resume(buffer: torch.Tensor) -> None:
+    """Fill `buffer` again."""
+    _paused.discard(buffer.data_ptr())
 
 
 def row_rms(x: torch.Tensor) -> torch.Tensor:

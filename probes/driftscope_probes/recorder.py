@@ -44,7 +44,7 @@ class Recorder:
         self._draft_s = time.perf_counter() - self._draft_from
         if self._step is not None:
             self._guard.run("draft_ended", lambda: self._on_draft_ended(drafts))
-        self._taps.capture = None
+        self._taps.stop()
 
     def step_ended(self, requests: int) -> None:
         """The step is done."""
@@ -63,12 +63,12 @@ class Recorder:
         self._drafts: HostCopy | None = None
         self._position: HostCopy | None = None
         self._draft_s = 0.0
-        self._taps.capture = None
+        self._taps.stop()
 
     def _on_draft_started(self, step: DraftStep) -> None:
         self._step = step
         if self._drafts_seen % self._settings.every == 0:
-            self._taps.capture = Capture(step)
+            self._taps.start(Capture(step))
         self._drafts_seen += 1
 
     def _on_draft_ended(self, drafts: Any) -> None:

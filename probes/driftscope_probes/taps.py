@@ -17,17 +17,18 @@ from driftscope_probes.capture import Capture
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.keys import KeyReader, reader_for
-from driftscope_probes.norm_op import row_rms, tap_residual
+from driftscope_probes.norm_op import pause, resume, row_rms, tap_residual
 
 
 class Taps:
-    """All hooks of one drafter. `capture` is the step being recorded, None between steps."""
+    """All hooks of one drafter: `start` and `stop` around each step that is recorded."""
 
     def __init__(self, drafter: Drafter, guard: Guard, sink_tokens: int) -> None:
         self._drafter, self._guard, self._sink_tokens = drafter, guard, sink_tokens
         self._masses: dict[str, ChainMasses] = {}
         self._undo: list[Callable[[], None]] = []
         self.capture: Capture | None = None
+        """The step being recorded, None between."""
 
     def attach(self) -> None:
         """Put every hook on the drafter; raises ProbeError for an unsupported attention backend."""
@@ -36,7 +37,8 @@ class Taps:
         for name, layer in drafter.attention.items():
             self._wrap_attention(name, layer, reader_for(drafter.backend, layer))
         self._prenorm, undo = tap_residual(model.model.norm, drafter.max_rows)
-        self._undo.append(undo)
+        pause(self._prenorm)
+        self._undo += [undo, lambda: resume(self._prenorm)]
         before = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         after = model.register_forward_hook(self._after_forward)
         self._undo += [before.remove, after.remove]
@@ -51,6 +53,17 @@ class Taps:
         """Take every hook off, in reverse order."""
         while self._undo:
             self._undo.pop()()
+
+    def start(self, capture: Capture) -> None:
+        """Record the coming drafter step into `capture`."""
+        self.capture = capture
+        resume(self._prenorm)
+
+    def stop(self) -> None:
+        """Record no more."""
+        if self.capture is not None:
+            self.capture = None
+            pause(self._prenorm)
 
     def _wrap(self, owner: Any, name: str, observe: Callable[[Any, Any], None]) -> None:
         """Let `observe(argument, result)` see each call of the one-argument method `name`."""

@@ -41,10 +41,10 @@ def drafter(request: pytest.FixtureRequest, make_drafter: Callable[..., Drafter]
 
 
 def _record(taps: Taps, batch: Any) -> dict[str, np.ndarray]:
-    taps.capture = Capture(batch.view)
+    taps.start(Capture(batch.view))
     batch.draft()
     columns = taps.capture.to_host().arrays()
-    taps.capture = None
+    taps.stop()
     return columns
 
 
@@ -119,7 +119,7 @@ def test_the_draft_is_the_same_with_hooks_and_without(
     taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
     taps.attach()
     assert torch.equal(batch.draft(), without), "between recorded steps"
-    taps.capture = Capture(batch.view)
+    taps.start(Capture(batch.view))
     assert torch.equal(make_batch(drafter).draft(), without), "while recording"
 
 
@@ -143,7 +143,7 @@ def test_detach_leaves_the_drafter_as_it_was(
     assert _attributes(drafter.model) != before
     taps.detach()
     assert _attributes(drafter.model) == before
-    taps.capture = Capture(batch.view)
+    taps.start(Capture(batch.view))
     batch.draft()
     assert taps.capture.depth == 0
     taps.detach()
