@@ -27,6 +27,7 @@ class Trace:
     verify: pa.Table
     step: pa.Table
     request: pa.Table
+    resource: pa.Table
     statuses: tuple[Status, ...]
     problems: tuple[str, ...]
     """What is missing or was lost, in words; empty for a run that closed cleanly."""

@@ -134,13 +134,29 @@ class RequestRow:
     max_tokens: int | None
 
 
-Row = DraftRow | VerifyRow | StepRow | RequestRow
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRow:
+    """What a recording process and its machine use, about once a second while it serves."""
+
+    time_s: float
+    source: str
+    """The process, as in its status."""
+    process_bytes: int
+    """Resident memory of the process."""
+    host_available_bytes: int
+    """Memory that the machine could still give."""
+    gpu_used_bytes: int | None
+    """Memory in use on the process's GPU, by anyone; None without one."""
+
+
+Row = DraftRow | VerifyRow | StepRow | RequestRow | ResourceRow
 
 RECORDS: dict[str, type[Row]] = {
     "draft": DraftRow,
     "verify": VerifyRow,
     "step": StepRow,
     "request": RequestRow,
+    "resource": ResourceRow,
 }
 
 

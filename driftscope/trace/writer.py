@@ -30,6 +30,8 @@ FLUSH_S = 0.2
 a millisecond of the serving process's interpreter, whatever it writes."""
 STATUS_S = 0.5
 """Least time between two rewrites of the status file while recording."""
+SAMPLE_S = 1.0
+"""Least time between two samples of the process's resources."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
 MAX_BYTES = 2 << 30
@@ -58,7 +60,9 @@ class TraceWriter:
         flush_s: float = FLUSH_S,
         queue_items: int = QUEUE_ITEMS,
         clock: Callable[[], float] = time.time,
+        sampler: Deferred | None = None,
     ) -> None:
+        """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come."""
         self._run, self._source, self._clock, self._flush_s = run, source, clock, flush_s
         self._queue: BoundedQueue[Row | Deferred] = BoundedQueue(queue_items)
         self._files = RecordFiles(run, source, max_bytes)
@@ -68,6 +72,7 @@ class TraceWriter:
         self._probe_s = 0.0
         self._closed = threading.Event()
         self._last_status, self._status_at = "", 0.0
+        self._sampler, self._sampled_at = sampler, -SAMPLE_S
         self._prepare()
         self._thread = threading.Thread(target=self._work, name="driftscope-writer", daemon=True)
         self._thread.start()
@@ -113,7 +118,7 @@ class TraceWriter:
         while True:
             closing = self._closed.is_set()
             items = self._queue.take_all(0.0 if closing else self._flush_s)
-            self._store(items)
+            self._store([*items, *self._due(bool(items))])
             if closing:
                 break
             if time.monotonic() - self._status_at >= STATUS_S:
@@ -121,6 +126,14 @@ class TraceWriter:
             self._closed.wait(self._flush_s)
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
+
+    def _due(self, serving: bool) -> list[Row | Deferred]:
+        """The sampler, when its time has come: an idle server records nothing."""
+        now = time.monotonic()
+        if self._sampler is None or not serving or now - self._sampled_at < SAMPLE_S:
+            return []
+        self._sampled_at = now
+        return [self._sampler]
 
     def _store(self, items: list[Row | Deferred]) -> None:
         rows: list[Row] = []

@@ -6,6 +6,7 @@ import multiprocessing.util
 import os
 
 from driftscope.trace.writer import TraceWriter
+from driftscope_probes.resources import sample
 from driftscope_probes.settings import Settings
 
 CLOSE_PRIORITY = 100
@@ -18,8 +19,12 @@ def open_writer(settings: Settings, role: str) -> TraceWriter:
     children leave through os._exit, which runs finalizers but no atexit functions.
     Raises TraceError when the run directory cannot be written.
     """
+    source = f"{role}-{os.getpid()}"
     writer = TraceWriter(
-        settings.trace, source=f"{role}-{os.getpid()}", max_bytes=settings.max_mb << 20
+        settings.trace,
+        source=source,
+        max_bytes=settings.max_mb << 20,
+        sampler=lambda: sample(source),
     )
     multiprocessing.util.Finalize(None, writer.close, exitpriority=CLOSE_PRIORITY)
     return writer

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
-from driftscope.trace.records import RECORDS, DraftRow, RequestRow, Row, StepRow, VerifyRow
+from driftscope.trace.records import (
+    RECORDS,
+    DraftRow,
+    RequestRow,
+    ResourceRow,
+    Row,
+    StepRow,
+    VerifyRow,
+)
 from driftscope.trace.schema import SCHEMA_VERSION, schema_of, to_batch
 from driftscope.trace.segment import VERSION_KEY, segment_path
 from driftscope.trace.sink import RecordFiles
@@ -149,6 +157,13 @@ def rows(spec: Spec) -> Iterator[Row]:
             yield verify(n, step, begin + 0.5, position, 0, 0, reason)
             position += 1
         yield _request(spec, n, begin, position)
+    yield ResourceRow(
+        time_s=START_S,
+        source="worker0-1",
+        process_bytes=1 << 30,
+        host_available_bytes=8 << 30,
+        gpu_used_bytes=None,
+    )
 
 
 def verify(

@@ -117,7 +117,7 @@ def test_a_stream_cut_anywhere_is_read_up_to_its_last_whole_batch(run: Path) -> 
 def test_an_empty_stream_holds_no_rows(run: Path) -> None:
     segment_path(run, "draft", SOURCE, 0).touch()
     trace = read_trace(run)
-    assert [getattr(trace, record).num_rows for record in RECORDS] == [0, 0, 0, 0]
+    assert [getattr(trace, record).num_rows for record in RECORDS] == [0] * len(RECORDS)
     assert trace.draft.column_names == schema_of("draft").names
 
 

@@ -18,7 +18,7 @@ from driftscope.errors import TraceError
 from driftscope.trace.manifest import MANIFEST, read_manifest
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.reader import read_trace
-from driftscope.trace.records import Row
+from driftscope.trace.records import RECORDS, Row
 from driftscope.trace.segment import segments
 from driftscope.trace.status import Status, read_statuses
 from driftscope.trace.writer import TraceWriter, create_run
@@ -335,6 +335,6 @@ def test_simulated_rows_of_every_record_survive_rotation(
         time.sleep(0.0001)
     writer.close()
     trace = read_trace(run)
-    total = sum(t.num_rows for t in (trace.draft, trace.verify, trace.step, trace.request))
+    total = sum(getattr(trace, record).num_rows for record in RECORDS)
     assert total == len(put)
     assert len(segments(run, "draft")) > 1

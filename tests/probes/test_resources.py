@@ -1,0 +1,43 @@
+"""The memory sample: of this process, of this machine, and of no GPU unless the engine has one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from support.runs import verify
+
+from driftscope_probes.process import open_writer
+from driftscope_probes.resources import sample
+from driftscope_probes.settings import Settings
+
+
+def test_a_sample_follows_the_process() -> None:
+    (before,) = sample("worker0-1")
+    held = bytearray(os.urandom(1 << 20) * 64)
+    (after,) = sample("worker0-1")
+    assert len(held) * 0.8 < after.process_bytes - before.process_bytes < len(held) * 1.5
+    assert 0 < after.host_available_bytes < 1 << 50
+    assert after.gpu_used_bytes is None
+    assert after.source == "worker0-1"
+
+
+def test_samples_come_with_traffic_and_at_most_one_a_second(tmp_path: Path) -> None:
+    writer = open_writer(Settings(trace=tmp_path / "run"), "worker0")
+    begin = time.monotonic()
+    for i in range(8):
+        writer.put(verify(0, i, time.time(), i, 8, 1))
+        time.sleep(0.2)
+    lasted = time.monotonic() - begin
+    writer.close()
+    (segment,) = (tmp_path / "run").glob("resource-*.parquet")
+    assert 1 <= pq.read_table(segment).num_rows <= 1 + lasted
+
+
+def test_an_idle_process_records_nothing(tmp_path: Path) -> None:
+    writer = open_writer(Settings(trace=tmp_path / "run"), "worker0")
+    time.sleep(0.5)
+    writer.close()
+    assert not list((tmp_path / "run").glob("resource-*"))
