@@ -27,12 +27,14 @@ PER_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entrop
 class Chain:
     """One chain of K drafted tokens. Tuples over depth have K entries, the first of depth 1.
 
-    `position` is p. `token_ids[d-1]`, drafted at depth d, guesses token p+1+d. `in_rms` is of the
-    hidden state that enters the layer (at depth 1 what `fc` gave, `fc_rms`), `prenorm_rms` of the
-    residual stream after the MLP, `postnorm_rms` of it after the final norm, `fed_rms` of what the
-    next depth gets. `aux_rms` has one entry per captured target layer, at slot p; `aux_norm_rms`
-    the same after `fc_norm`, None for EAGLE-3. `top1` is the largest probability of the drafter's
-    softmax, `entropy` is in nats.
+    `position` is p. `token_ids[d-1]`, drafted at depth d, guesses token p+1+d; it is the target's
+    id of the token, whatever the drafter's vocabulary. With several layers the masses have one
+    entry per depth and layer, depth-major. `in_rms` is of the hidden state that enters the first
+    layer (at depth 1 what `fc` gave, `fc_rms`), `prenorm_rms` of the residual stream after the last
+    MLP, `postnorm_rms` of it after the final norm, `fed_rms` of what the next depth gets. `aux_rms`
+    has one entry per captured target layer, at slot p; `aux_norm_rms` the same after
+    `norm_before_fc` and `fc_norm`, None without either. `top1` is the largest probability of the
+    drafter's softmax, over its own vocabulary, `entropy` is in nats.
     """
 
     position: int
@@ -55,7 +57,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """What one depth of A chains gave, each [A]; `masses` [A, 4] as `class_masses` gives them."""
+    """What one depth of A chains gave, each [A]; `masses` [A, 4, layers], see `class_masses`."""
 
     token_ids: Tensor
     masses: Tensor
@@ -90,15 +92,18 @@ def draft_chains(
     depths = []
     for depth in range(1, k + 1):
         step = drafter.step(
-            embedding=target.embed(ids)[None],
+            embedding=drafter.embed(ids, target)[None],
             hidden=hidden,
             depth=depth,
             anchors=anchors,
             context=context,
             chain_keys=chain_keys,
         )
-        masses = class_masses(step.attention[0], context.keys.shape[2], prompt_tokens, n_sink)
-        depths.append(_measure(hidden, step, drafter.lm_head(step.postnorm)[0], masses))
+        masses = torch.stack(
+            [class_masses(one[0], context.slots, prompt_tokens, n_sink) for one in step.attention],
+            dim=-1,
+        )
+        depths.append(_measure(drafter, hidden, step, masses))
         ids, hidden, chain_keys = depths[-1].token_ids, step.fed, step.chain_keys
     return _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
 
@@ -121,12 +126,13 @@ def rms(x: Tensor) -> Tensor:
     return x.to(at_least_float32(x.dtype)).square().mean(-1).sqrt()
 
 
-def _measure(hidden: Tensor, step: StepOutput, logits: Tensor, masses: Tensor) -> Depth:
-    """`hidden` [1, A, H] entered the layer; `logits` [A, vocabulary]."""
+def _measure(drafter: Drafter, hidden: Tensor, step: StepOutput, masses: Tensor) -> Depth:
+    """`hidden` [1, A, H] entered the first layer."""
+    logits = drafter.lm_head(step.postnorm)[0]
     log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
     probs = log_probs.exp()
     return Depth(
-        token_ids=logits.argmax(-1),
+        token_ids=drafter.target_ids(logits.argmax(-1)),
         masses=masses,
         in_rms=rms(hidden[0]),
         prenorm_rms=rms(step.prenorm[0]),
@@ -147,7 +153,7 @@ def _assemble(
 ) -> list[Chain]:
     """Turn [A] per depth into one record per anchor."""
     columns = {name: _over_depth(depths, name) for name in PER_DEPTH}
-    masses = torch.stack([depth.masses for depth in depths], -1)
+    masses = torch.stack([depth.masses for depth in depths], 2).flatten(2)
     columns |= {name: _rows(masses[:, index]) for index, name in enumerate(MASSES)}
     tokens = torch.stack([depth.token_ids for depth in depths], 1).tolist()
     aux_rms, fc_rms = _over_layers(aux), rms(fused[0]).tolist()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
+LLAMA_DRAFTER, QWEN3_DRAFTER = "LlamaForCausalLMEagle3", "Eagle3Qwen3ForCausalLM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +48,48 @@ class DecoderConfig:
 class DrafterConfig:
     """An EAGLE-3 drafter; `fc_norm` and `norm_output` together make it EAGLE-3.1.
 
-    `aux_layers` are the target layers whose output is captured, counted from 1 (0 is the
-    embedding). `fc_norm` is one RMSNorm per captured layer ahead of `fc`. `norm_output` feeds the
-    post-norm hidden state to the next depth instead of the residual stream. Source: the EAGLE-3.1
-    fields of vLLM's `eagle3` method.
+    Source: the fields that vLLM's method `eagle3` reads, and what their absence means there.
     """
 
     layer: DecoderConfig
+    """Sizes of the drafter itself; `num_hidden_layers` is how many layers it has."""
     aux_layers: tuple[int, ...] = (1, 2, 3)
+    """Target layers whose output is captured, counted from 1 (0 is the embedding)."""
     fc_norm: bool = False
+    """One RMSNorm per captured layer ahead of `fc`."""
+    norm_before_fc: bool = False
+    """One RMSNorm over the concatenated captured layers, ahead of `fc` (and of `fc_norm`)."""
+    norm_before_residual: bool = False
+    """The residual stream starts from the normed hidden state instead of the one that came in."""
     norm_output: bool = False
+    """The post-norm hidden state goes to the next depth instead of the residual stream."""
+    qk_norm: bool = False
+    """An RMSNorm on each head's queries and keys ahead of the rotation: a Qwen3-style drafter."""
+    draft_vocab_size: int | None = None
+    """Tokens that the drafter knows, fewer than the target's; None: all of them."""
+    target_hidden_size: int | None = None
+    """The target's hidden size where it is not the drafter's, which then has its own embedding."""
+
+    @property
+    def aux_size(self) -> int:
+        """Width of one captured state."""
+        return self.target_hidden_size or self.layer.hidden_size
 
     @classmethod
     def from_hf(cls, fields: dict[str, Any]) -> DrafterConfig:
         """Read a parsed `config.json`; absent norm flags mean EAGLE-3."""
+        layer, eagle = DecoderConfig.from_hf(fields), fields["eagle_config"]
         return cls(
-            layer=DecoderConfig.from_hf(fields),
-            aux_layers=tuple(fields["eagle_config"]["eagle_aux_hidden_state_layer_ids"]),
-            fc_norm=bool(fields.get("fc_norm", False)),
-            norm_output=bool(fields.get("norm_output", False)),
+            layer=layer,
+            aux_layers=tuple(eagle["eagle_aux_hidden_state_layer_ids"]),
+            norm_before_fc=bool(eagle.get("norm_before_fc", fields.get("norm_before_fc", False))),
+            qk_norm=fields["architectures"] == [QWEN3_DRAFTER],
+            draft_vocab_size=_unless(fields.get("draft_vocab_size"), layer.vocab_size),
+            target_hidden_size=_unless(fields.get("target_hidden_size"), layer.hidden_size),
+            **{
+                flag: bool(fields.get(flag, False))
+                for flag in ("fc_norm", "norm_before_residual", "norm_output")
+            },
         )
 
     def to_hf(self) -> dict[str, Any]:
@@ -75,13 +99,25 @@ class DrafterConfig:
         few layers.
         """
         aux = list(self.aux_layers)
+        only_if_set = {
+            "norm_before_fc": self.norm_before_fc,
+            "norm_before_residual": self.norm_before_residual,
+            "target_hidden_size": self.target_hidden_size,
+        }
         return {
-            "architectures": ["LlamaForCausalLMEagle3"],
+            "architectures": [QWEN3_DRAFTER if self.qk_norm else LLAMA_DRAFTER],
             **self.layer.to_hf(),
-            "draft_vocab_size": self.layer.vocab_size,
+            **({"model_type": "qwen3"} if self.qk_norm else {}),
+            "draft_vocab_size": self.draft_vocab_size or self.layer.vocab_size,
             "tie_word_embeddings": False,
             "fc_norm": self.fc_norm,
             "norm_output": self.norm_output,
+            **{name: value for name, value in only_if_set.items() if value},
             "eagle_aux_hidden_state_layer_ids": aux,
             "eagle_config": {"eagle_aux_hidden_state_layer_ids": aux, "use_aux_hidden_state": True},
         }
+
+
+def _unless(value: int | None, usual: int) -> int | None:
+    """`value`, or None where it says no more than the usual one."""
+    return None if value == usual else value

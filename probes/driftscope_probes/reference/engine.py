@@ -177,10 +177,9 @@ class _Request:
     def _extend_context(self) -> None:
         """Add the newly verified slots, each with the embedding of the token after it."""
         count = self._unseen_aux[0].shape[1]
-        start = len(self._ids) - 1 - count
-        embedding = self._target.embed(torch.tensor([self._ids[-count:]]))
-        new = self._drafter.context(embedding, self._drafter.fuse(self._unseen_aux), start)
-        self._context = self._context.append(new) if self._context else new
+        embedding = self._drafter.embed(torch.tensor([self._ids[-count:]]), self._target)
+        fused = self._drafter.fuse(self._unseen_aux)
+        self._context = self._drafter.context(embedding, fused, self._context)
 
     def _run_target(self, ids: list[int]) -> tuple[list[int], tuple[Tensor, ...]]:
         """The greedy token behind each of `ids`, and the captured states at each."""

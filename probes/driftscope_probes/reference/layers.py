@@ -53,9 +53,12 @@ class Rotary:
 
 
 class Attention(nn.Module):
-    """The projections of grouped-query attention. `input_size` is 2H in a drafter."""
+    """The projections of grouped-query attention. `input_size` is 2H in a drafter's first layer.
 
-    def __init__(self, config: DecoderConfig, input_size: int) -> None:
+    `qk_norm` puts an RMSNorm on each head's queries and keys, as Qwen3 does.
+    """
+
+    def __init__(self, config: DecoderConfig, input_size: int, *, qk_norm: bool = False) -> None:
         super().__init__()
         self.config = config
         query_size = config.num_attention_heads * config.head_dim
@@ -64,14 +67,17 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(input_size, key_size, bias=False)
         self.v_proj = nn.Linear(input_size, key_size, bias=False)
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
+        head = (config.head_dim, config.rms_norm_eps)
+        self.q_norm: nn.Module = RMSNorm(*head) if qk_norm else nn.Identity()
+        self.k_norm: nn.Module = RMSNorm(*head) if qk_norm else nn.Identity()
 
     def queries(self, x: Tensor, rotary: Rotary, positions: Tensor) -> Tensor:
         """[B, S, input] -> [B, N, S, D], rotated, not scaled."""
-        return rotary(self._heads(self.q_proj(x)), positions)
+        return rotary(self.q_norm(self._heads(self.q_proj(x))), positions)
 
     def keys_values(self, x: Tensor, rotary: Rotary, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[B, S, input] -> keys and values, each [B, N, S, D]: the G key heads repeated."""
-        keys = rotary(self._heads(self.k_proj(x)), positions)
+        keys = rotary(self.k_norm(self._heads(self.k_proj(x))), positions)
         repeats = self.config.num_attention_heads // self.config.num_key_value_heads
         values = self._heads(self.v_proj(x))
         return keys.repeat_interleave(repeats, 1), values.repeat_interleave(repeats, 1)

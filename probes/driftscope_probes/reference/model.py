@@ -1,7 +1,7 @@
 """Load and save the reference models in the files that vLLM and Hugging Face load.
 
 A model directory holds `config.json` and `model.safetensors` under Hugging Face's parameter names.
-The drafter's file has no embedding: it shares the target's.
+The drafter's file has no embedding where it shares the target's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def _write(
     path: Path, fields: dict[str, Any], state: dict[str, torch.Tensor], dtype: torch.dtype
 ) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in state.items()}
+    tensors = {
+        name: tensor.detach().to(dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+        for name, tensor in state.items()
+    }
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     fields = {**fields, "torch_dtype": str(dtype).removeprefix("torch.")}
     (path / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")

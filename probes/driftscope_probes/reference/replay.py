@@ -46,7 +46,7 @@ def replay(
         anchors=positions,
         next_ids=ids[0, positions + 1],
         aux=tuple(layer[:, positions] for layer in aux),
-        context=drafter.context(target.embed(ids[:, 1:]), drafter.fuse(aux)),
+        context=drafter.context(drafter.embed(ids[:, 1:], target), drafter.fuse(aux)),
         prompt_tokens=prompt_tokens,
         k=k,
         n_sink=n_sink,

@@ -33,6 +33,7 @@ class ReferenceRun:
         self, run: Path, target: Path, drafter: Path, *, k: int, dtype: torch.dtype = torch.float32
     ) -> None:
         self._target, self._drafter = load_target(target, dtype), load_drafter(drafter, dtype)
+        self._layers = self._drafter.config.layer.num_hidden_layers
         self._k, self._requests, self._steps = k, 0, 0
         check_unused(run)
         self._writer = TraceWriter(run, source=f"reference-{os.getpid()}")
@@ -84,7 +85,7 @@ class ReferenceRun:
                 probe_s=0.0,
             )
         )
-        self._writer.put(_draft_row(self._steps, now, request, done.chain))
+        self._writer.put(_draft_row(self._steps, now, request, done.chain, self._layers))
         self._writer.put(
             VerifyRow(
                 step=self._steps,
@@ -111,10 +112,11 @@ class ReferenceRun:
             method="eagle3",
             k=self._k,
             target=_model(target, "LlamaForCausalLM", dtype),
-            drafter=_model(drafter, "LlamaForCausalLMEagle3", dtype),
+            drafter=_model(drafter, config.to_hf()["architectures"][0], dtype),
             norm_flags={"fc_norm": config.fc_norm, "norm_output": config.norm_output,
-                        "norm_before_fc": False, "norm_before_residual": False},
-            drafter_layers=1,
+                        "norm_before_fc": config.norm_before_fc,
+                        "norm_before_residual": config.norm_before_residual},
+            drafter_layers=config.layer.num_hidden_layers,
             aux_layers=tuple(config.aux_layers),
             attention_backend="torch",
             kv_cache_dtype="auto",
@@ -128,10 +130,10 @@ def _model(path: Path, architecture: str, dtype: str) -> Model:
     return Model(name=str(path), architecture=architecture, config_digest=digest, dtype=dtype)
 
 
-def _draft_row(step: int, now: float, request: str, chain: Chain) -> DraftRow:
+def _draft_row(step: int, now: float, request: str, chain: Chain, layers: int) -> DraftRow:
     return DraftRow(
         step=step, time_s=now, request=request, position=chain.position,
-        prompt_tokens=chain.prompt_tokens, batch=1, k=len(chain.token_ids), layers=1,
+        prompt_tokens=chain.prompt_tokens, batch=1, k=len(chain.token_ids), layers=layers,
         chunked_prefill=False, sink_mass=chain.sink_mass, prompt_mass=chain.prompt_mass,
         generated_mass=chain.generated_mass, self_mass=chain.self_mass, null_mass=None,
         in_rms=chain.in_rms, prenorm_rms=chain.prenorm_rms, postnorm_rms=chain.postnorm_rms,

@@ -64,7 +64,7 @@ class TargetLayer(nn.Module):
         keys, values = self.self_attn.keys_values(normed, rotary, positions)
         if cache is not None:
             keys, values = cache.extend(index, keys, values)
-        x = x + self.self_attn.output(_causal_attention(queries, keys, values, positions))
+        x = x + self.self_attn.output(causal_attention(queries, keys, values, positions))
         mixed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return mixed
 
@@ -112,7 +112,7 @@ class Target(nn.Module):
         return functional.linear(hidden, self.model.embed_tokens.weight)
 
 
-def _causal_attention(queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
     """Softmax attention in which the query at position i sees the keys 0..i. -> [B, N, S, D]."""
     queries = queries.to(values.dtype)
     keys = keys.to(values.dtype)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ SIZES = DecoderConfig(
     head_dim=8,
     max_position_embeddings=128,
 )
+LAYER = replace(SIZES, num_hidden_layers=1)
 FLAGS = {"eagle3": False, "eagle31": True}
 
 Pair = tuple[Target, Drafter]
@@ -35,7 +37,7 @@ def make_pair(request: pytest.FixtureRequest) -> Callable[[torch.dtype], Pair]:
 
     def make(dtype: torch.dtype) -> Pair:
         flag = FLAGS[request.param]
-        config = DrafterConfig(layer=SIZES, aux_layers=(1, 2), fc_norm=flag, norm_output=flag)
+        config = DrafterConfig(layer=LAYER, aux_layers=(1, 2), fc_norm=flag, norm_output=flag)
         target, drafter = Target(SIZES), Drafter(config)
         random_weights(target, seed=1)
         random_weights(drafter, seed=2)
