@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 OLDER  := 0.31.0
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth bench trio browser clean help
+.PHONY: demo test lint type layers truth variants bench trio browser clean help
 
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ layers: $(VENV)/installed-dev ## who may import whom
 
 truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as a table
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/truth.py
+
+variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
+	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py
 
 bench: $(VENV)/installed-dev ## what recording costs
 	mkdir -p $(dir $(BENCH_JSON))

@@ -56,7 +56,7 @@ AUX_RMS = Definition(
     name="hidden.aux_rms",
     title="Captured target layers",
     meaning="RMS of each target layer's hidden state that the drafter reads, before and after "
-    "fc_norm where there is one.",
+    "fc_norm or norm_before_fc where there is one.",
     unit="1",
     range="0 or more",
     source="EAGLE-3.1 (fc_norm), vllm-project/vllm#42764",

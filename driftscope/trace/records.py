@@ -58,17 +58,19 @@ class DraftRow:
     fed_rms: Floats | None
     """What is fed to the next depth: post-norm with `norm_output`, else pre-norm."""
     top1: Floats | None
-    """Largest softmax probability of the drafter's logits."""
+    """Largest softmax probability of the drafter's logits, over its own vocabulary."""
     entropy: Floats | None
     """Entropy of that softmax, nats."""
     aux_rms: Floats | None
-    """Captured target layers at slot p, before `fc_norm`; one per captured layer."""
+    """Captured target layers at slot p, before any norm; one per captured layer."""
     aux_norm_rms: Floats | None
-    """The same after `fc_norm`; None without it."""
+    """The same as the fc reads them, after `fc_norm` or `norm_before_fc`; None without either.
+    `norm_before_fc` is one norm over all of them: then these are the RMS of its output's chunks,
+    which differ as the layers' magnitudes do (the mean of their squares is what the norm sets)."""
     fc_rms: float | None
     """Output of the drafter's fc at slot p."""
     token_ids: Ints | None
-    """The drafted tokens, only when asked for."""
+    """The drafted tokens, as the target's ids; only when asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +34,17 @@ class Drafter:
     def aux_states(self) -> int:
         """Number of captured target layers that are combined for the drafter."""
         inner = self.model.model
-        return int(inner.num_aux_hidden_states) if inner.use_aux_hidden_state else 0
+        if not inner.use_aux_hidden_state:
+            return 0
+        # vLLM's Qwen3-style drafter has another name for it.
+        count = getattr(inner, "num_aux_hidden_states", None)
+        return int(inner.num_aux_layers if count is None else count)
 
 
 def open_drafter(model: Any, layer_names: set[str], config: Any, max_rows: int) -> Drafter:
     """The drafter, checked; raises ProbeError when it cannot be recorded."""
     context = config.compilation_config.static_forward_context
-    attention = {name: context[name] for name in sorted(layer_names)}
+    attention = {name: context[name] for name in sorted(layer_names, key=_numbers_apart)}
     support.check_speculation(config)
     support.check_drafter(model, attention)
     device = next(model.parameters()).device
@@ -51,3 +56,8 @@ def open_drafter(model: Any, layer_names: set[str], config: Any, max_rows: int) 
         max_rows=max_rows,
         device_type=device.type,
     )
+
+
+def _numbers_apart(name: str) -> list[tuple[int, str]]:
+    """A sort key by which layers.9 comes before layers.10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]

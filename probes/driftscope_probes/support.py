@@ -11,11 +11,12 @@ TESTED_VLLM = ("0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work while every hook holds."""
 OLDEST_VLLM = (0, 27)
 METHODS = ("eagle3",)
-DRAFTERS = ("Eagle3LlamaForCausalLM",)
+DRAFTERS = ("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
 RECORDED = (
     "per chain and depth: attention mass on sink, prompt, generated and self slots; RMS of the "
     "hidden state fed in, pre-norm, post-norm and fed forward; top-1 probability and entropy. "
-    "Per chain: RMS of the captured target layers before and after fc_norm and of the fc output. "
+    "Per chain: RMS of the captured target layers before and after their norms and of the fc "
+    "output. "
     "Per decode step: drafted and accepted tokens, or why nothing was drafted. "
     "Per request: TTFT, TPOT, lengths, finish reason."
 )

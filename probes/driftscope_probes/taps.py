@@ -45,9 +45,8 @@ class Taps:
         self._wrap(model, "compute_logits", self._on_logits)
         if drafter.aux_states:
             self._wrap(model, "combine_hidden_states", self._on_combined)
-            for norm in getattr(model.model, "fc_norm", None) or ():
-                handle = norm.register_forward_hook(self._after_fc_norm)
-                self._undo.append(handle.remove)
+            for norm in _last_aux_norms(model.model):
+                self._undo.append(norm.register_forward_hook(self._after_aux_norm).remove)
 
     def detach(self) -> None:
         """Take every hook off, in reverse order."""
@@ -150,15 +149,26 @@ class Taps:
             capture.add("aux_rms", row_rms(state))
         capture.add("fc_rms", row_rms(combined[capture.step.rows]))
 
-    def _after_fc_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
+    def _after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
         if self.capture is not None:
-            self._guard.run("fc_norm", lambda: self._on_fc_norm(output))
+            self._guard.run("aux_norm", lambda: self._on_aux_norm(module, output))
 
-    def _on_fc_norm(self, normed: torch.Tensor) -> None:
-        capture = self._capturing
-        capture.add("aux_norm_rms", row_rms(normed[capture.step.rows]))
+    def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:
+        capture, inner = self._capturing, self._drafter.model.model
+        # One norm over all captured layers, or one for each.
+        chunks = self._drafter.aux_states if module is getattr(inner, "input_norm", None) else 1
+        for state in normed[capture.step.rows].chunk(chunks, dim=-1):
+            capture.add("aux_norm_rms", row_rms(state))
 
     @property
     def _capturing(self) -> Capture:
         assert self.capture is not None
         return self.capture
+
+
+def _last_aux_norms(inner: Any) -> tuple[Any, ...]:
+    """The norms whose output vLLM's drafter gives to fc: `fc_norm`, else that of norm_before_fc."""
+    if per_layer := getattr(inner, "fc_norm", None):
+        return tuple(per_layer)
+    over_all = getattr(inner, "input_norm", None)
+    return () if over_all is None else (over_all,)

@@ -22,9 +22,9 @@ MAX_ROWS = 24
 class Norm(nn.Module):
     """As vLLM's RMSNorm, which dispatches through `_forward_method`."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = HIDDEN) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, HIDDEN))
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, size))
         self._forward_method = self._native
 
     def _native(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
@@ -63,8 +63,10 @@ class Inner(nn.Module):
     use_aux_hidden_state = True
     num_aux_hidden_states = AUX
 
-    def __init__(self, *, fc_norm: bool, norm_output: bool) -> None:
+    def __init__(self, *, fc_norm: bool, norm_output: bool, norm_before_fc: bool) -> None:
         super().__init__()
+        self.norm_before_fc = norm_before_fc
+        self.input_norm = Norm(AUX * HIDDEN) if norm_before_fc else None
         self.norm, self.fc = Norm(), nn.Linear(AUX * HIDDEN, HIDDEN, bias=False)
         self.fc_norm = nn.ModuleList([Norm() for _ in range(AUX)]) if fc_norm else None
         self.norm_output = norm_output
@@ -75,14 +77,16 @@ class Inner(nn.Module):
 class Eagle3LlamaForCausalLM(nn.Module):
     """Named as vLLM's class, by which drafters are recognised."""
 
-    def __init__(self, *, fc_norm: bool, norm_output: bool) -> None:
+    def __init__(self, **flags: bool) -> None:
         super().__init__()
-        self.model = Inner(fc_norm=fc_norm, norm_output=norm_output)
+        self.model = Inner(**flags)
         self.lm_head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
         self.config = SimpleNamespace(norm_before_residual=True)
         self.cache = torch.zeros(8, KV_HEADS, SIZE, SLOTS)
 
     def combine_hidden_states(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.model.input_norm is not None:
+            hidden = self.model.input_norm(hidden)
         if self.model.fc_norm is not None:
             parts = hidden.chunk(AUX, dim=-1)
             normed = [norm(x) for norm, x in zip(self.model.fc_norm, parts, strict=True)]
@@ -156,12 +160,16 @@ class Batch:
 
 @pytest.fixture
 def make_drafter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drafter]:
-    """A drafter with the flags of EAGLE-3 (both off) or EAGLE-3.1 (both on)."""
+    """A drafter with the flags of EAGLE-3 (all off), EAGLE-3.1 (the first two on) or others."""
     monkeypatch.setitem(keys.READERS, "DENSE", lambda _: DenseKeys())
 
-    def make(*, fc_norm: bool = False, norm_output: bool = False) -> Drafter:
+    def make(
+        *, fc_norm: bool = False, norm_output: bool = False, norm_before_fc: bool = False
+    ) -> Drafter:
         torch.manual_seed(2)
-        model = Eagle3LlamaForCausalLM(fc_norm=fc_norm, norm_output=norm_output).eval()
+        model = Eagle3LlamaForCausalLM(
+            fc_norm=fc_norm, norm_output=norm_output, norm_before_fc=norm_before_fc
+        ).eval()
         model.requires_grad_(False)
         return Drafter(
             model=model,

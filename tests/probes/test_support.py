@@ -174,3 +174,16 @@ def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Dra
     assert (opened.max_rows, opened.device_type, opened.aux_states) == (9, "cpu", 3)
     model.model.use_aux_hidden_state = False
     assert opened.aux_states == 0
+
+
+def test_layers_come_in_the_order_of_the_network(make_drafter: Callable[..., Drafter]) -> None:
+    config, names = _vllm_config(), [f"model.layers.{i}.self_attn.attn" for i in (9, 10, 100)]
+    config.compilation_config.static_forward_context = {name: _layer() for name in names}
+    opened = open_drafter(make_drafter().model, set(names), config, max_rows=9)
+    assert list(opened.attention) == names
+
+
+def test_captured_layers_are_counted_by_either_name(make_drafter: Callable[..., Drafter]) -> None:
+    drafter = make_drafter()
+    inner = SimpleNamespace(use_aux_hidden_state=True, num_aux_layers=5)
+    assert replace(drafter, model=SimpleNamespace(model=inner)).aux_states == 5

@@ -91,6 +91,22 @@ def test_the_residual_before_the_final_norm(
     _close(found["aux_norm_rms"], [rms(x)[batch.view.rows] for x in wanted])
 
 
+@pytest.mark.parametrize("fc_norm", [False, True])
+def test_captured_layers_are_measured_as_fc_reads_them(
+    make_drafter: Callable[..., Drafter], guard: Guard, make_batch: Callable[..., Any],
+    fc_norm: bool,
+) -> None:  # fmt: skip
+    drafter = make_drafter(norm_before_fc=True, fc_norm=fc_norm)
+    taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
+    taps.attach()
+    found = _record(taps, batch)
+    inner = drafter.model.model
+    parts = inner.input_norm(batch.aux).chunk(3, dim=-1)
+    if fc_norm:
+        parts = [norm(x) for norm, x in zip(inner.fc_norm, parts, strict=True)]
+    _close(found["aux_norm_rms"], [rms(x)[batch.view.rows] for x in parts])
+
+
 def test_masses_are_of_the_right_slots(
     drafter: Drafter, guard: Guard, make_batch: Callable[..., Any]
 ) -> None:

@@ -27,6 +27,7 @@ class Job:
     """An engine to start and what to ask of it. `runner` is "v1" or "v2"."""
 
     drafter: str
+    """A shipped drafter's name, or the path of another."""
     runner: str = "v1"
     compiled: bool = False
     probe: dict[str, str] = field(default_factory=dict)

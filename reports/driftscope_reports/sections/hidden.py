@@ -75,7 +75,7 @@ def _numbers(runs: Sequence[RunSummary]) -> Markup:
 
 
 def _captured(runs: Sequence[RunSummary]) -> Markup | None:
-    """The target's layers that the drafter reads, before and after `fc_norm`."""
+    """The target's layers that the drafter reads, before and after the norms ahead of fc."""
     rows = [
         [
             run.label,
@@ -88,5 +88,5 @@ def _captured(runs: Sequence[RunSummary]) -> Markup | None:
             zip(run.manifest.aux_layers, run.hidden.aux_rms or (), strict=False)
         )
     ]
-    head = ["run", AUX_RMS.title, "RMS as captured", "after fc_norm"]
+    head = ["run", AUX_RMS.title, "RMS as captured", "after their norm"]
     return table(head, rows, words=2) if rows else None
