@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from driftscope_probes.reference.config import DecoderConfig, DrafterConfig
 from driftscope_probes.reference.model import Drafter, save_drafter
-from vllm_engine.job import Job, run_jobs
+from vllm_engine.job import Job, K, run_jobs
 from vllm_engine.truth import RECORD, print_table
 
 LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=320)
@@ -29,6 +31,7 @@ VARIANTS = {
         PLAIN, layer=replace(LAYER, hidden_size=NARROW), target_hidden_size=LAYER.hidden_size
     ),
     "qwen3": replace(PLAIN, qk_norm=True),
+    "speculators": replace(PLAIN, norm_before_residual=True, draft_vocab_size=DRAFT_VOCABULARY),
     "all": DrafterConfig(
         layer=replace(TWO_LAYERS, hidden_size=NARROW),
         target_hidden_size=LAYER.hidden_size,
@@ -43,12 +46,15 @@ RUNNERS = {"all": "v2"}
 """V1 for the rest."""
 MAX_TOKENS = 16
 SEED = 7
-MATRIX_GAIN, LOGIT_GAIN, NORM_SPREAD = 1.5, 6.0, 0.2
-"""Standard deviations of what a matrix makes of unit-variance input, and of the norms' weights.
+GAINS = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 4.0, "embed_tokens": LAYER.hidden_size**0.5}
+"""Deviation of what a matrix makes of input of unit variance; 1 for the rest.
 
-At 1.5 the attention scores' own deviation is about 2: far from even, far from one-hot. At 6 the
-best token of a thousand leads by more than float32 can get wrong.
+At 1.5 the attention scores' own deviation is about 2: far from even, far from one-hot. At 4 the
+best token of a thousand leads by more than float32 can get wrong. Larger gains elsewhere would
+double float32's rounding at each depth, in the reference as in vLLM.
 """
+NORM_SPREAD = 0.2
+"""Deviation of the norms' weights from 1."""
 
 
 def random_drafter(config: DrafterConfig) -> Drafter:
@@ -59,10 +65,8 @@ def random_drafter(config: DrafterConfig) -> Drafter:
         values = torch.randn(weight.shape, generator=generator)
         if weight.dim() == 1:
             weight.data.copy_(1 + NORM_SPREAD * values)
-        elif name.startswith("embed_tokens"):
-            weight.data.copy_(values)
         else:
-            gain = LOGIT_GAIN if name.startswith("lm_head") else MATRIX_GAIN
+            gain = GAINS.get(name.split(".")[-2], 1.0)
             weight.data.copy_(values * gain / weight.shape[1] ** 0.5)
     if size := config.draft_vocab_size:
         known = torch.randperm(config.layer.vocab_size, generator=generator)[:size].sort().values
@@ -70,11 +74,35 @@ def random_drafter(config: DrafterConfig) -> Drafter:
     return drafter
 
 
+def speculators_format(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same config as the speculators library writes it.
+
+    `norm_before_residual` is left out: there its absence means that it is on.
+    """
+    names = ("draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "fc_norm", "norm_output")
+    left_out = (*names, "norm_before_residual", "eagle_config", "architectures")
+    method = {"proposal_type": "greedy", "speculative_tokens": K}
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "proposal_methods": [method],
+            "verifier": {"name_or_path": "target", "architectures": ["LlamaForCausalLM"]},
+        },
+        "transformer_layer_config": {k: v for k, v in fields.items() if k not in left_out},
+        **{name: fields[name] for name in names},
+    }
+
+
 def variant_jobs(folder: Path) -> dict[str, Job]:
     """One job for each variant, whose weights are written below `folder`."""
     jobs = {}
     for name, config in VARIANTS.items():
         save_drafter(random_drafter(config), folder / name)
+        if name == "speculators":
+            path = folder / name / "config.json"
+            path.write_text(json.dumps(speculators_format(json.loads(path.read_text()))))
         jobs[name] = Job(
             drafter=str(folder / name),
             runner=RUNNERS.get(name, "v1"),

@@ -78,6 +78,8 @@ class DrafterConfig:
     @classmethod
     def from_hf(cls, fields: dict[str, Any]) -> DrafterConfig:
         """Read a parsed `config.json`; absent norm flags mean EAGLE-3."""
+        if "speculators_model_type" in fields:
+            fields = _from_speculators(fields)
         layer, eagle = DecoderConfig.from_hf(fields), fields["eagle_config"]
         return cls(
             layer=layer,
@@ -116,6 +118,22 @@ class DrafterConfig:
             "eagle_aux_hidden_state_layer_ids": aux,
             "eagle_config": {"eagle_aux_hidden_state_layer_ids": aux, "use_aux_hidden_state": True},
         }
+
+
+def _from_speculators(fields: dict[str, Any]) -> dict[str, Any]:
+    """A config in the speculators format, as vLLM turns it into one of its own.
+
+    There, and only there, an absent `norm_before_residual` means that it is on.
+    """
+    layer, aux = fields["transformer_layer_config"], "eagle_aux_hidden_state_layer_ids"
+    names = ("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm", "norm_output")
+    return {
+        **layer,
+        **{name: fields.get(name) for name in names},
+        "norm_before_residual": fields.get("norm_before_residual", True),
+        "architectures": [QWEN3_DRAFTER if layer["model_type"] == "qwen3" else LLAMA_DRAFTER],
+        "eagle_config": {aux: fields[aux]},
+    }
 
 
 def _unless(value: int | None, usual: int) -> int | None:

@@ -142,3 +142,23 @@ def test_a_generated_chain_replays_to_the_same_figures(pair: Pair) -> None:
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_a_config_reads_back_as_it_was_written(name: str) -> None:
     assert DrafterConfig.from_hf(OPTIONS[name].to_hf()) == OPTIONS[name]
+
+
+@pytest.mark.parametrize("name", ["draft vocabulary", "norm_before_fc", "qk_norm", "narrow"])
+def test_a_speculators_config_says_the_same(name: str) -> None:
+    config = OPTIONS[name]
+    written = config.to_hf()
+    fields = {
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": {
+            **config.layer.to_hf(),
+            "model_type": "qwen3" if config.qk_norm else "llama",
+        },
+        "eagle_aux_hidden_state_layer_ids": [1, 2],
+        "draft_vocab_size": written["draft_vocab_size"],
+        "target_hidden_size": config.target_hidden_size,
+        "norm_before_fc": config.norm_before_fc,
+    }
+    assert DrafterConfig.from_hf(fields) == replace(config, norm_before_residual=True)
+    fields["norm_before_residual"] = False
+    assert DrafterConfig.from_hf(fields) == config
