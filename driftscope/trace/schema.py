@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from driftscope.trace.arrays import array_of
 from driftscope.trace.records import RECORDS, Floats, Ints, Row
 
 SCHEMA_VERSION = "1.0"
@@ -55,7 +56,7 @@ def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:
     schema, rows = schema_of(record), list(rows)
     names = [f.name for f in fields(RECORDS[record])]
     columns = [[getattr(row, name) for row in rows] for name in names]
-    arrays = [pa.array(column, schema.field(i).type) for i, column in enumerate(columns)]
+    arrays = [array_of(column, schema.field(i).type) for i, column in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from driftscope.errors import TraceError
 from driftscope.trace.manifest import MANIFEST, Manifest
 from driftscope.trace.queue import BoundedQueue
-from driftscope.trace.records import RECORDS, Row
-from driftscope.trace.schema import to_batch
+from driftscope.trace.records import Row
 from driftscope.trace.sink import DiskLimitError, RecordFiles
 from driftscope.trace.status import Status, status_path
 
@@ -104,10 +103,6 @@ class TraceWriter:
         try:
             self._run.mkdir(parents=True, exist_ok=True)
             self._write_status(closed=False)
-            # pyarrow imports pandas for its first array: too long for a serving process, and
-            # impossible for one that is ending.
-            for record in RECORDS:
-                to_batch(record, ())
         except OSError as error:
             raise TraceError(
                 f"{self._run}: cannot write a trace there ({error.strerror or error}); "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from vllm_engine.serving import Server, serve
 
 pytestmark = pytest.mark.vllm
 LOST_AT_MOST_S = 1.0
+TRAFFIC_ROUNDS = 20
 
 
 def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
@@ -89,8 +92,7 @@ def test_kill_9_of_the_worker_leaves_a_readable_run(tmp_path: Path) -> None:
 
 
 def _swallow(server: Server) -> None:
-    """Traffic that the kill will cut off."""
-    try:
-        ask(server, 6, 800)
-    except OSError:
-        return
+    """Traffic that goes on until the kill cuts it off."""
+    with contextlib.suppress(OSError, HTTPException, ValueError):
+        for _ in range(TRAFFIC_ROUNDS):
+            ask(server, 6, 400)

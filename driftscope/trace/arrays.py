@@ -1,0 +1,76 @@
+"""Arrow arrays from Python values, buffer by buffer.
+
+`pyarrow.array` does the same and more, and imports pandas to do it; in somebody's serving process
+that is too much. Nulls, strings, numbers, booleans and lists of numbers are all that a trace has.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+_NUMPY: dict[pa.DataType, np.dtype[Any]] = {
+    pa.int32(): np.dtype("int32"),
+    pa.int64(): np.dtype("int64"),
+    pa.float32(): np.dtype("float32"),
+    pa.float64(): np.dtype("float64"),
+}
+
+
+def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """`values`, each of a type that `kind` holds or None, as an Arrow array.
+
+    Raises TypeError, ValueError, OverflowError or AttributeError for a value that does not fit.
+    """
+    size, bitmap = len(values), None
+    if _some_none(values):
+        bitmap = _bits(np.array([value is not None for value in values]))
+    if pa.types.is_list(kind):
+        full = _without_none(values, ())
+        items = array_of(list(chain.from_iterable(full)), kind.value_type)
+        buffers = [bitmap, _offsets(list(map(len, full)))]
+        return pa.Array.from_buffers(kind, size, buffers, children=[items])
+    if pa.types.is_string(kind):
+        encoded = [text.encode() for text in _without_none(values, "")]
+        data = pa.py_buffer(b"".join(encoded))
+        return pa.Array.from_buffers(kind, size, [bitmap, _offsets(list(map(len, encoded))), data])
+    if pa.types.is_boolean(kind):
+        truth = _checked(np.array(_without_none(values, False), ndmin=1), "b").astype(bool)
+        return pa.Array.from_buffers(kind, size, [bitmap, _bits(truth)])
+    dtype = _NUMPY[kind]
+    numbers = np.array(_without_none(values, 0), ndmin=1)
+    fits = _checked(numbers, "i" if dtype.kind == "i" else "if").astype(dtype)
+    return pa.Array.from_buffers(kind, size, [bitmap, pa.py_buffer(fits)])
+
+
+def _without_none(values: list[Any], filler: Any) -> list[Any]:
+    """What stands under a null is never read, but has to be there."""
+    if not _some_none(values):
+        return values
+    return [filler if value is None else value for value in values]
+
+
+def _some_none(values: list[Any]) -> bool:
+    """By identity: a numpy array among the values has no plain answer to `==`."""
+    return any(value is None for value in values)
+
+
+def _checked(array: NDArray[Any], kinds: str) -> NDArray[Any]:
+    """`array`, whose values numpy must have found to be of one of `kinds`."""
+    if array.size and array.dtype.kind not in kinds:
+        raise TypeError(f"values of type {array.dtype} do not fit the column")
+    return array
+
+
+def _offsets(lengths: list[int]) -> pa.Buffer:
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return pa.py_buffer(ends)
+
+
+def _bits(flags: NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little").tobytes())
