@@ -27,7 +27,7 @@ def test_compiled_output_is_token_identical(outcomes: dict[str, Outcome]) -> Non
 
 
 WORKER_HOOKS = {
-    "draft_started", "combine_hidden_states", "fc_norm", "forward_in", "attention", "forward_out",
+    "draft_started", "combine_hidden_states", "aux_norm", "forward_in", "attention", "forward_out",
     "compute_logits", "draft_ended", "step_ended",
 }  # fmt: skip
 
