@@ -42,6 +42,8 @@ VARIANTS = {
         draft_vocab_size=DRAFT_VOCABULARY,
     ),
 }
+COVERING = ("norm_before_fc", "qwen3", "speculators", "all")
+"""Each option at least once, in fewer engines: what the test suite runs; `make variants` runs all."""
 RUNNERS = {"all": "v2"}
 """V1 for the rest."""
 MAX_TOKENS = 16
