@@ -43,7 +43,7 @@ VARIANTS = {
     ),
 }
 COVERING = ("norm_before_fc", "qwen3", "speculators", "all")
-"""Each option at least once, in fewer engines: what the test suite runs; `make variants` runs all."""
+"""Each option at least once, in few engines: what the test suite runs; `make variants` runs all."""
 RUNNERS = {"all": "v2"}
 """V1 for the rest."""
 MAX_TOKENS = 16
