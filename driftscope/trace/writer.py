@@ -87,6 +87,10 @@ class TraceWriter:
             self._first_error = f"{hook}: {type(error).__name__}: {error}"
         self._errors[hook] += 1
 
+    def count_dropped(self, cause: str, rows: int) -> None:
+        """Count rows that the serving path could not hand over."""
+        self._dropped[cause] += rows
+
     def add_probe_time(self, seconds: float) -> None:
         """Add to the probe's own time on serving threads."""
         self._probe_s += seconds

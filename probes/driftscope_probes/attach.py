@@ -16,10 +16,8 @@ from driftscope_probes.settings import settings_from
 _ATTRIBUTE = "_driftscope_recorder"
 
 
-def attach_recorder(
-    proposer: Any, runner: str, *, model: Any, layer_names: set[str], config: Any, max_rows: int
-) -> None:
-    """Start recording the drafter of `proposer`, unless the probe is off.
+def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config: Any) -> None:
+    """Start recording the drafter `proposer.model`, unless the probe is off.
 
     Raises ProbeError or TraceError: at start-up an engine that cannot be recorded as asked stops.
     """
@@ -27,11 +25,12 @@ def attach_recorder(
     if settings is None:
         return
     try:
-        drafter = open_drafter(model, layer_names, config, max_rows)
+        drafter = open_drafter(proposer.model, layer_names, config)
         check_unused(settings.trace)  # before anything is written or hooked
         _separate_compile_cache(config)
         manifest = manifest_of(drafter, runner, settings)
         recorder = Recorder(drafter, settings, open_writer(settings, "worker0"))
+        recorder.taps.attach(proposer, "model")
         create_run(settings.trace, manifest)
     except (AttributeError, KeyError, TypeError) as error:
         raise ProbeError(
@@ -52,4 +51,4 @@ def _separate_compile_cache(config: Any) -> None:
     vLLM's cache key covers its configuration but not hooks, so the tap has to be part of that.
     """
     if isinstance(config.additional_config, dict):
-        config.additional_config["driftscope"] = "row_rms"
+        config.additional_config["driftscope"] = "residual"

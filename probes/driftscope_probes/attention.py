@@ -1,55 +1,107 @@
-"""Attention mass of a drafter's queries by class of slot, for one layer over one chain.
-
-Definition: the softmax of q.k * scale over all visible slots, summed over the slots of a class and
-averaged over heads (see driftscope.trace.records.DraftRow). Context keys do not change within a
-chain, so they are gathered once, at depth 1; each later depth adds its own key behind them.
-"""
+"""One attention layer of vLLM: how it attends, and the hook that sees its queries."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
 import torch
 
-from driftscope_probes.view import DraftStep
+from driftscope_probes.masses import AttentionKind
 
-CLASSES = ("sink", "prompt", "generated", "self")
-
-
-class ChainMasses:
-    """One layer over one chain of a batch."""
-
-    def __init__(self, step: DraftStep, keys: torch.Tensor, sink_tokens: int, scale: float) -> None:
-        """`keys`: [B, kv_heads, head_size, L + k - 1] float32, L more than every position.
-
-        The first L are the context's; the rest, whatever they hold, take the chain's own.
-        """
-        self._keys, self._scale = keys, scale
-        self._context = keys.shape[-1] - (step.k - 1)
-        self._classes, self._hidden = _classes(step, self._context, sink_tokens)
-
-    def measure(self, query: torch.Tensor, key: torch.Tensor, depth: int) -> torch.Tensor:
-        """[B, 4] masses at `depth`, in the order of CLASSES.
-
-        `query` [B, heads, head_size] and `key` [B, kv_heads, head_size] are the depth's own slot.
-        """
-        batch, heads, size = query.shape
-        kv_heads = self._keys.shape[1]
-        end = self._context + depth - 1
-        if depth > 1:
-            self._keys[..., end - 1] = key
-        grouped = query.float().view(batch, kv_heads, heads // kv_heads, size) * self._scale
-        scores = grouped @ self._keys[..., :end]
-        weights = scores.masked_fill_(self._hidden[..., :end], -torch.inf).softmax(-1)
-        return (weights.mean((1, 2)).unsqueeze(1) @ self._classes[:, :end]).squeeze(1)
+FLASH_ATTENTION = "vllm.v1.attention.backends.flash_attn"
+Observer = Callable[[torch.Tensor, torch.Tensor | None], None]
+"""Gets the queries [rows, heads, head_size] and the log-sum-exp [heads, rows], if there is one."""
 
 
-def _classes(step: DraftStep, length: int, sink_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """[B, N, 4] float one-hot of CLASSES, [B, 1, 1, N] bool of hidden slots; N = length + k - 1."""
-    device = step.position.device
-    slot = torch.arange(length + step.k - 1, device=device).unsqueeze(0)
-    own = slot >= length
-    visible = (slot <= step.position.unsqueeze(1)) | own
-    prompt = torch.from_numpy(step.prompt_tokens).to(device, non_blocking=True).unsqueeze(1)
-    sink, in_prompt = (slot < sink_tokens) & ~own, (slot < prompt) & ~own
-    parts = (sink, ~sink & in_prompt, ~sink & ~in_prompt & ~own, own.expand_as(visible))
-    classes = torch.stack([part & visible for part in parts], dim=-1).float()
-    return classes, ~visible[:, None, None, :]
+class Switch(Protocol):
+    """What decides whether a hook runs."""
+
+    @property
+    def on(self) -> bool:
+        """Run it now."""
+
+    def observe(self, hook: str, action: Callable[[], Any]) -> None:
+        """Run it, guarded."""
+
+
+def kind_of(layer: Any) -> AttentionKind:
+    """Read off a loaded vLLM `Attention` layer."""
+    impl = layer.impl
+    window = getattr(layer, "sliding_window", None)
+    return AttentionKind(
+        heads=int(layer.num_heads),
+        kv_heads=int(layer.num_kv_heads),
+        head_size=int(layer.head_size),
+        scale=float(impl.scale),
+        window=int(window) if isinstance(window, int) and window > 0 else None,
+        softcap=float(getattr(impl, "logits_soft_cap", None) or 0.0),
+        sinks=getattr(impl, "sinks", None),
+    )
+
+
+def cache_of(layer: Any) -> torch.Tensor:
+    """The layer's KV cache; a list of one in older versions."""
+    cache = layer.kv_cache
+    found: torch.Tensor = cache[0] if isinstance(cache, list | tuple) else cache
+    return found
+
+
+def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
+    """Show `observer` each call of a layer whose cache is in use; returns the undoing."""
+    original = layer.impl.forward
+
+    @functools.wraps(original)
+    def observed(
+        layer_: Any, query: Any, key: Any, value: Any, cache: Any, meta: Any, *a: Any, **kw: Any
+    ) -> Any:
+        if meta is None or not switch.on:
+            return original(layer_, query, key, value, cache, meta, *a, **kw)
+        with catch_lse() as caught:
+            result = original(layer_, query, key, value, cache, meta, *a, **kw)
+        switch.observe("attention", lambda: observer(query, caught[-1] if caught else None))
+        return result
+
+    layer.impl.forward = observed
+    return lambda: delattr(layer.impl, "forward")
+
+
+_caught: list[torch.Tensor] | None = None
+"""Where the log-sum-exp of the attention call under way goes; one thread runs a model."""
+
+
+@contextlib.contextmanager
+def catch_lse() -> Iterator[list[torch.Tensor]]:
+    """Collect what FlashAttention's kernel computes anyway and vLLM does not ask for."""
+    global _caught
+    _caught = found = []
+    try:
+        yield found
+    finally:
+        _caught = None
+
+
+def offer_lse() -> bool:
+    """Make vLLM's FlashAttention backend answer `catch_lse`; whether this vLLM can."""
+    try:
+        module = importlib.import_module(FLASH_ATTENTION)
+        original = module.flash_attn_varlen_func
+    except (ImportError, AttributeError):
+        return False
+    if hasattr(original, "_driftscope"):
+        return True
+
+    @functools.wraps(original)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        if _caught is None or kwargs.get("return_softmax_lse") or kwargs.get("s_aux") is not None:
+            return original(*args, **kwargs)
+        out, lse = original(*args, **kwargs, return_softmax_lse=True)[:2]
+        _caught.append(lse)
+        return out
+
+    asked._driftscope = True  # type: ignore[attr-defined]
+    module.flash_attn_varlen_func = asked
+    return True

@@ -1,92 +1,38 @@
-"""What the hooks saw in one draft step, and the rows that it becomes on the writer's thread."""
+"""A finished step on its way to the writer's thread, and the rows that it becomes there."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from driftscope.trace.records import DraftRow, StepRow
+from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
+from driftscope_probes.ring import Landing
 from driftscope_probes.view import DraftStep
 
 REMEMBERED_REQUESTS = 65_536
 """Requests of which the encoder remembers that their prompt came in chunks."""
-
-
-class Capture:
-    """Columns of one recorded step: name -> [B] float32 tensors, one per depth (and layer)."""
-
-    def __init__(self, step: DraftStep) -> None:
-        self.step = step
-        self.depth = 0
-        self._columns: list[tuple[str, torch.Tensor]] = []
-
-    @property
-    def rows(self) -> torch.Tensor | slice:
-        """Where the requests' rows lie in the forward of the current depth."""
-        return self.step.rows if self.depth <= 1 else slice(len(self.step.requests))
-
-    def add(self, name: str, values: torch.Tensor) -> None:
-        """Append a [B] column."""
-        self._columns.append((name, values))
-
-    def to_host(self) -> HostColumns:
-        """One tensor, one asynchronous copy; valid once `HostColumns.arrays` is called."""
-        stacked = torch.stack([values.float() for _, values in self._columns])
-        return HostColumns([name for name, _ in self._columns], HostCopy(stacked))
-
-
-class HostCopy:
-    """A tensor on its way to the host."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._event: Any = None
-        if tensor.device.type == "cpu":
-            self._host = tensor
-        else:
-            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._host.copy_(tensor, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
-
-    def array(self) -> npt.NDArray[Any]:
-        """Wait for the copy; called on the writer's thread."""
-        if self._event is not None:
-            self._event.synchronize()
-        return self._host.numpy()
-
-
-@dataclass(frozen=True, slots=True)
-class HostColumns:
-    """Columns on the host."""
-
-    names: list[str]
-    copy: HostCopy
-
-    def arrays(self) -> dict[str, npt.NDArray[np.float32]]:
-        """name -> [B, depths (times layers)] float32."""
-        values, index = self.copy.array(), defaultdict(list)
-        for i, name in enumerate(self.names):
-            index[name].append(i)
-        return {name: values[places].T for name, places in index.items()}
+_SHORT = np.uint32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A step whose hooks are done, on its way to the writer."""
+    """A step whose hooks are done."""
 
     number: int
     time_s: float
     step: DraftStep | None
-    prefilling: HostCopy | npt.NDArray[np.bool_] | None
-    position: HostCopy | None
-    columns: HostColumns | None
-    drafts: HostCopy | None
+    values: Landing | None
+    """The chains' numbers; None when they were not recorded."""
+    drafts: Landing | None
+    head_mass: Landing | None
+    rate: float
+    execution: str
     requests: int
     step_s: float
     draft_s: float
@@ -96,25 +42,26 @@ class Finished:
 class Encoder:
     """Makes rows of finished steps, in order, on the writer's thread."""
 
-    def __init__(self, layers: int) -> None:
-        self._layers = layers
+    def __init__(self, layout: Layout, *, heads: int, strategy: str, max_slots: int) -> None:
+        """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void."""
+        self._layout, self._columns = layout, layout.columns
+        self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
         self._chunked: OrderedDict[str, None] = OrderedDict()
 
     def rows(self, done: Finished) -> Iterator[DraftRow | StepRow]:
         """The step's row, then a row per recorded chain."""
-        prefilling = _array(done.prefilling)
         step = done.step
-        chains = 0 if step is None or prefilling is None else int((~prefilling).sum())
         yield StepRow(
-            step=done.number, time_s=done.time_s, requests=done.requests, chains=chains,
-            k=step.k if step else 0, recorded=done.columns is not None, step_s=done.step_s,
+            step=done.number, time_s=done.time_s, requests=done.requests,
+            chains=0 if step is None else int((~step.prefilling).sum()),
+            k=step.k if step else 0, recorded=done.values is not None, step_s=done.step_s,
             draft_s=done.draft_s, probe_s=done.probe_s,
         )  # fmt: skip
-        if step is None or prefilling is None:
+        if step is None:
             return
-        self._remember(step.requests, prefilling)
-        if done.columns is not None and done.position is not None:
-            yield from self._chains(done, step, prefilling)
+        self._remember(step.requests, step.prefilling)
+        if done.values is not None:
+            yield from self._chains(done, step, done.values.take())
 
     def _remember(self, requests: tuple[str, ...], prefilling: npt.NDArray[np.bool_]) -> None:
         for index in np.flatnonzero(prefilling):
@@ -123,32 +70,55 @@ class Encoder:
             self._chunked.popitem(last=False)
 
     def _chains(
-        self, done: Finished, step: DraftStep, prefilling: npt.NDArray[np.bool_]
+        self, done: Finished, step: DraftStep, values: npt.NDArray[np.float32]
     ) -> Iterable[DraftRow]:
-        assert done.columns is not None and done.position is not None
-        columns, position = done.columns.arrays(), done.position.array()
-        drafts = None if done.drafts is None else done.drafts.array()
-
-        def values(name: str, b: int) -> list[float] | None:
-            return columns[name][b].tolist() if name in columns else None
-
-        for b in np.flatnonzero(~prefilling).tolist():
-            fc = values("fc_rms", b)
+        drafts = None if done.drafts is None else done.drafts.take().view(np.int32)
+        k = min(step.k, self._layout.depths)
+        position = self._part(values, "position").view(np.int32)[:, 0]
+        # Past the context limit vLLM's drafter runs on slots that are not there.
+        void = position[:, None] + np.arange(k) >= self._max_slots
+        depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
+        mass = self._masses(values, k, void)
+        aux, normed = self._part(values, "aux_rms"), self._part(values, "aux_norm_rms")
+        fc = self._part(values, "fc_rms")
+        for b in np.flatnonzero(~step.prefilling).tolist():
             yield DraftRow(
                 step=done.number, time_s=done.time_s, request=step.requests[b],
                 position=int(position[b]), prompt_tokens=int(step.prompt_tokens[b]),
-                batch=len(step.requests), k=step.k, layers=self._layers,
+                batch=len(step.requests), k=k, layers=self._layout.layers,
                 chunked_prefill=step.requests[b] in self._chunked,
-                sink_mass=values("sink_mass", b), prompt_mass=values("prompt_mass", b),
-                generated_mass=values("generated_mass", b), self_mass=values("self_mass", b),
-                null_mass=values("null_mass", b), in_rms=values("in_rms", b),
-                prenorm_rms=values("prenorm_rms", b), postnorm_rms=values("postnorm_rms", b),
-                fed_rms=values("fed_rms", b), top1=values("top1", b), entropy=values("entropy", b),
-                aux_rms=values("aux_rms", b), aux_norm_rms=values("aux_norm_rms", b),
-                fc_rms=fc[0] if fc else None,
-                token_ids=None if drafts is None else drafts[b].tolist(),
-            )  # fmt: skip
+                **{name: _known(depth[b]) for name, depth in depths.items()},
+                **{name: _known(mass[b, :, :, i]) for i, name in enumerate(MASSES)},
+                aux_rms=_known(aux[b]), aux_norm_rms=_known(normed[b]),
+                fc_rms=None if np.isnan(fc[b, 0]) else float(fc[b, 0]),
+                token_ids=None if drafts is None else drafts[b, :k].tolist(),
+            )  # type: ignore[arg-type]  # fmt: skip
+
+    def _part(self, values: npt.NDArray[np.float32], name: str) -> npt.NDArray[np.float32]:
+        at, size = self._columns[name]
+        return values[:, at : at + size]
+
+    def _per_depth(
+        self, values: npt.NDArray[np.float32], name: str, k: int, void: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float32]:
+        part = self._part(values, name)[:, :k]
+        part[void] = np.nan
+        return part
+
+    def _masses(
+        self, values: npt.NDArray[np.float32], k: int, void: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float32]:
+        """[B, k, layers, 5]."""
+        layout = self._layout
+        part = self._part(values, "masses")
+        shaped = part.reshape(len(values), layout.depths, layout.layers, len(MASSES))[:, :k]
+        shaped[void] = np.nan
+        return shaped
 
 
-def _array(mask: HostCopy | npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
-    return mask.array() if isinstance(mask, HostCopy) else mask
+def _known(values: npt.NDArray[np.float32]) -> list[float] | None:
+    """None where nothing was measured: the quantity does not exist for this drafter."""
+    if not values.size or np.isnan(values).all():
+        return None
+    found: Any = values.reshape(-1).tolist()
+    return found  # type: ignore[no-any-return]

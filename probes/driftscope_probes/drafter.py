@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from driftscope_probes import support
 
 
@@ -19,43 +21,67 @@ class Drafter:
     """Its attention layers by name, in order of depth in the network."""
     config: Any
     """The engine's VllmConfig."""
-    max_rows: int
-    """Largest number of rows in one forward."""
-    device_type: str
+    device: torch.device
 
     @property
     def backend(self) -> str:
-        """vLLM's name of the attention backend, such as CPU_ATTN."""
+        """vLLM's name of the attention backend, such as CPU_ATTN; empty without attention."""
+        if not self.attention:
+            return ""
         layer = next(iter(self.attention.values()))
         get = getattr(layer, "get_attn_backend", None)
         return str((get() if get else layer.attn_backend).get_name())
 
     @property
+    def k(self) -> int:
+        """Longest chain."""
+        return int(self.config.speculative_config.num_speculative_tokens)
+
+    @property
+    def max_requests(self) -> int:
+        """Most requests in a step."""
+        return int(self.config.scheduler_config.max_num_seqs)
+
+    @property
+    def max_slots(self) -> int:
+        """Slots of the longest context; a drafter that runs on past it drafts nothing that counts."""
+        return int(self.config.model_config.max_model_len)
+
+    @property
+    def final_norm(self) -> Any:
+        """The module whose input is the pre-norm residual stream, None without one."""
+        return getattr(self.model.model, "norm", None)
+
+    @property
     def aux_states(self) -> int:
         """Number of captured target layers that are combined for the drafter."""
         inner = self.model.model
-        if not inner.use_aux_hidden_state:
+        if not getattr(inner, "use_aux_hidden_state", False):
             return 0
         # vLLM's Qwen3-style drafter has another name for it.
         count = getattr(inner, "num_aux_hidden_states", None)
         return int(inner.num_aux_layers if count is None else count)
 
+    @property
+    def aux_norms(self) -> tuple[Any, ...]:
+        """The norms whose output goes to fc: `fc_norm`, else that of norm_before_fc."""
+        if not self.aux_states:
+            return ()
+        inner = self.model.model
+        if per_layer := getattr(inner, "fc_norm", None):
+            return tuple(per_layer)
+        over_all = getattr(inner, "input_norm", None)
+        return () if over_all is None else (over_all,)
 
-def open_drafter(model: Any, layer_names: set[str], config: Any, max_rows: int) -> Drafter:
+
+def open_drafter(model: Any, layer_names: set[str], config: Any) -> Drafter:
     """The drafter, checked; raises ProbeError when it cannot be recorded."""
     context = config.compilation_config.static_forward_context
     attention = {name: context[name] for name in sorted(layer_names, key=_numbers_apart)}
     support.check_speculation(config)
     support.check_drafter(model, attention)
     device = next(model.parameters()).device
-    support.check_device(device.type)
-    return Drafter(
-        model=model,
-        attention=attention,
-        config=config,
-        max_rows=max_rows,
-        device_type=device.type,
-    )
+    return Drafter(model=model, attention=attention, config=config, device=device)
 
 
 def _numbers_apart(name: str) -> list[tuple[int, str]]:

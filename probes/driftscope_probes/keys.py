@@ -1,7 +1,4 @@
-"""Reads keys back from an engine's paged cache: one reader per attention backend.
-
-A reader returns [B, kv_heads, head_size, length + room] float32, ready to be multiplied by a query.
-"""
+"""Where the keys of an engine's paged cache lie: one reader per way of keeping them."""
 
 from __future__ import annotations
 
@@ -14,15 +11,49 @@ from driftscope.errors import ProbeError
 
 
 class KeyReader(Protocol):
-    """Gathers the first `length` keys of each request."""
+    """Finds the keys of a layer in its cache."""
+
+    paged: bool
+    """Whether `pages` can be used; else only `gather`."""
 
     def gather(
-        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int, room: int = 0
+        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
     ) -> torch.Tensor:
-        """`block_table` [B, blocks] int; returns [B, kv_heads, head_size, length + room] float32.
+        """[B, kv_heads, head_size, length] float32 of the first `length` slots of B requests.
 
-        The `room` behind the keys is left uninitialised, for the caller to fill.
+        `block_table` [B, blocks] int; what lies beyond a request's context may be anything.
         """
+
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """A view of the keys, [blocks, block_size, kv_heads, head_size]."""
+
+
+class PagedKeys:
+    """vLLM's backends for GPUs: FLASH_ATTN, TRITON_ATTN, FLASHINFER.
+
+    Cache since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first. Before:
+    [blocks, 2, block_size, kv_heads, head_size].
+    """
+
+    paged = True
+
+    def __init__(self, layer: Any) -> None:
+        self._size = int(layer.head_size)
+
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """See KeyReader."""
+        if kv_cache.dim() == 5:
+            return kv_cache[:, 0]
+        return kv_cache.transpose(1, 2)[..., : self._size]
+
+    def gather(
+        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    ) -> torch.Tensor:
+        """See KeyReader."""
+        pages = self.pages(kv_cache)
+        wanted = block_table[:, : -(-length // pages.shape[1])].long().clamp(0, len(pages) - 1)
+        slots = pages[wanted].flatten(1, 2)[:, :length]  # [B, length, kv_heads, head_size]
+        return slots.permute(0, 2, 3, 1).float()
 
 
 class CpuAttnKeys:
@@ -33,13 +64,19 @@ class CpuAttnKeys:
     Cache layout since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first.
     """
 
+    paged = False
+
     def __init__(self, layer: Any) -> None:
         self._layer = layer
         self._order: torch.Tensor | None = None
         self._in_order = False
 
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """See KeyReader: keys are packed differently here."""
+        raise NotImplementedError
+
     def gather(
-        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int, room: int = 0
+        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
     ) -> torch.Tensor:
         """See KeyReader."""
         keys = self._keys(kv_cache)
@@ -53,10 +90,7 @@ class CpuAttnKeys:
             packed = packed[..., self._order]
         batch, count = wanted.shape
         blockwise = packed.view(batch, count, heads, head_size, block_size).permute(0, 2, 3, 1, 4)
-        out = torch.empty(batch, heads, head_size, max(count * block_size, length + room))
-        view = out[..., : count * block_size].view(batch, heads, head_size, count, block_size)
-        view.copy_(blockwise)
-        return out[..., : length + room]
+        return blockwise.flatten(-2).float()[..., :length]
 
     @staticmethod
     def _keys(kv_cache: torch.Tensor) -> torch.Tensor:
@@ -97,7 +131,12 @@ class CpuAttnKeys:
         return read[0] + 128 * read[1]
 
 
-READERS: dict[str, Callable[[Any], KeyReader]] = {"CPU_ATTN": CpuAttnKeys}
+READERS: dict[str, Callable[[Any], KeyReader]] = {
+    "CPU_ATTN": CpuAttnKeys,
+    "FLASH_ATTN": PagedKeys,
+    "TRITON_ATTN": PagedKeys,
+    "FLASHINFER": PagedKeys,
+}
 """By vLLM's backend name."""
 
 

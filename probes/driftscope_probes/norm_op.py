@@ -1,69 +1,59 @@
-"""A tap that survives torch.compile: an op that writes each row's RMS into a static buffer.
+"""A tap that survives torch.compile: an op that shows the residual stream to an observer.
 
 Module hooks inside a compiled region silently never fire; an opaque op with a mutated argument is
-kept by the compiler, and recorded by a CUDA graph. Registered through a plain Library because
-torch.library.custom_op costs several times more per call.
+kept by the compiler, and whatever it launches is recorded by a CUDA graph. Registered through a
+plain Library because torch.library.custom_op costs several times more per call.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 _library: Any = torch.library.Library("driftscope", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("row_rms(Tensor x, Tensor(a!) out) -> ()")
+_library.define("residual(Tensor x, Tensor(a!) out, int tap) -> ()")
+
+_observers: dict[int, Callable[[torch.Tensor], None]] = {}
+"""By number, from 0: part of a compiled graph, so the same from run to run."""
 
 
-_paused: set[int] = set()
-"""Addresses of the buffers that need not be filled at present."""
+def _residual(x: torch.Tensor, out: torch.Tensor, tap: int) -> None:
+    if observer := _observers.get(tap):
+        observer(x)
 
 
-def _row_rms(x: torch.Tensor, out: torch.Tensor) -> None:
-    rows = x.shape[0]
-    if out.data_ptr() not in _paused and rows <= out.shape[0]:
-        out[:rows] = row_rms(x)
+_library.impl("residual", _residual, "CompositeExplicitAutograd")
+torch.library.register_fake("driftscope::residual", lambda x, out, tap: None)
 
 
-def pause(buffer: torch.Tensor) -> None:
-    """Let forwards pass without filling `buffer`: most steps are not recorded."""
-    _paused.add(buffer.data_ptr())
+def tap_residual(
+    norm: Any, out: torch.Tensor, observer: Callable[[torch.Tensor], None]
+) -> Callable[[], None]:
+    """Show `observer` the residual stream, [rows, dim], that enters vLLM's fused RMSNorm `norm`.
 
-
-def resume(buffer: torch.Tensor) -> None:
-    """Fill `buffer` again."""
-    _paused.discard(buffer.data_ptr())
-
-
-def row_rms(x: torch.Tensor) -> torch.Tensor:
-    """||row||_2 / sqrt(dim) of each row of [rows, dim]; float32 [rows]."""
-    norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
-    return norm / math.sqrt(x.shape[-1])
-
-
-_library.impl("row_rms", _row_rms, "CompositeExplicitAutograd")
-torch.library.register_fake("driftscope::row_rms", lambda x, out: None)
-
-
-def tap_residual(norm: Any, rows: int) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Tap the residual stream that enters vLLM's fused RMSNorm `norm`.
-
-    Returns the buffer, float32 [rows], that each forward fills with the pre-norm RMS, and a
-    function that takes the tap off again.
+    `out` is what the observer writes to, by which the compiler knows that the op has an effect.
+    A norm that is called without a residual is shown its plain input. Returns the undoing.
     """
-    buffer = torch.full((rows,), torch.nan, device=norm.weight.device)
+    number = next(i for i in range(len(_observers) + 1) if i not in _observers)
     name = "_forward_method" if hasattr(norm, "_forward_method") else "forward"
     original = getattr(norm, name)
 
     @functools.wraps(original)
     def tapped(x: torch.Tensor, residual: torch.Tensor | None = None, *a: Any, **kw: Any) -> Any:
-        out = original(x, residual, *a, **kw)
-        if residual is not None:
-            torch.ops.driftscope.row_rms(out[1], buffer)
-        return out
+        if residual is None:
+            torch.ops.driftscope.residual(x, out, number)
+            return original(x, residual, *a, **kw)
+        result = original(x, residual, *a, **kw)
+        torch.ops.driftscope.residual(result[1], out, number)
+        return result
 
+    def undo() -> None:
+        setattr(norm, name, original)
+        _observers.pop(number, None)
+
+    _observers[number] = observer
     setattr(norm, name, tapped)
-    return buffer, lambda: setattr(norm, name, original)
+    return undo

@@ -15,6 +15,8 @@ DEFAULT_SINK_TOKENS = 4
 """Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
 DEFAULT_MAX_MB = 2048
 MAX_EVERY = 1_000_000
+RECORDINGS = ("in-graph", "eager", "shadow")
+STRATEGIES = ("auto", "lse", "keys")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 
@@ -30,6 +32,11 @@ class Settings:
     sink_tokens: int = DEFAULT_SINK_TOKENS
     """The sink set: the first n slots."""
     sink_source: str = "default"
+    recording: str = "in-graph"
+    """"in-graph": CUDA graphs record the taps; "eager": a recorded step's drafter runs without
+    graphs; "shadow": it runs a second time, without graphs, only to be measured."""
+    strategy: str = "auto"
+    """Attention masses: "lse" with the served kernel's log-sum-exp, "keys" from all keys."""
     token_ids: bool = False
     """Also record the drafted token ids."""
     max_mb: int = DEFAULT_MAX_MB
@@ -50,6 +57,8 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         every=_number("every", values.get("every", "1"), 1, MAX_EVERY),
         sink_tokens=_number("sink_tokens", values.get("sink_tokens", DEFAULT_SINK_TOKENS), 1, 4096),
         sink_source="given" if "sink_tokens" in values else "default",
+        recording=_choice("recording", values.get("recording", RECORDINGS[0]), RECORDINGS),
+        strategy=_choice("strategy", values.get("strategy", STRATEGIES[0]), STRATEGIES),
         token_ids=_flag("token_ids", values.get("token_ids", "")),
         max_mb=_number("max_mb", values.get("max_mb", DEFAULT_MAX_MB), 1, 1 << 30),
         test_raise=_choice("test_raise", values.get("test_raise", ""), ("", "before", "after")),
@@ -63,7 +72,16 @@ def fix_run_directory(settings: Settings) -> None:
     os.environ["DRIFTSCOPE_TRACE"] = path
 
 
-_NAMES = ("trace", "every", "sink_tokens", "token_ids", "max_mb", "test_raise")
+_NAMES = (
+    "trace",
+    "every",
+    "sink_tokens",
+    "recording",
+    "strategy",
+    "token_ids",
+    "max_mb",
+    "test_raise",
+)
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -138,15 +138,6 @@ def check_drafter(model: Any, layers: dict[str, Any]) -> None:
             raise ProbeError(f"drafter layer {name} has {found}: not supported by this driftscope")
 
 
-def check_device(device_type: str) -> None:
-    """Raise ProbeError for a device on which the taps have not been checked."""
-    if device_type != "cpu":
-        raise ProbeError(
-            f"recording on {device_type} is not supported by this driftscope yet; "
-            "it has been checked on CPU only"
-        )
-
-
 def _unsupported_attention(impl: Any) -> str | None:
     window = getattr(impl, "sliding_window", None)
     if window not in (None, -1, (-1, -1)):

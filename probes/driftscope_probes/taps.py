@@ -1,7 +1,7 @@
-"""The hooks on a drafter: each measures one thing and adds it to the step's capture.
+"""The hooks on a drafter: each sends what passes it to the kernels that write the chain's buffers.
 
-`Taps.attach` puts them on, `Taps.detach` takes them off again. A hook that finds no capture under
-way does nothing.
+`Taps.attach` puts them on, `Taps.detach` takes them off again. On a GPU they run while vLLM
+captures its CUDA graphs, which then replay them; the device's own gate says whether they write.
 """
 
 from __future__ import annotations
@@ -11,164 +11,162 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import wrapt
 
-from driftscope_probes.attention import CLASSES, ChainMasses
-from driftscope_probes.capture import Capture
+from driftscope_probes.attention import tap_attention
+from driftscope_probes.buffers import ChainBuffers
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
-from driftscope_probes.keys import KeyReader, reader_for
-from driftscope_probes.norm_op import pause, resume, row_rms, tap_residual
+from driftscope_probes.kernels import Kernels
+from driftscope_probes.norm_op import tap_residual
+
+
+class TappedModel(wrapt.ObjectProxy):  # type: ignore[misc]
+    """Stands where a runner keeps its drafter and lets the taps see every forward.
+
+    A proxy because vLLM's compiled classes replace `__call__`, where module hooks never fire.
+    """
+
+    def __init__(self, model: Any, around: Callable[..., Any]) -> None:
+        super().__init__(model)
+        self._self_around = around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_around(self.__wrapped__, *args, **kwargs)
 
 
 class Taps:
-    """All hooks of one drafter: `start` and `stop` around each step that is recorded."""
+    """All hooks of one drafter: `active` while a step is recorded."""
 
-    def __init__(self, drafter: Drafter, guard: Guard, sink_tokens: int) -> None:
-        self._drafter, self._guard, self._sink_tokens = drafter, guard, sink_tokens
-        self._masses: dict[str, ChainMasses] = {}
+    def __init__(
+        self, drafter: Drafter, buffers: ChainBuffers, kernels: Kernels, guard: Guard, *,
+        in_graph: bool,
+    ) -> None:  # fmt: skip
+        """`in_graph`: let CUDA graphs record the taps."""
+        self._drafter, self._buffers = drafter, buffers
+        self._kernels, self._guard = kernels, guard
         self._undo: list[Callable[[], None]] = []
-        self.capture: Capture | None = None
-        """The step being recorded, None between."""
+        self.active = False
+        """A step is being recorded."""
+        self._unconditional = in_graph
+        """Until the first step that is served: vLLM warms up and captures, and what it captures
+        has to hold the taps. Their gate is shut."""
+        self._in_graph = in_graph
+        self.forwards: list[str] = []
+        """How each forward of the step under way ran, of those that Python saw."""
 
-    def attach(self) -> None:
-        """Put every hook on the drafter; raises ProbeError for an unsupported attention backend."""
+    @property
+    def on(self) -> bool:
+        """Whether a hook that fires now has to run its kernels."""
+        return self.active or self._unconditional or (self._in_graph and _capturing())
+
+    def attach(self, holder: Any, attribute: str) -> None:
+        """Put every hook on; the drafter is `attribute` of `holder`, a proposer or speculator."""
         drafter = self._drafter
-        model = drafter.model
         for name, layer in drafter.attention.items():
-            self._wrap_attention(name, layer, reader_for(drafter.backend, layer))
-        self._prenorm, undo = tap_residual(model.model.norm, drafter.max_rows)
-        pause(self._prenorm)
-        self._undo += [undo, lambda: resume(self._prenorm)]
-        before = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-        after = model.register_forward_hook(self._after_forward)
-        self._undo += [before.remove, after.remove]
-        self._wrap(model, "compute_logits", self._on_logits)
-        if drafter.aux_states:
-            self._wrap(model, "combine_hidden_states", self._on_combined)
-            for norm in _last_aux_norms(model.model):
-                self._undo.append(norm.register_forward_hook(self._after_aux_norm).remove)
+            observer = functools.partial(self._on_attention, name)
+            self._undo.append(tap_attention(layer, observer, self))
+        if (norm := drafter.final_norm) is not None:
+            self._undo.append(tap_residual(norm, self._buffers.values, self._on_residual))
+        for name, observe in (
+            ("compute_logits", self._on_logits),
+            ("combine_hidden_states", self._on_combined if drafter.aux_states else None),
+        ):
+            if observe is not None and hasattr(drafter.model, name):
+                self._wrap(drafter.model, name, observe)
+        for norm in drafter.aux_norms:
+            self._undo.append(norm.register_forward_hook(self._after_aux_norm).remove)
+        model = getattr(holder, attribute)
+        setattr(holder, attribute, TappedModel(model, self._around_forward))
+        self._undo.append(lambda: setattr(holder, attribute, model))
 
     def detach(self) -> None:
         """Take every hook off, in reverse order."""
         while self._undo:
             self._undo.pop()()
 
-    def start(self, capture: Capture) -> None:
-        """Record the coming drafter step into `capture`."""
-        self.capture = capture
-        resume(self._prenorm)
+    def serving(self) -> None:
+        """A real step is under way: warm-up is over."""
+        self._unconditional = False
+        self.forwards.clear()
 
-    def stop(self) -> None:
-        """Record no more."""
-        if self.capture is not None:
-            self.capture = None
-            pause(self._prenorm)
+    def observe(self, hook: str, action: Callable[[], Any]) -> None:
+        """Run a hook's work if it is wanted now."""
+        if self.on:
+            self._guard.run(hook, action)
 
     def _wrap(self, owner: Any, name: str, observe: Callable[[Any, Any], None]) -> None:
         """Let `observe(argument, result)` see each call of the one-argument method `name`."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
-        def observed(argument: Any) -> Any:
-            result = original(argument)
-            if self.capture is not None:
+        def observed(argument: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(argument, *args, **kwargs)
+            if self.on:
                 self._guard.run(name, lambda: observe(argument, result))
             return result
 
         setattr(owner, name, observed)
         self._undo.append(lambda: delattr(owner, name))
 
-    def _wrap_attention(self, name: str, layer: Any, reader: KeyReader) -> None:
-        original = layer.impl.forward
+    def _around_forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self.on:
+            return model(*args, **kwargs)
+        self._guard.run("forward_in", lambda: self._on_forward_in(kwargs.get("hidden_states")))
+        output = model(*args, **kwargs)
+        self._guard.run("forward_out", lambda: self._on_forward_out(output))
+        return output
 
-        @functools.wraps(original)
-        def observed(layer_: Any, query: Any, key: Any, value: Any, cache: Any, meta: Any,
-                     *args: Any, **kwargs: Any) -> Any:  # fmt: skip
-            result = original(layer_, query, key, value, cache, meta, *args, **kwargs)
-            if self.capture is not None and meta is not None:
-                self._guard.run(
-                    "attention",
-                    lambda: self._on_attention(name, layer, reader, query, key, cache, meta),
-                )
-            return result
+    def _on_forward_in(self, hidden: torch.Tensor | None) -> None:
+        self.forwards.append(_mode())
+        self._kernels.advance()
+        if hidden is not None:
+            self._kernels.rms(hidden, "in_rms")
 
-        layer.impl.forward = observed
-        self._undo.append(lambda: delattr(layer.impl, "forward"))
+    def _on_forward_out(self, output: Any) -> None:
+        postnorm, fed = output if isinstance(output, tuple) else (output, output)
+        if self._drafter.final_norm is not None:
+            self._kernels.rms(postnorm, "postnorm_rms")
+        self._kernels.rms(fed, "fed_rms")
 
-    def _on_attention(self, name: str, layer: Any, reader: KeyReader, query: torch.Tensor,
-                      key: torch.Tensor, cache: torch.Tensor, meta: Any) -> None:  # fmt: skip
-        capture = self._capturing
-        rows, size = capture.rows, layer.head_size
-        if capture.depth == 1:
-            batch = len(capture.step.requests)
-            context, room = int(meta.max_seq_len), capture.step.k - 1
-            keys = reader.gather(cache, meta.block_table[:batch], context, room)
-            self._masses[name] = ChainMasses(
-                capture.step, keys, self._sink_tokens, layer.impl.scale
-            )
-        masses = self._masses[name].measure(
-            query.view(query.shape[0], -1, size)[rows],
-            key.view(key.shape[0], -1, size)[rows],
-            capture.depth,
-        )
-        for mass, values in zip(CLASSES, masses.unbind(1), strict=True):
-            capture.add(f"{mass}_mass", values)
+    def _on_attention(self, name: str, query: torch.Tensor, lse: torch.Tensor | None) -> None:
+        self._kernels.copy_query(name, query)
+        if lse is not None:
+            self._kernels.copy_lse(name, lse)
 
-    def _before_forward(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        if self.capture is not None:
-            self._guard.run("forward_in", lambda: self._on_forward_in(kwargs["hidden_states"]))
-
-    def _on_forward_in(self, hidden: torch.Tensor) -> None:
-        capture = self._capturing
-        capture.depth += 1
-        self._prenorm.fill_(torch.nan)
-        capture.add("in_rms", row_rms(hidden[capture.rows]))
-
-    def _after_forward(self, module: Any, args: Any, output: Any) -> None:
-        if self.capture is not None:
-            self._guard.run("forward_out", lambda: self._on_forward_out(*output))
-
-    def _on_forward_out(self, postnorm: torch.Tensor, fed: torch.Tensor) -> None:
-        capture = self._capturing
-        capture.add("postnorm_rms", row_rms(postnorm[capture.rows]))
-        capture.add("fed_rms", row_rms(fed[capture.rows]))
-        capture.add("prenorm_rms", self._prenorm[capture.rows].clone())
+    def _on_residual(self, residual: torch.Tensor) -> None:
+        if self.on:
+            self._guard.run("residual", lambda: self._kernels.rms(residual, "prenorm_rms"))
 
     def _on_logits(self, hidden: torch.Tensor, logits: torch.Tensor | None) -> None:
-        capture = self._capturing
-        if logits is None:
-            return
-        log_p = torch.log_softmax(logits[: len(capture.step.requests)].float(), dim=-1)
-        p = log_p.exp()
-        capture.add("top1", p.amax(-1))
-        capture.add("entropy", -torch.special.xlogy(p, p).sum(-1))
+        if logits is not None:
+            self._kernels.confidence(logits)
 
     def _on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
-        capture = self._capturing
-        for state in captured[capture.step.rows].chunk(self._drafter.aux_states, dim=-1):
-            capture.add("aux_rms", row_rms(state))
-        capture.add("fc_rms", row_rms(combined[capture.step.rows]))
+        self._kernels.rms_of_chunks(captured, "aux_rms", self._drafter.aux_states)
+        self._kernels.rms_of_chunks(combined, "fc_rms", 1)
 
     def _after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
-        if self.capture is not None:
+        if self.on:
             self._guard.run("aux_norm", lambda: self._on_aux_norm(module, output))
 
     def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:
-        capture, inner = self._capturing, self._drafter.model.model
+        norms, states = self._drafter.aux_norms, self._drafter.aux_states
         # One norm over all captured layers, or one for each.
-        chunks = self._drafter.aux_states if module is getattr(inner, "input_norm", None) else 1
-        for state in normed[capture.step.rows].chunk(chunks, dim=-1):
-            capture.add("aux_norm_rms", row_rms(state))
-
-    @property
-    def _capturing(self) -> Capture:
-        assert self.capture is not None
-        return self.capture
+        chunks = states if len(norms) == 1 else 1
+        at = 0 if len(norms) == 1 else norms.index(module)
+        self._kernels.rms_of_chunks(normed, "aux_norm_rms", chunks, at)
 
 
-def _last_aux_norms(inner: Any) -> tuple[Any, ...]:
-    """The norms whose output vLLM's drafter gives to fc: `fc_norm`, else that of norm_before_fc."""
-    if per_layer := getattr(inner, "fc_norm", None):
-        return tuple(per_layer)
-    over_all = getattr(inner, "input_norm", None)
-    return () if over_all is None else (over_all,)
+def _capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _mode() -> str:
+    """How vLLM says that it runs the forward under way."""
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    if not is_forward_context_available():
+        return "eager"
+    name = getattr(get_forward_context().cudagraph_runtime_mode, "name", "NONE")
+    return {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}.get(str(name), "eager")

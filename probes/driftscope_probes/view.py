@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,18 +14,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceStep:
+    """What the taps need of a step, on the engine's device; made only for a recorded one."""
+
+    rows: torch.Tensor
+    """[B] int64: row of each request's last verified slot in the depth-1 forward."""
+    position: torch.Tensor
+    """[B] int64: p, that slot's position."""
+    block_tables: Mapping[str, torch.Tensor]
+    """Attention layer -> [>= B, blocks] int."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DraftStep:
-    """One call of the drafter for a batch of B requests. Tensors are on the engine's device."""
+    """One call of the drafter for a batch of B requests, as the host knows it."""
 
     requests: tuple[str, ...]
     """Engine-internal request ids, B of them."""
     prompt_tokens: npt.NDArray[np.int64]
     """[B] prompt lengths."""
-    rows: torch.Tensor
-    """[B] int64: row of each request's last verified slot in the depth-1 forward."""
-    position: torch.Tensor
-    """[B] int64: p, that slot's position."""
-    prefilling: torch.Tensor | npt.NDArray[np.bool_]
-    """[B] bool: the prompt is not complete yet, so nothing that is drafted counts."""
+    prefilling: npt.NDArray[np.bool_]
+    """[B]: the prompt is not complete yet, so nothing that is drafted counts."""
     k: int
     """Depths that will be drafted."""
+    max_context: int
+    """No request's context is longer, before the chain."""
+    on_device: Callable[[], DeviceStep]

@@ -10,7 +10,7 @@ from typing import Any
 import wrapt
 
 from driftscope_probes.attach import attach_recorder, recorder_of
-from driftscope_probes.view import DraftStep
+from driftscope_probes.view import DeviceStep, DraftStep
 
 
 def install_runner(module: Any) -> None:
@@ -33,10 +33,8 @@ def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     attach_recorder(
         proposer,
         "v1",
-        model=proposer.model,
         layer_names=set(proposer._draft_attn_layer_names),
         config=proposer.vllm_config,
-        max_rows=proposer.max_num_tokens + proposer.max_batch_size,
     )
     return result
 
@@ -72,25 +70,35 @@ def _propose(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     recorder = recorder_of(proposer)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
-    recorder.draft_started(lambda: _draft_step(runner, kwargs))
+    recorder.draft_started(lambda: _draft_step(runner, proposer, kwargs))
     drafts = wrapped(*args, **kwargs)
     recorder.draft_ended(drafts)
     return drafts
 
 
-def _draft_step(runner: Any, call: dict[str, Any]) -> DraftStep:
+def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:
     """vLLM calls `propose` by keyword in every supported version."""
-    batch = runner.input_batch
+    batch, common = runner.input_batch, call["common_attn_metadata"]
     count = batch.num_reqs
-    rows = call["token_indices_to_sample"]
-    if rows is None:
-        rows = call["common_attn_metadata"].query_start_loc[1 : count + 1] - 1
-    rows = rows[:count].long()
+
+    def on_device() -> DeviceStep:
+        rows = call["token_indices_to_sample"]
+        if rows is None:
+            rows = common.query_start_loc[1 : count + 1] - 1
+        rows = rows[:count].long()
+        return DeviceStep(
+            rows=rows,
+            position=call["target_positions"][rows].long(),
+            block_tables=dict.fromkeys(
+                proposer._draft_attn_layer_names, common.block_table_tensor[:count]
+            ),
+        )
+
     return DraftStep(
         requests=tuple(batch.req_ids[:count]),
         prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
-        rows=rows,
-        position=call["target_positions"][rows].long(),
         prefilling=runner.discard_request_mask.np[:count].copy(),
         k=int(call["num_speculative_tokens"]),
+        max_context=int(common.max_seq_len),
+        on_device=on_device,
     )

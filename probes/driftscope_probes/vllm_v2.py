@@ -11,7 +11,7 @@ from typing import Any
 import wrapt
 
 from driftscope_probes.attach import attach_recorder, recorder_of
-from driftscope_probes.view import DraftStep
+from driftscope_probes.view import DeviceStep, DraftStep
 
 
 def install_runner(module: Any) -> None:
@@ -31,10 +31,8 @@ def _load_model(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
     attach_recorder(
         speculator,
         "v2",
-        model=speculator.model,
         layer_names=set(speculator.draft_attn_layer_names),
         config=speculator.vllm_config,
-        max_rows=speculator.max_num_tokens + speculator.max_num_reqs,
     )
     return result
 
@@ -73,15 +71,26 @@ def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
 
 def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: Any) -> DraftStep:
     call = inspect.signature(propose).bind(*args, **kwargs).arguments
-    batch = call["input_batch"]
+    batch, metadata = call["input_batch"], call["attn_metadata"]
     count = batch.num_reqs
-    rows = (batch.query_start_loc[1 : count + 1] - 1 - call["num_rejected"][:count]).long()
+
+    def on_device() -> DeviceStep:
+        rows = (batch.query_start_loc[1 : count + 1] - 1 - call["num_rejected"][:count]).long()
+        return DeviceStep(
+            rows=rows,
+            position=batch.positions[rows].long(),
+            block_tables={
+                name: metadata[name].block_table for name in speculator.draft_attn_layer_names
+            },
+        )
+
     k = call.get("num_speculative_tokens")
+    reached = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
     return DraftStep(
         requests=tuple(batch.req_ids[:count]),
         prompt_tokens=runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]].astype("int64"),
-        rows=rows,
-        position=batch.positions[rows].long(),
-        prefilling=call["num_sampled"][:count] == 0,
+        prefilling=(reached < batch.prefill_len_np)[:count],
         k=int(speculator.num_speculative_steps if k is None else k),
+        max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
+        on_device=on_device,
     )

@@ -1,0 +1,113 @@
+"""Attention mass of a chain's queries by class of slot, from the keys of a layer.
+
+Definition: the softmax of q.k * scale over all visible slots (see
+driftscope.trace.records.DraftRow), summed over the slots of a class. A chain's keys all lie in the
+engine's cache once it is drafted, so its K queries are measured together, after the last depth: the
+keys are read once per chain, outside whatever graph the drafter ran in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from driftscope_probes.buffers import MASSES
+
+SCORES_AT_ONCE = 1 << 24
+"""Bound of the attention scores that one pass holds, in elements; more requests take more passes."""
+SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionKind:
+    """How one layer attends, read off the layer itself."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    scale: float
+    window: int | None = None
+    """Slots that a query sees, itself included; None: all."""
+    softcap: float = 0.0
+    """Scores become softcap * tanh(score / softcap); 0: as they are."""
+    sinks: torch.Tensor | None = None
+    """[heads] learned biases: a slot without a value, whose mass is the class `null`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chains:
+    """B chains of K queries each; request b's query of depth d is slot position[b] + d - 1."""
+
+    k: int
+    position: torch.Tensor
+    """[B] int64: last verified slot."""
+    prompt_tokens: torch.Tensor
+    """[B] int64."""
+    sink_slots: torch.Tensor
+    """[S] int64, ascending."""
+
+    def __getitem__(self, some: slice) -> Chains:
+        """The chains of some of the requests."""
+        return replace(self, position=self.position[some], prompt_tokens=self.prompt_tokens[some])
+
+
+def masses(
+    queries: torch.Tensor, keys: torch.Tensor, chains: Chains, kind: AttentionKind
+) -> torch.Tensor:
+    """[B, K, heads, 5] float32 in the order of MASSES; NaN where a class cannot be.
+
+    `queries` [B, K, heads * head_size]; `keys` [B, kv_heads, head_size, N] float32 with N more than
+    every slot that a query sees; what lies beyond may hold anything.
+    """
+    batch, k, n = len(queries), chains.k, keys.shape[-1]
+    groups = kind.heads // kind.kv_heads
+    q = queries[:, :k].float().view(batch, k, kind.kv_heads, groups, kind.head_size) * kind.scale
+    # [B, kv_heads, groups * K, N]: one product for all depths and for all heads that share keys.
+    scores = q.permute(0, 2, 3, 1, 4).reshape(batch, kind.kv_heads, groups * k, -1) @ keys
+    if kind.softcap:
+        scores = (scores / kind.softcap).tanh_().mul_(kind.softcap)
+    scores = scores.view(batch, kind.heads, k, n)
+    slot = torch.arange(n, device=keys.device)
+    own = chains.position[:, None] + torch.arange(k, device=keys.device)  # [B, K]
+    hidden = slot > own[..., None]
+    if kind.window is not None:
+        hidden |= slot <= own[..., None] - kind.window
+    scores.masked_fill_(hidden[:, None], -torch.inf)
+    weights, null = _softmax(scores, kind.sinks)
+    found = weights.view(batch, -1, n) @ _classes(chains, slot)
+    out = torch.cat((found.view(batch, kind.heads, k, 4), null.unsqueeze(-1)), dim=-1)
+    out = out.transpose(1, 2)
+    if kind.window is not None:
+        out[..., SINK].masked_fill_(_sink_out_of_sight(chains, own, kind.window), torch.nan)
+    if kind.sinks is None:
+        out[..., NULL] = torch.nan
+    return out
+
+
+def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Over the last dimension of [B, heads, K, N]; the bias's own share, [B, heads, K]."""
+    if sinks is None:
+        return torch.softmax(scores, -1), scores.new_zeros(scores.shape[:-1])
+    bias = sinks.to(scores)[None, :, None, None].expand(*scores.shape[:-1], 1)
+    weights = torch.softmax(torch.cat((scores, bias), -1), -1)
+    return weights[..., :-1].contiguous(), weights[..., -1]
+
+
+def _classes(chains: Chains, slot: torch.Tensor) -> torch.Tensor:
+    """[B, N, 4] float one-hot: sink, prompt, generated, self."""
+    own = slot > chains.position[:, None]
+    sink = torch.isin(slot, chains.sink_slots) & ~own
+    prompt = (slot < chains.prompt_tokens[:, None]) & ~own & ~sink
+    return torch.stack((sink, prompt, ~(own | sink | prompt), own), -1).float()
+
+
+def _sink_out_of_sight(chains: Chains, own: torch.Tensor, window: int) -> torch.Tensor:
+    """[B, K, 1]: no sink slot is within the window."""
+    last = chains.sink_slots[-1] if len(chains.sink_slots) else own.new_tensor(-1)
+    return (last <= own - window)[..., None]
+
+
+def at_once(batch: int, k: int, heads: int, slots: int) -> int:
+    """Requests whose scores fit into one pass, at least one."""
+    return max(1, min(batch, SCORES_AT_ONCE // max(1, k * heads * slots)))

@@ -1,0 +1,56 @@
+"""Where recorded chains land on the host: a bounded ring of preallocated buffers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+SLOTS = 64
+"""Steps that may wait for the writer. It empties them several times a second; what finds no free
+slot is dropped and counted."""
+
+
+class Landing:
+    """One copy on its way to a slot."""
+
+    def __init__(self, ring: Ring, slot: int, rows: int, event: Any) -> None:
+        self._ring, self._slot, self._rows, self._event = ring, slot, rows, event
+
+    def take(self) -> npt.NDArray[np.float32]:
+        """Wait for the copy, free the slot; called once, on the writer's thread."""
+        if self._event is not None:
+            self._event.synchronize()
+        values = self._ring.slots[self._slot, : self._rows].numpy().copy()
+        self._ring.free(self._slot)
+        return values
+
+
+class Ring:
+    """Slots of [R, width] float32, pinned where the device is a GPU."""
+
+    def __init__(self, requests: int, width: int, device: torch.device, slots: int = SLOTS) -> None:
+        self._cuda = device.type == "cuda"
+        self.slots = torch.empty(slots, requests, width, pin_memory=self._cuda)
+        self._free, self._lock = list(range(slots)), threading.Lock()
+
+    def send(self, values: torch.Tensor) -> Landing | None:
+        """Start copying [B, width] without waiting; None when every slot is taken."""
+        with self._lock:
+            if not self._free:
+                return None
+            slot = self._free.pop()
+        self.slots[slot, : len(values)].copy_(values, non_blocking=self._cuda)
+        event = None
+        if self._cuda:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        return Landing(self, slot, len(values), event)
+
+    def free(self, slot: int) -> None:
+        """Give a slot back."""
+        with self._lock:
+            self._free.append(slot)
