@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.columns import Codes, Matrix, bools, ints, matrix
+from driftscope.analysis.columns import Codes, Matrix, bools, floats, ints, matrix, present
 from driftscope.analysis.requests import Requests
 from driftscope.trace.reader import Trace
 
@@ -25,8 +26,13 @@ class Chains:
     request: Codes
     position: NDArray[np.int64]
     chunked_prefill: NDArray[np.bool_]
+    weight: NDArray[np.float64]
+    """How many chains each stands for: 1 over the share that was recorded at its time."""
+    broken: NDArray[np.bool_]
+    """Whether the chain holds a value that is no finite number; means leave such values out. A
+    class of slots that does not apply, or a quantity that was not taken, breaks nothing."""
     masses: Mapping[str, Matrix]
-    """[chains, K, layers] by column name."""
+    """[chains, K, layers] by column name; NaN where a class does not apply."""
     by_depth: Mapping[str, Matrix]
     """[chains, K] by column name."""
 
@@ -40,29 +46,49 @@ class Chains:
             request=self.request[mine],
             position=self.position[mine],
             chunked_prefill=self.chunked_prefill[mine],
+            weight=self.weight[mine],
+            broken=self.broken[mine],
             masses={name: values[mine] for name, values in self.masses.items()},
             by_depth={name: values[mine] for name, values in self.by_depth.items()},
         )
-
-    @property
-    def broken(self) -> int:
-        """Chains that hold a value that is no finite number; means leave such values out."""
-        bad = np.zeros(len(self), dtype=np.bool_)
-        for values in (*self.masses.values(), *self.by_depth.values()):
-            bad |= ~np.isfinite(values).reshape(len(self), -1).all(axis=1)
-        return int(bad.sum())
 
 
 def chains_of(trace: Trace, requests: Requests) -> Chains:
     """The recorded chains of a `trace` that `driftscope.analysis.consistency.check` has passed."""
     table, k = trace.draft, trace.manifest.k
     layers = int(ints(table, "layers").max(initial=1))
-    masses = {name: matrix(table, name, k * layers) for name in MASSES}
-    by_depth = {name: matrix(table, name, k) for name in BY_DEPTH}
+    masses = _matrices(table, MASSES, k * layers)
+    by_depth = _matrices(table, BY_DEPTH, k)
     return Chains(
         request=requests.codes(table),
         position=ints(table, "position"),
         chunked_prefill=bools(table, "chunked_prefill"),
-        masses={n: v.reshape(-1, k, layers) for n, v in masses.items() if v is not None},
-        by_depth={n: v for n, v in by_depth.items() if v is not None},
+        weight=1.0 / floats(table, "rate"),
+        broken=_broken_masses(table, masses) | _broken_depths(table, by_depth),
+        masses={name: values.reshape(-1, k, layers) for name, values in masses.items()},
+        by_depth=by_depth,
     )
+
+
+def _matrices(table: pa.Table, names: Iterable[str], width: int) -> dict[str, Matrix]:
+    found = {name: matrix(table, name, width) for name in names}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def _broken_masses(table: pa.Table, masses: Mapping[str, Matrix]) -> NDArray[np.bool_]:
+    """[chains] infinite somewhere, or no class with a number at some depth and layer."""
+    broken = np.zeros(table.num_rows, dtype=np.bool_)
+    if not masses:
+        return broken
+    taken = np.any([present(table, name) for name in masses], axis=0)
+    nothing = np.all([np.isnan(values) for values in masses.values()], axis=0)
+    for values in (nothing, *(np.isinf(values) for values in masses.values())):
+        broken |= taken & values.any(axis=1)
+    return broken
+
+
+def _broken_depths(table: pa.Table, by_depth: Mapping[str, Matrix]) -> NDArray[np.bool_]:
+    broken = np.zeros(table.num_rows, dtype=np.bool_)
+    for name, values in by_depth.items():
+        broken |= present(table, name) & ~np.isfinite(values).all(axis=1)
+    return broken

@@ -29,6 +29,11 @@ def bools(table: pa.Table, name: str) -> NDArray[np.bool_]:
     return np.asarray(pc.fill_null(table.column(name), False).to_numpy(), dtype=np.bool_)
 
 
+def present(table: pa.Table, name: str) -> NDArray[np.bool_]:
+    """[n] where a column is not null."""
+    return np.asarray(pc.is_valid(table.column(name)).to_numpy(), dtype=np.bool_)
+
+
 def has_width(table: pa.Table, name: str, width: int) -> bool:
     """Whether every list of the column is `width` long or null."""
     lengths = pc.list_value_length(table.column(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.chains import AUX, BY_DEPTH, MASSES
-from driftscope.analysis.columns import has_width, ints
+from driftscope.analysis.columns import floats, has_width, ints
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.trace.reader import Trace
 
@@ -15,6 +15,7 @@ def check(trace: Trace) -> None:
     """
     _check_k(trace)
     _check_layers(trace)
+    _check_rates(trace)
     _check_lists(trace)
     _check_rounds(trace)
 
@@ -38,6 +39,15 @@ def _check_layers(trace: Trace) -> None:
         raise MixedTraceError(
             f"{trace.path}: drafters of {' and '.join(map(str, layers))} layers in one run; "
             "record one run directory per drafter"
+        )
+
+
+def _check_rates(trace: Trace) -> None:
+    rate = floats(trace.draft, "rate")
+    if not bool(((rate > 0) & (rate <= 1)).all()):
+        raise DamagedTraceError(
+            f"{trace.path}: draft rows whose sampling rate is not above 0 and at most 1; "
+            "the run's files are damaged"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from driftscope.analysis.chains import Chains
@@ -9,7 +11,7 @@ from driftscope.analysis.interval import Interval, per_request, ratio_intervals
 from driftscope.analysis.rounds import Rounds
 from driftscope.analysis.summary import Acceptance, Attention, ByDepth, Confidence, Hidden
 from driftscope.metrics import acceptance as formula
-from driftscope.metrics.attention import even_share, no_drift, over_layers, per_layer
+from driftscope.metrics.attention import even_share, no_drift, over_layers, per_layer, visible_sink
 from driftscope.metrics.chains import Array, by_depth
 from driftscope.metrics.hidden import growth
 
@@ -40,16 +42,17 @@ def _acceptance_intervals(rounds: Rounds, k: int) -> tuple[Interval, ...] | None
     return ratio_intervals(top, bottom)
 
 
-def attention(chains: Chains, k: int, sink_tokens: int) -> Attention:
+def attention(chains: Chains, k: int, sink_slots: Sequence[int]) -> Attention:
     """Masses by depth of `chains`, and the no-drift expectation where it can be stated."""
     masses = {name: over_layers(values) for name, values in chains.masses.items()}
-    mean = {name: by_depth(values) for name, values in masses.items()}
+    mean = {name: by_depth(values, chains.weight) for name, values in masses.items()}
     sink = masses.get("sink_mass")
+    visible = visible_sink(chains.position, sink_slots)
     expected = None
     if sink is not None and "self_mass" in masses:
         null = masses.get("null_mass")
         null_1 = None if null is None else null[:, 0]
-        expected = no_drift(chains.position, sink[:, 0], null_1, sink_tokens, k)
+        expected = no_drift(chains.position, sink[:, 0], null_1, visible, k, chains.weight)
     return Attention(
         sink_mass=mean.get("sink_mass"),
         prompt_mass=mean.get("prompt_mass"),
@@ -58,9 +61,11 @@ def attention(chains: Chains, k: int, sink_tokens: int) -> Attention:
         null_mass=mean.get("null_mass"),
         no_drift_self_mass=_tuple(expected.self_mass) if expected else None,
         no_drift_kept=_tuple(expected.kept) if expected else None,
-        even_sink_mass=None if sink is None else even_share(chains.position, sink_tokens),
+        even_sink_mass=None
+        if sink is None
+        else even_share(chains.position, visible, chains.weight),
         by_layer={
-            name: tuple(_tuple(layers) for layers in per_layer(values))
+            name: tuple(_tuple(layers) for layers in per_layer(values, chains.weight))
             for name, values in chains.masses.items()
         },
     )
@@ -70,7 +75,7 @@ def hidden(
     chains: Chains, aux_rms: ByDepth | None = None, aux_norm_rms: ByDepth | None = None
 ) -> Hidden:
     """RMS by depth of `chains`; the captured layers' are handed through."""
-    mean = {name: by_depth(values) for name, values in chains.by_depth.items()}
+    mean = {name: by_depth(values, chains.weight) for name, values in chains.by_depth.items()}
     fed = mean.get("fed_rms")
     return Hidden(
         in_rms=mean.get("in_rms"),
@@ -89,9 +94,9 @@ def _growth_interval(chains: Chains) -> Interval | None:
     if fed is None:
         return None
     good = np.isfinite(fed[:, 0]) & np.isfinite(fed[:, -1])
-    request = chains.request[good]
-    last = per_request(request, fed[good][:, -1:])
-    first = per_request(request, fed[good][:, :1])
+    request, weighted = chains.request[good], fed[good] * chains.weight[good, None]
+    last = per_request(request, weighted[:, -1:])
+    first = per_request(request, weighted[:, :1])
     found = ratio_intervals(last, first)
     return found[0] if found else None
 
@@ -100,8 +105,8 @@ def confidence(chains: Chains) -> Confidence:
     """Top-1 probability and entropy by depth of `chains`."""
     top1, entropy = chains.by_depth.get("top1"), chains.by_depth.get("entropy")
     return Confidence(
-        top1=None if top1 is None else by_depth(top1),
-        entropy=None if entropy is None else by_depth(entropy),
+        top1=None if top1 is None else by_depth(top1, chains.weight),
+        entropy=None if entropy is None else by_depth(entropy, chains.weight),
     )
 
 

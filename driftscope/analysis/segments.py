@@ -35,15 +35,16 @@ def _segment(
     rounds, chains = rounds.of(mine), chains.of(mine)
     accepted = measure.acceptance(rounds, k) if len(rounds) else None
     fed, own = chains.by_depth.get("fed_rms"), chains.masses.get("self_mass")
-    has_chains = len(chains) > 0
+    if not len(chains):
+        fed = own = None
     return Segment(
         label=label,
         requests=int(mine.sum()),
         rounds=len(rounds),
         mean_length=accepted.mean_length if accepted else None,
         reach=accepted.marginal[-1] if accepted else None,
-        growth=growth(by_depth(fed)) if fed is not None and has_chains else None,
-        self_mass=by_depth(over_layers(own))[-1] if own is not None and has_chains else None,
+        growth=None if fed is None else growth(by_depth(fed, chains.weight)),
+        self_mass=None if own is None else by_depth(over_layers(own), chains.weight)[-1],
         ttft_s=mean_s(requests.ttft_s[mine]),
         tpot_s=mean_s(requests.tpot_s[mine]),
     )

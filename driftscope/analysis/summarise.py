@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from driftscope.analysis import measure
-from driftscope.analysis.chains import Chains, chains_of
+from driftscope.analysis.chains import AUX, Chains, chains_of
 from driftscope.analysis.columns import floats, ints, matrix
 from driftscope.analysis.consistency import check
 from driftscope.analysis.join import accepted_of_chains
@@ -38,8 +38,8 @@ def summarise(trace: Trace, label: str) -> RunSummary:
         rounds=len(rounds),
         requests=len(requests),
         acceptance=measure.acceptance(rounds, trace.manifest.k, intervals=True),
-        attention=measure.attention(chains, trace.manifest.k, trace.manifest.sink_tokens),
-        hidden=measure.hidden(chains, _aux(trace, "aux_rms"), _aux(trace, "aux_norm_rms")),
+        attention=measure.attention(chains, trace.manifest.k, trace.manifest.sink_slots),
+        hidden=measure.hidden(chains, *(_aux(trace, name, chains) for name in AUX)),
         confidence=measure.confidence(chains),
         latency=Latency(ttft_s=mean_s(requests.ttft_s), tpot_s=mean_s(requests.tpot_s)),
         fallback=fallback(int((rounds.accepted == 0).sum()), len(rounds), rounds.reasons),
@@ -50,10 +50,10 @@ def summarise(trace: Trace, label: str) -> RunSummary:
     )
 
 
-def _aux(trace: Trace, name: str) -> tuple[float, ...] | None:
+def _aux(trace: Trace, name: str, chains: Chains) -> tuple[float, ...] | None:
     """Mean by captured layer."""
     values = matrix(trace.draft, name, len(trace.manifest.aux_layers))
-    return None if values is None else by_depth(values)
+    return None if values is None else by_depth(values, chains.weight)
 
 
 def _recording(trace: Trace, requests: Requests, rounds: Rounds, chains: Chains) -> Recording:
@@ -62,7 +62,7 @@ def _recording(trace: Trace, requests: Requests, rounds: Rounds, chains: Chains)
         chains=len(chains),
         verified_chains=int(verified.sum()),
         chunked_chains=int(chains.chunked_prefill.sum()),
-        broken_chains=chains.broken,
+        broken_chains=int(chains.broken.sum()),
         short_rounds=int((rounds.drafted < trace.manifest.k).sum()),
         dropped=sum(sum(status.dropped.values()) for status in trace.statuses),
         errors=sum(sum(status.errors.values()) for status in trace.statuses),

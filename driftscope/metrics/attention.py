@@ -7,6 +7,7 @@ averaged over heads by the probe, over layers and chains here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,20 +71,27 @@ NO_DRIFT = Definition(
 )
 
 
-def per_layer(masses: Array) -> Array:
-    """[n, K, layers] -> [K, layers], mean over chains."""
-    return finite_mean(masses)
+def per_layer(masses: Array, weight: Array | None = None) -> Array:
+    """[n, K, layers] -> [K, layers], mean over chains of `weight`."""
+    return finite_mean(masses, weight)
 
 
 def over_layers(masses: Array) -> Array:
-    """[n, K, layers] -> [n, K], mean over layers."""
-    return np.asarray(masses.mean(axis=2))
+    """[n, K, layers] -> [n, K], mean over the layers to which the class applies."""
+    return finite_mean(masses, axis=2)
 
 
-def even_share(position: NDArray[np.int64], slots: int) -> float:
+def visible_sink(position: NDArray[np.int64], sink_slots: Sequence[int]) -> NDArray[np.int64]:
+    """[n] slots of the sink set among the verified slots 0..p, sets with gaps included."""
+    return np.searchsorted(np.unique(sink_slots), position, side="right")
+
+
+def even_share(
+    position: NDArray[np.int64], slots: NDArray[np.int64] | int, weight: Array | None = None
+) -> float:
     """Mean mass that attention spread evenly over the p + 1 verified slots gives `slots` of
     them."""
-    return float(np.mean(np.minimum(slots / (position + 1.0), 1.0)))
+    return float(finite_mean(np.minimum(slots / (position + 1.0), 1.0), weight))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +104,24 @@ class NoDrift:
 
 
 def no_drift(
-    position: NDArray[np.int64], sink: Array, null: Array | None, sink_tokens: int, k: int
+    position: NDArray[np.int64],
+    sink: Array,
+    null: Array | None,
+    sink_slots: NDArray[np.int64] | int,
+    k: int,
+    weight: Array | None = None,
 ) -> NoDrift:
     """The expectation from depth 1: `sink` and `null` are [n] masses there, `position` is p.
 
-    A chain slot weighs w = (1 - sink - null) / (p + 1 - sink_tokens), so d - 1 of them take
-    (d-1)w / (1 + (d-1)w). A chain whose context is all sink says nothing and is left out.
+    With `sink_slots` of the p + 1 slots in the sink set, a chain slot weighs w = (1 - sink - null)
+    / (p + 1 - sink_slots), so d - 1 of them take (d-1)w / (1 + (d-1)w). A chain whose context is
+    all sink, or whose sink lies outside the attention window, says nothing and is left out.
     """
-    others = position + 1.0 - sink_tokens
+    others = position + 1.0 - sink_slots
     free = 1.0 - sink - (0.0 if null is None else null)
-    weight = np.where(others > 0, free / np.maximum(others, 1.0), np.nan)
-    added = np.arange(k)[None, :] * weight[:, None]
+    each = np.where(others > 0, free / np.maximum(others, 1.0), np.nan)
+    added = np.arange(k)[None, :] * each[:, None]
     return NoDrift(
-        self_mass=finite_mean(added / (1.0 + added)), kept=finite_mean(1.0 / (1.0 + added))
+        self_mass=finite_mean(added / (1.0 + added), weight),
+        kept=finite_mean(1.0 / (1.0 + added), weight),
     )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
+from driftscope.trace.records import Strategy
 from driftscope.trace.schema import SCHEMA_VERSION
 
 MANIFEST = "manifest.json"
+BY_DEPTH = "depth"
+"""`Manifest.query_kind` of an autoregressive chain."""
+BY_QUERY = "query index"
+"""`Manifest.query_kind` of a drafter that guesses all of its tokens in one pass."""
+_RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
+"""Keys of version 1.0 that are called otherwise since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +48,9 @@ class Manifest:
     mode: str
     """How the drafter executes: "eager", "compiled", "piecewise graphs", "full graphs"."""
     recording: str
-    """How rounds are recorded: "taps" (hooks in the served execution), "in-graph" or "shadow"."""
+    """How rounds are recorded: "in-graph" (the probe's kernels are part of the drafter's graph),
+    "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs once
+    more, eagerly) or "taps" (hooks in the served execution; before version 1.1 the only one)."""
     method: str
     """The engine's name of the speculation method, such as "eagle3"."""
     k: int
@@ -50,23 +60,42 @@ class Manifest:
     norm_flags: Mapping[str, bool]
     """fc_norm, norm_output, norm_before_fc, norm_before_residual as found on the loaded drafter."""
     drafter_layers: int
-    aux_layers: tuple[int, ...]
+    aux_layers: tuple[int, ...] = ()
     """Target layers captured for the drafter."""
     attention_backend: str
     kv_cache_dtype: str
-    tp_rank: int = 0
-    tp_size: int = 1
-    dp_rank: int = 0
+    rank: int = 0
+    """Tensor-parallel rank of the worker that wrote this."""
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    pipeline_parallel: int = 1
     every: int = 1
-    """Each `every`-th draft step is recorded; verification is always recorded."""
+    """Each `every`-th draft step is recorded, where no governor changes it: the rate in force is
+    with every row. Verification is always recorded."""
+    budget: float | None = None
+    """Share of the time per output token that the probe may take; its governor samples to keep it.
+    None without a governor."""
+    attention_strategy: str = Strategy.KEYS
+    """How masses are taken, see `Strategy`; the one in force is with every row."""
+    per_head: bool = False
+    """Whether masses by head were asked for."""
+    query_kind: str = BY_DEPTH
+    """What an element of a per-depth list stands for: BY_DEPTH or BY_QUERY."""
     sink_tokens: int
-    """The sink set is slots [0, sink_tokens)."""
+    """Slots [0, sink_tokens) are the sink set where `sink_slots` does not say."""
+    sink_slots: tuple[int, ...] = ()
+    """The sink set that was used, not always a prefix; in a run from before version 1.1, and where
+    not given, slots [0, sink_tokens)."""
     sink_source: str
-    """"default" or "given"."""
+    """"default", "given" or "found" (looked for in the target)."""
     clock: str = "unix"
     schema_version: str = SCHEMA_VERSION
     notes: tuple[str, ...] = field(default=())
     """Warnings about this run that a reader must see."""
+
+    def __post_init__(self) -> None:
+        if not self.sink_slots:
+            object.__setattr__(self, "sink_slots", tuple(range(self.sink_tokens)))
 
     def to_json(self) -> str:
         """Stable JSON: sorted keys, indented, newline at the end."""
@@ -96,7 +125,7 @@ def read_manifest(run: Path) -> Manifest:
     check_version(str(version), path)
     try:
         return _from_dict(raw)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedTraceError(f"{path}: a field is missing or wrong ({error})") from error
 
 
@@ -114,12 +143,65 @@ def check_version(version: str, path: Path) -> None:
 
 
 def _from_dict(raw: dict[str, Any]) -> Manifest:
-    """Fields of a newer minor version are ignored."""
-    known = {f.name for f in fields(Manifest)}
-    values = {name: value for name, value in raw.items() if name in known}
+    """Fields of a newer minor version are ignored; raises for one of the wrong kind."""
+    for old, new in _RENAMED.items():
+        if old in raw:
+            raw.setdefault(new, raw[old])
+    values = _checked(Manifest, raw)
     for name in ("target", "drafter"):
-        wanted = {f.name for f in fields(Model)}
-        values[name] = Model(**{k: v for k, v in raw[name].items() if k in wanted})
-    for name in ("aux_layers", "notes"):
-        values[name] = tuple(values.get(name, ()))
+        values[name] = Model(**_checked(Model, raw[name], f"{name}."))
     return Manifest(**values)
+
+
+def _checked(kind: type[Any], raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The fields of `kind` that are in `raw`; raises TypeError that names one of the wrong kind."""
+    if not isinstance(raw, Mapping):
+        raise TypeError(f"{prefix.rstrip('.')} is {_said(raw)}, not an object")
+    hints = typing.get_type_hints(kind)
+    return {
+        name: _value(value, hints[name], prefix + name)
+        for name, value in raw.items()
+        if name in hints
+    }
+
+
+def _value(value: Any, hint: Any, name: str) -> Any:
+    """`value` as the field's type has it: JSON has no tuples, and 1 for 1.0."""
+    accepted, item = _KINDS.get(hint, ((object,), None))
+    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+        raise TypeError(f"{name} is {_said(value)}, not {_WORDS[accepted[0]]}")
+    if isinstance(value, list):
+        return tuple(_value(each, item, f"an element of {name}") for each in value)
+    if isinstance(value, dict) and item is not None:
+        return {key: _value(each, item, f"{name}.{key}") for key, each in value.items()}
+    return value
+
+
+_KINDS: dict[Any, tuple[tuple[type, ...], Any]] = {
+    str: ((str,), None),
+    int: ((int,), None),
+    bool: ((bool,), None),
+    float: ((float, int), None),
+    float | None: ((float, int, type(None)), None),
+    tuple[int, ...]: ((list,), int),
+    tuple[str, ...]: ((list,), str),
+    Mapping[str, bool]: ((dict,), bool),
+}
+"""By a field's type: what JSON may hold for it, and what its elements must be."""
+_WORDS = {
+    str: "a string",
+    int: "a whole number",
+    bool: "true or false",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def _said(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_SHOWN = 40
+"""Characters of a wrong value that an error shows."""

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.manifest import Manifest, check_version, read_manifest
-from driftscope.trace.records import RECORDS
+from driftscope.trace.records import RECORDS, Execution
 from driftscope.trace.schema import conform
 from driftscope.trace.segment import SEALED, STREAM, VERSION_KEY, segments
 from driftscope.trace.status import Status, read_statuses
@@ -43,17 +44,19 @@ def read_trace(run: str | Path) -> Trace:
     manifest = read_manifest(run)
     statuses = read_statuses(run)
     problems: list[str] = []
-    tables = {name: _read_record(run, name, problems) for name in RECORDS}
+    tables = {name: _read_record(run, name, manifest, problems) for name in RECORDS}
     problems += _losses(statuses)
     return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 
 
-def _read_record(run: Path, record: str, problems: list[str]) -> pa.Table:
+def _read_record(run: Path, record: str, manifest: Manifest, problems: list[str]) -> pa.Table:
     tables = []
+    execution = Execution.OF_MODE.get(manifest.mode, Execution.UNSAID)
+    defaults = {"execution": execution, "rate": 1.0 / max(manifest.every, 1)}
     for path in segments(run, record):
         table = _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
         try:
-            tables.append(conform(table, record))
+            tables.append(_said(conform(table, record, defaults), execution))
         except pa.ArrowException as error:
             raise DamagedTraceError(
                 f"{path}: its columns are not those of a {record} record ({_first_line(error)}); "
@@ -62,6 +65,15 @@ def _read_record(run: Path, record: str, problems: list[str]) -> pa.Table:
     if not tables:
         return conform(pa.table({}), record)
     return pa.concat_tables(tables)
+
+
+def _said(table: pa.Table, execution: str) -> pa.Table:
+    """`table` with the run's execution in rows that do not say how theirs was."""
+    if "execution" not in table.column_names:
+        return table
+    at, said = table.schema.get_field_index("execution"), table.column("execution")
+    filled = pc.if_else(pc.equal(said, Execution.UNSAID), execution, said)
+    return table.set_column(at, table.field(at), filled)
 
 
 def _read_sealed(path: Path) -> pa.Table:

@@ -2,16 +2,55 @@
 
 Conventions: `time_s` is seconds since the Unix epoch; durations end in `_s`; depth is 1-based, the
 first element of every per-depth list; RMS is ||x||_2 / sqrt(dim); a list is None where the quantity
-does not exist for the drafter, never zeros.
+does not exist for the drafter or was not taken, never zeros. An element of a mass list that does
+not apply is NaN: the sink's where a sliding window hides all of its slots from the layer.
+
+A field with a default came later than version 1.0 of the schema: the default is what a row of an
+older run reads as.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Floats = Sequence[float]
 Ints = Sequence[int]
+
+MASS_CLASSES = ("sink", "prompt", "generated", "self", "null")
+"""The classes of slots, in the order in which `DraftRow.head_mass` holds them."""
+
+
+class Execution:
+    """Values of DraftRow.execution: how the drafter ran."""
+
+    UNSAID = ""
+    """Not said by the row: read as the manifest's mode."""
+    EAGER = "eager"
+    COMPILED = "compiled"
+    PIECEWISE = "piecewise"
+    """Piecewise CUDA graphs."""
+    FULL = "full"
+    """A full CUDA graph."""
+
+    OF_MODE: Mapping[str, str] = {
+        "eager": EAGER,
+        "compiled": COMPILED,
+        "piecewise graphs": PIECEWISE,
+        "full graphs": FULL,
+    }
+    """By `Manifest.mode`."""
+
+
+class Strategy:
+    """Values of DraftRow.strategy: how attention masses were taken."""
+
+    KEYS = "keys"
+    """A softmax over the context's keys, read back from the cache."""
+    LSE = "lse"
+    """The kernel's own log-sum-exp, and the scores of short ranges of slots."""
+    NONE = "none"
+    """Not taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +58,8 @@ class DraftRow:
     """One recorded chain: K tokens that the drafter guessed in a row for one request.
 
     With p = `position`, the last verified slot, the query of depth d is slot p+d-1 and sees slots
-    0..p+d-1. The masses of one depth sum to 1 per layer; each is a mean over heads.
+    0..p+d-1. The masses of one depth sum to 1 per layer; each is a mean over heads. A drafter
+    without attention has 0 layers and 0 heads, and no masses.
     """
 
     step: int
@@ -40,11 +80,11 @@ class DraftRow:
     """The prompt was prefilled in several chunks. vLLM's V1 runner then embeds
     the wrong token at each chunk boundary, which puts the request's masses off."""
     sink_mass: Floats | None
-    """Slots [0, sink_tokens)."""
+    """The sink set, `Manifest.sink_slots`."""
     prompt_mass: Floats | None
-    """Slots [sink_tokens, prompt_tokens)."""
+    """Slots [0, prompt_tokens) outside the sink set."""
     generated_mass: Floats | None
-    """Slots [prompt_tokens, p]."""
+    """Slots [prompt_tokens, p] outside the sink set."""
     self_mass: Floats | None
     """Slots [p+1, p+d-1]: the chain's own tokens; 0 at depth 1 by construction."""
     null_mass: Floats | None
@@ -71,6 +111,19 @@ class DraftRow:
     """Output of the drafter's fc at slot p."""
     token_ids: Ints | None
     """The drafted tokens, as the target's ids; only when asked for."""
+    rate: float = 1.0
+    """Share of draft steps that were recorded when this chain was, more than 0 and at most 1: it
+    stands for 1 / rate chains. An older run reads as 1 / `Manifest.every`."""
+    head_mass: Floats | None = None
+    """Masses by head, [k, layers, heads, 5] flattened, classes as in MASS_CLASSES; only when asked
+    for."""
+    heads: int = 0
+    """Attention heads that this row's masses are means over: the rank's own in a file, those of all
+    tensor-parallel ranks when read. 0: not known, or a drafter without attention."""
+    strategy: str = Strategy.KEYS
+    execution: str = Execution.UNSAID
+    replica: int = 0
+    """Data-parallel replica, see `driftscope.trace.ranks`; `step` counts per replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +145,8 @@ class VerifyRow:
     """Leading tokens accepted, as the engine counts them, before stop conditions."""
     reason: str | None
     """Why nothing was drafted (see `UndraftedReason`); None when drafted > 0."""
+    replica: int = 0
+    """As in DraftRow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +168,16 @@ class StepRow:
     """Wall time of the drafter within it."""
     probe_s: float
     """Time the probe itself took on the worker's thread within it."""
+    rate: float = 1.0
+    """Share of draft steps that are recorded, in force at this step; as in DraftRow."""
+    execution: str = Execution.UNSAID
+    """As in DraftRow."""
+    gpu_draft_s: float | None = None
+    """Time of the drafter on the GPU, between two CUDA events."""
+    gpu_probe_s: float | None = None
+    """Time of the probe's own kernels on the GPU."""
+    replica: int = 0
+    """As in DraftRow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +199,10 @@ class RequestRow:
     finish_reason: str
     temperature: float | None
     max_tokens: int | None
+    traced: bool = True
+    """Whether the request was selected for recording."""
+    replica: int = 0
+    """As in DraftRow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from driftscope.trace.arrays import array_of
 from driftscope.trace.records import RECORDS, Floats, Ints, Row
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """major.minor: a new column raises minor, a changed meaning raises major."""
 
 _ARROW: dict[Any, pa.DataType] = {
@@ -60,17 +60,24 @@ def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def conform(table: pa.Table, record: str) -> pa.Table:
-    """`table` with this version's columns: newer ones dropped, missing ones null.
+def conform(table: pa.Table, record: str, defaults: Mapping[str, Any] | None = None) -> pa.Table:
+    """`table` with this version's columns: newer ones dropped, missing ones as their default.
 
-    A reader must meet minor versions on either side without failing.
+    The default is `defaults`' for what the run's manifest says of all rows, else the record's, else
+    null. A reader must meet minor versions on either side without failing.
     """
+    known = {**_field_defaults(record), **(defaults or {})}
     schema = schema_of(record)
     columns = [
         table.column(f.name).cast(f.type)
         if f.name in table.column_names
-        else pa.nulls(table.num_rows, f.type)
+        else pa.repeat(pa.scalar(known.get(f.name), f.type), table.num_rows)
         for f in schema
     ]
     nullable = pa.schema([f.with_nullable(True) for f in schema])
     return pa.table(columns, schema=nullable)
+
+
+@cache
+def _field_defaults(record: str) -> dict[str, Any]:
+    return {f.name: f.default for f in fields(RECORDS[record]) if f.default is not MISSING}

@@ -29,6 +29,12 @@ class Status:
     first_error: str | None = None
     probe_s: float = 0.0
     """Time spent in hooks on the serving threads of this process."""
+    rate: float | None = None
+    """Share of draft steps that are recorded at present."""
+    overhead: float | None = None
+    """The probe's share of the step time of late, a moving mean."""
+    recording: bool | None = None
+    """Whether draft steps are recorded at present; None from a process that has none."""
 
     def to_json(self) -> str:
         """Stable JSON: sorted keys."""

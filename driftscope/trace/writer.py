@@ -36,6 +36,9 @@ QUEUE_ITEMS = 4096
 MAX_BYTES = 2 << 30
 """Default bound of one process's record files on disk."""
 
+GAUGES = frozenset({"rate", "overhead", "recording"})
+"""Fields of the status file that `TraceWriter.set_gauges` sets."""
+
 
 class TraceWriter:
     """The record files of one process in a run directory.
@@ -44,6 +47,7 @@ class TraceWriter:
     `put(row_or_deferred)`  from any thread; False when it was dropped
     `count_error(hook, e)`  a swallowed exception of the serving path
     `add_probe_time(s)`     time that hooks took on serving threads
+    `set_gauges(rate=...)`  what the probe does at present, for the status file
     `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
     ======================  ===============================================================
 
@@ -69,6 +73,7 @@ class TraceWriter:
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
         self._probe_s = 0.0
+        self._gauges: dict[str, float | bool] = {}
         self._closed = threading.Event()
         self._last_status, self._status_at = "", 0.0
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
@@ -94,6 +99,12 @@ class TraceWriter:
     def add_probe_time(self, seconds: float) -> None:
         """Add to the probe's own time on serving threads."""
         self._probe_s += seconds
+
+    def set_gauges(self, **values: float | bool) -> None:
+        """Set `rate`, `overhead` or `recording` of the status file, which is next rewritten."""
+        if unknown := values.keys() - GAUGES:
+            raise TypeError(f"no gauge of the status file: {', '.join(sorted(unknown))}")
+        self._gauges = {**self._gauges, **values}
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Write and seal everything that was handed over, and mark the source closed."""
@@ -192,6 +203,7 @@ class TraceWriter:
             errors=dict(self._errors),
             first_error=self._first_error,
             probe_s=round(self._probe_s, 6),
+            **self._gauges,  # type: ignore[arg-type]
         )
 
 

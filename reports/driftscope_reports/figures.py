@@ -52,6 +52,7 @@ def masses(attention: Attention) -> Figure:
         if values is None:
             continue
         base = base or [0.0] * len(values)
+        values = _fitting(base, values)
         floor = base
         if kind.field == "self_mass" and attention.no_drift_self_mass is not None:
             floor = attention.no_drift_self_mass  # the name must not cover the dashed line
@@ -138,8 +139,15 @@ def _area_label(name: str, low: Sequence[float], high: Sequence[float]) -> list[
     return [{**_LABEL, "x": at + 1, "y": (low[at] + high[at]) / 2, "text": name}]
 
 
+def _fitting(base: Sequence[float], values: Sequence[float]) -> ByDepth:
+    """`values` cut where the stack has reached 1: a mean over those layers only to which a class
+    applies can be more than its share of all of them."""
+    return tuple(min(value, max(1.0 - low, 0.0)) for low, value in zip(base, values, strict=True))
+
+
 def _sum(low: Sequence[float], added: Sequence[float]) -> list[float]:
-    return [a + b for a, b in zip(low, added, strict=True)]
+    """A class that does not apply at a depth adds nothing there."""
+    return [a + b if math.isfinite(b) else a for a, b in zip(low, added, strict=True)]
 
 
 _LABEL: Figure = {

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, percent
 from driftscope.trace.manifest import Model
+from driftscope.trace.records import Strategy
 from driftscope_reports.markup import Markup, el
+
+_STRATEGIES = {
+    Strategy.KEYS: "a softmax over the keys read back",
+    Strategy.LSE: "the kernel's log-sum-exp",
+    Strategy.NONE: "nothing: not taken",
+}
 
 
 def provenance(analysis: Analysis) -> Markup:
@@ -35,7 +44,8 @@ def line(run: RunSummary) -> str:
         f"captured target layers {', '.join(map(str, manifest.aux_layers)) or 'none'}",
         f"K = {manifest.k}",
         f"attention {manifest.attention_backend}",
-        f"sink set: the first {count(manifest.sink_tokens, 'slot')} ({manifest.sink_source})",
+        f"masses by {_STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy)}",
+        f"sink set: {_sink(manifest.sink_slots)} ({manifest.sink_source})",
         _sampling(manifest.every),
         f"{count(recording.chains, 'recorded chain')}, {recording.verified_chains:,} verified",
         f"{count(recording.dropped, 'row')} dropped",
@@ -48,6 +58,14 @@ def line(run: RunSummary) -> str:
 
 def _model(model: Model) -> str:
     return f"{model.name} ({model.architecture}, {model.dtype}, config {model.config_digest})"
+
+
+def _sink(slots: Sequence[int]) -> str:
+    if not slots:
+        return "empty"
+    if tuple(slots) == tuple(range(len(slots))):
+        return f"the first {count(len(slots), 'slot')}"
+    return f"slots {', '.join(map(str, slots))}"
 
 
 def _sampling(every: int) -> str:

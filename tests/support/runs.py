@@ -57,6 +57,18 @@ class Spec:
     chunked: int = 0
     """Requests whose prompt was prefilled in chunks."""
     norm_output: bool = False
+    mode: str = "eager"
+    execution: str = "eager"
+    strategy: str = "keys"
+    query_kind: str = "depth"
+    sink_slots: tuple[int, ...] = (0,)
+    heads: int = 4
+    """Attention heads of the drafter, all ranks together; 0: it has no attention (nor layers)."""
+    per_head: bool = False
+    windowed: tuple[int, ...] = ()
+    """Layers whose sliding window hides the sink."""
+    fast: int = 1
+    """Requests with an odd number are recorded at 1 / (fast * every): a governor slowed down."""
     runner: str = "v2"
     drafter: str = "tiny-eagle3"
     dropped: dict[str, int] = field(default_factory=dict)
@@ -80,8 +92,8 @@ def manifest(spec: Spec) -> Manifest:
         engine="vllm",
         engine_version="0.32.0",
         runner=spec.runner,
-        mode="eager",
-        recording="taps",
+        mode=spec.mode,
+        recording="sampled eager",
         method="eagle3",
         k=spec.k,
         target=model,
@@ -92,7 +104,11 @@ def manifest(spec: Spec) -> Manifest:
         attention_backend="CPU_ATTN",
         kv_cache_dtype="auto",
         every=spec.every,
-        sink_tokens=1,
+        attention_strategy=spec.strategy,
+        per_head=spec.per_head,
+        query_kind=spec.query_kind,
+        sink_tokens=len(spec.sink_slots),
+        sink_slots=spec.sink_slots,
         sink_source="default",
         notes=spec.notes,
     )

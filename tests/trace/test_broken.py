@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from driftscope.errors import (
     SchemaVersionError,
     TraceError,
 )
-from driftscope.trace.manifest import MANIFEST, read_manifest
+from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RECORDS
 from driftscope.trace.schema import schema_of
@@ -290,18 +291,28 @@ def test_a_manifest_that_lacks_a_field(run: Path, field: str) -> None:
     except DamagedTraceError:
         _fails(DamagedTraceError, run, field)
     else:
-        optional = {"tp_rank", "tp_size", "dp_rank", "every", "clock", "notes", "aux_layers"}
+        optional = {f.name for f in fields(Manifest) if f.default is not MISSING}
         assert field in optional
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("target", None), ("target", "tiny"), ("drafter", {}), ("drafter", [1]), ("notes", 3),
-     ("aux_layers", None)],
+    [("target", None), ("target", "tiny"), ("drafter", [1]), ("notes", 3), ("notes", [3]),
+     ("aux_layers", None), ("k", "7"), ("k", 7.5), ("k", True), ("k", None), ("mode", 1),
+     ("per_head", 1), ("every", "2"), ("budget", "small"), ("sink_slots", [0, "1"]),
+     ("norm_flags", {"fc_norm": "yes"}), ("created_s", "now"), ("run_id", [])],
 )  # fmt: skip
 def test_a_manifest_with_a_field_of_the_wrong_kind(run: Path, field: str, value: object) -> None:
     _with_manifest(run, **{field: value})
-    _fails(DamagedTraceError, run, MANIFEST, "a field is missing or wrong")
+    _fails(DamagedTraceError, run, MANIFEST, "a field is missing or wrong (", field)
+
+
+def test_a_wrong_field_of_a_model_is_named(run: Path) -> None:
+    target = {**json.loads(manifest(Spec()).to_json())["target"], "dtype": 16}
+    _with_manifest(run, target=target)
+    _fails(DamagedTraceError, run, MANIFEST, "(target.dtype is 16, not a string)")
+    _with_manifest(run, drafter={})
+    _fails(DamagedTraceError, run, MANIFEST, "a field is missing or wrong (Model")
 
 
 # --- paths that are no runs

@@ -39,6 +39,8 @@ def _row(cls: type[Row]) -> st.SearchStrategy[Row]:
         return st.none() | _VALUES[inner]
 
     columns = {name: values(hint) for name, hint in typing.get_type_hints(cls).items()}
+    if "execution" in columns:  # an unsaid one is read as the manifest's mode
+        columns["execution"] = st.text(min_size=1, max_size=8)
     return st.builds(cls, **columns)
 
 

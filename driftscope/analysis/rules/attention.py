@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import count, percent
+from driftscope.analysis.words import count, listed, percent
 
 MOVES_ABOVE = 0.10
 """Rise of the chain's own share at depth K beyond the no-drift expectation. Orientation from the
@@ -23,11 +26,12 @@ of its depth-1 mass, the healthy one 0.91; their middle is 0.54."""
 def has_sink(run: RunSummary) -> bool | None:
     """Whether the sink set holds clearly more attention at depth 1 than even attention would give.
 
-    None where the mass was not recorded. The rule: at least SINK_FLOOR and SINK_TIMES_EVEN times
+    None where the mass was not recorded or does not apply (the sink lies outside the drafter's
+    attention window). The rule: at least SINK_FLOOR and SINK_TIMES_EVEN times
     the even share.
     """
     sink, even = run.attention.sink_mass, run.attention.even_sink_mass
-    if sink is None or even is None:
+    if sink is None or even is None or not math.isfinite(sink[0]):
         return None
     return bool(sink[0] >= SINK_FLOOR and sink[0] >= SINK_TIMES_EVEN * even)
 
@@ -73,19 +77,19 @@ def no_sink(run: RunSummary) -> Finding | None:
         return None
     sink, even = run.attention.sink_mass, run.attention.even_sink_mass
     assert sink is not None and even is not None
-    slots = run.manifest.sink_tokens
+    slots = run.manifest.sink_slots
     return Finding(
         id="no_sink",
         severity=Severity.INFO,
         runs=(run.label,),
         title="This target has no attention sink, so sink loss does not apply",
-        statement=f"{_first(slots)} {percent(sink[0])} of the attention at depth 1; even attention "
+        statement=f"{_named(slots)} {percent(sink[0])} of the attention at depth 1; even attention "
         f"would give {percent(even)}, and a sink holds at least {SINK_TIMES_EVEN:.0f} times that "
         f"and {percent(SINK_FLOOR)}",
         evidence={
             "sink_mass_first": sink[0],
             "even_share": even,
-            "sink_tokens": slots,
+            "sink_tokens": len(slots),
             "floor": SINK_FLOOR,
             "times_even": SINK_TIMES_EVEN,
         },
@@ -123,5 +127,7 @@ def sink_lost(run: RunSummary) -> Finding | None:
     )
 
 
-def _first(slots: int) -> str:
-    return "the first slot holds" if slots == 1 else f"the first {slots} slots hold"
+def _named(slots: Sequence[int]) -> str:
+    if tuple(slots) != tuple(range(len(slots))):
+        return f"the sink set (slots {listed([str(slot) for slot in slots])}) holds"
+    return "the first slot holds" if len(slots) == 1 else f"the first {len(slots)} slots hold"
