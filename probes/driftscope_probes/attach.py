@@ -28,8 +28,8 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
         drafter = open_drafter(proposer.model, layer_names, config)
         check_unused(settings.trace)  # before anything is written or hooked
         _separate_compile_cache(config)
-        manifest = manifest_of(drafter, runner, settings)
         recorder = Recorder(drafter, settings, open_writer(settings, "worker0"))
+        manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
         recorder.taps.attach(proposer, "model")
         create_run(settings.trace, manifest)
     except (AttributeError, KeyError, TypeError) as error:

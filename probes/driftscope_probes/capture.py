@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from driftscope.trace.records import DraftRow, StepRow
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
+from driftscope_probes.clock import Marks
 from driftscope_probes.ring import Landing
+from driftscope_probes.sampling import Sampler
 from driftscope_probes.view import DraftStep
 
 REMEMBERED_REQUESTS = 65_536
 """Requests of which the encoder remembers that their prompt came in chunks."""
-_SHORT = np.uint32
+SHADOW_DIFFERS = "shadow_differs"
+"""Chains whose shadow, drafted eagerly, had other tokens than the served one: counted, and kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +34,14 @@ class Finished:
     step: DraftStep | None
     values: Landing | None
     """The chains' numbers; None when they were not recorded."""
-    drafts: Landing | None
+    ids: Landing | None
+    """[B, 2K] int32 bit for bit: the served tokens, then those of the chain that was measured."""
+    compare_ids: bool
+    keep_ids: bool
     head_mass: Landing | None
+    """[B, K * layers * heads * 5]."""
+    marks: Marks
+    """On the device: before the draft, after it, after the probe's own work."""
     rate: float
     execution: str
     requests: int
@@ -42,26 +53,48 @@ class Finished:
 class Encoder:
     """Makes rows of finished steps, in order, on the writer's thread."""
 
-    def __init__(self, layout: Layout, *, heads: int, strategy: str, max_slots: int) -> None:
+    def __init__(
+        self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
+        sampler: Sampler,
+    ) -> None:  # fmt: skip
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void."""
         self._layout, self._columns = layout, layout.columns
+        self._writer, self._sampler = writer, sampler
         self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
         self._chunked: OrderedDict[str, None] = OrderedDict()
 
-    def rows(self, done: Finished) -> Iterator[DraftRow | StepRow]:
+    def rows(self, done: Finished) -> list[DraftRow | StepRow]:
         """The step's row, then a row per recorded chain."""
+        begun = time.thread_time()
         step = done.step
-        yield StepRow(
-            step=done.number, time_s=done.time_s, requests=done.requests,
-            chains=0 if step is None else int((~step.prefilling).sum()),
-            k=step.k if step else 0, recorded=done.values is not None, step_s=done.step_s,
-            draft_s=done.draft_s, probe_s=done.probe_s,
-        )  # fmt: skip
+        rows: list[DraftRow | StepRow] = [
+            StepRow(
+                step=done.number,
+                time_s=done.time_s,
+                requests=done.requests,
+                chains=0 if step is None else int((~step.prefilling).sum()),
+                k=step.k if step else 0,
+                recorded=done.values is not None,
+                step_s=done.step_s,
+                draft_s=done.draft_s,
+                probe_s=done.probe_s,
+                rate=done.rate,
+                execution=done.execution,
+                gpu_draft_s=done.marks.between(0, 1),
+                gpu_probe_s=done.marks.between(1, 2),
+            )  # fmt: skip
+        ]
         if step is None:
-            return
+            return rows
         self._remember(step.requests, step.prefilling)
         if done.values is not None:
-            yield from self._chains(done, step, done.values.take())
+            rows += self._chains(done, step, done.values.take())
+            self._sampler.note_encoding(time.thread_time() - begun)
+        self._writer.set_gauges(
+            rate=self._sampler.rate if self._sampler.recording else 0.0,
+            overhead=self._sampler.overhead, recording=self._sampler.recording,
+        )  # fmt: skip
+        return rows
 
     def _remember(self, requests: tuple[str, ...], prefilling: npt.NDArray[np.bool_]) -> None:
         for index in np.flatnonzero(prefilling):
@@ -72,9 +105,10 @@ class Encoder:
     def _chains(
         self, done: Finished, step: DraftStep, values: npt.NDArray[np.float32]
     ) -> Iterable[DraftRow]:
-        drafts = None if done.drafts is None else done.drafts.take().view(np.int32)
         k = min(step.k, self._layout.depths)
-        position = self._part(values, "position").view(np.int32)[:, 0]
+        drafts = self._tokens(done, k)
+        by_head = None if done.head_mass is None else done.head_mass.take()
+        position = self._part(values, "position").copy().view(np.int32)[:, 0]
         # Past the context limit vLLM's drafter runs on slots that are not there.
         void = position[:, None] + np.arange(k) >= self._max_slots
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
@@ -91,8 +125,21 @@ class Encoder:
                 **{name: _known(mass[b, :, :, i]) for i, name in enumerate(MASSES)},
                 aux_rms=_known(aux[b]), aux_norm_rms=_known(normed[b]),
                 fc_rms=None if np.isnan(fc[b, 0]) else float(fc[b, 0]),
-                token_ids=None if drafts is None else drafts[b, :k].tolist(),
+                token_ids=None if drafts is None else drafts[b].tolist(),
+                rate=done.rate, heads=self._heads, strategy=self._strategy,
+                execution=done.execution,
+                head_mass=None if by_head is None else _known(by_head[b]),
             )  # type: ignore[arg-type]  # fmt: skip
+
+    def _tokens(self, done: Finished, k: int) -> npt.NDArray[np.int32] | None:
+        """The served tokens, if they are to be kept; a shadow's are held against them."""
+        if done.ids is None:
+            return None
+        ids = done.ids.take().view(np.int32)
+        served, measured = ids[:, :k], ids[:, ids.shape[1] // 2 :][:, :k]
+        if done.compare_ids and (others := int((served != measured).any(-1).sum())):
+            self._writer.count_dropped(SHADOW_DIFFERS, others)
+        return served if done.keep_ids else None
 
     def _part(self, values: npt.NDArray[np.float32], name: str) -> npt.NDArray[np.float32]:
         at, size = self._columns[name]

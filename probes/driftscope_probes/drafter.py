@@ -38,6 +38,12 @@ class Drafter:
         return int(self.config.speculative_config.num_speculative_tokens)
 
     @property
+    def compiled(self) -> bool:
+        """Whether vLLM compiles models."""
+        mode = getattr(self.config.compilation_config, "mode", 0) or 0
+        return not self.config.model_config.enforce_eager and int(mode) > 0
+
+    @property
     def max_requests(self) -> int:
         """Most requests in a step."""
         return int(self.config.scheduler_config.max_num_seqs)

@@ -11,12 +11,12 @@ from typing import Any
 import driftscope
 from driftscope.trace.manifest import Manifest, Model
 from driftscope_probes.drafter import Drafter
-from driftscope_probes.settings import Settings
+from driftscope_probes.settings import EAGER, Settings
 
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
-def manifest_of(drafter: Drafter, runner: str, settings: Settings) -> Manifest:
+def manifest_of(drafter: Drafter, runner: str, settings: Settings, strategy: str) -> Manifest:
     """What is recorded and under which settings; `runner` is "v1" or "v2"."""
     import vllm
 
@@ -30,7 +30,7 @@ def manifest_of(drafter: Drafter, runner: str, settings: Settings) -> Manifest:
         engine_version=str(vllm.__version__).partition("+")[0],
         runner=runner,
         mode=_mode(config),
-        recording="taps",
+        recording="sampled eager" if settings.recording == EAGER else settings.recording,
         method=speculation.method,
         k=speculation.num_speculative_tokens,
         target=_model(config.model_config),
@@ -40,8 +40,12 @@ def manifest_of(drafter: Drafter, runner: str, settings: Settings) -> Manifest:
         aux_layers=_aux_layers(speculation.draft_model_config.hf_config),
         attention_backend=drafter.backend,
         kv_cache_dtype=str(config.cache_config.cache_dtype),
-        every=settings.every,
+        every=settings.every or 1,
+        budget=None if settings.every else settings.budget,
+        attention_strategy=strategy,
+        per_head=settings.per_head,
         sink_tokens=settings.sink_tokens,
+        sink_slots=settings.sink_slots,
         sink_source=settings.sink_source,
     )
 

@@ -11,42 +11,50 @@ import torch
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.capture import Encoder, Finished
+from driftscope_probes.clock import DeviceClock
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.meter import Meter
+from driftscope_probes.per_head import PerHead
 from driftscope_probes.ring import Landing, Ring
-from driftscope_probes.settings import Settings
+from driftscope_probes.sampling import Sampler
+from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
 from driftscope_probes.taps import Taps
 from driftscope_probes.view import DeviceStep, DraftStep
 
 
 class Recorder:
-    """A step's life: `step_started`, perhaps `draft_started` and `draft_ended`, `step_ended`."""
+    """A step's life: `step_started`, perhaps `draft`, `step_ended`."""
 
     def __init__(self, drafter: Drafter, settings: Settings, writer: TraceWriter) -> None:
         """Raises ProbeError for an attention backend that is not supported."""
         self._settings, self._writer = settings, writer
         self._guard = Guard(writer, test_raise=settings.test_raise)
+        self._k = drafter.k
         layout = Layout(depths=drafter.k, layers=len(drafter.attention), aux=drafter.aux_states)
         self._buffers = ChainBuffers(layout, drafter.max_requests, drafter.device)
         on_gpu = drafter.device.type == "cuda"
         self._kernels = _kernels(self._buffers, on_gpu)
-        self._meter = Meter(
-            drafter, self._buffers, tuple(range(settings.sink_tokens)),
+        self.meter = Meter(
+            drafter, self._buffers, settings.sink_slots,
             use_lse=settings.strategy != "keys", use_triton=on_gpu,
         )  # fmt: skip
         self.taps = Taps(
             drafter, self._buffers, self._kernels, self._guard,
-            in_graph=on_gpu and settings.recording == "in-graph",
+            in_graph=on_gpu and settings.recording == IN_GRAPH,
         )  # fmt: skip
+        self.sampler = Sampler(every=settings.every, budget=settings.budget)
+        self.per_head = settings.per_head
+        self._heads = PerHead(self._buffers, self.meter.heads)
         self._ring = Ring(drafter.max_requests, layout.width, drafter.device)
-        self._drafts_ring = Ring(drafter.max_requests, drafter.k, drafter.device)
+        self._ids_ring = Ring(drafter.max_requests, 2 * drafter.k, drafter.device)
+        self._clock = DeviceClock(drafter.device)
         self._encoder = Encoder(
-            layout, heads=self._meter.heads, strategy=self._meter.strategy,
-            max_slots=drafter.max_slots,
+            layout, heads=self.meter.heads, strategy=self.meter.strategy,
+            max_slots=drafter.max_slots, writer=writer, sampler=self.sampler,
         )  # fmt: skip
-        self._number = self._drafts_seen = 0
+        self._number = 0
         self._begin()
 
     def step_started(self) -> None:
@@ -54,17 +62,29 @@ class Recorder:
         self._begin()
         self._started = time.perf_counter()
 
-    def draft_started(self, make_step: Callable[[], DraftStep]) -> None:
-        """The drafter is about to run."""
-        self._guard.run("draft_started", lambda: self._on_draft_started(make_step()))
-        self._draft_from = time.perf_counter()
+    def draft(
+        self, make_step: Callable[[], DraftStep], serve: Callable[[], Any],
+        without_graphs: Callable[[], Any],
+    ) -> Any:  # fmt: skip
+        """Have the drafter run, recorded if the step is sampled; returns [B, K] int tokens.
 
-    def draft_ended(self, drafts: Any) -> None:
-        """The drafter has run; `drafts` [B, K] int are its tokens."""
-        self._draft_s = time.perf_counter() - self._draft_from
-        if self.taps.active:
-            self._guard.run("draft_ended", lambda: self._on_draft_ended(drafts))
+        `serve` is the engine's own call; `without_graphs` makes the same drafts eagerly and leaves
+        the engine's inputs as they are, so that `serve` can follow it.
+        """
+        self._guard.run("draft_started", lambda: self._on_draft_started(make_step()))
+        how = self._settings.recording if self.taps.active else IN_GRAPH
+        shadow = None
+        if how == SHADOW:
+            shadow = self._guard.run("shadow", lambda: self._on_shadow(without_graphs))
+        begun = time.perf_counter()
+        self._clock.mark()
+        drafts = without_graphs() if how == EAGER else serve()
+        self._clock.mark()
+        self._draft_s = time.perf_counter() - begun
+        if self.taps.active or shadow is not None:
+            self._guard.run("draft_ended", lambda: self._on_draft_ended(drafts, shadow))
         self.taps.active = False
+        return drafts
 
     def step_ended(self, requests: int) -> None:
         """The step is done."""
@@ -81,15 +101,17 @@ class Recorder:
         self._step: DraftStep | None = None
         self._at: DeviceStep | None = None
         self._values: Landing | None = None
-        self._drafts: Landing | None = None
+        self._ids: Landing | None = None
+        self._head_mass: Landing | None = None
+        self._execution = ""
         self._draft_s = 0.0
+        self._clock.start()
         self.taps.active = False
 
     def _on_draft_started(self, step: DraftStep) -> None:
         self._step = step
         self.taps.serving()
-        self._drafts_seen += 1
-        if step.k == 0 or (self._drafts_seen - 1) % self._settings.every:
+        if step.k == 0 or not self.sampler.take():
             self._kernels.skip()
             return
         self._at = at = step.on_device()
@@ -99,36 +121,65 @@ class Recorder:
         self._kernels.begin(batch)
         self.taps.active = True
 
-    def _on_draft_ended(self, drafts: Any) -> None:
+    def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
+        """Measure a chain that is not served, then take the taps off the one that is."""
+        drafts = without_graphs().clone()
+        self._measure()
+        self._kernels.skip()
+        self.taps.active = False
+        return drafts
+
+    def _on_draft_ended(self, drafts: Any, shadow: Any) -> None:
+        if shadow is None:
+            self._measure()
+        step = self._step
+        if step is None or self._guard.failed:
+            return
+        batch = len(step.requests)
+        self._values = self._ring.send(self._buffers.values[:batch])
+        if self._values is None:
+            self._writer.count_dropped("ring_full", batch)
+            return
+        if self._settings.token_ids or shadow is not None:
+            both = torch.cat([drafts[:batch], (drafts if shadow is None else shadow)[:batch]], -1)
+            self._ids = self._ids_ring.send(both.to(torch.int32).view(torch.float32))
+        self._clock.mark()
+
+    def _measure(self) -> None:
+        """The chain is drafted: masses, and everything final in the buffers."""
         step, at = self._step, self._at
         if at is None or step is None or self._guard.failed:
             return
         batch = len(step.requests)
         self._kernels.finish()
-        self._meter.measure(step, at, None)
+        self._execution = self.taps.execution(step.k)
+        heads = self._heads.take(batch) if self.per_head else None
+        self.meter.measure(step, at, heads)
         self._buffers.put_int("position", at.position)
-        self._values = self._ring.send(self._buffers.values[:batch])
-        if self._values is None:
-            self._writer.count_dropped("ring_full", batch)
-        elif self._settings.token_ids:
-            ids = drafts[:batch].to(torch.int32).contiguous()
-            self._drafts = self._drafts_ring.send(ids.view(torch.float32))
+        if heads is not None:
+            self._head_mass = self._heads.send(batch)
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
+        probe_s = self._guard.reset()
+        if self._step is not None:
+            self.sampler.note(step_s=step_s, probe_s=probe_s, recorded=self._values is not None)
         done = Finished(
             number=self._number,
             time_s=time.time(),
             step=self._step,
             values=self._values,
-            drafts=self._drafts,
-            head_mass=None,
-            rate=1.0,
-            execution="eager",
+            ids=self._ids,
+            compare_ids=self._settings.recording == SHADOW,
+            keep_ids=self._settings.token_ids,
+            head_mass=self._head_mass,
+            marks=self._clock.take(),
+            rate=self.sampler.rate,
+            execution=self._execution,
             requests=requests,
             step_s=step_s,
             draft_s=self._draft_s,
-            probe_s=self._guard.reset(),
+            probe_s=probe_s,
         )
         self._writer.put(lambda: self._encoder.rows(done))
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driftscope.errors import ProbeError
+from driftscope_probes.sampling import DEFAULT_BUDGET
 
 DEFAULT_SINK_TOKENS = 4
 """Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
 DEFAULT_MAX_MB = 2048
 MAX_EVERY = 1_000_000
-RECORDINGS = ("in-graph", "eager", "shadow")
+IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
@@ -27,11 +28,16 @@ class Settings:
 
     trace: Path
     """Run directory to write. `{time}` and `{pid}` are replaced once, when the engine starts."""
-    every: int = 1
-    """Record the chains of each n-th draft step. Verification is always recorded."""
+    every: int | None = None
+    """Record the chains of each n-th draft step; None: as many as the budget allows. Verification
+    is always recorded."""
+    budget: float = DEFAULT_BUDGET
+    """Share of the time per output token that the probe may take, where `every` is not given."""
     sink_tokens: int = DEFAULT_SINK_TOKENS
     """The sink set: the first n slots."""
     sink_source: str = "default"
+    per_head: bool = False
+    """Also record attention masses by head."""
     recording: str = "in-graph"
     """"in-graph": CUDA graphs record the taps; "eager": a recorded step's drafter runs without
     graphs; "shadow": it runs a second time, without graphs, only to be measured."""
@@ -41,6 +47,12 @@ class Settings:
     """Also record the drafted token ids."""
     max_mb: int = DEFAULT_MAX_MB
     """Bound of each process's record files, MiB."""
+
+    @property
+    def sink_slots(self) -> tuple[int, ...]:
+        """The sink set."""
+        return tuple(range(self.sink_tokens))
+
     test_raise: str = ""
     """Tests only: every hook raises "before" or "after" its work; the output must not change."""
 
@@ -54,7 +66,9 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         return None
     return Settings(
         trace=Path(values["trace"]).expanduser().absolute(),
-        every=_number("every", values.get("every", "1"), 1, MAX_EVERY),
+        every=_number("every", values["every"], 1, MAX_EVERY) if "every" in values else None,
+        budget=_share("budget", values.get("budget", DEFAULT_BUDGET)),
+        per_head=_flag("per_head", values.get("per_head", "")),
         sink_tokens=_number("sink_tokens", values.get("sink_tokens", DEFAULT_SINK_TOKENS), 1, 4096),
         sink_source="given" if "sink_tokens" in values else "default",
         recording=_choice("recording", values.get("recording", RECORDINGS[0]), RECORDINGS),
@@ -114,6 +128,16 @@ def _number(name: str, value: object, low: int, high: int) -> int:
         raise ProbeError(
             f"DRIFTSCOPE_{name.upper()}={value!r}: give a whole number from {low} to {high}"
         )
+    return number
+
+
+def _share(name: str, value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1:
+        raise ProbeError(f"DRIFTSCOPE_{name.upper()}={value!r}: give a share above 0, at most 1")
     return number
 
 

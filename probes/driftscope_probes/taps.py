@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import wrapt
 
+from driftscope.trace.records import Execution
 from driftscope_probes.attention import tap_attention
 from driftscope_probes.buffers import ChainBuffers
 from driftscope_probes.drafter import Drafter
@@ -51,7 +52,7 @@ class Taps:
         self._unconditional = in_graph
         """Until the first step that is served: vLLM warms up and captures, and what it captures
         has to hold the taps. Their gate is shut."""
-        self._in_graph = in_graph
+        self._in_graph, self._compiled = in_graph, drafter.compiled
         self.forwards: list[str] = []
         """How each forward of the step under way ran, of those that Python saw."""
 
@@ -90,6 +91,13 @@ class Taps:
         self._unconditional = False
         self.forwards.clear()
 
+    def execution(self, depths: int) -> str:
+        """How the chain just drafted ran: forwards that Python did not see were replayed whole."""
+        modes = list(dict.fromkeys(self.forwards))
+        if len(self.forwards) < depths:
+            modes.append(Execution.FULL)
+        return "+".join(dict.fromkeys(modes))
+
     def observe(self, hook: str, action: Callable[[], Any]) -> None:
         """Run a hook's work if it is wanted now."""
         if self.on:
@@ -118,7 +126,7 @@ class Taps:
         return output
 
     def _on_forward_in(self, hidden: torch.Tensor | None) -> None:
-        self.forwards.append(_mode())
+        self.forwards.append(_mode(self._compiled))
         self._kernels.advance()
         if hidden is not None:
             self._kernels.rms(hidden, "in_rms")
@@ -162,11 +170,12 @@ def _capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def _mode() -> str:
+def _mode(compiled: bool) -> str:
     """How vLLM says that it runs the forward under way."""
+    plain = Execution.COMPILED if compiled else Execution.EAGER
     from vllm.forward_context import get_forward_context, is_forward_context_available
 
     if not is_forward_context_available():
-        return "eager"
+        return plain
     name = getattr(get_forward_context().cudagraph_runtime_mode, "name", "NONE")
-    return {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}.get(str(name), "eager")
+    return {"PIECEWISE": Execution.PIECEWISE, "FULL": Execution.FULL}.get(str(name), plain)

@@ -5,8 +5,11 @@ Read with vllm.v1.worker.gpu_model_runner and vllm.v1.spec_decode.llm_base_propo
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
+import torch
 import wrapt
 
 from driftscope_probes.attach import attach_recorder, recorder_of
@@ -70,10 +73,28 @@ def _propose(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     recorder = recorder_of(proposer)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
-    recorder.draft_started(lambda: _draft_step(runner, proposer, kwargs))
-    drafts = wrapped(*args, **kwargs)
-    recorder.draft_ended(drafts)
-    return drafts
+    return recorder.draft(
+        lambda: _draft_step(runner, proposer, kwargs),
+        lambda: wrapped(*args, **kwargs),
+        lambda: _without_graphs(wrapped, proposer, kwargs),
+    )
+
+
+def _without_graphs(wrapped: Any, proposer: Any, call: dict[str, Any]) -> Any:
+    """The same drafts, made eagerly. `propose` changes its attention metadata in place."""
+    common = call["common_attn_metadata"]
+    own = {
+        field.name: value.clone()
+        for field in dataclasses.fields(common)
+        if isinstance(value := getattr(common, field.name), torch.Tensor)
+        and field.name not in ("block_table_tensor", "slot_mapping")
+    }
+    whole = proposer._determine_batch_execution_and_padding
+    proposer._determine_batch_execution_and_padding = functools.partial(whole, use_cudagraphs=False)
+    try:
+        return wrapped(**{**call, "common_attn_metadata": dataclasses.replace(common, **own)})
+    finally:
+        del proposer._determine_batch_execution_and_padding
 
 
 def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:

@@ -63,10 +63,12 @@ def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
     recorder = recorder_of(speculator)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
-    recorder.draft_started(lambda: _draft_step(runner, speculator, wrapped, args, kwargs))
-    drafts = wrapped(*args, **kwargs)
-    recorder.draft_ended(drafts)
-    return drafts
+    return recorder.draft(
+        lambda: _draft_step(runner, speculator, wrapped, args, kwargs),
+        lambda: wrapped(*args, **kwargs),
+        # All that vLLM's profiling flag does here is to pass the graphs by.
+        lambda: wrapped(*args, **{**kwargs, "is_profile": True}),
+    )
 
 
 def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: Any) -> DraftStep:

@@ -22,7 +22,7 @@ from vllm_engine.job import Job, K, Outcome, prompts, run_jobs
 
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
 NORMS = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "aux_rms", "aux_norm_rms", "fc_rms")
-RECORD = {"TOKEN_IDS": "1"}
+RECORD = {"TOKEN_IDS": "1", "EVERY": "1"}
 JOBS = {
     f"{name} {drafter}": Job(drafter=drafter, probe=RECORD, **how)  # type: ignore[arg-type]
     for name, how in {

@@ -1,0 +1,31 @@
+"""Room for attention masses by head, taken when they are first asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from driftscope_probes.buffers import MASSES, ChainBuffers
+from driftscope_probes.ring import Landing, Ring
+
+
+class PerHead:
+    """[R, depths * layers * heads * 5] on the device, and its own way to the host."""
+
+    def __init__(self, buffers: ChainBuffers, heads: int) -> None:
+        layout = buffers.layout
+        self._shape = (layout.depths, layout.layers, heads, len(MASSES))
+        self._requests, self._device = buffers.requests, buffers.device
+        self._values: torch.Tensor | None = None
+        self._ring: Ring | None = None
+
+    def take(self, batch: int) -> torch.Tensor:
+        """[batch, depths, layers, heads, 5] float32, all NaN."""
+        if self._values is None:
+            self._values = torch.empty((self._requests, *self._shape), device=self._device)
+            self._ring = Ring(self._requests, self._values[0].numel(), self._device)
+        return self._values[:batch].fill_(torch.nan)
+
+    def send(self, batch: int) -> Landing | None:
+        """Start copying what was last taken."""
+        assert self._values is not None and self._ring is not None
+        return self._ring.send(self._values[:batch].flatten(1))

@@ -1,0 +1,127 @@
+"""Which draft steps are recorded, and at what rate: fixed, or governed by a budget.
+
+Steps are drawn independently of what is in them, and each recorded chain carries the rate that was
+in force, so that weighting by its inverse leaves every estimate unbiased.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import deque
+from dataclasses import dataclass
+
+DEFAULT_BUDGET = 0.01
+"""Share of the time per output token that the probe may take: what users said they would leave on
+in production (issue 3)."""
+FIRST_RATE = 1 / 16
+"""Until the first recorded steps have shown what one costs."""
+LEAST_RATE = 1 / 4096
+WINDOW = 64
+"""Steps of each sort that the costs are medians of: one-off costs, such as a kernel's compilation,
+then do not count."""
+EVERY_STEPS = 32
+"""Steps between two decisions."""
+
+
+@dataclass(slots=True)
+class Costs:
+    """Medians over the last steps, seconds."""
+
+    step_s: float = 0.0
+    """A step without the probe."""
+    recorded_s: float = 0.0
+    """The probe's own time in a recorded step, on the serving and on the writer's thread."""
+    passed_s: float = 0.0
+    """Its time in a step that is not recorded."""
+
+
+class Sampler:
+    """Decides for each draft step; `every` fixes the rate at 1 / every, else `budget` governs it.
+
+    =======================  ==================================================================
+    `take()`                 whether to record the step that is about to be drafted
+    `note(...)`              what a finished step took
+    `note_encoding(s)`       what making one step's rows took, on the writer's thread
+    `set(every=, budget=)`   change at run time
+    `stop()`, `start()`      record nothing, record again
+    =======================  ==================================================================
+    """
+
+    def __init__(self, *, every: int | None, budget: float = DEFAULT_BUDGET, seed: int = 0) -> None:
+        self.every, self.budget = every, budget
+        self.recording = True
+        self.rate = 1 / every if every else FIRST_RATE
+        """Share of draft steps that are recorded at present."""
+        self._random, self._seen, self._since = random.Random(seed), 0, 0
+        self._steps: deque[float] = deque(maxlen=WINDOW)
+        self._recorded: deque[float] = deque(maxlen=WINDOW)
+        self._passed: deque[float] = deque(maxlen=WINDOW)
+        self._encoding: deque[float] = deque(maxlen=WINDOW)
+
+    def take(self) -> bool:
+        """Whether to record the draft step that is about to run."""
+        if not self.recording:
+            return False
+        if self.every is not None:
+            self._seen += 1
+            return (self._seen - 1) % self.every == 0
+        return self._random.random() < self.rate
+
+    def note(self, *, step_s: float, probe_s: float, recorded: bool) -> None:
+        """A step that drafted is over: its wall time, the probe's share included, and that share."""
+        self._steps.append(step_s - probe_s)
+        (self._recorded if recorded else self._passed).append(probe_s)
+        self._since += 1
+        if self.every is None and self._since >= EVERY_STEPS:
+            self._since = 0
+            self._govern()
+
+    def note_encoding(self, seconds: float) -> None:
+        """A recorded step's rows took this long on the writer's thread."""
+        self._encoding.append(seconds)
+
+    def set(self, *, every: int | None = None, budget: float | None = None) -> None:
+        """Fix the rate, or have it governed again."""
+        self.every = every
+        if budget is not None:
+            self.budget = budget
+        self.rate = 1 / every if every else self.rate
+        self._seen = 0
+
+    def stop(self) -> None:
+        """Record nothing until `start`."""
+        self.recording = False
+
+    def start(self) -> None:
+        """Record again."""
+        self.recording = True
+
+    @property
+    def costs(self) -> Costs:
+        """What steps and the probe have cost lately; zeros before anything is known."""
+        return Costs(
+            step_s=_median(self._steps),
+            recorded_s=_median(self._recorded) + _median(self._encoding),
+            passed_s=_median(self._passed),
+        )
+
+    @property
+    def overhead(self) -> float:
+        """The probe's expected share of a step at the rate in force."""
+        costs = self.costs
+        taken = costs.passed_s + (costs.recorded_s - costs.passed_s) * self.rate
+        return taken / costs.step_s if costs.step_s else 0.0
+
+    def _govern(self) -> None:
+        """The rate at which the probe's mean time per step is the budget's share of a step."""
+        costs = self.costs
+        extra = costs.recorded_s - costs.passed_s
+        if not self._recorded or extra <= 0:
+            return
+        allowed = self.budget * costs.step_s - costs.passed_s
+        self.rate = min(1.0, max(LEAST_RATE, allowed / extra))
+
+
+def _median(values: deque[float]) -> float:
+    return statistics.median(values) if values else 0.0
