@@ -23,6 +23,7 @@ class Requests:
     """Every request that any table of the run mentions."""
 
     ids: pa.Array
+    """Replica and request: replicas that know nothing of each other name requests alike."""
     labels: NDArray[np.object_]
     """[requests] workload label of each."""
     ttft_s: NDArray[np.float64]
@@ -39,7 +40,7 @@ class Requests:
 
 def requests_of(trace: Trace) -> Requests:
     """The requests of `trace`, in order of first mention (finished, verified, drafted)."""
-    columns = [t.column("request") for t in (trace.request, trace.verify, trace.draft)]
+    columns = [_names(table) for table in (trace.request, trace.verify, trace.draft)]
     ids = pc.unique(pa.chunked_array([c for column in columns for c in column.chunks], pa.string()))
     finished = _codes(trace.request, ids)
     labels = np.full(len(ids), UNFINISHED, dtype=np.object_)
@@ -52,5 +53,10 @@ def requests_of(trace: Trace) -> Requests:
 
 
 def _codes(table: pa.Table, ids: pa.Array) -> Codes:
-    found = pc.index_in(table.column("request"), value_set=ids)
+    found = pc.index_in(_names(table), value_set=ids)
     return np.asarray(found.to_numpy(), dtype=np.int64)
+
+
+def _names(table: pa.Table) -> pa.ChunkedArray:
+    replica = table.column("replica").cast(pa.string())
+    return pc.binary_join_element_wise(replica, table.column("request"), "/")

@@ -1,7 +1,8 @@
-"""Arrow arrays from Python values, buffer by buffer.
+"""Arrow arrays from Python values and back to numpy, buffer by buffer.
 
-`pyarrow.array` does the same and more, and imports pandas to do it; in somebody's serving process
-that is too much. Nulls, strings, numbers, booleans and lists of numbers are all that a trace has.
+`pyarrow.array` and `numpy.asarray` do the same and more, and import pandas to do it; in somebody's
+serving process that is too much. Nulls, strings, numbers, booleans and lists of numbers are all
+that a trace has.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 _NUMPY: dict[pa.DataType, np.dtype[Any]] = {
+    pa.int8(): np.dtype("int8"),
     pa.int32(): np.dtype("int32"),
     pa.int64(): np.dtype("int64"),
     pa.float32(): np.dtype("float32"),
@@ -47,6 +49,40 @@ def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, size, [bitmap, pa.py_buffer(fits)])
 
 
+def numbers_of(array: pa.Array) -> NDArray[Any]:
+    """[n] what an array of numbers holds, without a copy; under a null lies anything."""
+    dtype = _NUMPY[array.type]
+    if not len(array):
+        return np.empty(0, dtype)
+    start = array.offset * dtype.itemsize
+    return np.frombuffer(array.buffers()[1], dtype, count=len(array), offset=start)
+
+
+def validity_of(array: pa.Array) -> NDArray[np.bool_]:
+    """[n] where `array` is not null."""
+    return numbers_of(array.is_valid().cast(pa.int8())).astype(np.bool_)
+
+
+def lengths_of(lists: pa.ListArray) -> NDArray[np.int32]:
+    """[n] elements of each list, 0 for null."""
+    lengths: NDArray[np.int32] = np.diff(numbers_of(lists.offsets))
+    return lengths
+
+
+def lists_of(items: NDArray[Any], lengths: NDArray[np.int32], valid: NDArray[np.bool_]) -> pa.Array:
+    """Lists of these lengths, filled with `items` in order; null where not `valid`."""
+    child = with_validity(items)
+    buffers = [None if valid.all() else _bits(valid), _offsets(lengths)]
+    return pa.Array.from_buffers(pa.list_(child.type), len(lengths), buffers, children=[child])
+
+
+def with_validity(numbers: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """`numbers` as an Arrow array of the same type; null where not `valid`, where that is given."""
+    bitmap = None if valid is None or valid.all() else _bits(valid)
+    buffers = [bitmap, pa.py_buffer(numbers)]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
+
+
 def _without_none(values: list[Any], filler: Any) -> list[Any]:
     """What stands under a null is never read, but has to be there."""
     if not _some_none(values):
@@ -66,7 +102,7 @@ def _checked(array: NDArray[Any], kinds: str) -> NDArray[Any]:
     return array
 
 
-def _offsets(lengths: list[int]) -> pa.Buffer:
+def _offsets(lengths: list[int] | NDArray[np.int32]) -> pa.Buffer:
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return pa.py_buffer(ends)

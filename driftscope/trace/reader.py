@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from driftscope.errors import DamagedTraceError
+from driftscope.trace.compact import restore
 from driftscope.trace.manifest import Manifest, check_version, read_manifest
+from driftscope.trace.ranks import joined, place_of, with_replica
 from driftscope.trace.records import RECORDS, Execution
 from driftscope.trace.schema import conform
-from driftscope.trace.segment import SEALED, STREAM, VERSION_KEY, segments
+from driftscope.trace.segment import SEALED, STREAM, VERSION_KEY, segments, source_of
 from driftscope.trace.status import Status, read_statuses
 
 
@@ -50,21 +53,23 @@ def read_trace(run: str | Path) -> Trace:
 
 
 def _read_record(run: Path, record: str, manifest: Manifest, problems: list[str]) -> pa.Table:
-    tables = []
+    by_rank: defaultdict[int, list[pa.Table]] = defaultdict(list)
     execution = Execution.OF_MODE.get(manifest.mode, Execution.UNSAID)
     defaults = {"execution": execution, "rate": 1.0 / max(manifest.every, 1)}
     for path in segments(run, record):
+        place = place_of(source_of(path, record))
         table = _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
         try:
-            tables.append(_said(conform(table, record, defaults), execution))
+            rows = _said(conform(table, record, defaults), execution)
         except pa.ArrowException as error:
             raise DamagedTraceError(
                 f"{path}: its columns are not those of a {record} record ({_first_line(error)}); "
                 "move it away to analyse the rest of the run"
             ) from error
-    if not tables:
+        by_rank[place.rank].append(with_replica(rows, place))
+    if not by_rank:
         return conform(pa.table({}), record)
-    return pa.concat_tables(tables)
+    return joined(record, {rank: pa.concat_tables(t) for rank, t in by_rank.items()}, problems)
 
 
 def _said(table: pa.Table, execution: str) -> pa.Table:
@@ -85,7 +90,13 @@ def _read_sealed(path: Path) -> pa.Table:
             "move it away to analyse the rest of the run"
         ) from error
     _check_segment(table.schema, path)
-    return table
+    try:
+        return restore(table)
+    except (KeyError, ValueError, pa.ArrowException) as error:
+        raise DamagedTraceError(
+            f"{path}: columns that it left out do not follow from the others "
+            f"({_first_line(error)}); move it away to analyse the rest of the run"
+        ) from error
 
 
 def _read_stream(path: Path, problems: list[str]) -> pa.Table:

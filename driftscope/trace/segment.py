@@ -1,8 +1,8 @@
 """The record files of a run: names, and which of them count.
 
 A segment is `<record>-<source>-<number>.arrows` (Arrow IPC stream) while written and `.parquet`
-(zstd) once sealed. While sealing both exist: the Parquet file appears whole, by rename, before the
-stream is removed, so it is the one to read.
+(zstd, see `driftscope.trace.compact`) once sealed. While sealing both exist: the Parquet file
+appears whole, by rename, before the stream is removed, so it is the one to read.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from driftscope.trace.compact import compact, encodings
+
 STREAM = ".arrows"
 SEALED = ".parquet"
+ZSTD_LEVEL = 9
+"""Of what is no noise, the default level leaves a tenth more."""
 VERSION_KEY = b"driftscope.schema_version"
 
 
 def segment_path(run: Path, record: str, source: str, number: int) -> Path:
     """Path of a segment while it is written."""
     return run / f"{record}-{source}-{number:04d}{STREAM}"
+
+
+def source_of(path: Path, record: str) -> str:
+    """The source that wrote the segment at `path`."""
+    return path.stem.removeprefix(f"{record}-").rpartition("-")[0]
 
 
 def segments(run: Path, record: str) -> list[Path]:
@@ -36,8 +45,11 @@ def seal(stream: Path) -> Path:
     target = stream.with_suffix(SEALED)
     partial = stream.with_suffix(".partial")
     with pa.memory_map(str(stream)) as source:
-        table = pa.ipc.open_stream(source).read_all()
-        pq.write_table(table, partial, compression="zstd")
+        table = compact(pa.ipc.open_stream(source).read_all())
+        pq.write_table(
+            table, partial, compression="zstd", compression_level=ZSTD_LEVEL,
+            write_statistics=False, **encodings(table),
+        )  # fmt: skip
     with partial.open("rb") as handle:
         os.fsync(handle.fileno())
     partial.replace(target)

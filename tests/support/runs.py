@@ -6,15 +6,17 @@ spec. Nothing depends on a clock: the same spec gives the same figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.records import (
+    MASS_CLASSES,
     RECORDS,
     DraftRow,
     RequestRow,
@@ -29,6 +31,13 @@ from driftscope.trace.sink import RecordFiles
 from driftscope.trace.status import Status, status_path
 
 START_S = 1_750_000_000.0
+HEADS_APART = 0.01
+"""By how much more each head looks at the prompt than the one before."""
+ONLY_RANK_0 = (
+    "in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy", "aux_rms",
+    "aux_norm_rms", "fc_rms",
+)  # fmt: skip
+"""What does not depend on attention heads, so that one rank records it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +76,15 @@ class Spec:
     per_head: bool = False
     windowed: tuple[int, ...] = ()
     """Layers whose sliding window hides the sink."""
-    fast: int = 1
-    """Requests with an odd number are recorded at 1 / (fast * every): a governor slowed down."""
+    slower: int = 1
+    """Of requests with an odd number only each `slower`-th step is recorded that would be: a
+    governor that adapts."""
+    odd: float = 1.0
+    """RMS in requests with an odd number over that in the others."""
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    """With 2 or more of either, every worker and engine core writes files of its own, and each
+    replica serves the whole run anew."""
     runner: str = "v2"
     drafter: str = "tiny-eagle3"
     dropped: dict[str, int] = field(default_factory=dict)
@@ -106,6 +122,8 @@ def manifest(spec: Spec) -> Manifest:
         every=spec.every,
         attention_strategy=spec.strategy,
         per_head=spec.per_head,
+        tensor_parallel=spec.tensor_parallel,
+        data_parallel=spec.data_parallel,
         query_kind=spec.query_kind,
         sink_tokens=len(spec.sink_slots),
         sink_slots=spec.sink_slots,
@@ -119,7 +137,8 @@ def write_run(run: Path, spec: Spec | None = None, *, closed: bool = True) -> Pa
     spec = spec or Spec()
     run.mkdir(parents=True)
     (run / MANIFEST).write_text(manifest(spec).to_json(), encoding="utf-8")
-    write_rows(run, "worker0-1", rows(spec), closed=closed)
+    for source, content in by_source(spec).items():
+        write_rows(run, source, content, closed=closed)
     status = Status(
         source="worker0-1",
         closed=closed,
@@ -160,10 +179,11 @@ def rows(spec: Spec) -> Iterator[Row]:
         for i in range(spec.rounds + 1):
             step += 1
             now = begin + 0.01 * i
-            recorded = (step - 1) % spec.every == 0
-            yield _step(spec, step, now, recorded)
+            every = spec.every * (spec.slower if n % 2 else 1)
+            recorded = (step - 1) % every == 0
+            yield _step(spec, step, now, recorded, 1 / every)
             if recorded:
-                yield _draft(spec, random, n, step, now, position)
+                yield _draft(spec, random, n, step, now, position, 1 / every)
             if i == spec.rounds:
                 break  # the last chain of a request is never verified
             accepted = _accepted(spec, random)
@@ -213,12 +233,12 @@ def _line(first: float, last: float, k: int) -> np.ndarray:
 
 
 def _draft(
-    spec: Spec, random: np.random.RandomState, n: int, step: int, now: float, position: int
-) -> DraftRow:
-    k = spec.k
-    own, sink = _line(0.0, spec.self_last, k), _line(*spec.sink, k)
-    rest = 1.0 - own - sink
+    spec: Spec, random: np.random.RandomState, n: int, step: int, now: float, position: int,
+    rate: float,
+) -> DraftRow:  # fmt: skip
+    k, heads = spec.k, _heads(spec, 0) if spec.tensor_parallel == 1 else range(spec.heads)
     fed = 4.0 * _line(1.0, spec.growth, k) * (1.0 + 0.02 * random.standard_normal())
+    fed *= spec.odd if n % 2 else 1.0
     top1 = _line(0.4, 0.2, k)
     return DraftRow(
         step=step,
@@ -228,13 +248,9 @@ def _draft(
         prompt_tokens=spec.prompt_tokens,
         batch=1,
         k=k,
-        layers=spec.layers,
+        layers=spec.layers if spec.heads else 0,
         chunked_prefill=n < spec.chunked,
-        sink_mass=_layers(sink, spec),
-        prompt_mass=_layers(0.6 * rest, spec),
-        generated_mass=_layers(0.4 * rest, spec),
-        self_mass=_layers(own, spec),
-        null_mass=None,
+        **attention(spec, heads),
         in_rms=(0.5 * fed).tolist(),
         prenorm_rms=(1.2 * fed).tolist() if spec.norm_output else fed.tolist(),
         postnorm_rms=_line(1.2, 1.1, k).tolist(),
@@ -245,15 +261,76 @@ def _draft(
         aux_norm_rms=[1.0, 1.0, 1.0] if spec.norm_output else None,
         fc_rms=2.0,
         token_ids=None,
+        rate=rate,
+        execution=spec.execution,
     )
 
 
-def _layers(values: np.ndarray, spec: Spec) -> list[float]:
-    """Depth-major [k * layers]; every layer alike."""
-    return np.repeat(values, spec.layers).tolist()
+def attention(spec: Spec, heads: Sequence[int]) -> dict[str, Any]:
+    """What a rank with these of the drafter's heads writes about attention.
+
+    The heads differ: the later one is, the more it looks at the prompt instead of the output.
+    """
+    if not spec.heads:
+        none = dict.fromkeys(("sink_mass", "prompt_mass", "generated_mass", "self_mass"))
+        return {**none, "null_mass": None, "heads": 0, "strategy": "none"}
+    own, sink = _line(0.0, spec.self_last, spec.k), _line(*spec.sink, spec.k)
+    rest = 1.0 - own - sink
+    masses = np.zeros((spec.k, spec.layers, len(heads), len(MASS_CLASSES)))
+    apart = HEADS_APART * (np.asarray(heads) - (spec.heads - 1) / 2)
+    for at, mass in enumerate((sink, 0.6 * rest, 0.4 * rest, own)):
+        masses[..., at] = mass[:, None, None]
+    masses[..., 1] += apart
+    masses[..., 2] -= apart
+    for layer in spec.windowed:
+        masses[:, layer, :, 2] += masses[:, layer, :, 0]
+        masses[:, layer, :, 0] = np.nan
+    by_class = np.moveaxis(masses.mean(axis=2), -1, 0).reshape(len(MASS_CLASSES), -1).tolist()
+    named = {f"{name}_mass": by_class[at] for at, name in enumerate(MASS_CLASSES)}
+    return {
+        **named,
+        "null_mass": None,
+        "head_mass": masses.ravel().tolist() if spec.per_head else None,
+        "heads": len(heads),
+        "strategy": spec.strategy,
+    }
 
 
-def _step(spec: Spec, step: int, now: float, recorded: bool) -> StepRow:
+def _heads(spec: Spec, rank: int) -> range:
+    """The heads of a rank; the last one has what is over."""
+    each = spec.heads // spec.tensor_parallel
+    last = rank == spec.tensor_parallel - 1
+    return range(rank * each, spec.heads if last else (rank + 1) * each)
+
+
+def by_source(spec: Spec) -> dict[str, list[Row]]:
+    """The rows of the run by the process that writes them."""
+    content = list(rows(spec))
+    if spec.tensor_parallel == spec.data_parallel == 1:
+        return {"worker0-1": content}
+    out: dict[str, list[Row]] = {}
+    for replica in range(spec.data_parallel):
+        suffix = f".dp{replica}" if spec.data_parallel > 1 else ""
+        engine = [row for row in content if isinstance(row, VerifyRow | RequestRow)]
+        out[f"engine{replica}-{90 + replica}"] = engine
+        for rank in range(spec.tensor_parallel):
+            mine = [_of_rank(spec, row, rank) for row in content]
+            source = f"worker{rank}{suffix}-{10 * replica + rank + 1}"
+            out[source] = [row for row in mine if row is not None]
+    return out
+
+
+def _of_rank(spec: Spec, row: Row, rank: int) -> Row | None:
+    """What the worker of a tensor-parallel rank writes of `row`."""
+    if isinstance(row, StepRow):
+        return replace(row, probe_s=row.probe_s * (1 + rank))
+    if not isinstance(row, DraftRow):
+        return None
+    unsaid = dict.fromkeys(ONLY_RANK_0) if rank else {}
+    return replace(row, **attention(spec, _heads(spec, rank)), **unsaid)
+
+
+def _step(spec: Spec, step: int, now: float, recorded: bool, rate: float) -> StepRow:
     return StepRow(
         step=step,
         time_s=now,
@@ -264,6 +341,8 @@ def _step(spec: Spec, step: int, now: float, recorded: bool) -> StepRow:
         step_s=0.010,
         draft_s=0.004,
         probe_s=0.0001 if recorded else 0.00001,
+        rate=rate,
+        execution=spec.execution,
     )
 
 

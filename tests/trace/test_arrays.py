@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftscope.trace.arrays import array_of
+from driftscope.trace.arrays import array_of, lengths_of, lists_of, numbers_of, validity_of
 
 FLOAT32 = st.floats(width=32, allow_nan=False)
 BY_TYPE: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -42,6 +43,15 @@ def test_nan_stays_nan_and_is_not_null() -> None:
     assert np.isnan(built.flatten().to_numpy()[1])
 
 
+@given(st.lists(st.none() | st.lists(FLOAT32, max_size=4), max_size=9), st.integers(0, 3))
+def test_lists_come_apart_and_together(values: list[list[float] | None], skipped: int) -> None:
+    """Slices too, whose buffers begin before them."""
+    built = array_of(values, pa.list_(pa.float32()))[skipped:]
+    items, lengths, valid = numbers_of(built.flatten()), lengths_of(built), validity_of(built)
+    assert lengths.tolist() == [len(each or ()) for each in values[skipped:]]
+    assert lists_of(items, lengths, valid).equals(built)
+
+
 def test_numpy_values_do_as_well() -> None:
     values = [np.array([1.0, 2.5], np.float32), (3.0,), None]
     assert array_of(values, pa.list_(pa.float32())).to_pylist() == [[1.0, 2.5], [3.0], None]
@@ -69,17 +79,19 @@ def test_a_value_that_does_not_fit_is_refused(values: list[Any], kind: pa.DataTy
 WRITE_A_RUN = """
 import sys, time
 from pathlib import Path
-from driftscope.trace.records import VerifyRow
+from support.noisy import noisy_rows
 from driftscope.trace.writer import TraceWriter
 writer = TraceWriter(Path(sys.argv[1]), source="worker0-1")
-row = dict(step=1, time_s=1.0, request="r", position=3, drafted=8, accepted=2, reason=None)
-writer.put(VerifyRow(**row))
+for row in noisy_rows(20):
+    writer.put(row)
 writer.close()
-assert list(Path(sys.argv[1]).glob("verify-*.parquet"))
+assert len(list(Path(sys.argv[1]).glob("*.parquet"))) == 3
 assert "pandas" not in sys.modules, "pandas in a serving process"
 """
 
 
 def test_writing_a_run_imports_no_pandas(tmp_path: Any) -> None:
-    code = subprocess.run([sys.executable, "-c", WRITE_A_RUN, str(tmp_path / "run")], check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WRITE_A_RUN, str(tmp_path / "run")]
+    code = subprocess.run(command, check=False, env=environment)
     assert code.returncode == 0
