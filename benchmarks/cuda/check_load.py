@@ -37,6 +37,12 @@ MODULES = (
     "vllm.model_executor.models.llama",
     "vllm.model_executor.models.llama_eagle3",
     "vllm.model_executor.warmup.kernel_warmup",
+    "vllm.model_executor.model_loader.dummy_loader",
+    "vllm.compilation.backends",
+    "vllm.compilation.passes.pass_manager",
+    "vllm.v1.sample.rejection_sampler",
+    "vllm.v1.structured_output.backend_xgrammar",
+    "vllm.v1.worker.gpu.spec_decode.eagle.speculator",
     "vllm.entrypoints.cli.main",
     "vllm.entrypoints.openai.api_server",
 )

@@ -28,6 +28,13 @@ REPO = Path(__file__).resolve().parents[2]
 # In this order on PYTHONPATH, relative to the repository.
 SOURCES = (".", "probes", "reports")
 
+ENVIRONMENT = {
+    # FlashInfer is not carried, and vLLM's sampler imports it unless told not to.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
 
 class Chain(io.RawIOBase):
     """The parts read as one file."""
@@ -82,6 +89,8 @@ def assemble(parts: Path, site: Path) -> None:
         print(line, file=sys.stderr)
     print(f"{site} is ready. Next:", file=sys.stderr)
     print(f"export PYTHONPATH={':'.join([str(site), *(str(REPO / s) for s in SOURCES)])}")
+    for name, value in ENVIRONMENT.items():
+        print(f"export {name}={value}")
 
 
 def announce(site: Path) -> None:

@@ -32,6 +32,10 @@ PART_MB = 46
 # engine imports, wants 0.1.11, and the xgrammar that takes 0.1.9 is 44 MB.
 PINS = ("apache-tvm-ffi>=0.1.11",)
 
+# Carried although the host has them, whose versions are not known: today's pydantic and others do
+# not import with an older one.
+RENEW = ("typing-extensions",)
+
 # Not needed for a Llama-shaped text model with FlashAttention 3 or Triton attention.
 SKIP = (
     "fastsafetensors",
@@ -54,9 +58,10 @@ SKIP = (
 
 def main() -> None:
     options = _options()
+    host = read_host(options.host)
     needs = resolve(
         [Requirement(f"vllm=={options.vllm}"), *map(Requirement, PINS), *_own_requirements()],
-        read_host(options.host),
+        {name: version for name, version in host.items() if name not in RENEW},
         SKIP,
         options.wheels or options.out / "wheels",
     )
@@ -64,7 +69,7 @@ def main() -> None:
     shutil.rmtree(site, ignore_errors=True)
     tree = write_site(needs.wheels, site, leave_out=LEFT_OUT, arch=options.gpu_arch)
     facts = _facts(options, needs, tree)
-    parts = write_parts(site, options.out / "parts", int(options.part_mb * MIB), facts)
+    parts = write_parts(site, options.out / "parts", int(options.part_mb * MIB), options.xz, facts)
     _tell(needs, tree, parts)
 
 
@@ -75,6 +80,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--host", type=Path, default=HERE / "host.txt", help="what the host has")
     parser.add_argument("--wheels", type=Path, help="cache of wheels (default: OUT/wheels)")
     parser.add_argument("--part-mb", type=float, default=PART_MB, help="MiB per part (%(default)s)")
+    parser.add_argument("--xz", default="-6", help="strength of compression (%(default)s)")
     parser.add_argument(
         "--gpu-arch", type=int, help="blank the kernels of all other GPUs: 90 for H100 and H200"
     )

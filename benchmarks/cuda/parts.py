@@ -10,20 +10,25 @@ from pathlib import Path
 from typing import IO, Any
 
 MANIFEST = "parts.json"
-# -9 takes over three times as long for a few percent.
-XZ = ["xz", "-T2", "-6", "--check=crc32", "--stdout"]
+XZ = ["xz", "-T2", "--check=crc32", "--stdout"]
 CHUNK = 1 << 20
 
 
-def write_parts(folder: Path, out: Path, part_bytes: int, facts: dict[str, Any]) -> list[Path]:
-    """Write part-00, part-01, ... and the manifest, the same bytes for the same tree."""
+def write_parts(
+    folder: Path, out: Path, part_bytes: int, strength: str, facts: dict[str, Any]
+) -> list[Path]:
+    """Write part-00, part-01, ... and the manifest, the same bytes for the same tree.
+
+    `strength` is one of xz's options from -0 to -9e.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    with subprocess.Popen(XZ, stdin=subprocess.PIPE, stdout=(out / "stream").open("wb")) as xz:
+    command = [*XZ, strength]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=(out / "stream").open("wb")) as xz:
         assert xz.stdin is not None
         _tar(folder, xz.stdin)
         xz.stdin.close()
     if xz.returncode:
-        raise RuntimeError(f"{' '.join(XZ)} ended with {xz.returncode}")
+        raise RuntimeError(f"{' '.join(command)} ended with {xz.returncode}")
     parts = _split(out / "stream", part_bytes)
     (out / "stream").unlink()
     _write_manifest(out / MANIFEST, parts, facts)
