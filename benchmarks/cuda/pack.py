@@ -1,0 +1,121 @@
+"""Packs vLLM's CUDA build for an offline host: what it lacks, in parts that fit one transfer each.
+
+python benchmarks/cuda/pack.py --out DIR [--gpu-arch 90] [--part-mb 46] [--host FILE]
+
+Run it where pip reaches an index; needs `packaging` and `xz`. On the host, install.py takes the
+parts. Everything that the host has (host.txt) and everything that a Llama-shaped text model on a
+Hopper GPU does without stays behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+from parts import write_parts
+from site_tree import LEFT_OUT, Tree, write_site
+from wheels import Needs, read_host, resolve
+
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parents[1]
+MIB = 1 << 20
+# A call to the host carries 64 MiB with the repository (about 14), and tar adds a little.
+PART_MB = 46
+
+# vLLM pins 0.1.9 for what is not carried (FlashInfer and others); the carried xgrammar, which the
+# engine imports, wants 0.1.11, and the xgrammar that takes 0.1.9 is 44 MB.
+PINS = ("apache-tvm-ffi>=0.1.11",)
+
+# Carried although the host has them, whose versions are not known: today's pydantic and others do
+# not import with an older one.
+RENEW = ("typing-extensions",)
+
+# Not needed for a Llama-shaped text model with FlashAttention 3 or Triton attention.
+SKIP = (
+    "fastsafetensors",
+    "flashinfer-cubin",
+    "flashinfer-python",
+    "humming-kernels",
+    "nvidia-cudnn-frontend",
+    "nvidia-cutlass-dsl",
+    "pynvvideocodec",
+    "quack-kernels",
+    "tilelang",
+    "tokenspeed-mla",
+    "tokenspeed-triton",
+    "torch",
+    "torchaudio",
+    "torchcodec",
+    "torchvision",
+)
+
+
+def main() -> None:
+    options = _options()
+    host = read_host(options.host)
+    needs = resolve(
+        [Requirement(f"vllm=={options.vllm}"), *map(Requirement, PINS), *_own_requirements()],
+        {name: version for name, version in host.items() if name not in RENEW},
+        SKIP,
+        options.wheels or options.out / "wheels",
+    )
+    site = options.out / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    tree = write_site(needs.wheels, site, leave_out=LEFT_OUT, arch=options.gpu_arch)
+    facts = _facts(options, needs, tree)
+    parts = write_parts(site, options.out / "parts", int(options.part_mb * MIB), options.xz, facts)
+    _tell(needs, tree, parts)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for site/ and parts/")
+    parser.add_argument("--vllm", default="0.25.1", help="version (%(default)s, for torch 2.11)")
+    parser.add_argument("--host", type=Path, default=HERE / "host.txt", help="what the host has")
+    parser.add_argument("--wheels", type=Path, help="cache of wheels (default: OUT/wheels)")
+    parser.add_argument("--part-mb", type=float, default=PART_MB, help="MiB per part (%(default)s)")
+    parser.add_argument("--xz", default="-6", help="strength of compression (%(default)s)")
+    parser.add_argument(
+        "--gpu-arch", type=int, help="blank the kernels of all other GPUs: 90 for H100 and H200"
+    )
+    return parser.parse_args()
+
+
+def _own_requirements() -> list[Requirement]:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    return [Requirement(line) for line in project["dependencies"]]
+
+
+def _facts(options: argparse.Namespace, needs: Needs, tree: Tree) -> dict[str, Any]:
+    versions = [parse_wheel_filename(wheel.name)[:2] for wheel in needs.wheels]
+    return {
+        "carried": {name: str(version) for name, version in versions},
+        "skipped": list(needs.skipped),
+        "conflicts": [dataclasses.asdict(conflict) for conflict in needs.conflicts],
+        "left_out": tree.left_out,
+        "of_host": needs.of_host,
+        "gpu_arch": options.gpu_arch,
+        "site_bytes": tree.kept,
+    }
+
+
+def _tell(needs: Needs, tree: Tree, parts: list[Path]) -> None:
+    print(f"{len(needs.wheels)} wheels, {tree.kept / MIB:.0f} MiB of files", end="")
+    print(f", {tree.blanked / MIB:.0f} MiB of other GPUs' kernels blanked" * bool(tree.blanked))
+    for pattern, size in tree.left_out.items():
+        print(f"  left out {size / MIB:6.1f} MiB  {pattern}: {LEFT_OUT[pattern]}")
+    for conflict in needs.conflicts:
+        print(f"  {conflict.wanted_by} wants {conflict.requirement}, gets {conflict.version}")
+    for part in parts:
+        print(f"{part}  {part.stat().st_size / MIB:.1f} MiB")
+    print("Next: carry each part and parts.json, and there: install.py keep, install.py assemble")
+
+
+if __name__ == "__main__":
+    main()
