@@ -7,9 +7,9 @@ from typing import Any
 
 from driftscope.errors import ProbeError
 
-TESTED_VLLM = ("0.27.0", "0.31.0", "0.32.0")
+TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work while every hook holds."""
-OLDEST_VLLM = (0, 27)
+OLDEST_VLLM = (0, 25)
 METHODS = ("eagle3",)
 DRAFTERS = ("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
 RECORDED = (

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ class Job:
     """Batch sizes: the whole prompt set is generated once for each."""
     vllm_path: str | None = None
     """Folder with another vLLM version that goes before the installed one."""
+    device: str = "cpu"
+    """"cpu", where V2's kernels run in Triton's interpreter, or "cuda"."""
     llm: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
 
@@ -82,10 +85,12 @@ def run_job(job: Job, folder: Path, core: str = "0") -> Outcome:
     return Outcome(job=job, run=folder / "run", log=text, **json.loads(result.read_text()))
 
 
-def run_jobs(jobs: dict[str, Job], folder: Path) -> dict[str, Outcome]:
+def run_jobs(
+    jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
+) -> dict[str, Outcome]:
     """Run jobs side by side, one per core."""
     cores: Queue[str] = Queue()
-    for core in CORES[: os.cpu_count() or 1]:
+    for core in side_by_side[: os.cpu_count() or 1]:
         cores.put(core)
 
     def one(item: tuple[str, Job]) -> Outcome:
@@ -111,7 +116,7 @@ def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
     path = [p for p in (job.vllm_path, env.get("PYTHONPATH")) if p]
-    if job.runner == "v2":
+    if job.runner == "v2" and job.device == "cpu":
         env["DRIFTSCOPE_TRITON_ON_CPU"] = "1"
         path.insert(0, str(HERE / "triton_on_cpu"))
     env["PYTHONPATH"] = os.pathsep.join(path)
