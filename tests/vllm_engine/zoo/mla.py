@@ -1,0 +1,110 @@
+"""Multi-head latent attention: DeepSeek's own MTP head and Kimi's EAGLE-3 drafter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vllm_engine.zoo.kind import Kind
+from vllm_engine.zoo.layers import BASE, HIDDEN, mlp
+from vllm_engine.zoo.mtp import DEPTHS, with_own_heads
+from vllm_engine.zoo.weights import (
+    Shapes,
+    agreeing_weights,
+    lean_on_embedding,
+    random_weights,
+    save_model,
+)
+
+MLA: dict[str, Any] = {
+    **{name: value for name, value in BASE.items() if name != "head_dim"},
+    "num_key_value_heads": BASE["num_attention_heads"],
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 99,
+}
+"""The CPU's decode kernel wants a latent of 512 with 64 rotary dimensions, nothing else."""
+GAINS = {"kv_b_proj": 1.5, "kv_a_proj_with_mqa": 1.5}
+AUX = [0, 1, 2]
+
+
+def mla_layer(config: dict[str, Any], prefix: str, width: int = HIDDEN) -> Shapes:
+    """One decoder layer with a dense feed-forward block."""
+    heads, rank = config["num_attention_heads"], config["kv_lora_rank"]
+    nope, rope, value = (config[f"{n}_head_dim"] for n in ("qk_nope", "qk_rope", "v"))
+    attention = f"{prefix}self_attn."
+    return {
+        f"{prefix}input_layernorm.weight": (HIDDEN,),
+        f"{prefix}post_attention_layernorm.weight": (HIDDEN,),
+        f"{attention}q_proj.weight": (heads * (nope + rope), width),
+        f"{attention}kv_a_proj_with_mqa.weight": (rank + rope, width),
+        f"{attention}kv_a_layernorm.weight": (rank,),
+        f"{attention}kv_b_proj.weight": (heads * (nope + value), rank),
+        f"{attention}o_proj.weight": (HIDDEN, heads * value),
+        **mlp(HIDDEN, config["intermediate_size"], f"{prefix}mlp."),
+    }
+
+
+def _deepseek(folder: Path) -> None:
+    config = {
+        **MLA,
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "num_nextn_predict_layers": 1,
+    }
+    layers, vocabulary = config["num_hidden_layers"], config["vocab_size"]
+    head = f"model.layers.{layers}."
+    shapes: Shapes = {
+        "model.embed_tokens.weight": (vocabulary, HIDDEN),
+        "model.norm.weight": (HIDDEN,),
+        f"{head}eh_proj.weight": (HIDDEN, 2 * HIDDEN),
+        **{f"{head}{norm}.weight": (HIDDEN,) for norm in ("enorm", "hnorm", "shared_head.norm")},
+    }
+    for index in range(layers + 1):
+        shapes |= mla_layer(config, f"model.layers.{index}.")
+    weights = agreeing_weights(shapes, f"{head}shared_head.head.weight")
+    weights[f"{head}embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()
+    weights[f"{head}eh_proj.weight"] = lean_on_embedding(HIDDEN, embedding_first=True)
+    save_model(folder, config, weights)
+
+
+def _kimi(folder: Path) -> None:
+    _deepseek(folder / "target")
+    config = {
+        **MLA,
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "num_hidden_layers": 1,
+        "draft_vocab_size": MLA["vocab_size"],
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": AUX, "use_aux_hidden_state": True},
+    }
+    shapes: Shapes = {
+        "fc.weight": (HIDDEN, HIDDEN * len(AUX)),
+        **mla_layer(config, "layers.0.", 2 * HIDDEN),
+        "layers.0.hidden_norm.weight": (HIDDEN,),
+        "norm.weight": (HIDDEN,),
+        "lm_head.weight": (config["vocab_size"], HIDDEN),
+    }
+    save_model(folder / "drafter", config, random_weights(shapes, GAINS))
+
+
+def _kimi_options(folder: Path) -> dict[str, Any]:
+    speculation = {
+        "method": "eagle3",
+        "model": str(folder / "drafter"),
+        "num_speculative_tokens": DEPTHS,
+    }
+    return {"model": str(folder / "target"), "speculative_config": speculation}
+
+
+DEEPSEEK = Kind(name="deepseek_mtp", build=_deepseek, options=with_own_heads, runners=("v1", "v2"))
+KIMI = Kind(name="eagle3_mla", build=_kimi, options=_kimi_options, runners=("v1", "v2"))
