@@ -49,7 +49,7 @@ def _eagle1(folder: Path) -> None:
     save_model(folder / "target", target, agreeing_weights(causal_lm(target)))
     config = {**target, "num_hidden_layers": 1}
     shapes = layer(config, "layers.0.", input_norm=False)
-    fc = {"fc.weight": lean_on_embedding(HIDDEN, embedding_first=True)}
+    fc = {"fc.weight": lean_on_embedding(HIDDEN, embedding_first=True, share=1.0)}
     save_model(folder / "drafter", config, {**random_weights(shapes), **fc})
 
 
@@ -67,7 +67,8 @@ def eagle3_config(**more: Any) -> dict[str, Any]:
         "intermediate_size": 128,
         "tie_word_embeddings": False,
         "draft_vocab_size": 256,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": AUX, "use_aux_hidden_state": True},
+        "eagle_aux_hidden_state_layer_ids": AUX,
+        "num_aux_hidden_states": len(AUX),
         **more,
     }
 
@@ -128,6 +129,16 @@ WINDOW_MIXED = Kind(
     name="eagle3_window_mixed",
     build=_window,
     options=lambda folder: on_trio("eagle3", folder),
+    runners=("v2",),
+    why_not="V1: drafting layers in two KV cache groups (v1/spec_decode/llm_base_proposer.py:1697)",
+)
+WINDOW_ONE_GROUP = Kind(
+    name="eagle3_window_one_group",
+    build=_window,
+    options=lambda folder: {
+        **on_trio("eagle3", folder),
+        "disable_hybrid_kv_cache_manager": True,
+    },
     runners=("v1", "v2"),
 )
 P_EAGLE = Kind(
@@ -135,5 +146,5 @@ P_EAGLE = Kind(
     build=_parallel,
     options=lambda folder: on_trio("eagle3", folder, parallel_drafting=True),
     runners=("v1",),
-    why_not="config/vllm.py:2939: V2 serves no parallel drafting for EAGLE",
+    why_not="V2: no parallel drafting for EAGLE (config/vllm.py:2943)",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from vllm_engine.zoo.weights import (
 MLA: dict[str, Any] = {
     **{name: value for name, value in BASE.items() if name != "head_dim"},
     "num_key_value_heads": BASE["num_attention_heads"],
-    "q_lora_rank": None,
+    "num_hidden_layers": 3,
+    "q_lora_rank": 64,
     "kv_lora_rank": 512,
     "qk_rope_head_dim": 64,
     "qk_nope_head_dim": 32,
@@ -32,20 +34,27 @@ MLA: dict[str, Any] = {
     "topk_group": 1,
     "first_k_dense_replace": 99,
 }
-"""The CPU's decode kernel wants a latent of 512 with 64 rotary dimensions, nothing else."""
-GAINS = {"kv_b_proj": 1.5, "kv_a_proj_with_mqa": 1.5}
-AUX = [0, 1, 2]
+"""The CPU's decode kernel wants a latent of 512 with 64 rotary dimensions, nothing else.
+
+The EAGLE-3 drafter cannot be loaded without a rank for the queries.
+"""
+AUX = [1, 2]
+"""The first layer has no residual yet, and vLLM fails when asked for it."""
 
 
 def mla_layer(config: dict[str, Any], prefix: str, width: int = HIDDEN) -> Shapes:
     """One decoder layer with a dense feed-forward block."""
-    heads, rank = config["num_attention_heads"], config["kv_lora_rank"]
+    heads, rank, query_rank = (
+        config[n] for n in ("num_attention_heads", "kv_lora_rank", "q_lora_rank")
+    )
     nope, rope, value = (config[f"{n}_head_dim"] for n in ("qk_nope", "qk_rope", "v"))
     attention = f"{prefix}self_attn."
     return {
         f"{prefix}input_layernorm.weight": (HIDDEN,),
         f"{prefix}post_attention_layernorm.weight": (HIDDEN,),
-        f"{attention}q_proj.weight": (heads * (nope + rope), width),
+        f"{attention}q_a_proj.weight": (query_rank, width),
+        f"{attention}q_a_layernorm.weight": (query_rank,),
+        f"{attention}q_b_proj.weight": (heads * (nope + rope), query_rank),
         f"{attention}kv_a_proj_with_mqa.weight": (rank + rope, width),
         f"{attention}kv_a_layernorm.weight": (rank,),
         f"{attention}kv_b_proj.weight": (heads * (nope + value), rank),
@@ -54,26 +63,28 @@ def mla_layer(config: dict[str, Any], prefix: str, width: int = HIDDEN) -> Shape
     }
 
 
-def _deepseek(folder: Path) -> None:
+def _deepseek(folder: Path, modules: int = 1) -> None:
     config = {
         **MLA,
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",
-        "num_nextn_predict_layers": 1,
+        "num_nextn_predict_layers": modules,
     }
     layers, vocabulary = config["num_hidden_layers"], config["vocab_size"]
-    head = f"model.layers.{layers}."
+    heads = [f"model.layers.{layers + module}." for module in range(modules)]
     shapes: Shapes = {
         "model.embed_tokens.weight": (vocabulary, HIDDEN),
         "model.norm.weight": (HIDDEN,),
-        f"{head}eh_proj.weight": (HIDDEN, 2 * HIDDEN),
-        **{f"{head}{norm}.weight": (HIDDEN,) for norm in ("enorm", "hnorm", "shared_head.norm")},
     }
-    for index in range(layers + 1):
+    for index in range(layers + modules):
         shapes |= mla_layer(config, f"model.layers.{index}.")
-    weights = agreeing_weights(shapes, f"{head}shared_head.head.weight")
-    weights[f"{head}embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()
-    weights[f"{head}eh_proj.weight"] = lean_on_embedding(HIDDEN, embedding_first=True)
+    for head in heads:
+        norms = ("enorm", "hnorm", "shared_head.norm")
+        shapes |= {f"{head}{norm}.weight": (HIDDEN,) for norm in norms}
+    weights = agreeing_weights(shapes, *(f"{head}shared_head.head.weight" for head in heads))
+    for head in heads:
+        weights[f"{head}embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()
+        weights[f"{head}eh_proj.weight"] = lean_on_embedding(HIDDEN, embedding_first=True)
     save_model(folder, config, weights)
 
 
@@ -85,7 +96,8 @@ def _kimi(folder: Path) -> None:
         "model_type": "deepseek_v2",
         "num_hidden_layers": 1,
         "draft_vocab_size": MLA["vocab_size"],
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": AUX, "use_aux_hidden_state": True},
+        "eagle_aux_hidden_state_layer_ids": AUX,
+        "num_aux_hidden_states": len(AUX),
     }
     shapes: Shapes = {
         "fc.weight": (HIDDEN, HIDDEN * len(AUX)),
@@ -94,7 +106,7 @@ def _kimi(folder: Path) -> None:
         "norm.weight": (HIDDEN,),
         "lm_head.weight": (config["vocab_size"], HIDDEN),
     }
-    save_model(folder / "drafter", config, random_weights(shapes, GAINS))
+    save_model(folder / "drafter", config, random_weights(shapes))
 
 
 def _kimi_options(folder: Path) -> dict[str, Any]:
@@ -108,3 +120,9 @@ def _kimi_options(folder: Path) -> dict[str, Any]:
 
 DEEPSEEK = Kind(name="deepseek_mtp", build=_deepseek, options=with_own_heads, runners=("v1", "v2"))
 KIMI = Kind(name="eagle3_mla", build=_kimi, options=_kimi_options, runners=("v1", "v2"))
+MODULES = Kind(
+    name="deepseek_mtp_modules",
+    build=partial(_deepseek, modules=DEPTHS),
+    options=with_own_heads,
+    runners=("v1", "v2"),
+)

@@ -13,7 +13,11 @@ from vllm_engine.zoo.kind import Kind
 from vllm_engine.zoo.layers import causal_lm
 from vllm_engine.zoo.weights import random_weights, save_model
 
-V2_REFUSES = "config/vllm.py:2928: V2 has no speculator for it"
+NGRAMS = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
+INTERPRETER_REFUSES = (
+    "Triton's interpreter fails on the mask of v1/worker/gpu/spec_decode/ngram/speculator.py:140"
+)
+V2_REFUSES = "V2: no speculator for it (config/vllm.py:2928)"
 
 
 def _nothing(folder: Path) -> None:
@@ -60,8 +64,7 @@ def _gemma2(folder: Path) -> None:
         query_pre_attn_scalar=32,
         attn_logit_softcapping=2.0,
         final_logit_softcapping=30.0,
-        sliding_window=8,
-        layer_types=["sliding_attention", "full_attention"],
+        layer_types=["full_attention"] * 2,
         tie_word_embeddings=True,
     )
     shapes = causal_lm(config)
@@ -109,21 +112,24 @@ SOFT_CAP = Kind(
 NGRAM = Kind(
     name="ngram",
     build=_nothing,
-    options=lookup("ngram", prompt_lookup_min=1, prompt_lookup_max=3),
-    runners=("v1", "v2"),
+    options=lookup("ngram", **NGRAMS),
+    runners=("v1",),
+    why_not=f"V2: {INTERPRETER_REFUSES}",
 )
 NGRAM_GPU = Kind(
     name="ngram_gpu",
     build=_nothing,
-    options=lookup("ngram_gpu", prompt_lookup_min=1, prompt_lookup_max=3),
-    runners=("v1", "v2"),
+    options=lookup("ngram_gpu", **NGRAMS),
+    runners=(),
+    why_not="V1: asks for pinned memory (v1/worker/gpu_model_runner.py:628). "
+    f"V2: {INTERPRETER_REFUSES}",
 )
 SUFFIX = Kind(
     name="suffix",
     build=_nothing,
     options=lookup("suffix"),
     runners=(),
-    why_not="config/speculative.py:1570: needs the package arctic-inference",
+    why_not=f"needs the package arctic-inference (config/speculative.py:1598); {V2_REFUSES}",
 )
 MEDUSA = Kind(
     name="medusa",

@@ -19,7 +19,14 @@ NORM_SPREAD = 0.2
 """Deviation of the norms' weights from 1."""
 LEAN = 0.3
 """Share of the embedding in a residual: little enough that target and drafter sometimes differ."""
-GAINS = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 4.0}
+GAINS = {
+    "q_proj": 1.5,
+    "k_proj": 1.5,
+    "q_b_proj": 1.5,
+    "kv_a_proj_with_mqa": 1.5,
+    "kv_b_proj": 1.5,
+    "lm_head": 4.0,
+}
 """Deviation of what a matrix makes of input of unit variance; 1 for the rest."""
 
 
@@ -54,11 +61,11 @@ def successor_head(embeddings: torch.Tensor) -> torch.Tensor:
     return head
 
 
-def lean_on_embedding(width: int, embedding_first: bool) -> torch.Tensor:
+def lean_on_embedding(width: int, *, embedding_first: bool, share: float = LEAN) -> torch.Tensor:
     """A projection [width, 2 * width] that passes the embedding, and some of the hidden state."""
     generator = torch.Generator().manual_seed(SEED)
     other = torch.randn(width, width, generator=generator) * 0.5 / width**0.5
-    embedding = LEAN * torch.eye(width)
+    embedding = share * torch.eye(width)
     return torch.cat((embedding, other) if embedding_first else (other, embedding), 1)
 
 
