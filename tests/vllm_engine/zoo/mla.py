@@ -33,10 +33,20 @@ MLA: dict[str, Any] = {
     "n_group": 1,
     "topk_group": 1,
     "first_k_dense_replace": 99,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": BASE["max_position_embeddings"] // 2,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
 }
 """The CPU's decode kernel wants a latent of 512 with 64 rotary dimensions, nothing else.
 
-The EAGLE-3 drafter cannot be loaded without a rank for the queries.
+The EAGLE-3 drafter cannot be loaded without a rank for the queries. Without scaling, the CPU's
+rotary kernel takes the heads of the first rows for rows, since the queries are a slice.
 """
 AUX = [1, 2]
 """The first layer has no residual yet, and vLLM fails when asked for it."""
