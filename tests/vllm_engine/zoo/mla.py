@@ -48,6 +48,8 @@ MLA: dict[str, Any] = {
 The EAGLE-3 drafter cannot be loaded without a rank for the queries. Without scaling, the CPU's
 rotary kernel takes the heads of the first rows for rows, since the queries are a slice.
 """
+SHARE = 0.6
+"""Of the embedding; more than elsewhere, since three layers add to it."""
 AUX = [1, 2]
 """The first layer has no residual yet, and vLLM fails when asked for it."""
 
@@ -91,10 +93,14 @@ def _deepseek(folder: Path, modules: int = 1) -> None:
     for head in heads:
         norms = ("enorm", "hnorm", "shared_head.norm")
         shapes |= {f"{head}{norm}.weight": (HIDDEN,) for norm in norms}
-    weights = agreeing_weights(shapes, *(f"{head}shared_head.head.weight" for head in heads))
+    weights = agreeing_weights(
+        shapes, *(f"{head}shared_head.head.weight" for head in heads), share=SHARE
+    )
     for head in heads:
         weights[f"{head}embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()
-        weights[f"{head}eh_proj.weight"] = lean_on_embedding(HIDDEN, embedding_first=True)
+        weights[f"{head}eh_proj.weight"] = lean_on_embedding(
+            HIDDEN, embedding_first=True, share=SHARE
+        )
     save_model(folder, config, weights)
 
 

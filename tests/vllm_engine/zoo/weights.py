@@ -69,13 +69,13 @@ def lean_on_embedding(width: int, *, embedding_first: bool, share: float = LEAN)
     return torch.cat((embedding, other) if embedding_first else (other, embedding), 1)
 
 
-def agreeing_weights(shapes: Shapes, *copies: str) -> dict[str, torch.Tensor]:
+def agreeing_weights(shapes: Shapes, *copies: str, share: float = LEAN) -> dict[str, torch.Tensor]:
     """Random weights with a weak embedding and an output matrix that looks for it.
 
     `copies` are further names of the output matrix.
     """
-    weights = random_weights(shapes, {"embed_tokens": LEAN})
-    head = successor_head(weights["model.embed_tokens.weight"] / LEAN)
+    weights = random_weights(shapes, {"embed_tokens": share})
+    head = successor_head(weights["model.embed_tokens.weight"] / share)
     return {**weights, **{name: head.clone() for name in ("lm_head.weight", *copies)}}
 
 
