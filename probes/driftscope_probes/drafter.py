@@ -33,6 +33,12 @@ class Drafter:
         return str((get() if get else layer.attn_backend).get_name())
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of its activations; a parameter may be a table of token ids."""
+        dtype: torch.dtype = self.config.speculative_config.draft_model_config.dtype
+        return dtype
+
+    @property
     def k(self) -> int:
         """Longest chain."""
         return int(self.config.speculative_config.num_speculative_tokens)

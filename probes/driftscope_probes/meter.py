@@ -45,8 +45,7 @@ class Meter:
         self._sinks = torch.tensor(sink_slots, dtype=torch.int64, device=drafter.device)
         for name, part in self._layers.items():
             kind = part.kind
-            dtype = next(drafter.model.parameters()).dtype
-            buffers.add_layer(name, kind.heads * kind.head_size, kind.heads, dtype)
+            buffers.add_layer(name, kind.heads * kind.head_size, kind.heads, drafter.dtype)
         plain = all(part.kind.sinks is None for part in self._layers.values())
         can = drafter.backend == "FLASH_ATTN" and use_triton and plain
         self.strategy = "lse" if use_lse and can and offer_lse() else "keys"
@@ -98,7 +97,7 @@ class Meter:
                 per_head.copy_(own)
             return
         # Everything that a query can see, a chain's own slots too.
-        slots = min(context + chains.k, table.shape[1] * _page_size(part.layer, cache))
+        slots = min(context + chains.k, table.shape[1] * _page_size(cache))
         size = at_once(len(out), chains.k, part.kind.heads, slots)
         for first in range(0, len(out), size):
             some = slice(first, first + size)
@@ -111,12 +110,10 @@ class Meter:
                 per_head[some] = found
 
 
-def _page_size(layer: Any, cache: torch.Tensor) -> int:
+def _page_size(cache: torch.Tensor) -> int:
     return int(cache.shape[2])
 
 
 def _to(array: Any, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    """A few numbers: CUDA takes them along with the launch, without waiting for the device."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
