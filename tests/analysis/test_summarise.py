@@ -285,6 +285,15 @@ def test_a_sink_set_need_not_be_a_prefix(tmp_path: Path) -> None:
     assert run.attention.even_sink_mass == pytest.approx(float(np.mean(2 / (positions + 1))))
 
 
+def test_masses_by_head_must_fit_the_heads(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(per_head=True, layers=2))
+    assert summarise(read_trace(path), "run").recording.broken_chains == 0
+    row = next(r for r in rows(Spec(per_head=True, layers=2)) if isinstance(r, DraftRow))
+    write_rows(path, "worker0-9", [replace(row, heads=3)])
+    with pytest.raises(DamagedTraceError, match="head_mass is not"):
+        summarise(read_trace(path), "run")
+
+
 def _with_rounds(trace: Trace, content: list[VerifyRow]) -> Trace:
     """`trace` with these verify rows instead of its own."""
     columns = {
