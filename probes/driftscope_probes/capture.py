@@ -82,7 +82,7 @@ class Encoder:
                 execution=done.execution,
                 gpu_draft_s=done.marks.between(0, 1),
                 gpu_probe_s=done.marks.between(1, 2),
-            )  # fmt: skip
+            )
         ]
         if step is None:
             return rows
@@ -116,20 +116,21 @@ class Encoder:
         aux, normed = self._part(values, "aux_rms"), self._part(values, "aux_norm_rms")
         fc = self._part(values, "fc_rms")
         for b in np.flatnonzero(~step.prefilling).tolist():
+            lists: dict[str, Any] = {name: _known(depth[b]) for name, depth in depths.items()}
+            lists |= {name: _known(mass[b, :, :, i]) for i, name in enumerate(MASSES)}
             yield DraftRow(
                 step=done.number, time_s=done.time_s, request=step.requests[b],
                 position=int(position[b]), prompt_tokens=int(step.prompt_tokens[b]),
                 batch=len(step.requests), k=k, layers=self._layout.layers,
                 chunked_prefill=step.requests[b] in self._chunked,
-                **{name: _known(depth[b]) for name, depth in depths.items()},
-                **{name: _known(mass[b, :, :, i]) for i, name in enumerate(MASSES)},
+                **lists,
                 aux_rms=_known(aux[b]), aux_norm_rms=_known(normed[b]),
                 fc_rms=None if np.isnan(fc[b, 0]) else float(fc[b, 0]),
                 token_ids=None if drafts is None else drafts[b].tolist(),
                 rate=done.rate, heads=self._heads, strategy=self._strategy,
                 execution=done.execution,
                 head_mass=None if by_head is None else _known(by_head[b]),
-            )  # type: ignore[arg-type]  # fmt: skip
+            )  # fmt: skip
 
     def _tokens(self, done: Finished, k: int) -> npt.NDArray[np.int32] | None:
         """The served tokens, if they are to be kept; a shadow's are held against them."""

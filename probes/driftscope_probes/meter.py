@@ -98,7 +98,7 @@ class Meter:
                 per_head.copy_(own)
             return
         # Everything that a query can see, a chain's own slots too.
-        slots = min(context + chains.k, table.shape[1] * _page_size(part.layer, cache))
+        slots = min(context + chains.k, table.shape[1] * _page_size(cache))
         size = at_once(len(out), chains.k, part.kind.heads, slots)
         for first in range(0, len(out), size):
             some = slice(first, first + size)
@@ -111,7 +111,7 @@ class Meter:
                 per_head[some] = found
 
 
-def _page_size(layer: Any, cache: torch.Tensor) -> int:
+def _page_size(cache: torch.Tensor) -> int:
     return int(cache.shape[2])
 
 
