@@ -107,12 +107,12 @@ class Encoder:
     ) -> Iterable[DraftRow]:
         k = min(step.k, self._layout.depths)
         drafts = self._tokens(done, k)
-        by_head = None if done.head_mass is None else done.head_mass.take()
         position = self._part(values, "position").copy().view(np.int32)[:, 0]
         # Past the context limit vLLM's drafter runs on slots that are not there.
         void = position[:, None] + np.arange(k) >= self._max_slots
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
         mass = self._masses(values, k, void)
+        by_head = self._by_head(done, void)
         aux, normed = self._part(values, "aux_rms"), self._part(values, "aux_norm_rms")
         fc = self._part(values, "fc_rms")
         for b in np.flatnonzero(~step.prefilling).tolist():
@@ -160,6 +160,17 @@ class Encoder:
         layout = self._layout
         part = self._part(values, "masses")
         shaped = part.reshape(len(values), layout.depths, layout.layers, len(MASSES))[:, :k]
+        shaped[void] = np.nan
+        return shaped
+
+    def _by_head(
+        self, done: Finished, void: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float32] | None:
+        """[B, k, layers * heads * 5]."""
+        if done.head_mass is None:
+            return None
+        values = done.head_mass.take()
+        shaped = values.reshape(len(values), self._layout.depths, -1)[:, : void.shape[1]]
         shaped[void] = np.nan
         return shaped
 
