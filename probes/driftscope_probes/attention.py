@@ -77,7 +77,8 @@ _caught: list[torch.Tensor] | None = None
 def catch_lse() -> Iterator[list[torch.Tensor]]:
     """Collect what FlashAttention's kernel computes anyway and vLLM does not ask for."""
     global _caught
-    _caught = found = []
+    found: list[torch.Tensor] = []
+    _caught = found
     try:
         yield found
     finally:
@@ -103,5 +104,5 @@ def offer_lse() -> bool:
         return out
 
     asked._driftscope = True  # type: ignore[attr-defined]
-    module.flash_attn_varlen_func = asked
+    module.flash_attn_varlen_func = asked  # type: ignore[attr-defined]
     return True

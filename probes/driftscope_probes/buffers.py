@@ -1,4 +1,4 @@
-"""Static device memory of the taps: one row of numbers per request, filled while a chain is drafted.
+"""Static device memory of the taps: a row of numbers per request, filled while a chain is drafted.
 
 Shapes never change, so a CUDA graph can record the taps that write here. A row holds everything
 that becomes of a chain, so that one copy of the first B rows takes all of it to the host.

@@ -82,7 +82,7 @@ class Encoder:
                 execution=done.execution,
                 gpu_draft_s=done.marks.between(0, 1),
                 gpu_probe_s=done.marks.between(1, 2),
-            )  # fmt: skip
+            )
         ]
         if step is None:
             return rows
@@ -107,29 +107,30 @@ class Encoder:
     ) -> Iterable[DraftRow]:
         k = min(step.k, self._layout.depths)
         drafts = self._tokens(done, k)
-        by_head = None if done.head_mass is None else done.head_mass.take()
         position = self._part(values, "position").copy().view(np.int32)[:, 0]
         # Past the context limit vLLM's drafter runs on slots that are not there.
         void = position[:, None] + np.arange(k) >= self._max_slots
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
         mass = self._masses(values, k, void)
+        by_head = self._by_head(done, void)
         aux, normed = self._part(values, "aux_rms"), self._part(values, "aux_norm_rms")
         fc = self._part(values, "fc_rms")
         for b in np.flatnonzero(~step.prefilling).tolist():
+            lists: dict[str, Any] = {name: _known(depth[b]) for name, depth in depths.items()}
+            lists |= {name: _known(mass[b, :, :, i]) for i, name in enumerate(MASSES)}
             yield DraftRow(
                 step=done.number, time_s=done.time_s, request=step.requests[b],
                 position=int(position[b]), prompt_tokens=int(step.prompt_tokens[b]),
                 batch=len(step.requests), k=k, layers=self._layout.layers,
                 chunked_prefill=step.requests[b] in self._chunked,
-                **{name: _known(depth[b]) for name, depth in depths.items()},
-                **{name: _known(mass[b, :, :, i]) for i, name in enumerate(MASSES)},
+                **lists,
                 aux_rms=_known(aux[b]), aux_norm_rms=_known(normed[b]),
                 fc_rms=None if np.isnan(fc[b, 0]) else float(fc[b, 0]),
                 token_ids=None if drafts is None else drafts[b].tolist(),
                 rate=done.rate, heads=self._heads, strategy=self._strategy,
                 execution=done.execution,
                 head_mass=None if by_head is None else _known(by_head[b]),
-            )  # type: ignore[arg-type]  # fmt: skip
+            )  # fmt: skip
 
     def _tokens(self, done: Finished, k: int) -> npt.NDArray[np.int32] | None:
         """The served tokens, if they are to be kept; a shadow's are held against them."""
@@ -159,6 +160,17 @@ class Encoder:
         layout = self._layout
         part = self._part(values, "masses")
         shaped = part.reshape(len(values), layout.depths, layout.layers, len(MASSES))[:, :k]
+        shaped[void] = np.nan
+        return shaped
+
+    def _by_head(
+        self, done: Finished, void: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float32] | None:
+        """[B, k, layers * heads * 5]."""
+        if done.head_mass is None:
+            return None
+        values = done.head_mass.take()
+        shaped = values.reshape(len(values), self._layout.depths, -1)[:, : void.shape[1]]
         shaped[void] = np.nan
         return shaped
 

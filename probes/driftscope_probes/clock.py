@@ -1,4 +1,4 @@
-"""Times on the device: CUDA events around the drafter and the probe, read by the writer's thread."""
+"""Times on the device: CUDA events around drafter and probe, read by the writer's thread."""
 
 from __future__ import annotations
 

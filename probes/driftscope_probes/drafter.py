@@ -56,7 +56,7 @@ class Drafter:
 
     @property
     def max_slots(self) -> int:
-        """Slots of the longest context; a drafter that runs on past it drafts nothing that counts."""
+        """Slots of the longest context; what a drafter drafts past it does not count."""
         return int(self.config.model_config.max_model_len)
 
     @property

@@ -19,7 +19,7 @@ BLOCK = 1024
 """Elements of a row that a program handles at once."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _request(gate, depth, request, depths):  # type: ignore[no-untyped-def]
     """(request or -1, depth index) while the gate is open for it."""
     at = tl.load(depth + request) - 1

@@ -15,7 +15,7 @@ import torch
 from driftscope_probes.buffers import MASSES
 
 SCORES_AT_ONCE = 1 << 24
-"""Bound of the attention scores that one pass holds, in elements; more requests take more passes."""
+"""Bound of the attention scores that a pass holds, in elements; more requests take more passes."""
 SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
 
 

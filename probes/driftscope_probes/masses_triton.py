@@ -191,9 +191,9 @@ def paged_masses(
 ) -> None:  # fmt: skip
     """Write mean masses over heads into `out` [B, K, 5] float32 (last dimension dense).
 
-    `queries` [B, >= K, heads * head_size]; `keys` [blocks, block_size, kv_heads, head_size] with any
-    strides but the last's; `block_table` [B, blocks] int; `lse` [B, K, heads] float32 dense, if the
-    served kernel's own is at hand; `per_head` [B, K, heads, 5] float32 dense, if wanted as well.
+    `queries` [B, >= K, heads * head_size]; `keys` [blocks, block_size, kv_heads, head_size] with
+    any strides but the last's; `block_table` [B, blocks] int; `lse` [B, K, heads] float32 dense, if
+    the served kernel's own is at hand; `per_head` [B, K, heads, 5] float32 dense, if wanted.
     """
     batch, groups = len(chains.position), kind.heads // kind.kv_heads
     rows = max(16, triton.next_power_of_2(groups * chains.k))
@@ -209,14 +209,14 @@ def paged_masses(
     }  # fmt: skip
     queries = queries if queries.dtype == keys.dtype else queries.to(keys.dtype)
     _partial[(batch, kind.kv_heads, splits)](
-        queries, keys, table, chains.position, chains.prompt_tokens, chains.sink_slots, lse, partial,
-        queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1), keys.stride(2),
-        table.stride(0), splits, kind.scale, kind.softcap, **same, D=kind.head_size,
+        queries, keys, table, chains.position, chains.prompt_tokens, chains.sink_slots, lse,
+        partial, queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1),
+        keys.stride(2), table.stride(0), splits, kind.scale, kind.softcap, **same, D=kind.head_size,
         PAGE=keys.shape[1], SOFTCAP=kind.softcap > 0,
         D_PADDED=triton.next_power_of_2(kind.head_size), N=BLOCK_N, num_warps=4,
     )  # fmt: skip
     _combine[(batch, chains.k)](
-        partial, kind.sinks, chains.position, chains.prompt_tokens, chains.sink_slots, out, per_head,
-        out.stride(0), out.stride(1), splits, **same, BIAS=kind.sinks is not None,
+        partial, kind.sinks, chains.position, chains.prompt_tokens, chains.sink_slots, out,
+        per_head, out.stride(0), out.stride(1), splits, **same, BIAS=kind.sinks is not None,
         PER_HEAD=per_head is not None, HEADS_PADDED=triton.next_power_of_2(kind.heads), num_warps=1,
     )  # fmt: skip

@@ -105,12 +105,14 @@ class Recorder:
         self._head_mass: Landing | None = None
         self._execution = ""
         self._draft_s = 0.0
+        self._rate = self.sampler.rate
         self._clock.start()
         self.taps.active = False
 
     def _on_draft_started(self, step: DraftStep) -> None:
         self._step = step
         self.taps.serving()
+        self._rate = self.sampler.rate  # may change before the step ends
         if step.k == 0 or not self.sampler.take():
             self._kernels.skip()
             return
@@ -174,7 +176,7 @@ class Recorder:
             keep_ids=self._settings.token_ids,
             head_mass=self._head_mass,
             marks=self._clock.take(),
-            rate=self.sampler.rate,
+            rate=self._rate,
             execution=self._execution,
             requests=requests,
             step_s=step_s,

@@ -15,16 +15,24 @@ slot is dropped and counted."""
 
 
 class Landing:
-    """One copy on its way to a slot."""
+    """One copy on its way to a slot, which is free again once it is taken or forgotten."""
 
     def __init__(self, ring: Ring, slot: int, rows: int, event: Any) -> None:
         self._ring, self._slot, self._rows, self._event = ring, slot, rows, event
+        self._taken = False
+
+    def __del__(self) -> None:
+        """Rows that were never made, such as those of a full queue, must not cost a slot. Copies
+        are in the order of the stream, so that the next one may start at once."""
+        if not self._taken:
+            self._ring.free(self._slot)
 
     def take(self) -> npt.NDArray[np.float32]:
         """Wait for the copy, free the slot; called once, on the writer's thread."""
         if self._event is not None:
             self._event.synchronize()
         values = self._ring.slots[self._slot, : self._rows].numpy().copy()
+        self._taken = True
         self._ring.free(self._slot)
         return values
 
@@ -35,7 +43,7 @@ class Ring:
     def __init__(self, requests: int, width: int, device: torch.device, slots: int = SLOTS) -> None:
         self._cuda = device.type == "cuda"
         self.slots = torch.empty(slots, requests, width, pin_memory=self._cuda)
-        self._free, self._lock = list(range(slots)), threading.Lock()
+        self._free, self._lock = list(range(slots)), threading.RLock()
 
     def send(self, values: torch.Tensor) -> Landing | None:
         """Start copying [B, width] without waiting; None when every slot is taken."""

@@ -69,7 +69,7 @@ class Sampler:
         return self._random.random() < self.rate
 
     def note(self, *, step_s: float, probe_s: float, recorded: bool) -> None:
-        """A step that drafted is over: its wall time, the probe's share included, and that share."""
+        """A step that drafted is over: its wall time, the probe's share included; that share."""
         self._steps.append(step_s - probe_s)
         (self._recorded if recorded else self._passed).append(probe_s)
         self._since += 1

@@ -89,6 +89,8 @@ def fix_run_directory(settings: Settings) -> None:
 _NAMES = (
     "trace",
     "every",
+    "budget",
+    "per_head",
     "sink_tokens",
     "recording",
     "strategy",

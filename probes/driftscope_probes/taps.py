@@ -22,7 +22,7 @@ from driftscope_probes.kernels import Kernels
 from driftscope_probes.norm_op import tap_residual
 
 
-class TappedModel(wrapt.ObjectProxy):  # type: ignore[misc]
+class TappedModel(wrapt.ObjectProxy):  # type: ignore[type-arg]
     """Stands where a runner keeps its drafter and lets the taps see every forward.
 
     A proxy because vLLM's compiled classes replace `__call__`, where module hooks never fire.
@@ -33,6 +33,7 @@ class TappedModel(wrapt.ObjectProxy):  # type: ignore[misc]
         self._self_around = around
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward of the drafter."""
         return self._self_around(self.__wrapped__, *args, **kwargs)
 
 
