@@ -24,7 +24,7 @@ from vllm_engine.truth import compare
 
 from driftscope.trace.reader import read_trace
 
-SIDE_BY_SIDE = 5
+SIDE_BY_SIDE = 6
 RECORD = {"TOKEN_IDS": "1", "EVERY": "1"}
 FP32 = {"dtype": "float32", "attention_backend": "TRITON_ATTN"}
 BF16 = {"dtype": "bfloat16", "attention_backend": "FLASH_ATTN"}
