@@ -26,14 +26,24 @@ class Driver:
             return output
 
         self._scheduler.schedule = noted
+        executor = self._engine.engine_core.engine_core.model_executor
+        take = executor.take_draft_token_ids
 
-    def run(self, asks: list[dict[str, Any]]) -> dict[str, Any]:
+        def lost() -> Any:
+            drafts = take()
+            if drafts is not None and self._step in self._lose_drafts:
+                drafts.draft_token_ids = [[] for _ in drafts.req_ids]
+            return drafts
+
+        executor.take_draft_token_ids = lost
+
+    def run(self, asks: list[dict[str, Any]], lose_drafts: list[int]) -> dict[str, Any]:
         """Outputs by name, in full, and the schedule of each step."""
-        self._schedules = []
+        self._schedules, self._lose_drafts = [], lose_drafts
         self._found: dict[str, dict[str, Any]] = {}
-        todo, aborts, step = list(asks), {}, 0
+        todo, aborts, self._step = list(asks), {}, 0
         while todo or self._engine.has_unfinished_requests():
-            for ask in [a for a in todo if a["at_step"] <= step]:
+            for ask in [a for a in todo if a["at_step"] <= self._step]:
                 todo.remove(ask)
                 self._add(ask)
                 aborts[ask["name"]] = ask["abort_after"]
@@ -41,7 +51,7 @@ class Driver:
                 self._keep(output)
                 if self._due(aborts.get(output.request_id), output):
                     self._engine.abort_request([output.request_id])
-            step += 1
+            self._step += 1
         return {"requests": self._found, "schedules": self._schedules}
 
     def _add(self, ask: dict[str, Any]) -> None:
@@ -96,7 +106,7 @@ def main() -> None:
 
     llm = LLM(**job["llm"])
     driver = Driver(llm)
-    batches = [{"name": s["name"], **driver.run(s["asks"])} for s in job["situations"]]
+    batches = [{"name": s["name"], **driver.run(s["asks"], s["lose_drafts"])} for s in job["situations"]]
     result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))
 
 

@@ -8,6 +8,7 @@ too.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,9 @@ from driftscope_probes.reference.replay import DEFAULT_N_SINK
 from vllm_engine.job import K, Outcome
 from vllm_engine.situations import Ask
 from vllm_engine.truth import MASSES, NORMS, _models
+
+
+PER_CHAIN = ("aux_rms", "aux_norm_rms", "fc_rms")
 
 
 @dataclass(kw_only=True)
@@ -46,15 +50,18 @@ class Compared:
     """Leading drafted tokens that the target would have made; None where the output ends first."""
     wrong: int
     empty: int
+    depths: int
+    """Depths before the context limit: vLLM's V2 runner drafts on, at the last position again and
+    again, tokens which are never verified."""
 
     def error(self, reference: Chain, names: tuple[str, ...], *, relative: bool = False) -> float:
         """The worst over the names and the row's depths."""
         worst = 0.0
         for name in names:
             got, want = (_tensor(x) for x in (self.row[name], getattr(reference, name)))
-            if name not in ("aux_rms", "aux_norm_rms", "fc_rms"):
-                want = want[: self.row["k"]]
-            assert got.shape == want.shape, f"{self.name} {name}: {got.shape} against {want.shape}"
+            if name not in PER_CHAIN:
+                assert len(got) == self.row["k"], f"{self.name} {name}: {len(got)} depths"
+                got, want = got[: self.depths], want[: self.depths]
             error = (got - want).abs() / (want.abs() if relative else 1.0)
             worst = max(worst, float(error.nan_to_num(nan=torch.inf).max()))
         return worst
@@ -69,22 +76,26 @@ class Compared:
 
     @property
     def drafted_equal(self) -> bool:
-        return tuple(self.row["token_ids"]) == self.modelled.token_ids[: self.row["k"]]
+        drafted = tuple(self.row["token_ids"])[: self.depths]
+        return drafted == self.modelled.token_ids[: self.depths]
 
 
-def external(request: str) -> str:
-    """The name under which a caller added a request: vLLM appends eight hex digits."""
-    return request.rpartition("-")[0]
+def origin(request: str) -> tuple[str, int]:
+    """The name under which a caller added a request, and which of its n outputs this is.
+
+    vLLM appends eight hex digits to the name, and puts "<index>_" before each child of n > 1.
+    """
+    index, child, name = request.rpartition("-")[0].rpartition("_")
+    return name, int(index) if child else 0
 
 
 def compared(outcome: Outcome, asks: dict[str, Ask]) -> list[Compared]:
-    """Every recorded chain of the greedy requests, in the order of the trace."""
+    """Every recorded chain whose context the engine gave out."""
     trace, slots = read_trace(outcome.run), _Slots(outcome, asks)
     verify = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
     found = []
     for request, rows in _by_request(trace).items():
-        if asks[external(request)].sampling["temperature"] == 0:
-            found += _compare_request(outcome, asks[external(request)], request, rows, slots, verify)
+        found += _compare_request(outcome, asks[origin(request)[0]], request, rows, slots, verify)
     return found
 
 
@@ -98,7 +109,7 @@ def _by_request(trace: Trace) -> dict[str, list[dict[str, Any]]]:
 
 def _compare_request(outcome: Outcome, ask: Ask, request: str, rows: list[dict[str, Any]],
                      slots: _Slots, verify: dict[Any, Any]) -> list[Compared]:  # fmt: skip
-    tokens = [*ask.prompt, *slots.output(ask.name)]
+    tokens = [*ask.prompt, *slots.output(request)]
     assert len(rows) == slots.drafts(request), f"{request}: {len(rows)} chains recorded"
     # An engine may draft past the end of what it gave out, on tokens that nobody has seen.
     kept = [n for n, row in enumerate(rows) if row["position"] <= len(tokens) - 2]
@@ -117,9 +128,10 @@ def _compare_request(outcome: Outcome, ask: Ask, request: str, rows: list[dict[s
                 verified=verify.get((request, chain.position)),
                 clean=chain,
                 modelled=modelled,
-                accepted=_matching(modelled.token_ids, tokens[chain.position + 2 :]),
+                accepted=_matching(row["token_ids"], tokens[chain.position + 2 :]),
                 wrong=len(state.wrong),
                 empty=len(state.empty),
+                depths=min(row["k"], outcome.job.llm["max_model_len"] - chain.position),
             )
         )
     return found
@@ -157,7 +169,7 @@ class _Replay:
         )
 
 
-def _matching(drafted: tuple[int, ...], tokens: list[int]) -> int | None:
+def _matching(drafted: Sequence[int], tokens: list[int]) -> int | None:
     """Leading drafted tokens that are the output's; None where the output ends before it says."""
     for count, token in enumerate(drafted):
         if count == len(tokens):
@@ -173,7 +185,6 @@ class _Slots:
     def __init__(self, outcome: Outcome, asks: dict[str, Ask]) -> None:
         self._outcome, self._asks = outcome, asks
         self._v1 = outcome.job.runner == "v1"
-        self._limit = outcome.job.llm["max_model_len"]
         self._cached: dict[tuple[int, ...], int] = {}
         """Wrong tokens that lie in the prefix cache, by the tokens up to their slot."""
         self._now: dict[str, Slots] = defaultdict(Slots)
@@ -182,10 +193,11 @@ class _Slots:
             for schedule in batch["schedules"]:
                 self._follow(schedule)
 
-    def output(self, name: str) -> list[int]:
+    def output(self, request: str) -> list[int]:
         """All that the engine gave out for a request."""
+        name, index = origin(request)
         for batch in self._outcome.batches:
-            if found := batch["requests"].get(f"{name}/0"):
+            if found := batch["requests"].get(f"{name}/{index}"):
                 ids: list[int] = found["token_ids"]
                 return ids
         return []
@@ -199,8 +211,7 @@ class _Slots:
         return self._drafted[request][number]
 
     def _follow(self, schedule: dict[str, Any]) -> None:
-        longest = max((e["start"] + e["count"] for e in schedule["requests"].values()), default=0)
-        runs = not self._v1 or longest + K <= self._limit
+        runs = _drafter_runs(self._outcome, schedule)
         for request, entry in schedule["requests"].items():
             self._step(request, entry, runs=runs)
             if runs and schedule["k"] and not _is_chunk(entry):
@@ -226,8 +237,7 @@ class _Slots:
             self._cached[tuple(tokens[:end])] = tokens[entry["known"] - 1]
 
     def _tokens(self, request: str) -> list[int]:
-        ask = self._asks[external(request)]
-        return [*ask.prompt, *self.output(ask.name)]
+        return [*self._asks[origin(request)[0]].prompt, *self.output(request)]
 
 
 def _is_chunk(entry: dict[str, int]) -> bool:
@@ -237,3 +247,22 @@ def _is_chunk(entry: dict[str, int]) -> bool:
 
 def _tensor(values: Any) -> torch.Tensor:
     return torch.tensor(values).double().reshape(-1)
+
+
+def skipped_places(outcome: Outcome) -> list[int]:
+    """Draft places that no drafter filled, by request and step: padding of requests just admitted,
+    and those after a step for which V1 did not run the drafter."""
+    found, filled = list[int](), dict[str, bool]()
+    for schedule in (s for batch in outcome.batches for s in batch["schedules"]):
+        runs = _drafter_runs(outcome, schedule)
+        for request, entry in schedule["requests"].items():
+            if entry["places"] and (entry["admitted"] or not filled.get(request, True)):
+                found.append(entry["places"])
+            filled[request] = runs
+    return found
+
+
+def _drafter_runs(outcome: Outcome, schedule: dict[str, Any]) -> bool:
+    """V1 drafts for nobody when one sequence of the step has no room for K more tokens."""
+    longest = max((e["start"] + e["count"] for e in schedule["requests"].values()), default=0)
+    return outcome.job.runner != "v1" or longest + K <= outcome.job.llm["max_model_len"]
