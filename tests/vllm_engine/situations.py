@@ -133,7 +133,11 @@ def structured() -> Situation:
     return Situation(
         name="structured",
         asks=(
-            Ask(name="structured0", prompt=_prompt(0, 90), sampling=_greedy(regex=WORDS, ignore_eos=False)),
+            Ask(
+                name="structured0",
+                prompt=_prompt(0, 90),
+                sampling=_greedy(regex=WORDS, ignore_eos=False),
+            ),
             Ask(name="structured1", prompt=_prompt(3, 70)),
         ),
     )
@@ -236,17 +240,17 @@ _FLOWS = replace(
     llm={**FLOWS_ENGINE, "async_scheduling": False},
     situations=(*flows(), structured(), LOST),
 )
+_FLOWS_V2 = replace(
+    _COMMON, runner="v2", llm={**FLOWS_ENGINE, **ASYNC}, situations=(*flows(), SAMPLED)
+)
 SITUATION_JOBS = {
     "tight v1 off": _TIGHT,
     "tight v1": replace(_TIGHT, probe=RECORD),
     "tight v2": replace(_TIGHT_V2, probe=RECORD),
     "flows v1 off": _FLOWS,
     "flows v1": replace(_FLOWS, probe=RECORD),
-    "flows v2": replace(
-        _FLOWS, runner="v2", probe=RECORD, 
-        llm={**FLOWS_ENGINE, **ASYNC}, situations=(*flows(), SAMPLED),
-    ),
-}  # fmt: skip
+    "flows v2": replace(_FLOWS_V2, probe=RECORD),
+}
 """Tight engines and flows on V2 schedule asynchronously, flows on V1 do not. Structured output is
 not for V2 here: Triton's interpreter cannot run its kernel. Temperature is not for V1: without
 Triton vLLM's rejection sampler reads uninitialised temperatures on CPU."""

@@ -12,7 +12,7 @@ from vllm_engine.engine_main import _per_request, _spec_decode
 
 
 class Driver:
-    """Adds a situation's requests when they are due, steps, aborts, and notes what was scheduled."""
+    """Adds a situation's requests when they are due, steps, aborts, notes what was scheduled."""
 
     def __init__(self, llm: Any) -> None:
         self._engine = llm.llm_engine
@@ -106,7 +106,9 @@ def main() -> None:
 
     llm = LLM(**job["llm"])
     driver = Driver(llm)
-    batches = [{"name": s["name"], **driver.run(s["asks"], s["lose_drafts"])} for s in job["situations"]]
+    batches = [
+        {"name": s["name"], **driver.run(s["asks"], s["lose_drafts"])} for s in job["situations"]
+    ]
     result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))
 
 

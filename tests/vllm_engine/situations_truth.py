@@ -21,7 +21,6 @@ from vllm_engine.job import K, Outcome
 from vllm_engine.situations import Ask
 from vllm_engine.truth import MASSES, NORMS, _models
 
-
 PER_CHAIN = ("aux_rms", "aux_norm_rms", "fc_rms")
 
 
@@ -160,9 +159,7 @@ class _Replay:
             anchors=anchors,
             next_ids=self._ids[0, anchors + 1],
             aux=tuple(layer[:, anchors] for layer in self._aux),
-            context=self._drafter.context(
-                self._drafter.embed(embedded, self._target), self._fused
-            ),
+            context=self._drafter.context(self._drafter.embed(embedded, self._target), self._fused),
             prompt_tokens=self._prompt_tokens,
             k=K,
             n_sink=DEFAULT_N_SINK,
@@ -216,9 +213,7 @@ class _Slots:
             self._step(request, entry, runs=runs)
             if runs and schedule["k"] and not _is_chunk(entry):
                 now = self._now[request]
-                self._drafted[request].append(
-                    Slots(wrong=dict(now.wrong), empty=set(now.empty))
-                )
+                self._drafted[request].append(Slots(wrong=dict(now.wrong), empty=set(now.empty)))
 
     def _step(self, request: str, entry: dict[str, int], *, runs: bool) -> None:
         now, tokens = self._now[request], self._tokens(request)
