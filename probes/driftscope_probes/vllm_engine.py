@@ -80,8 +80,8 @@ class _Live:
     last_token_s: float | None = None
     latest: Schedule | None = None
     """Of the request's latest step, whose draft the next one verifies."""
-    preemptions: int = 0
-    """Those whose recomputation is over."""
+    resumed: bool = False
+    """Back from a preemption, with its tokens being computed once more."""
 
 
 class EngineObserver:
@@ -118,8 +118,10 @@ class EngineObserver:
                 continue
             tokens = _tokens_of(output, request_id)
             live = self._live.setdefault(request_id, _Live())
+            if request_id in schedule.admitted and request.num_output_tokens > 0:
+                live.resumed = True
             if tokens:
-                again = _is_recomputed(request, live)
+                again, live.resumed = live.resumed, False
                 if request.num_output_tokens > 0:
                     rows.append(self._verified(schedule, request, live, len(tokens), now, again))
                 live.first_token_s = live.first_token_s or now
@@ -175,20 +177,8 @@ def _role(scheduler: Any) -> str:
 
 def _is_dropped(request: Any) -> bool:
     """An output that vLLM is about to throw away after a preemption."""
-    return _is_stale(request) and bool(getattr(request, "drop_stale_output", False))
-
-
-def _is_stale(request: Any) -> bool:
-    """An output from before a preemption."""
-    return bool(getattr(request, "num_stale_output_tokens", 0) > 0)
-
-
-def _is_recomputed(request: Any, live: _Live) -> bool:
-    """Whether this is the first output since a preemption; remembers that it was seen."""
-    if _is_stale(request) or request.num_preemptions == live.preemptions:
-        return False
-    live.preemptions = request.num_preemptions
-    return True
+    stale = getattr(request, "num_stale_output_tokens", 0) > 0
+    return stale and bool(getattr(request, "drop_stale_output", False))
 
 
 def _finish_reason(request: Any) -> str:

@@ -59,8 +59,8 @@ def read_schedule(scheduler: Any, output: Any) -> Schedule:
 def undrafted_reason(now: Schedule, before: Schedule | None, request: Any, *, again: bool) -> str:
     """Why `request` has no draft to verify in the step `now`; see UndraftedReason.
 
-    `before` is the request's step before, which should have drafted; `again`: the request was
-    preempted since, and its tokens computed once more.
+    `before` is the request's step before, which should have drafted; `again`: this is the first
+    output since the request was preempted and its tokens were computed once more.
     """
     name = request.request_id
     if again:

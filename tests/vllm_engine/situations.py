@@ -206,7 +206,7 @@ SAMPLED = Situation(
     ),
 )
 ASYNC = {"async_scheduling": True, "distributed_executor_backend": "mp"}
-"""vLLM's default when served; a worker in the engine's own process would turn it off."""
+"""As on a GPU: see situations_main.keep_async_scheduling."""
 TIGHT_ENGINE = {
     **ASYNC,
     "max_model_len": MAX_MODEL_LEN,

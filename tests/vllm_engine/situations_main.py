@@ -100,9 +100,28 @@ class Driver:
         )
 
 
+def keep_async_scheduling() -> None:
+    """vLLM turns asynchronous scheduling off on CPU, where it has nothing to hide; a GPU has it on.
+
+    For tests of what the scheduler then sees.
+    """
+    from vllm.platforms.cpu import CpuPlatform
+
+    check = CpuPlatform.check_and_update_config.__func__
+
+    def kept(cls: Any, config: Any) -> None:
+        check(cls, config)
+        config.scheduler_config.async_scheduling = True
+
+    CpuPlatform.check_and_update_config = classmethod(kept)
+
+
 def main() -> None:
     job, result = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     from vllm import LLM
+
+    if job["llm"].get("async_scheduling"):
+        keep_async_scheduling()
 
     llm = LLM(**job["llm"])
     driver = Driver(llm)
