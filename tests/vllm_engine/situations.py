@@ -121,7 +121,7 @@ def tight() -> tuple[Situation, ...]:
                     name="context1",
                     prompt=_prompt(45, 50),
                     sampling=_greedy(max_tokens=80),
-                    at_step=12,
+                    at_step=3,
                 ),
             ),
         ),
