@@ -171,15 +171,15 @@ class Batch:
         model = self.holder.model
         request = torch.tensor([0, 0, 0, 1, 1])
         slots = torch.tensor([7, 8, 9, 3, 4])
-        hidden, drafts = model.combine_hidden_states(self.aux), []
+        hidden, drafts = model.combine_hidden_states(self.aux), [torch.empty(2, 0).long()]
         for depth in range(1, self.k + 1):
             meta = SimpleNamespace(request=request, position=slots, block_table=self.block_table)
             postnorm, fed = model(hidden_states=hidden, meta=meta)
             rows = self.rows if depth == 1 else torch.arange(2)
-            drafts.append(model.compute_logits(postnorm[rows]).argmax(-1))
+            drafts.append(model.compute_logits(postnorm[rows]).argmax(-1, keepdim=True))
             hidden, request = fed[rows], torch.arange(2)
             slots = torch.tensor(self.positions) + depth
-        return torch.stack(drafts, dim=1)
+        return torch.cat(drafts, dim=1)
 
 
 def by_hand(batch: Batch, model: Any, sink_slots: tuple[int, ...]) -> list[dict[str, np.ndarray]]:
