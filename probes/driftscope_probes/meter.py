@@ -75,7 +75,7 @@ class Meter:
         out = self._buffers.part("masses", batch).view(shape)[:, : chains.k]
         for index, (name, part) in enumerate(self._layers.items()):
             table = at.block_tables[name][:batch]
-            heads = None if per_head is None else per_head[:, :, index]
+            heads = None if per_head is None else per_head[:, : chains.k, index]
             self._layer(name, part, chains, table, step.max_context, out[:, :, index], heads)
 
     def _layer(

@@ -1,8 +1,11 @@
-"""From a step's columns to its rows."""
+"""From a step's numbers to its rows."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,146 +13,236 @@ import torch
 
 from driftscope.trace.records import DraftRow, StepRow
 from driftscope.trace.schema import to_batch
+from driftscope.trace.status import read_statuses
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes import capture as capture_module
-from driftscope_probes.capture import Capture, Encoder, Finished, HostCopy
+from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
+from driftscope_probes.capture import SHADOW_DIFFERS, Encoder, Finished
+from driftscope_probes.clock import Marks
+from driftscope_probes.ring import Landing, Ring
+from driftscope_probes.sampling import Sampler
 from driftscope_probes.view import DraftStep
 
-K, LAYERS = 3, 2
+K, LAYERS, HEADS, MAX_SLOTS = 3, 2, 4, 100
+LAYOUT = Layout(depths=4, layers=LAYERS, aux=2)
+CPU = torch.device("cpu")
 
 
-def _step(*prefilling: bool) -> DraftStep:
+def _landing(values: torch.Tensor) -> Landing:
+    landing = Ring(*values.shape, CPU, slots=1).send(values)
+    assert landing is not None
+    return landing
+
+
+def _step(*prefilling: bool, k: int = K) -> DraftStep:
     batch = len(prefilling)
     return DraftStep(
         requests=tuple(f"r{b}" for b in range(batch)),
         prompt_tokens=np.arange(10, 10 + batch),
-        rows=torch.arange(batch) * 2,
-        position=torch.arange(20, 20 + batch),
         prefilling=np.array(prefilling),
-        k=K,
+        k=k,
+        max_context=20 + batch,
+        on_device=lambda: pytest.fail("a finished step is not asked for tensors"),
     )
 
 
-def _finished(step: DraftStep | None, *, recorded: bool = True, drafts: bool = False) -> Finished:
-    batch = len(step.requests) if step else 0
-    columns = None
+def _values(step: DraftStep, position: int = 20) -> torch.Tensor:
+    """Request b's depth d: in_rms 100 b + d, sink_mass b + d + layer / 10; no other masses."""
+    batch = len(step.requests)
+    buffers = ChainBuffers(LAYOUT, batch, CPU)
+    of = torch.arange(batch)[:, None]
+    depth = torch.arange(1, LAYOUT.depths + 1)
+    buffers.part("in_rms", batch)[:] = of * 100.0 + depth
+    masses = buffers.part("masses", batch).view(batch, LAYOUT.depths, LAYERS, len(MASSES))
+    masses[..., 0] = of[..., None] + depth[:, None] + torch.arange(LAYERS) / 10
+    buffers.part("aux_rms", batch)[:] = torch.tensor([0.0, 1.0])
+    buffers.part("fc_rms", batch)[:] = of + 0.5
+    buffers.put_int("position", position + torch.arange(batch))
+    return buffers.values
+
+
+def _finished(
+    step: DraftStep | None, *, recorded: bool = True, ids: torch.Tensor | None = None,
+    **changes: Any,
+) -> Finished:  # fmt: skip
+    values = None
     if step is not None and recorded:
-        taken = Capture(step)
-        taken.add("fc_rms", torch.arange(batch) + 0.5)
-        for layer in range(2):
-            taken.add("aux_rms", torch.full((batch,), float(layer)))
-        for depth in range(1, K + 1):
-            for layer in range(LAYERS):
-                taken.add("sink_mass", torch.arange(batch) + depth + layer / 10)
-            taken.add("in_rms", torch.arange(batch) * 100.0 + depth)
-        columns = taken.to_host()
-    return Finished(
-        number=4,
-        time_s=1.5,
-        step=step,
-        prefilling=None if step is None else step.prefilling,  # type: ignore[arg-type]
-        position=HostCopy(step.position) if step and recorded else None,
-        columns=columns,
-        drafts=HostCopy(torch.arange(batch * K).view(batch, K)) if drafts else None,
-        requests=batch,
-        step_s=0.5,
-        draft_s=0.25,
-        probe_s=0.125,
-    )
+        values = _landing(_values(step, changes.pop("position", 20)))
+    packed = None if ids is None else _landing(ids.to(torch.int32).view(torch.float32))
+    plain = {
+        "number": 4, "time_s": 1.5, "step": step, "values": values, "ids": packed,
+        "compare_ids": False, "keep_ids": ids is not None, "head_mass": None, "marks": Marks([]),
+        "rate": 0.25, "execution": "eager", "requests": len(step.requests) if step else 0,
+        "step_s": 0.5, "draft_s": 0.25, "probe_s": 0.125,
+    }  # fmt: skip
+    return Finished(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[TraceWriter]:
+    made = TraceWriter(tmp_path / "run", source="worker0-1")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def encoder(writer: TraceWriter) -> Encoder:
+    return Encoder(
+        LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer,
+        sampler=Sampler(every=4),
+    )  # fmt: skip
 
 
 def _chains(encoder: Encoder, done: Finished) -> list[DraftRow]:
     return [row for row in encoder.rows(done) if isinstance(row, DraftRow)]
 
 
-def test_a_step_comes_before_its_chains() -> None:
-    step, *chains = Encoder(LAYERS).rows(_finished(_step(False, False)))
+def test_a_step_comes_before_its_chains(encoder: Encoder) -> None:
+    step, *chains = encoder.rows(_finished(_step(False, False)))
     assert step == StepRow(
         step=4, time_s=1.5, requests=2, chains=2, k=K, recorded=True, step_s=0.5, draft_s=0.25,
-        probe_s=0.125,
+        probe_s=0.125, rate=0.25, execution="eager",
     )  # fmt: skip
     assert [type(chain) for chain in chains] == [DraftRow, DraftRow]
 
 
-def test_a_chain_has_its_own_requests_columns() -> None:
-    first, second = _chains(Encoder(LAYERS), _finished(_step(False, False)))
+def test_a_chain_has_its_own_requests_numbers(encoder: Encoder) -> None:
+    first, second = _chains(encoder, _finished(_step(False, False)))
     assert (first.request, second.request) == ("r0", "r1")
     assert (second.position, second.prompt_tokens) == (21, 11)
     assert (second.step, second.batch, second.k, second.layers) == (4, 2, K, LAYERS)
-    assert second.in_rms == [101.0, 102.0, 103.0]
+    assert (second.rate, second.heads, second.strategy) == (0.25, HEADS, "keys")
+    assert second.execution == "eager"
+    assert second.in_rms == [101.0, 102.0, 103.0], "of the chain's own length"
     assert second.sink_mass == pytest.approx([2.0, 2.1, 3.0, 3.1, 4.0, 4.1]), "depth-major"
     assert second.aux_rms == [0.0, 1.0]
     assert (first.fc_rms, second.fc_rms) == (0.5, 1.5)
 
 
-def test_what_the_drafter_does_not_have_is_none() -> None:
-    (chain,) = _chains(Encoder(LAYERS), _finished(_step(False)))
-    for name in ("null_mass", "aux_norm_rms", "prompt_mass", "entropy", "token_ids"):
+def test_a_chain_of_the_whole_length(encoder: Encoder) -> None:
+    (chain,) = _chains(encoder, _finished(_step(False, k=4)))
+    assert chain.in_rms == [1.0, 2.0, 3.0, 4.0]
+    assert chain.sink_mass is not None
+    assert len(chain.sink_mass) == 4 * LAYERS
+
+
+def test_what_the_drafter_does_not_have_is_none(encoder: Encoder) -> None:
+    (chain,) = _chains(encoder, _finished(_step(False)))
+    for name in ("null_mass", "aux_norm_rms", "prompt_mass", "entropy", "token_ids", "head_mass"):
         assert getattr(chain, name) is None
 
 
-def test_token_ids_only_when_asked_for() -> None:
-    (_, chain) = _chains(Encoder(LAYERS), _finished(_step(False, False), drafts=True))
-    assert chain.token_ids == [3, 4, 5]
+def test_depths_past_the_context_limit_are_void(encoder: Encoder) -> None:
+    # The query of depth d is slot p + d - 1; the last slot is MAX_SLOTS - 1.
+    heads = _landing(torch.ones(1, 4 * LAYERS * HEADS * 5))
+    done = _finished(_step(False), position=MAX_SLOTS - 2, head_mass=heads)
+    (chain,) = _chains(encoder, done)
+    assert chain.in_rms == pytest.approx([1.0, 2.0, np.nan], nan_ok=True)
+    assert chain.sink_mass == pytest.approx([1.0, 1.1, 2.0, 2.1, np.nan, np.nan], nan_ok=True)
+    assert chain.head_mass is not None
+    assert np.isnan(chain.head_mass).tolist() == [False] * 80 + [True] * 40
+    assert chain.fc_rms == 0.5
 
 
-def test_prefilling_requests_are_dropped() -> None:
-    rows = list(Encoder(LAYERS).rows(_finished(_step(True, False, True))))
-    assert [row.request for row in rows if isinstance(row, DraftRow)] == ["r1"]
-    assert isinstance(rows[0], StepRow)
-    assert (rows[0].requests, rows[0].chains) == (3, 1)
-    assert isinstance(rows[1], DraftRow)
-    assert rows[1].batch == 3
+def test_masses_by_head_are_those_of_the_request_and_of_its_depths(encoder: Encoder) -> None:
+    values = torch.arange(2.0)[:, None] + torch.arange(4 * LAYERS * HEADS * 5) / 1000
+    (_, chain) = _chains(encoder, _finished(_step(False, False), head_mass=_landing(values)))
+    np.testing.assert_array_equal(chain.head_mass, values[1, : K * LAYERS * HEADS * 5])
 
 
-def test_a_request_seen_prefilling_is_marked_as_chunked_for_good() -> None:
-    encoder = Encoder(LAYERS)
+def test_token_ids_only_when_they_are_to_be_kept(encoder: Encoder) -> None:
+    served = torch.tensor([[1, 2, 3], [4, 5, 70000]])
+    ids = torch.cat((served, served), -1)
+    (_, chain) = _chains(encoder, _finished(_step(False, False), ids=ids))
+    assert chain.token_ids == [4, 5, 70000]
+    (_, chain) = _chains(encoder, _finished(_step(False, False), ids=ids, keep_ids=False))
+    assert chain.token_ids is None
+
+
+def test_a_shadow_with_other_tokens_is_counted(
+    encoder: Encoder, writer: TraceWriter, tmp_path: Path
+) -> None:
+    ids = torch.tensor([[1, 2, 3, 1, 2, 3], [4, 5, 6, 4, 9, 9]])
+    step = _step(False, False)
+    chains = _chains(encoder, _finished(step, ids=ids, compare_ids=True, keep_ids=False))
+    assert len(chains) == 2, "and kept"
+    writer.close()
+    assert read_statuses(tmp_path / "run")[0].dropped == {SHADOW_DIFFERS: 1}
+
+
+def test_prefilling_requests_are_dropped(encoder: Encoder) -> None:
+    step, *chains = encoder.rows(_finished(_step(True, False, True)))
+    assert isinstance(step, StepRow)
+    assert (step.requests, step.chains) == (3, 1)
+    (chain,) = chains
+    assert isinstance(chain, DraftRow)
+    assert (chain.request, chain.batch, chain.fc_rms) == ("r1", 3, 1.5)
+
+
+def test_a_request_seen_prefilling_is_marked_as_chunked_for_good(encoder: Encoder) -> None:
     assert [c.chunked_prefill for c in _chains(encoder, _finished(_step(True, False)))] == [False]
     for _ in range(2):
         later = _chains(encoder, _finished(_step(False, False)))
         assert [chain.chunked_prefill for chain in later] == [True, False]
 
 
-def test_a_step_that_is_not_recorded_still_tells_chunked_requests() -> None:
-    encoder = Encoder(LAYERS)
+def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: Encoder) -> None:
     (step,) = encoder.rows(_finished(_step(True, False), recorded=False))
     assert isinstance(step, StepRow)
     assert (step.recorded, step.chains, step.k) == (False, 1, K)
-    assert [c.chunked_prefill for c in _chains(encoder, _finished(_step(False, False)))] == [
-        True,
-        False,
-    ]
+    later = _chains(encoder, _finished(_step(False, False)))
+    assert [chain.chunked_prefill for chain in later] == [True, False]
 
 
-def test_memory_of_chunked_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_chunked_requests_is_bounded(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(capture_module, "REMEMBERED_REQUESTS", 1)
-    encoder = Encoder(LAYERS)
-    list(encoder.rows(_finished(_step(True, True))))
+    encoder.rows(_finished(_step(True, True)))
     later = _chains(encoder, _finished(_step(False, False)))
     assert [chain.chunked_prefill for chain in later] == [False, True]
 
 
-def test_a_step_in_which_the_drafter_did_not_run() -> None:
-    (step,) = Encoder(LAYERS).rows(_finished(None))
+def test_a_step_in_which_the_drafter_did_not_run(encoder: Encoder) -> None:
+    (step,) = encoder.rows(_finished(None))
     assert isinstance(step, StepRow)
     assert (step.chains, step.k, step.recorded) == (0, 0, False)
 
 
-def test_a_mask_that_is_on_its_way_from_the_device() -> None:
-    done = _finished(_step(True, False))
-    done = replace(done, prefilling=HostCopy(torch.tensor([True, False])))
-    assert [chain.request for chain in _chains(Encoder(LAYERS), done)] == ["r1"]
+def test_times_on_the_device_lie_between_marks(encoder: Encoder) -> None:
+    class Event(SimpleNamespace):
+        reached = False
+
+        def synchronize(self) -> None:
+            self.reached = True
+
+        def elapsed_time(self, later: Any) -> float:
+            assert later.reached, "read before the device was there"
+            return float(later.ms - self.ms)
+
+    marks = Marks([Event(ms=ms) for ms in (1.0, 3.5, 4.0)])
+    step, *_ = encoder.rows(_finished(_step(False), marks=marks))
+    assert isinstance(step, StepRow)
+    assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, 0.0005)
+    marks = Marks([Event(ms=ms) for ms in (1.0, 3.5)])
+    step, *_ = encoder.rows(_finished(_step(False), recorded=False, marks=marks))
+    assert isinstance(step, StepRow)
+    assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, None)
 
 
-def test_rows_of_the_forward_at_depth_1_and_after() -> None:
-    taken = Capture(_step(False, False))
-    for depth, rows in ((0, [0, 2]), (1, [0, 2])):
-        taken.depth = depth
-        assert isinstance(taken.rows, torch.Tensor)
-        assert taken.rows.tolist() == rows
-    taken.depth = 2
-    assert taken.rows == slice(2)
+def test_making_rows_counts_as_the_probes_time(writer: TraceWriter) -> None:
+    sampler = Sampler(every=4)
+    encoder = Encoder(
+        LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer, sampler=sampler
+    )
+    encoder.rows(_finished(_step(False), recorded=False))
+    assert sampler.costs.recorded_s == 0.0
+    encoder.rows(_finished(_step(False)))
+    assert 0.0 < sampler.costs.recorded_s < 1.0
 
 
-def test_chains_fit_their_record() -> None:
-    chains = _chains(Encoder(LAYERS), _finished(_step(False, True, False), drafts=True))
-    assert to_batch("draft", chains).num_rows == 2
+def test_chains_fit_their_record(encoder: Encoder) -> None:
+    ids = torch.zeros(3, 2 * K)
+    heads = _landing(torch.zeros(3, 4 * LAYERS * HEADS * 5))
+    done = _finished(_step(False, True, False), ids=ids, head_mass=heads)
+    assert to_batch("draft", _chains(encoder, done)).num_rows == 2

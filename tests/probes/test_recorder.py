@@ -2,92 +2,282 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.runs import Spec, manifest
+from support.tiny_drafter import HEADS, LAYERS, Batch, K, by_hand
 
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.writer import TraceWriter, create_run
+from driftscope_probes.buffers import MASSES, PER_DEPTH
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.recorder import Recorder
-from driftscope_probes.settings import Settings
+from driftscope_probes.settings import RECORDINGS, Settings
+
+AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
+"""Record files keep 16 bits of a mantissa; one class is what the others leave of 1."""
+
+
+@dataclass
+class Worker:
+    """What a seam does with a recorder, around a drafter that runs with graphs or without."""
+
+    drafter: Drafter
+    settings: Settings
+    calls: list[str] = field(default_factory=list)
+    """How each chain was drafted."""
+    drafts: list[torch.Tensor] = field(default_factory=list)
+    """What was served."""
+    batches: list[Batch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        path = self.settings.trace
+        create_run(path, manifest(Spec()))
+        self.proposer = SimpleNamespace(model=self.drafter.model)
+        self.writer = TraceWriter(path, source="worker0-1")
+        self.recorder = Recorder(self.drafter, self.settings, self.writer)
+        self.recorder.taps.attach(self.proposer, "model")
+
+    def step(self, prefilling: tuple[bool, bool] | None = (False, False), k: int = K) -> None:
+        """One step of the engine; None: the drafter does not run."""
+        self.recorder.step_started()
+        if prefilling is not None:
+            batch = Batch(self.proposer, prefilling, k=k)
+            self.batches.append(batch)
+            self.drafts.append(
+                self.recorder.draft(
+                    lambda: batch.view,
+                    lambda: self._draft("served", batch),
+                    lambda: self._draft("eager", batch),
+                )
+            )
+        self.recorder.step_ended(2)
+
+    def _draft(self, how: str, batch: Batch) -> torch.Tensor:
+        self.calls.append(how)
+        return batch.draft()
+
+    def trace(self) -> Trace:
+        """End the run and read it."""
+        self.recorder.close()
+        return read_trace(self.settings.trace)
 
 
 @pytest.fixture
-def record(
-    tmp_path: Path, make_drafter: Callable[..., Drafter], make_batch: Callable[..., Any]
-) -> Callable[..., Trace]:
-    """Run draft steps, by request's prefilling flags (None: a step without a draft)."""
+def start(tmp_path: Path, make_drafter: Callable[..., Drafter]) -> Callable[..., Worker]:
+    def started(drafter: Drafter | None = None, **changes: Any) -> Worker:
+        settings = Settings(**{"trace": tmp_path / "run", "sink_tokens": 2, "every": 1, **changes})
+        return Worker(drafter or make_drafter(), settings)
 
-    def run(*steps: tuple[bool, bool] | None, **changes: Any) -> Trace:
-        path, drafter = tmp_path / "run", make_drafter()
-        settings = Settings(trace=path, sink_tokens=2, **changes)
-        create_run(path, manifest(Spec()))
-        recorder = Recorder(drafter, settings, TraceWriter(path, source="worker0-1"))
-        drafts = []
-        for prefilling in steps:
-            recorder.step_started()
-            if prefilling is not None:
-                batch = make_batch(drafter, prefilling)
-                recorder.draft_started(lambda view=batch.view: view)
-                drafts.append(batch.draft())
-                recorder.draft_ended(drafts[-1])
-            recorder.step_ended(2)
-        recorder.close()
-        assert all(torch.equal(d, drafts[0]) for d in drafts), "recording changes no draft"
-        return read_trace(path)
-
-    return run
+    return started
 
 
-def test_each_step_and_each_chain_is_a_row(record: Callable[..., Trace]) -> None:
-    trace = record((False, False), (False, False))
+@pytest.mark.parametrize("recording", RECORDINGS)
+@pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
+def test_rows_hold_the_chain_computed_by_hand(
+    start: Callable[..., Worker], make_drafter: Callable[..., Drafter], recording: str,
+    flags: dict[str, bool],
+) -> None:  # fmt: skip
+    worker = start(make_drafter(**flags), recording=recording, per_head=True)
+    worker.step()
+    wanted = by_hand(worker.batches[0], worker.drafter.model, (0, 1))
+    trace = worker.trace()
+    assert trace.problems == ()
+    rows = trace.draft.to_pylist()
+    assert [row["request"] for row in rows] == ["a", "b"]
+    for row, truth in zip(rows, wanted, strict=True):
+        for name in (*PER_DEPTH, "aux_rms"):
+            np.testing.assert_allclose(row[name], truth[name], rtol=1e-5, err_msg=name)
+        assert row["fc_rms"] == pytest.approx(truth["fc_rms"][0], rel=1e-5)
+        if flags:
+            np.testing.assert_allclose(row["aux_norm_rms"], truth["aux_norm_rms"], rtol=1e-5)
+        else:
+            assert row["aux_norm_rms"] is None
+        for i, name in enumerate(MASSES[:4]):
+            means = truth["masses"].mean(2)[..., i]
+            np.testing.assert_allclose(row[name], means.reshape(-1), **AS_STORED, err_msg=name)
+        assert row["null_mass"] is None
+        np.testing.assert_allclose(row["head_mass"], truth["masses"].reshape(-1), **AS_STORED)
+        assert (row["layers"], row["heads"], row["strategy"]) == (len(LAYERS), HEADS, "keys")
+        assert row["execution"] == "eager"
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_recording_changes_no_draft(start: Callable[..., Worker], recording: str) -> None:
+    worker = start(recording=recording)
+    without = Batch(SimpleNamespace(model=worker.drafter.model)).draft()
+    for _ in range(3):
+        worker.step()
+    assert all(torch.equal(drafts, without) for drafts in worker.drafts)
+    worker.trace()
+
+
+@pytest.mark.parametrize(
+    ("recording", "calls"),
+    [
+        ("in-graph", ["served", "served"]),
+        ("eager", ["eager", "served"]),
+        ("shadow", ["eager", "served", "served"]),
+    ],
+)
+def test_how_recorded_and_other_steps_are_drafted(
+    start: Callable[..., Worker], recording: str, calls: list[str]
+) -> None:
+    worker = start(recording=recording, every=2)
+    worker.step()
+    worker.step()
+    assert worker.calls == calls
+    assert [batch.made for batch in worker.batches] == [1, 0], "a step that is passed costs little"
+    assert worker.trace().step.column("recorded").to_pylist() == [True, False]
+
+
+def test_a_shadow_that_drafts_other_tokens_is_counted(start: Callable[..., Worker]) -> None:
+    worker = start(recording="shadow", token_ids=True)
+    honest = worker._draft
+
+    def served_otherwise(how: str, batch: Batch) -> torch.Tensor:
+        drafts = honest(how, batch)
+        if how == "served":
+            drafts[1, 2] = (drafts[1, 2] + 1) % 11
+        return drafts
+
+    worker._draft = served_otherwise  # type: ignore[method-assign]
+    worker.step()
+    trace = worker.trace()
+    assert trace.statuses[0].dropped == {"shadow_differs": 1}
+    ids = trace.draft.column("token_ids").to_pylist()
+    assert ids == worker.drafts[0].tolist(), "what was served is kept"
+
+
+def test_each_step_and_each_chain_is_a_row(start: Callable[..., Worker]) -> None:
+    worker = start()
+    worker.step()
+    worker.step()
+    trace = worker.trace()
     assert trace.step.column("step").to_pylist() == [1, 2]
     assert trace.step.column("chains").to_pylist() == [2, 2]
     chains = trace.draft.select(["step", "request", "position", "prompt_tokens", "k"]).to_pylist()
     assert [tuple(chain.values()) for chain in chains] == [
         (1, "a", 9, 6, 3), (1, "b", 4, 5, 3), (2, "a", 9, 6, 3), (2, "b", 4, 5, 3),
     ]  # fmt: skip
-    for name in ("sink_mass", "self_mass", "in_rms", "fed_rms", "top1", "entropy"):
-        assert [len(values) for values in trace.draft.column(name).to_pylist()] == [3] * 4
     assert trace.draft.column("token_ids").null_count == 4
+    assert trace.draft.column("head_mass").null_count == 4
     assert trace.problems == ()
 
 
-def test_every_second_draft_step(record: Callable[..., Trace]) -> None:
-    trace = record((False, False), None, (False, False), (False, False), every=2)
+def test_every_second_draft_step(start: Callable[..., Worker]) -> None:
+    worker = start(every=2)
+    for prefilling in ((False, False), None, (False, False), (False, False)):
+        worker.step(prefilling)
+    trace = worker.trace()
     assert trace.step.column("recorded").to_pylist() == [True, False, False, True]
     assert trace.step.column("chains").to_pylist() == [2, 0, 2, 2]
     assert trace.draft.column("step").to_pylist() == [1, 1, 4, 4]
+    assert trace.draft.column("rate").to_pylist() == [0.5] * 4
+
+
+def test_a_chain_carries_the_rate_that_it_was_drawn_at(start: Callable[..., Worker]) -> None:
+    worker = start(every=None)
+    worker.recorder.sampler.rate = 1.0
+    note = worker.recorder.sampler.note
+
+    def decide(**costs: Any) -> None:
+        note(**costs)
+        worker.recorder.sampler.rate = 0.25  # as the governor may, when a step ends
+
+    worker.recorder.sampler.note = decide  # type: ignore[method-assign]
+    worker.step()
+    trace = worker.trace()
+    assert trace.draft.column("rate").to_pylist() == [1.0, 1.0]
+    assert trace.step.column("rate").to_pylist() == [1.0]
+
+
+def test_chains_of_other_lengths_do_not_mix(start: Callable[..., Worker]) -> None:
+    worker = start(per_head=True)
+    worker.step(k=3)
+    worker.step(k=2)
+    worker.step(k=0)
+    wanted = by_hand(worker.batches[1], worker.drafter.model, (0, 1))
+    trace = worker.trace()
+    assert trace.step.column("recorded").to_pylist() == [True, True, False]
+    shorter = trace.draft.to_pylist()[2:]
+    for row, truth in zip(shorter, wanted, strict=True):
+        assert row["k"] == 2
+        np.testing.assert_allclose(row["fed_rms"], truth["fed_rms"], rtol=1e-5)
+        np.testing.assert_allclose(row["head_mass"], truth["masses"].reshape(-1), **AS_STORED)
+
+
+def test_recording_is_stopped_started_and_asked_for_by_head_while_serving(
+    start: Callable[..., Worker],
+) -> None:
+    worker = start()
+    worker.step()
+    worker.recorder.sampler.stop()
+    worker.step()
+    worker.recorder.sampler.start()
+    worker.recorder.per_head = True
+    worker.step()
+    trace = worker.trace()
+    assert trace.step.column("recorded").to_pylist() == [True, False, True]
+    by_head = [row is not None for row in trace.draft.column("head_mass").to_pylist()]
+    assert by_head == [False, False, True, True]
 
 
 def test_a_prefilling_request_gives_no_chain_and_is_marked_later(
-    record: Callable[..., Trace],
+    start: Callable[..., Worker],
 ) -> None:
-    trace = record((False, True), (False, False))
+    worker = start()
+    worker.step((False, True))
+    worker.step()
+    trace = worker.trace()
     assert trace.step.column("chains").to_pylist() == [1, 2]
     assert trace.draft.column("request").to_pylist() == ["a", "a", "b"]
     assert trace.draft.column("chunked_prefill").to_pylist() == [False, False, True]
 
 
-def test_drafted_tokens_on_demand(record: Callable[..., Trace]) -> None:
-    ids = record((False, False), token_ids=True).draft.column("token_ids").to_pylist()
-    assert [len(tokens) for tokens in ids] == [3, 3]
+def test_drafted_tokens_on_demand(start: Callable[..., Worker]) -> None:
+    worker = start(token_ids=True)
+    worker.step()
+    assert worker.trace().draft.column("token_ids").to_pylist() == worker.drafts[0].tolist()
 
 
-def test_times_nest(record: Callable[..., Trace]) -> None:
-    (step,) = record((False, False)).step.to_pylist()
+def test_times_nest(start: Callable[..., Worker]) -> None:
+    worker = start()
+    worker.step()
+    (step,) = worker.trace().step.to_pylist()
     assert 0 < step["draft_s"] <= step["step_s"]
     assert 0 < step["probe_s"] < step["step_s"]
+    assert (step["gpu_draft_s"], step["gpu_probe_s"]) == (None, None), "there is no GPU"
 
 
+def test_the_status_says_what_the_probe_does(start: Callable[..., Worker]) -> None:
+    worker = start(every=4)
+    worker.step()
+    status = worker.trace().statuses[0]
+    assert (status.rate, status.recording) == (0.25, True)
+    assert status.overhead is not None
+    assert status.overhead > 0
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_hooks_that_raise_cost_only_their_chains(record: Callable[..., Trace], when: str) -> None:
-    trace = record((False, False), (False, False), test_raise=when)
+def test_hooks_that_raise_cost_only_their_chains(
+    start: Callable[..., Worker], when: str, recording: str
+) -> None:
+    worker = start(test_raise=when, recording=recording)
+    without = Batch(SimpleNamespace(model=worker.drafter.model)).draft()
+    worker.step()
+    worker.step()
+    assert all(torch.equal(drafts, without) for drafts in worker.drafts)
+    trace = worker.trace()
     assert trace.draft.num_rows == 0
     (status,) = trace.statuses
     assert sum(status.errors.values()) > 0
@@ -96,17 +286,50 @@ def test_hooks_that_raise_cost_only_their_chains(record: Callable[..., Trace], w
 
 
 def test_a_runner_that_is_laid_out_differently_costs_only_chains(
-    tmp_path: Path, make_drafter: Callable[..., Drafter], make_batch: Callable[..., Any]
+    start: Callable[..., Worker],
 ) -> None:
-    drafter = make_drafter()
-    create_run(tmp_path / "run", manifest(Spec()))
-    writer = TraceWriter(tmp_path / "run", source="worker0-1")
-    recorder = Recorder(drafter, Settings(trace=tmp_path / "run"), writer)
-    recorder.step_started()
-    recorder.draft_started(lambda: {}["no such keyword"])
-    recorder.draft_ended(make_batch(drafter).draft())
-    recorder.step_ended(2)
-    recorder.close()
-    trace = read_trace(tmp_path / "run")
-    assert (trace.draft.num_rows, trace.step.num_rows) == (0, 1)
+    worker = start()
+    batch = Batch(worker.proposer)
+    worker.recorder.step_started()
+    drafts = worker.recorder.draft(lambda: {}["no such keyword"], batch.draft, batch.draft)
+    worker.recorder.step_ended(2)
+    assert drafts.shape == (2, K)
+    worker.step()
+    trace = worker.trace()
+    assert (trace.draft.num_rows, trace.step.num_rows) == (2, 2)
     assert trace.statuses[0].errors == {"draft_started": 1}
+
+
+def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
+    start: Callable[..., Worker],
+) -> None:
+    worker, waiting = start(per_head=True), []
+    put, worker.writer.put = worker.writer.put, waiting.append  # type: ignore[assignment, method-assign]
+    for _ in range(70):
+        worker.step()
+    assert len(waiting) == 70
+    worker.writer.put = put  # type: ignore[method-assign]
+    for item in waiting:
+        put(item)
+    waiting.clear()
+    deadline = time.monotonic() + 20
+    while worker.recorder._ring._free == [] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    worker.step()
+    trace = worker.trace()
+    assert trace.step.column("recorded").to_pylist() == [True] * 64 + [False] * 6 + [True]
+    assert trace.draft.num_rows == 2 * 65
+    assert trace.draft.column("head_mass").null_count == 0
+    assert trace.statuses[0].dropped == {"ring_full": 12}
+
+
+def test_steps_that_the_queue_refuses_cost_no_slot(start: Callable[..., Worker]) -> None:
+    worker = start(per_head=True, token_ids=True)
+    put, worker.writer.put = worker.writer.put, lambda _: False  # type: ignore[assignment, method-assign]
+    for _ in range(70):
+        worker.step()
+    worker.writer.put = put  # type: ignore[method-assign]
+    worker.step()
+    trace = worker.trace()
+    assert trace.draft.num_rows == 2
+    assert trace.statuses[0].dropped == {}

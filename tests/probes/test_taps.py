@@ -1,10 +1,8 @@
-"""The hooks on a drafter: each figure against one computed from what went by, and a clean exit."""
+"""The hooks on a drafter: each figure against one computed by hand in float64, and a clean exit."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,18 +10,55 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.tiny_drafter import AUX, HEADS, HIDDEN, LAYERS, MAX_REQUESTS, Batch, by_hand
 
-from driftscope.errors import ProbeError
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes.capture import Capture
+from driftscope_probes.buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
-from driftscope_probes.reference.chain import rms
+from driftscope_probes.kernels import TorchKernels
+from driftscope_probes.meter import Meter
 from driftscope_probes.taps import Taps
 
-FLAGS = {"eagle3": {}, "eagle31": {"fc_norm": True, "norm_output": True}}
-MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
+SINKS = (0, 3)
+FLAGS: dict[str, dict[str, bool]] = {
+    "eagle3": {},
+    "eagle31": {"fc_norm": True, "norm_output": True},
+    "norm_before_fc": {"norm_before_fc": True},
+    "both_norms": {"norm_before_fc": True, "fc_norm": True},
+}
+
+
+class Bench:
+    """A drafter with its taps on, in the hands of a proposer; records chains without a recorder."""
+
+    def __init__(self, drafter: Drafter, guard: Guard, *, in_graph: bool = False) -> None:
+        layout = Layout(depths=drafter.k, layers=len(LAYERS), aux=AUX)
+        self.drafter, self.proposer = drafter, SimpleNamespace(model=drafter.model)
+        self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
+        self.kernels = TorchKernels(self.buffers)
+        self.meter = Meter(drafter, self.buffers, SINKS, use_lse=True, use_triton=False)
+        self.taps = Taps(drafter, self.buffers, self.kernels, guard, in_graph=in_graph)
+        self.taps.attach(self.proposer, "model")
+        shape = (2, drafter.k, len(LAYERS), HEADS, len(MASSES))
+        self.by_head = torch.full(shape, torch.nan)
+
+    def record(self, batch: Batch) -> torch.Tensor:
+        at = batch.view.on_device()
+        self.taps.serving()
+        self.buffers.rows[:2] = at.rows
+        self.kernels.begin(2)
+        self.taps.active = True
+        drafts = batch.draft()
+        self.taps.active = False
+        self.kernels.finish()
+        self.meter.measure(batch.view, at, self.by_head)
+        return drafts
+
+    def found(self, name: str) -> np.ndarray:
+        """[2, numbers]."""
+        return self.buffers.part(name, 2).numpy()
 
 
 @pytest.fixture
@@ -40,103 +75,85 @@ def drafter(request: pytest.FixtureRequest, make_drafter: Callable[..., Drafter]
     return make_drafter(**FLAGS[request.param])
 
 
-def _record(taps: Taps, batch: Any) -> dict[str, np.ndarray]:
-    taps.start(Capture(batch.view))
-    batch.draft()
-    columns = taps.capture.to_host().arrays()
-    taps.stop()
-    return columns
+def test_every_figure_is_the_one_computed_by_hand(drafter: Drafter, guard: Guard) -> None:
+    bench = Bench(drafter, guard)
+    batch = Batch(bench.proposer)
+    bench.record(batch)
+    for b, wanted in enumerate(by_hand(batch, drafter.model, SINKS)):
+        for name in (*PER_DEPTH, "aux_rms", "fc_rms"):
+            np.testing.assert_allclose(bench.found(name)[b], wanted[name], rtol=1e-5, err_msg=name)
+        if drafter.aux_norms:
+            np.testing.assert_allclose(
+                bench.found("aux_norm_rms")[b], wanted["aux_norm_rms"], rtol=1e-5
+            )
+        np.testing.assert_allclose(bench.by_head[b], wanted["masses"], atol=1e-6)
+        means = wanted["masses"].mean(2)
+        np.testing.assert_allclose(bench.found("masses")[b], means.reshape(-1), atol=1e-6)
+        assert means[:, :, :4].sum(-1) == pytest.approx(1.0)
+        assert (means[0, :, 3] == 0).all(), "a chain sees nothing of itself at depth 1"
+        assert (means[1:, :, 3] > 0).all()
 
 
-def _close(found: np.ndarray, wanted: list[torch.Tensor]) -> None:
-    """`found` [B, depths] against one [B] tensor per depth."""
-    np.testing.assert_allclose(found, torch.stack(wanted, dim=1).numpy(), rtol=1e-5)
-
-
-def test_every_figure_is_what_went_by(
-    drafter: Drafter, guard: Guard, make_batch: Callable[..., Any]
+def test_what_the_drafter_does_not_have_stays_unmeasured(
+    make_drafter: Callable[..., Drafter], guard: Guard
 ) -> None:
-    taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
-    taps.attach()
-    found = _record(taps, batch)
-    for name in ("in", "postnorm", "fed"):
-        _close(found[f"{name}_rms"], [rms(seen[name]) for seen in batch.seen])
-    probabilities = [seen["logits"].double().softmax(-1) for seen in batch.seen]
-    _close(found["top1"], [p.amax(-1) for p in probabilities])
-    _close(found["entropy"], [-(p * p.log()).sum(-1) for p in probabilities])
-    at_p = batch.aux[batch.view.rows].chunk(3, dim=-1)
-    _close(found["aux_rms"], [rms(state) for state in at_p])
-    _close(found["fc_rms"], [rms(batch.seen[0]["in"])])
+    bench = Bench(make_drafter(), guard)
+    bench.record(Batch(bench.proposer))
+    assert np.isnan(bench.found("aux_norm_rms")).all()
+    # Without norm_output what is fed on is the residual before the norm; with it, that after.
+    np.testing.assert_array_equal(bench.found("prenorm_rms"), bench.found("fed_rms"))
+    bench = Bench(make_drafter(norm_output=True), guard)
+    bench.record(Batch(bench.proposer))
+    np.testing.assert_array_equal(bench.found("postnorm_rms"), bench.found("fed_rms"))
+    assert (np.abs(bench.found("prenorm_rms") - bench.found("fed_rms")) > 1e-3).all()
 
 
-def test_the_residual_before_the_final_norm(
-    make_drafter: Callable[..., Drafter], guard: Guard, make_batch: Callable[..., Any]
+def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
+    make_drafter: Callable[..., Drafter], guard: Guard
 ) -> None:
-    drafter = make_drafter()
-    taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
-    taps.attach()
-    found = _record(taps, batch)
-    # Without norm_output that residual is what is fed on.
-    np.testing.assert_array_equal(found["prenorm_rms"], found["fed_rms"])
-    assert "aux_norm_rms" not in found
-
-    drafter = make_drafter(fc_norm=True, norm_output=True)
-    taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
-    taps.attach()
-    found = _record(taps, batch)
-    np.testing.assert_array_equal(found["postnorm_rms"], found["fed_rms"])
-    assert (np.abs(found["prenorm_rms"] - found["fed_rms"]) > 1e-3).all()
-    parts = batch.aux.chunk(3, dim=-1)
-    wanted = [norm(x) for norm, x in zip(drafter.model.model.fc_norm, parts, strict=True)]
-    _close(found["aux_norm_rms"], [rms(x)[batch.view.rows] for x in wanted])
+    bench = Bench(make_drafter(k=5), guard)
+    batch = Batch(bench.proposer, k=3)
+    bench.record(batch)
+    for b, wanted in enumerate(by_hand(batch, bench.drafter.model, SINKS)):
+        for name in PER_DEPTH:
+            np.testing.assert_allclose(bench.found(name)[b, :3], wanted[name], rtol=1e-5)
+            assert np.isnan(bench.found(name)[b, 3:]).all()
+        np.testing.assert_allclose(bench.by_head[b, :3], wanted["masses"], atol=1e-6)
+        assert bench.by_head[b, 3:].isnan().all()
+    assert bench.buffers.values[2:].isnan().all(), "rows of requests that are not there"
 
 
-@pytest.mark.parametrize("fc_norm", [False, True])
-def test_captured_layers_are_measured_as_fc_reads_them(
-    make_drafter: Callable[..., Drafter], guard: Guard, make_batch: Callable[..., Any],
-    fc_norm: bool,
-) -> None:  # fmt: skip
-    drafter = make_drafter(norm_before_fc=True, fc_norm=fc_norm)
-    taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
-    taps.attach()
-    found = _record(taps, batch)
-    inner = drafter.model.model
-    parts = inner.input_norm(batch.aux).chunk(3, dim=-1)
-    if fc_norm:
-        parts = [norm(x) for norm, x in zip(inner.fc_norm, parts, strict=True)]
-    _close(found["aux_norm_rms"], [rms(x)[batch.view.rows] for x in parts])
+def test_the_draft_is_the_same_with_hooks_and_without(drafter: Drafter, guard: Guard) -> None:
+    without = Batch(SimpleNamespace(model=drafter.model)).draft()
+    bench = Bench(drafter, guard)
+    assert torch.equal(Batch(bench.proposer).draft(), without), "between recorded steps"
+    assert bench.buffers.values.isnan().all(), "where nothing is measured"
+    assert torch.equal(bench.record(Batch(bench.proposer)), without), "while recording"
 
 
-def test_masses_are_of_the_right_slots(
-    drafter: Drafter, guard: Guard, make_batch: Callable[..., Any]
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
+    make_drafter: Callable[..., Drafter], guard: Guard, in_graph: bool
 ) -> None:
-    taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
-    taps.attach()
-    found = _record(taps, batch)
-    masses = np.stack([found[name] for name in MASSES])
-    assert masses.shape == (4, 2, batch.k)
-    np.testing.assert_allclose(masses.sum(0), 1.0, rtol=1e-5)
-    layer, cache = drafter.model.model, drafter.model.cache
-    for b, (position, prompt) in enumerate(zip(batch.positions, (6, 5), strict=True)):
-        for d, seen in enumerate(batch.seen):
-            query = layer.qkv(seen["in"])[b, :16].view(4, 4)
-            visible = cache[b, :, :, : position + 1 + d].repeat_interleave(2, dim=0)
-            scores = torch.einsum("hs,hsl->hl", query, visible) * 0.5
-            weights = scores.softmax(-1).mean(0)
-            edges = (0, 2, min(prompt, position + 1), position + 1, position + 1 + d)
-            wanted = [weights[i:j].sum().item() for i, j in itertools.pairwise(edges)]
-            np.testing.assert_allclose(masses[:, b, d], wanted, atol=1e-5)
+    bench = Bench(make_drafter(), guard, in_graph=in_graph)
+    # Before the first step hooks run if a graph is to hold them, behind a shut gate.
+    assert bench.taps.on is in_graph
+    Batch(bench.proposer).draft()
+    assert len(bench.taps.forwards) == (3 if in_graph else 0)
+    bench.taps.serving()
+    assert not bench.taps.on
+    Batch(bench.proposer).draft()
+    assert bench.taps.forwards == []
+    assert bench.buffers.values.isnan().all()
+    assert not any(queries.any() for queries in bench.buffers.queries.values())
 
 
-def test_the_draft_is_the_same_with_hooks_and_without(
-    drafter: Drafter, guard: Guard, make_batch: Callable[..., Any]
+def test_a_profiling_pass_without_attention_metadata_is_survived(
+    make_drafter: Callable[..., Drafter], guard: Guard
 ) -> None:
-    without = make_batch(drafter).draft()
-    taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
-    taps.attach()
-    assert torch.equal(batch.draft(), without), "between recorded steps"
-    taps.start(Capture(batch.view))
-    assert torch.equal(make_batch(drafter).draft(), without), "while recording"
+    bench = Bench(make_drafter(), guard, in_graph=True)
+    out, _ = bench.proposer.model(hidden_states=torch.ones(4, HIDDEN), meta=None)
+    assert out.shape == (4, HIDDEN)
 
 
 def _attributes(model: torch.nn.Module) -> list[Any]:
@@ -147,38 +164,59 @@ def _attributes(model: torch.nn.Module) -> list[Any]:
         found.append((name, sorted(own), dict(own.get("_forward_hooks", {})),
                       dict(own.get("_forward_pre_hooks", {})),
                       own.get("_forward_method")))  # fmt: skip
-    return [*found, sorted(vars(model.model.attention.impl))]  # type: ignore[union-attr, arg-type]
+    return [*found, *(sorted(vars(a.impl)) for a in model.model.attention)]  # type: ignore[union-attr]
 
 
-def test_detach_leaves_the_drafter_as_it_was(
-    drafter: Drafter, guard: Guard, make_batch: Callable[..., Any]
-) -> None:
+def test_detach_leaves_the_drafter_as_it_was(drafter: Drafter, guard: Guard) -> None:
     before = _attributes(drafter.model)
-    taps, batch = Taps(drafter, guard, sink_tokens=2), make_batch(drafter)
-    taps.attach()
+    bench = Bench(drafter, guard)
     assert _attributes(drafter.model) != before
-    taps.detach()
+    assert bench.proposer.model is not drafter.model
+    bench.taps.detach()
     assert _attributes(drafter.model) == before
-    taps.start(Capture(batch.view))
-    batch.draft()
-    assert taps.capture.depth == 0
-    taps.detach()
-    taps.attach()
-    assert set(_record(taps, batch)) >= {*MASSES, "in_rms", "prenorm_rms", "top1"}
+    assert bench.proposer.model is drafter.model
+    bench.taps.active = True
+    Batch(bench.proposer).draft()
+    assert bench.taps.forwards == []
+    bench.taps.detach()
+    bench.taps.attach(bench.proposer, "model")
+    bench.record(Batch(bench.proposer))
+    assert not np.isnan(bench.found("prenorm_rms")).any()
 
 
-def test_a_profiling_pass_without_attention_metadata_is_survived(
-    drafter: Drafter, guard: Guard
+def test_a_tapped_drafter_looks_like_the_drafter(
+    make_drafter: Callable[..., Drafter], guard: Guard
 ) -> None:
-    taps = Taps(drafter, guard, sink_tokens=2)
-    taps.attach()
-    out, _ = drafter.model(hidden_states=torch.ones(4, 16), meta=None)
-    assert out.shape == (4, 16)
+    bench = Bench(make_drafter(), guard)
+    tapped = bench.proposer.model
+    assert isinstance(tapped, torch.nn.Module)
+    assert tapped.lm_head is bench.drafter.model.lm_head
+    assert [name for name, _ in tapped.named_parameters()] == [
+        name for name, _ in bench.drafter.model.named_parameters()
+    ]
 
 
-def test_an_unsupported_backend_is_refused_before_any_hook(drafter: Drafter, guard: Guard) -> None:
-    layer = SimpleNamespace(attn_backend=SimpleNamespace(get_name=lambda: "FLASH_ATTN"))
-    before = _attributes(drafter.model)
-    with pytest.raises(ProbeError, match="FLASH_ATTN is not supported"):
-        Taps(replace(drafter, attention={"attn": layer}), guard, sink_tokens=2).attach()
-    assert _attributes(drafter.model) == before
+def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
+    make_drafter: Callable[..., Drafter], guard: Guard
+) -> None:
+    from vllm.config import CUDAGraphMode
+    from vllm.forward_context import override_forward_context
+
+    bench = Bench(make_drafter(), guard)
+    bench.record(Batch(bench.proposer))
+    assert bench.taps.execution(3) == "eager"
+    context: Any = SimpleNamespace(cudagraph_runtime_mode=CUDAGraphMode.PIECEWISE)
+    with override_forward_context(context):
+        bench.record(Batch(bench.proposer))
+    assert bench.taps.execution(3) == "piecewise"
+    # Graphs that replay several depths at once are not seen from Python.
+    assert bench.taps.execution(4) == "piecewise+full"
+    bench.taps.serving()
+    assert bench.taps.execution(3) == "full"
+    context.cudagraph_runtime_mode = CUDAGraphMode.NONE
+    bench.drafter.config.model_config.enforce_eager = False
+    bench.drafter.config.compilation_config.mode = 3
+    bench = Bench(bench.drafter, guard)
+    with override_forward_context(context):
+        bench.record(Batch(bench.proposer))
+    assert bench.taps.execution(3) == "compiled"

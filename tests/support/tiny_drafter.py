@@ -1,0 +1,297 @@
+"""A drafter laid out as vLLM's, small enough to compute by hand what the probe should see.
+
+`Batch` drafts for two requests with it as vLLM's proposer does, on a paged cache; `by_hand` drafts
+for each of them alone in float64, with nothing paged or padded.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from driftscope_probes.drafter import Drafter
+from driftscope_probes.view import DeviceStep, DraftStep
+
+HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, AUX, SCALE = 16, 4, 2, 4, 11, 3, 0.5
+BLOCKS, BLOCK_SIZE, TABLE = 12, 4, 5
+MAX_REQUESTS, MAX_SLOTS, K = 4, 64, 3
+LAYERS = ("model.layers.0.self_attn.attn", "model.layers.1.self_attn.attn")
+
+
+class Norm(nn.Module):
+    """As vLLM's RMSNorm, which dispatches through `_forward_method`."""
+
+    def __init__(self, size: int = HIDDEN) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, size))
+        self._forward_method = self._native
+
+    def _native(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        total = x if residual is None else x + residual
+        normed = total * torch.rsqrt(total.square().mean(-1, keepdim=True)) * self.weight
+        return normed if residual is None else (normed, total)
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self._forward_method(*args)
+
+
+class AttentionImpl:
+    """Writes keys where meta.position and the block table say; gives values, unattended."""
+
+    scale = SCALE
+
+    def forward(self, *call: Any) -> torch.Tensor:
+        _layer, _query, key, value, cache, meta = call
+        if meta is not None:
+            block = meta.block_table[meta.request, meta.position // BLOCK_SIZE].long()
+            cache[block, :, meta.position % BLOCK_SIZE, :SIZE] = key.view(-1, KV_HEADS, SIZE)
+        return value.repeat(1, HEADS // KV_HEADS)
+
+
+class Attention(nn.Module):
+    """As vLLM's layer, its cache laid out as for TRITON_ATTN."""
+
+    head_size, num_heads, num_kv_heads, sliding_window = SIZE, HEADS, KV_HEADS, None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.impl = AttentionImpl()
+        self.kv_cache = torch.zeros(BLOCKS, KV_HEADS, BLOCK_SIZE, 2 * SIZE)
+
+    def get_attn_backend(self) -> Any:
+        return SimpleNamespace(get_name=lambda: "TRITON_ATTN")
+
+
+class Inner(nn.Module):
+    use_aux_hidden_state = True
+    num_aux_hidden_states = AUX
+
+    def __init__(self, *, fc_norm: bool, norm_output: bool, norm_before_fc: bool) -> None:
+        super().__init__()
+        self.norm_before_fc = norm_before_fc
+        self.input_norm = Norm(AUX * HIDDEN) if norm_before_fc else None
+        self.norm, self.fc = Norm(), nn.Linear(AUX * HIDDEN, HIDDEN, bias=False)
+        self.fc_norm = nn.ModuleList([Norm() for _ in range(AUX)]) if fc_norm else None
+        self.norm_output = norm_output
+        self.attention = nn.ModuleList([Attention() for _ in LAYERS])
+        width = (HEADS + 2 * KV_HEADS) * SIZE
+        self.qkv = nn.ModuleList([nn.Linear(HIDDEN, width, bias=False) for _ in LAYERS])
+
+
+class Eagle3LlamaForCausalLM(nn.Module):
+    """Named as vLLM's class, by which drafters are recognised."""
+
+    def __init__(self, **flags: bool) -> None:
+        super().__init__()
+        self.model = Inner(**flags)
+        self.lm_head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+        self.config = SimpleNamespace(norm_before_residual=True)
+
+    def combine_hidden_states(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.model.input_norm is not None:
+            hidden = self.model.input_norm(hidden)
+        if self.model.fc_norm is not None:
+            parts = hidden.chunk(AUX, dim=-1)
+            normed = [norm(x) for norm, x in zip(self.model.fc_norm, parts, strict=True)]
+            hidden = torch.cat(normed, dim=-1)
+        return self.model.fc(hidden)  # type: ignore[no-any-return]
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(hidden)  # type: ignore[no-any-return]
+
+    def forward(self, *, hidden_states: torch.Tensor, meta: Any) -> Any:
+        inner, residual, out = self.model, hidden_states, torch.zeros_like(hidden_states)
+        for attention, qkv in zip(inner.attention, inner.qkv, strict=True):
+            residual = residual + out
+            q, k, v = _split(qkv(residual))
+            call = (q.view(-1, HEADS, SIZE), k, v, attention.kv_cache, meta)
+            out = attention.impl.forward(attention, *call)
+        normed, total = inner.norm(out, residual)
+        return normed, normed if inner.norm_output else total
+
+
+def _split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return qkv.split([HEADS * SIZE, KV_HEADS * SIZE, KV_HEADS * SIZE], dim=-1)
+
+
+class Batch:
+    """Two requests, the second with a shorter context; drafts K tokens as vLLM's proposer does."""
+
+    requests, positions, prompt_tokens = ("a", "b"), (9, 4), (6, 5)
+    tokens = (3, 2)
+    """Rows of each request in the forward at depth 1."""
+    block_table = torch.tensor([[7, 2, 9, 4, -1], [5, 11, 0, -1, -1]])
+
+    def __init__(
+        self, holder: Any, prefilling: tuple[bool, bool] = (False, False), k: int = K
+    ) -> None:
+        """`holder.model` is the drafter, as a proposer has it."""
+        self.holder, self.k = holder, k
+        generator = torch.Generator().manual_seed(3)
+        self.keys = torch.randn(len(LAYERS), 2, MAX_SLOTS, KV_HEADS, SIZE, generator=generator)
+        """What the context's slots hold before the drafter runs."""
+        self.aux = torch.randn(sum(self.tokens), AUX * HIDDEN, generator=generator)
+        self.rows = torch.tensor([2, 4])
+        self._write_context()
+        self.made = 0
+        """Device steps that were asked for: only recorded ones cost anything."""
+        self.view = DraftStep(
+            requests=self.requests,
+            prompt_tokens=np.array(self.prompt_tokens),
+            prefilling=np.array(prefilling),
+            k=k,
+            max_context=max(self.positions) + 1,
+            on_device=self._on_device,
+        )
+
+    def _on_device(self) -> DeviceStep:
+        self.made += 1
+        return DeviceStep(
+            rows=self.rows,
+            position=torch.tensor(self.positions),
+            block_tables=dict.fromkeys(LAYERS, self.block_table),
+        )
+
+    def _write_context(self) -> None:
+        for layer, attention in enumerate(self.holder.model.model.attention):
+            # What no request wrote may hold anything.
+            attention.kv_cache.fill_(torch.nan)
+            for b, position in enumerate(self.positions):
+                slot = torch.arange(position + 1)
+                block = self.block_table[b, slot // BLOCK_SIZE]
+                keys = self.keys[layer, b, : position + 1]
+                attention.kv_cache[block, :, slot % BLOCK_SIZE, :SIZE] = keys
+
+    def draft(self) -> torch.Tensor:
+        """[B, K] drafted token ids."""
+        model = self.holder.model
+        request = torch.tensor([0, 0, 0, 1, 1])
+        slots = torch.tensor([7, 8, 9, 3, 4])
+        hidden, drafts = model.combine_hidden_states(self.aux), [torch.empty(2, 0).long()]
+        for depth in range(1, self.k + 1):
+            meta = SimpleNamespace(request=request, position=slots, block_table=self.block_table)
+            postnorm, fed = model(hidden_states=hidden, meta=meta)
+            rows = self.rows if depth == 1 else torch.arange(2)
+            drafts.append(model.compute_logits(postnorm[rows]).argmax(-1, keepdim=True))
+            hidden, request = fed[rows], torch.arange(2)
+            slots = torch.tensor(self.positions) + depth
+        return torch.cat(drafts, dim=1)
+
+
+def by_hand(batch: Batch, model: Any, sink_slots: tuple[int, ...]) -> list[dict[str, np.ndarray]]:
+    """Every figure of each request's chain, in float64 and one request at a time.
+
+    By name: [K] per depth, `masses` [K, layers, heads, 5], `aux_rms` and `aux_norm_rms` [AUX],
+    `fc_rms` [1].
+    """
+    ends = torch.tensor(batch.tokens).cumsum(0)
+    return [
+        _chain_by_hand(batch, model, b, slice(ends[b] - n, ends[b]), sink_slots)
+        for b, n in enumerate(batch.tokens)
+    ]
+
+
+def _chain_by_hand(
+    batch: Batch, model: Any, b: int, mine: slice, sink_slots: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    inner, position = model.model, batch.positions[b]
+    states = batch.aux[mine].double().chunk(AUX, -1)
+    normed = states
+    if inner.norm_before_fc:
+        normed = _norm_by_hand(torch.cat(states, -1), inner.input_norm).chunk(AUX, -1)
+    if inner.fc_norm is not None:
+        normed = tuple(_norm_by_hand(x, n) for x, n in zip(normed, inner.fc_norm, strict=True))
+    hidden = torch.cat(normed, -1) @ inner.fc.weight.double().T
+    found: dict[str, Any] = {
+        "aux_rms": [rms(x[-1]) for x in states], "aux_norm_rms": [rms(x[-1]) for x in normed],
+        "fc_rms": [rms(hidden[-1])], "in_rms": [], "prenorm_rms": [], "postnorm_rms": [],
+        "fed_rms": [], "top1": [], "entropy": [], "masses": [],
+    }  # fmt: skip
+    keys = [layer[b, : position + 1].double().clone() for layer in batch.keys]
+    for depth in range(1, batch.k + 1):
+        out, residual, masses = torch.zeros_like(hidden), hidden, []
+        for layer, qkv in enumerate(inner.qkv):
+            residual = residual + out
+            q, k, v = _split(residual @ qkv.weight.double().T)
+            written = k.view(-1, KV_HEADS, SIZE)
+            if depth == 1:
+                keys[layer][position + 1 - len(written) :] = written
+            else:
+                keys[layer] = torch.cat((keys[layer], written))
+            masses.append(_masses_by_hand(q[-1], keys[layer], batch, b, sink_slots))
+            out = torch.cat([v] * (HEADS // KV_HEADS), -1)
+        total = out + residual
+        postnorm = _norm_by_hand(total, inner.norm)
+        fed = postnorm if inner.norm_output else total
+        p = (postnorm[-1] @ model.lm_head.weight.double().T).softmax(-1)
+        for name, x in (("in", hidden), ("prenorm", total), ("postnorm", postnorm), ("fed", fed)):
+            found[f"{name}_rms"].append(rms(x[-1]))
+        found["top1"].append(p.max().item())
+        found["entropy"].append(-(p * p.log()).sum().item())
+        found["masses"].append(masses)
+        hidden = fed[-1:]
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def _masses_by_hand(
+    q: torch.Tensor, keys: torch.Tensor, batch: Batch, b: int, sink_slots: tuple[int, ...]
+) -> list[list[float]]:
+    """[heads, 5] of one query: sink, prompt, generated, self, null."""
+    found = []
+    for head, query in enumerate(q.view(HEADS, SIZE)):
+        weights = (keys[:, head // (HEADS // KV_HEADS)] @ query * SCALE).softmax(-1).tolist()
+        one = [0.0, 0.0, 0.0, 0.0, float("nan")]
+        for slot, weight in enumerate(weights):
+            if slot > batch.positions[b]:
+                one[3] += weight
+            elif slot in sink_slots:
+                one[0] += weight
+            else:
+                one[1 if slot < batch.prompt_tokens[b] else 2] += weight
+        found.append(one)
+    return found
+
+
+def _norm_by_hand(x: torch.Tensor, norm: Any) -> torch.Tensor:
+    scaled: torch.Tensor = x / x.square().mean(-1, keepdim=True).sqrt() * norm.weight.double()
+    return scaled
+
+
+def rms(x: torch.Tensor) -> float:
+    """||x||_2 / sqrt(dim)."""
+    return float((x.square().sum() / len(x)).sqrt())
+
+
+def engine_config(k: int = K) -> Any:
+    """What a drafter asks of vLLM's configuration."""
+    return SimpleNamespace(
+        speculative_config=SimpleNamespace(num_speculative_tokens=k),
+        scheduler_config=SimpleNamespace(max_num_seqs=MAX_REQUESTS),
+        model_config=SimpleNamespace(max_model_len=MAX_SLOTS, enforce_eager=True),
+        compilation_config=SimpleNamespace(mode=0),
+    )
+
+
+def tiny_drafter(
+    *,
+    fc_norm: bool = False,
+    norm_output: bool = False,
+    norm_before_fc: bool = False,
+    k: int = K,
+) -> Drafter:
+    """A drafter with the flags of EAGLE-3 (all off), EAGLE-3.1 (the first two on) or others."""
+    torch.manual_seed(2)
+    model = Eagle3LlamaForCausalLM(
+        fc_norm=fc_norm, norm_output=norm_output, norm_before_fc=norm_before_fc
+    ).eval()
+    model.requires_grad_(False)
+    return Drafter(
+        model=model,
+        attention=dict(zip(LAYERS, model.model.attention, strict=True)),
+        config=engine_config(k),
+        device=torch.device("cpu"),
+    )
