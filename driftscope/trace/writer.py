@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from driftscope.errors import TraceError
 from driftscope.trace.manifest import MANIFEST, Manifest
@@ -31,12 +32,14 @@ STATUS_S = 0.5
 """Least time between two rewrites of the status file while recording."""
 SAMPLE_S = 1.0
 """Least time between two samples of the process's resources."""
+WATCH_S = 0.5
+"""Least time between two calls of what `TraceWriter.watch` was given."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
 MAX_BYTES = 2 << 30
 """Default bound of one process's record files on disk."""
 
-GAUGES = frozenset({"rate", "overhead", "recording"})
+GAUGES = frozenset({"rate", "overhead", "recording", "control"})
 """Fields of the status file that `TraceWriter.set_gauges` sets."""
 
 
@@ -48,6 +51,8 @@ class TraceWriter:
     `count_error(hook, e)`  a swallowed exception of the serving path
     `add_probe_time(s)`     time that hooks took on serving threads
     `set_gauges(rate=...)`  what the probe does at present, for the status file
+    `status()`              how this process fares
+    `watch(look)`           have `look` called now and then, on the writer's thread
     `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
     ======================  ===============================================================
 
@@ -73,7 +78,9 @@ class TraceWriter:
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
         self._probe_s = 0.0
-        self._gauges: dict[str, float | bool] = {}
+        self._gauges: dict[str, Any] = {}
+        self._look: Callable[[], None] | None = None
+        self._looked_at = -WATCH_S
         self._closed = threading.Event()
         self._last_status, self._status_at = "", 0.0
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
@@ -100,11 +107,19 @@ class TraceWriter:
         """Add to the probe's own time on serving threads."""
         self._probe_s += seconds
 
-    def set_gauges(self, **values: float | bool) -> None:
-        """Set `rate`, `overhead` or `recording` of the status file, which is next rewritten."""
+    def set_gauges(self, **values: Any) -> None:
+        """Set `rate`, `overhead`, `recording` or `control` of the status file's next rewrite."""
         if unknown := values.keys() - GAUGES:
             raise TypeError(f"no gauge of the status file: {', '.join(sorted(unknown))}")
         self._gauges = {**self._gauges, **values}
+
+    def status(self) -> Status:
+        """What the status file says, or will next."""
+        return self._status(closed=self._closed.is_set())
+
+    def watch(self, look: Callable[[], None]) -> None:
+        """Call `look` on the writer's thread, at most every WATCH_S; what it raises is counted."""
+        self._look = look
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Write and seal everything that was handed over, and mark the source closed."""
@@ -131,6 +146,7 @@ class TraceWriter:
             self._store([*items, *self._due(bool(items))])
             if closing:
                 break
+            self._watch()
             if time.monotonic() - self._status_at >= STATUS_S:
                 self._guarded(lambda: self._write_status(closed=False))
             self._closed.wait(self._flush_s)
@@ -144,6 +160,16 @@ class TraceWriter:
             return []
         self._sampled_at = now
         return [self._sampler]
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        if self._look is None or now - self._looked_at < WATCH_S:
+            return
+        self._looked_at = now
+        try:
+            self._look()
+        except Exception as error:  # the same border: what is asked for wrongly is not done
+            self.count_error("control", error)
 
     def _store(self, items: list[Row | Deferred]) -> None:
         rows: list[Row] = []
@@ -203,7 +229,7 @@ class TraceWriter:
             errors=dict(self._errors),
             first_error=self._first_error,
             probe_s=round(self._probe_s, 6),
-            **self._gauges,  # type: ignore[arg-type]
+            **self._gauges,
         )
 
 
