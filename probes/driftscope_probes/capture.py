@@ -43,6 +43,9 @@ class Finished:
     marks: Marks
     """On the device: before the draft, after it, after the probe's own work."""
     rate: float
+    """In force when the step was drawn."""
+    chosen: npt.NDArray[np.bool_] | None = None
+    """[B]: whose chains are to be recorded; None: all."""
     execution: str
     requests: int
     step_s: float
@@ -115,7 +118,8 @@ class Encoder:
         mass = self._masses(values, k, void)
         aux, normed = self._part(values, "aux_rms"), self._part(values, "aux_norm_rms")
         fc = self._part(values, "fc_rms")
-        for b in np.flatnonzero(~step.prefilling).tolist():
+        kept = ~step.prefilling if done.chosen is None else ~step.prefilling & done.chosen
+        for b in np.flatnonzero(kept).tolist():
             yield DraftRow(
                 step=done.number, time_s=done.time_s, request=step.requests[b],
                 position=int(position[b]), prompt_tokens=int(step.prompt_tokens[b]),
