@@ -7,6 +7,7 @@ from typing import Any
 
 from driftscope.errors import ProbeError
 from driftscope.trace.writer import check_unused, create_run
+from driftscope_probes.control import Control
 from driftscope_probes.drafter import open_drafter
 from driftscope_probes.identity import manifest_of
 from driftscope_probes.process import open_writer
@@ -28,7 +29,8 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
         drafter = open_drafter(proposer.model, layer_names, config)
         check_unused(settings.trace)  # before anything is written or hooked
         _separate_compile_cache(config)
-        recorder = Recorder(drafter, settings, open_writer(settings, "worker0"))
+        writer = open_writer(settings, "worker0")
+        recorder = Recorder(drafter, settings, writer)
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
         recorder.taps.attach(proposer, "model")
         create_run(settings.trace, manifest)
@@ -37,12 +39,20 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
             f"this vLLM's {runner} runner is not laid out as driftscope knows it ({error!r}); "
             "run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
         ) from error
+    recorder.control = Control(settings.trace, writer, recorder.selection, recorder)
+    recorder.control.watch()
     setattr(proposer, _ATTRIBUTE, recorder)
 
 
 def recorder_of(proposer: Any) -> Recorder | None:
     """The recorder tied to a proposer, if any."""
     return getattr(proposer, _ATTRIBUTE, None)
+
+
+def recorder_of_runner(runner: Any) -> Recorder | None:
+    """The recorder of a runner's proposer, under the name that its generation (V1, V2) gives it."""
+    proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
+    return next(filter(None, map(recorder_of, proposers)), None)
 
 
 def _separate_compile_cache(config: Any) -> None:

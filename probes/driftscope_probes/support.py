@@ -82,6 +82,13 @@ HOOKS = {
             purpose="the draft itself",
         ),
     ),
+    "worker": (
+        Hook(
+            module="vllm.v1.worker.worker_base",
+            name="WorkerBase",
+            purpose="control while it runs",
+        ),
+    ),
     "engine": (
         Hook(
             module="vllm.v1.core.sched.scheduler",
@@ -100,7 +107,7 @@ HOOKS = {
         ),
     ),
 }
-"""By seam: V1 model runner, V2 model runner, engine core."""
+"""By seam: V1 model runner, V2 model runner, their worker, engine core."""
 
 
 def check_speculation(config: Any) -> None:

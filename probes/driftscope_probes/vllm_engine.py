@@ -17,18 +17,14 @@ import wrapt
 from driftscope.trace.records import RequestRow, VerifyRow
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import support
+from driftscope_probes.control import Control
 from driftscope_probes.guard import Guard
+from driftscope_probes.labels import Selection, label_of
 from driftscope_probes.process import open_writer
 from driftscope_probes.settings import Settings, settings_from
 from driftscope_probes.vllm_schedule import Schedule, read_schedule, undrafted_reason
 
 _ATTRIBUTE = "_driftscope_observer"
-LABEL = "driftscope_label"
-"""Key of a request's workload label in vLLM's SamplingParams.extra_args (vllm_xargs over HTTP).
-
-A header cannot carry it: vLLM hands on trace headers only, only with an OpenTelemetry endpoint set,
-and of those only the ones that W3C Trace Context names.
-"""
 STOP_OR_ABORT = "stop_string_or_abort"
 """Finish reason of a request with stop strings that was aborted."""
 
@@ -91,6 +87,8 @@ class EngineObserver:
         self._scheduler = scheduler
         self._writer: TraceWriter = open_writer(settings, _role(scheduler))
         self._guard = Guard(self._writer, test_raise=settings.test_raise)
+        self._selection = Selection(settings.labels)
+        Control(settings.trace, self._writer, self._selection).watch()
         self._live: dict[str, _Live] = {}
         self._step = 0
 
@@ -150,13 +148,12 @@ class EngineObserver:
     def _finish(self, request: Any) -> None:
         live = self._live.pop(request.request_id, _Live())
         sampling = request.sampling_params
-        extra = getattr(sampling, "extra_args", None) or {}
-        label = extra.get(LABEL)
+        label = label_of(sampling)
         self._writer.put(
             RequestRow(
                 time_s=time.time(),
                 request=request.request_id,
-                label=None if label is None else str(label),
+                label=label,
                 arrival_s=request.arrival_time,
                 prompt_tokens=request.num_prompt_tokens,
                 output_tokens=request.num_output_tokens,
@@ -165,6 +162,7 @@ class EngineObserver:
                 finish_reason=_finish_reason(request),
                 temperature=getattr(sampling, "temperature", None),
                 max_tokens=getattr(sampling, "max_tokens", None),
+                traced=self._selection.selects(label),
             )
         )
 

@@ -44,7 +44,7 @@ def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
 
 def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     if recorder := recorder_of(getattr(runner, "drafter", None)):
-        recorder.step_started()
+        recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
     return wrapped(*args, **kwargs)
 
 

@@ -5,6 +5,7 @@ Read with vllm.v1.worker.gpu.model_runner and vllm.v1.worker.gpu.spec_decode, 0.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -39,7 +40,7 @@ def _load_model(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
 
 def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     if recorder := recorder_of(getattr(runner, "speculator", None)):
-        recorder.step_started()
+        recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
     return wrapped(*args, **kwargs)
 
 
@@ -71,8 +72,18 @@ def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
     )
 
 
+@functools.cache
+def _parameter_names(function: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)[1:]
+
+
+def _parameters(method: Any) -> tuple[str, ...]:
+    """Names of a bound method's parameters; looked up once, for it takes longer than the rest."""
+    return _parameter_names(method.__func__)
+
+
 def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: Any) -> DraftStep:
-    call = inspect.signature(propose).bind(*args, **kwargs).arguments
+    call = {**dict(zip(_parameters(propose), args, strict=False)), **kwargs}
     batch, metadata = call["input_batch"], call["attn_metadata"]
     count = batch.num_reqs
 
