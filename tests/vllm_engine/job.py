@@ -135,10 +135,10 @@ def _description(job: Job) -> dict[str, Any]:
         **job.sampling,
     }
     batches = [{"size": size, "prompts": prompts(), "sampling": sampling} for size in job.sizes]
-    return {"llm": {**_engine(job), **job.llm}, "batches": batches}
+    return {"llm": {**engine(job), **job.llm}, "batches": batches}
 
 
-def _engine(job: Job) -> dict[str, Any]:
+def engine(job: Job) -> dict[str, Any]:
     return {
         "model": str(trio_path() / "target"),
         "dtype": "float32",
