@@ -40,7 +40,9 @@ class Control:
         self._selection, self._recorder = selection, recorder
         self._seen: tuple[int, ...] | None = None
         self._revision = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._unkept = 0
+        """Changes that the control file does not have yet; until it does, it is out of date."""
         self._tell()
 
     def watch(self) -> None:
@@ -58,8 +60,9 @@ class Control:
                     )
                 change = _CHANGES[action]
             if change.given():
-                self.apply(change)
-                self._writer.put(lambda: self._keep(change))
+                with self._lock:
+                    self.apply(change)
+                    self._unkept += self._writer.put(lambda: self._keep(change))
         except ControlValueError as error:
             return {"error": str(error)}
         status = self._writer.status()
@@ -82,13 +85,20 @@ class Control:
         seen = (found.st_mtime_ns, found.st_ino, found.st_size)
         if seen == self._seen:
             return
-        self._seen = seen  # also of a file that is not right: it is counted once
-        asked = read_control(self._run)
-        self._revision = asked.revision
-        self.apply(asked.change)
+        with self._lock:
+            if self._unkept:
+                return
+            self._seen = seen  # also of a file that is not right: it is counted once
+            asked = read_control(self._run)
+            self._revision = asked.revision
+            self.apply(asked.change)
 
     def _keep(self, change: Change) -> tuple[()]:
-        ask(self._run, change)
+        try:
+            ask(self._run, change)
+        finally:
+            with self._lock:
+                self._unkept -= 1
         return ()
 
     def _tell(self) -> None:
@@ -125,9 +135,11 @@ def _driftscope_control(worker: Any, action: str = "status", **values: Any) -> d
 
     try:
         recorder = recorder_of_runner(worker.model_runner)
-        if recorder is None or recorder.control is None:
+        control = getattr(recorder, "control", None)
+        if control is None:
             return {"error": "this worker has no drafter that is recorded"}
-        return recorder.control.answer(action, values)
+        answer: dict[str, Any] = control.answer(action, values)
+        return answer
     except Exception as error:  # an engine does not fail for its probe
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -82,7 +82,9 @@ def _settings() -> Check:
         return Check(topic="settings", ok=False, detail=str(error), hint="correct the setting")
     if settings is None:
         return Check(topic="settings", ok=None, detail="off (DRIFTSCOPE_TRACE is not set)")
-    detail = f"recording every {settings.every}. draft step to {settings.trace}"
+    governed = f"draft steps worth {100 * settings.budget:g} % of the time per token"
+    rate = f"every {settings.every}. draft step" if settings.every else governed
+    detail = f"recording {rate} to {settings.trace}"
     return Check(topic="settings", ok=None, detail=detail)
 
 

@@ -153,7 +153,8 @@ def _labels(value: str) -> tuple[str, ...]:
         given = dict.fromkeys(filter(None, (label.strip() for label in value.split(","))))
         return Change(labels=tuple(given)).labels or ()
     except ControlValueError as error:
-        raise ProbeError(f"DRIFTSCOPE_LABELS={value!r}: {error}") from error
+        said = str(error).removeprefix("labels: ")
+        raise ProbeError(f"DRIFTSCOPE_LABELS={value!r}: {said}") from error
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> str:

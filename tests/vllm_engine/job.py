@@ -142,13 +142,13 @@ def _description(job: Job) -> dict[str, Any]:
     }
     batches = [{"size": size, "prompts": prompts(), "sampling": sampling} for size in job.sizes]
     return {
-        "llm": {**_engine(job), **job.llm},
+        "llm": {**engine(job), **job.llm},
         "batches": batches,
         "situations": [dataclasses.asdict(situation) for situation in job.situations],
     }
 
 
-def _engine(job: Job) -> dict[str, Any]:
+def engine(job: Job) -> dict[str, Any]:
     return {
         "model": str(trio_path() / "target"),
         "dtype": "float32",
