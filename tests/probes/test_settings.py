@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from driftscope.errors import ProbeError
-from driftscope_probes.settings import Settings, fix_run_directory, settings_from
+from driftscope_probes.settings import _NAMES, Settings, fix_run_directory, settings_from
 
 
 @pytest.fixture
@@ -27,18 +28,28 @@ def test_off_unless_something_asks_for_a_trace() -> None:
 def test_the_defaults() -> None:
     assert settings_from({"DRIFTSCOPE_TRACE": "/runs/a"}) == Settings(
         trace=Path("/runs/a"),
-        every=1,
+        every=None,
+        budget=0.01,
         sink_tokens=4,
         sink_source="default",
+        per_head=False,
+        recording="in-graph",
+        strategy="auto",
         token_ids=False,
         max_mb=2048,
         test_raise="",
     )
 
 
+def test_every_setting_can_be_given() -> None:
+    """By a variable and in the file; the sink's source follows from whether it was."""
+    assert set(_NAMES) == {field.name for field in fields(Settings)} - {"sink_source"}
+
+
 def test_every_setting_has_a_variable() -> None:
     environ = {"TRACE": "/runs/a", "EVERY": "3", "SINK_TOKENS": "1", "TOKEN_IDS": "yes",
-               "MAX_MB": "7", "TEST_RAISE": "after"}  # fmt: skip
+               "MAX_MB": "7", "TEST_RAISE": "after", "BUDGET": "0.02", "PER_HEAD": "1",
+               "RECORDING": "shadow", "STRATEGY": "keys"}  # fmt: skip
     assert settings_from({f"DRIFTSCOPE_{k}": v for k, v in environ.items()}) == Settings(
         trace=Path("/runs/a"),
         every=3,
@@ -47,6 +58,10 @@ def test_every_setting_has_a_variable() -> None:
         token_ids=True,
         max_mb=7,
         test_raise="after",
+        budget=0.02,
+        per_head=True,
+        recording="shadow",
+        strategy="keys",
     )
 
 
@@ -96,7 +111,9 @@ def test_disable_may_be_spelt_out_as_no(value: str) -> None:
         ("EVERY", "often"), ("EVERY", "0"), ("EVERY", "-1"), ("EVERY", "1.5"),
         ("EVERY", "1000001"), ("SINK_TOKENS", "0"), ("SINK_TOKENS", "4097"),
         ("SINK_TOKENS", "four"), ("TOKEN_IDS", "maybe"), ("MAX_MB", "0"), ("MAX_MB", "2GB"),
-        ("TEST_RAISE", "during"), ("DISABLE", "perhaps"),
+        ("TEST_RAISE", "during"), ("DISABLE", "perhaps"), ("BUDGET", "0"), ("BUDGET", "1.1"),
+        ("BUDGET", "nan"), ("BUDGET", "a little"), ("PER_HEAD", "some"), ("RECORDING", "live"),
+        ("STRATEGY", "fast"),
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
