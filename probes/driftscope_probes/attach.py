@@ -61,4 +61,4 @@ def _separate_compile_cache(config: Any) -> None:
     vLLM's cache key covers its configuration but not hooks, so the tap has to be part of that.
     """
     if isinstance(config.additional_config, dict):
-        config.additional_config["driftscope"] = "residual"
+        config.additional_config["driftscope"] = "residual of one element"

@@ -34,7 +34,8 @@ def tap_residual(
 ) -> Callable[[], None]:
     """Show `observer` the residual stream, [rows, dim], that enters vLLM's fused RMSNorm `norm`.
 
-    `out` is what the observer writes to, by which the compiler knows that the op has an effect.
+    By `out`, of one element, the compiler knows that the op has an effect. It must not be what the
+    observer writes to: a compiler may hand the op a copy, and later write that back over it.
     A norm that is called without a residual is shown its plain input. Returns the undoing.
     """
     number = next(i for i in range(len(_observers) + 1) if i not in _observers)

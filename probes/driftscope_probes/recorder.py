@@ -47,7 +47,7 @@ class Recorder:
             use_lse=settings.strategy != "keys", use_triton=on_gpu,
         )  # fmt: skip
         self.taps = Taps(
-            drafter, self._buffers, self._kernels, self._guard,
+            drafter, self._kernels, self._guard,
             in_graph=on_gpu and settings.recording == IN_GRAPH,
         )  # fmt: skip
         self.sampler = Sampler(every=settings.every, budget=settings.budget)

@@ -15,7 +15,6 @@ import wrapt
 
 from driftscope.trace.records import Execution
 from driftscope_probes.attention import tap_attention
-from driftscope_probes.buffers import ChainBuffers
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels
@@ -40,13 +39,9 @@ class TappedModel(wrapt.ObjectProxy):  # type: ignore[type-arg]
 class Taps:
     """All hooks of one drafter: `active` while a step is recorded."""
 
-    def __init__(
-        self, drafter: Drafter, buffers: ChainBuffers, kernels: Kernels, guard: Guard, *,
-        in_graph: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, drafter: Drafter, kernels: Kernels, guard: Guard, *, in_graph: bool) -> None:
         """`in_graph`: let CUDA graphs record the taps."""
-        self._drafter, self._buffers = drafter, buffers
-        self._kernels, self._guard = kernels, guard
+        self._drafter, self._kernels, self._guard = drafter, kernels, guard
         self._undo: list[Callable[[], None]] = []
         self.active = False
         """A step is being recorded."""
@@ -69,7 +64,8 @@ class Taps:
             observer = functools.partial(self._on_attention, name)
             self._undo.append(tap_attention(layer, observer, self))
         if (norm := drafter.final_norm) is not None:
-            self._undo.append(tap_residual(norm, self._buffers.values, self._on_residual))
+            out = torch.zeros(1, device=drafter.device)
+            self._undo.append(tap_residual(norm, out, self._on_residual))
         for name, observe in (
             ("compute_logits", self._on_logits),
             ("combine_hidden_states", self._on_combined if drafter.aux_states else None),

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
+from support.tiny_drafter import LAYERS, Batch, engine_config
 
 from driftscope.errors import DriftscopeError, ProbeError, TraceError
 from driftscope.trace.reader import read_trace
 from driftscope_probes.attach import attach_recorder, recorder_of
 from driftscope_probes.drafter import Drafter
-
-LAYER = "model.layers.0.self_attn.attn"
 
 
 class Loaded:
@@ -23,27 +21,20 @@ class Loaded:
 
     def __init__(self, drafter: Drafter) -> None:
         hf_config = SimpleNamespace(architectures=["Some"], to_dict=dict)
-        model_config = SimpleNamespace(
-            model="tiny", hf_config=hf_config, dtype=torch.float32, enforce_eager=True
-        )
-        (layer,) = drafter.attention.values()
-        self.proposer, self.model = SimpleNamespace(), drafter.model
-        self.config: Any = SimpleNamespace(
-            model_config=model_config,
-            speculative_config=SimpleNamespace(
-                method="eagle3", num_speculative_tokens=3, draft_model_config=model_config
-            ),
-            cache_config=SimpleNamespace(cache_dtype="auto"),
-            parallel_config=SimpleNamespace(),
-            compilation_config=SimpleNamespace(mode=0, static_forward_context={LAYER: layer}),
-            additional_config={},
-        )
+        self.proposer, self.model = SimpleNamespace(model=drafter.model), drafter.model
+        self.config = engine_config()
+        model_config = self.config.model_config
+        model_config.model, model_config.dtype = "tiny", torch.float32
+        model_config.hf_config = hf_config
+        speculation = self.config.speculative_config
+        speculation.method, speculation.draft_model_config = "eagle3", model_config
+        self.config.cache_config = SimpleNamespace(cache_dtype="auto")
+        self.config.parallel_config = SimpleNamespace()
+        self.config.compilation_config.static_forward_context = dict(drafter.attention)
+        self.config.additional_config = {}
 
     def attach(self) -> None:
-        attach_recorder(
-            self.proposer, "v1", model=self.model, layer_names={LAYER}, config=self.config,
-            max_rows=24,
-        )  # fmt: skip
+        attach_recorder(self.proposer, "v1", layer_names=set(LAYERS), config=self.config)
 
 
 @pytest.fixture
@@ -68,13 +59,13 @@ def test_off_the_drafter_is_left_alone(loaded: Loaded, monkeypatch: pytest.Monke
     assert loaded.config.additional_config == {}
 
 
-def test_on_a_run_begins(loaded: Loaded, run: Path, make_batch: Callable[..., Any]) -> None:
+def test_on_a_run_begins(loaded: Loaded, run: Path) -> None:
     loaded.attach()
-    recorder, batch = recorder_of(loaded.proposer), make_batch(loaded)
+    recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
     assert recorder is not None
+    recorder.sampler.set(every=1)
     recorder.step_started()
-    recorder.draft_started(lambda: batch.view)
-    recorder.draft_ended(batch.draft())
+    recorder.draft(lambda: batch.view, batch.draft, batch.draft)
     recorder.step_ended(2)
     recorder.close()
     trace = read_trace(run)
@@ -87,17 +78,18 @@ def _refused(loaded: Loaded, error: type[DriftscopeError], words: str) -> None:
         loaded.attach()
     assert "\n" not in str(caught.value)
     assert recorder_of(loaded.proposer) is None
-    assert "forward" not in vars(loaded.model.model.attention.impl), "no hook is left behind"
+    assert loaded.proposer.model is loaded.model, "no hook is left behind"
+    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
 
 
 def test_a_vllm_that_is_laid_out_differently(loaded: Loaded, run: Path) -> None:
-    del loaded.config.compilation_config.static_forward_context[LAYER]
+    del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
     _refused(loaded, ProbeError, "v1 runner is not laid out as driftscope knows it")
     assert not run.exists()
 
 
 def test_a_drafter_that_is_not_supported(loaded: Loaded, run: Path) -> None:
-    loaded.model.model.attention.impl.sliding_window = 64
+    loaded.model.model.attention[0].impl.sliding_window = 64
     _refused(loaded, ProbeError, "has a sliding window")
     assert not run.exists()
 

@@ -1,188 +1,181 @@
-"""Masses by class of slot against the reference's definition and a float64 softmax over all slots.
-
-The probe sees a padded batch, gathered keys and one query at a time; the check sees each request
-alone, in float64, with nothing padded.
-"""
+"""What is read off an attention layer, and the hook that sees its queries and log-sum-exps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from driftscope_probes.attention import CLASSES, ChainMasses
-from driftscope_probes.reference.chain import MASSES, class_masses
-from driftscope_probes.view import DraftStep
-
-TOLERANCE = 1e-5
-SIZE = 8
-PADDED = 2
-"""Slots after the longest context."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """B requests with random keys and queries; `keys` [B, kv, SIZE, slots of the longest + K]."""
-
-    positions: tuple[int, ...]
-    prompts: tuple[int, ...]
-    heads: int = 4
-    kv_heads: int = 2
-    depths: int = 4
-    sink_tokens: int = 4
-    seed: int = 0
-    sharpness: float = 1.0
-
-    @property
-    def scale(self) -> float:
-        return self.sharpness / SIZE**0.5
-
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch.Generator().manual_seed(self.seed)
-        slots = max(self.positions) + self.depths
-        keys = torch.randn(len(self.positions), self.kv_heads, SIZE, slots, generator=generator)
-        queries = torch.randn(
-            self.depths, len(self.positions), self.heads, SIZE, generator=generator
-        )
-        return keys, queries
-
-    def step(self) -> DraftStep:
-        batch = len(self.positions)
-        return DraftStep(
-            requests=tuple(f"r{b}" for b in range(batch)),
-            prompt_tokens=np.array(self.prompts, dtype=np.int64),
-            rows=torch.arange(batch),
-            position=torch.tensor(self.positions),
-            prefilling=np.zeros(batch, dtype=bool),
-            k=self.depths,
-        )
-
-    def measured(self, *, padding: float = 0.0) -> torch.Tensor:
-        """[depths, B, 4] by the probe; slots after each context hold `padding`."""
-        keys, queries = self.tensors()
-        length = max(self.positions) + 1 + PADDED + self.depths - 1
-        context = torch.full((*keys.shape[:3], length), padding)
-        for b, position in enumerate(self.positions):
-            context[b, :, :, : position + 1] = keys[b, :, :, : position + 1]
-        masses = ChainMasses(self.step(), context, self.sink_tokens, self.scale)
-        own = torch.arange(len(self.positions))
-        return torch.stack(
-            [
-                masses.measure(queries[d], keys[own, :, :, torch.tensor(self.positions) + d], d + 1)
-                for d in range(self.depths)
-            ]
-        )
-
-    def expected(self) -> torch.Tensor:
-        """[depths, B, 4] in float64, by the reference's definition of the classes."""
-        keys, queries = (t.double() for t in self.tensors())
-        keys = keys.repeat_interleave(self.heads // self.kv_heads, dim=1)
-        out = torch.empty(self.depths, len(self.positions), 4, dtype=torch.float64)
-        for b, (position, prompt) in enumerate(zip(self.positions, self.prompts, strict=True)):
-            for d in range(self.depths):
-                visible = keys[b, :, :, : position + 1 + d]
-                scores = torch.einsum("hs,hsl->hl", queries[d, b], visible) * self.scale
-                attention = scores.softmax(-1).unsqueeze(1)
-                out[d, b] = class_masses(attention, position + 1, prompt, self.sink_tokens)[0]
-        return out
-
-
-def _agree(batch: Batch, **kwargs: float) -> torch.Tensor:
-    measured = batch.measured(**kwargs)  # type: ignore[arg-type]
-    torch.testing.assert_close(measured.double(), batch.expected(), atol=TOLERANCE, rtol=0)
-    return measured
-
-
-def test_classes_come_in_the_references_order() -> None:
-    assert tuple(f"{name}_mass" for name in CLASSES) == MASSES
-
-
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (4, 2), (6, 1)])
-def test_grouped_queries_share_keys(heads: int, kv_heads: int) -> None:
-    _agree(Batch(positions=(20,), prompts=(12,), heads=heads, kv_heads=kv_heads))
-
-
-def test_requests_of_different_lengths_in_one_padded_batch() -> None:
-    measured = _agree(Batch(positions=(40, 7, 0, 19), prompts=(30, 8, 1, 3)))
-    alone = Batch(positions=(40,), prompts=(30,), depths=1).measured()
-    assert alone.shape == (1, 1, 4)
-    assert measured.shape == (4, 4, 4)
-
-
-def test_the_prompt_class_ends_at_the_last_verified_slot() -> None:
-    measured = _agree(Batch(positions=(9,), prompts=(50,)))
-    assert measured[:, 0, 2].tolist() == [0.0] * 4
-    assert (measured[:, 0, 1] > 0).all()
-
-
-def test_a_context_shorter_than_the_sink_set_is_all_sink() -> None:
-    measured = _agree(Batch(positions=(1,), prompts=(2,), sink_tokens=4))
-    assert measured[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0, 0.0])
-    assert (measured[:, 0, 1:3] == 0).all()
-
-
-def test_a_prompt_shorter_than_the_sink_set_keeps_the_sum() -> None:
-    measured = _agree(Batch(positions=(10,), prompts=(2,), sink_tokens=4))
-    assert (measured[:, 0, 1] == 0).all()
-
-
-def test_a_chain_has_no_mass_on_itself_at_depth_1() -> None:
-    measured = _agree(Batch(positions=(12, 5), prompts=(6, 6)))
-    assert (measured[0, :, 3] == 0).all()
-    assert (measured[1:, :, 3] > 0).all()
-
-
-@pytest.mark.parametrize("padding", [float("nan"), float("inf"), 1e30])
-def test_what_lies_in_slots_after_the_context_does_not_leak(padding: float) -> None:
-    batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30))
-    assert torch.equal(_agree(batch, padding=padding), batch.measured(padding=0.0))
-
-
-def test_peaked_attention_stays_finite() -> None:
-    _agree(Batch(positions=(30,), prompts=(20,), sharpness=60.0))
-
-
-def test_keys_of_half_precision_are_measured_in_float32() -> None:
-    batch = Batch(positions=(10,), prompts=(5,), depths=2)
-    keys, queries = batch.tensors()
-    masses = ChainMasses(batch.step(), keys[..., :12].clone(), 4, batch.scale)
-    for depth in (1, 2):
-        own = keys[:, :, :, 9 + depth].bfloat16()
-        assert masses.measure(queries[depth - 1].bfloat16(), own, depth).dtype == torch.float32
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    requests=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), min_size=1, max_size=4),
-    kv_heads=st.sampled_from([1, 2, 3]),
-    group=st.sampled_from([1, 2]),
-    sink_tokens=st.integers(1, 8),
-    sharpness=st.sampled_from([0.1, 1.0, 20.0]),
-    seed=st.integers(0, 9),
+from driftscope_probes.attention import (
+    FLASH_ATTENTION,
+    cache_of,
+    catch_lse,
+    kind_of,
+    offer_lse,
+    tap_attention,
 )
-def test_masses_agree_and_sum_to_one(
-    requests: list[tuple[int, int]],
-    kv_heads: int,
-    group: int,
-    sink_tokens: int,
-    sharpness: float,
-    seed: int,
-) -> None:
-    positions, prompts = zip(*requests, strict=True)
-    batch = Batch(
-        positions=positions,
-        prompts=prompts,
-        heads=kv_heads * group,
-        kv_heads=kv_heads,
-        depths=3,
-        sink_tokens=sink_tokens,
-        sharpness=sharpness,
-        seed=seed,
-    )
-    measured = _agree(batch, padding=float("nan"))
-    torch.testing.assert_close(measured.sum(-1), torch.ones(3, len(requests)), atol=1e-5, rtol=0)
-    assert (measured >= 0).all()
+
+ROWS, HEADS, SIZE = 5, 4, 8
+
+
+class Impl:
+    """An attention implementation of vLLM."""
+
+    scale = 0.125
+
+    def __init__(self) -> None:
+        self.during: Callable[[], Any] = lambda: None
+
+    def forward(self, _layer: Any, query: Any, *_: Any) -> Any:
+        self.during()
+        return query + 1
+
+
+class Switch:
+    """Stands for the taps."""
+
+    def __init__(self, *, on: bool = True) -> None:
+        self.on, self.hooks = on, []  # type: ignore[var-annotated]
+
+    def observe(self, hook: str, action: Callable[[], Any]) -> None:
+        self.hooks.append(hook)
+        action()
+
+
+def _layer(impl: Any = None, **changes: Any) -> Any:
+    plain = {"num_heads": HEADS, "num_kv_heads": 2, "head_size": SIZE, "sliding_window": None}
+    return SimpleNamespace(impl=impl or Impl(), **{**plain, **changes})
+
+
+def test_plain_attention_is_read_off_its_layer() -> None:
+    kind = kind_of(_layer())
+    assert (kind.heads, kind.kv_heads, kind.head_size, kind.scale) == (HEADS, 2, SIZE, 0.125)
+    assert (kind.window, kind.softcap, kind.sinks) == (None, 0.0, None)
+
+
+def test_what_changes_the_softmax_is_read_off_too() -> None:
+    impl = Impl()
+    impl.logits_soft_cap, impl.sinks = 30, torch.ones(HEADS)  # type: ignore[attr-defined]
+    kind = kind_of(_layer(impl, sliding_window=128))
+    assert (kind.window, kind.softcap) == (128, 30.0)
+    assert kind.sinks is impl.sinks  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("window", [None, -1, 0, (-1, -1)])
+def test_the_ways_to_say_that_there_is_no_window(window: object) -> None:
+    assert kind_of(_layer(sliding_window=window)).window is None
+
+
+def test_the_cache_is_found_where_older_versions_keep_it() -> None:
+    cache = torch.zeros(1)
+    assert cache_of(SimpleNamespace(kv_cache=cache)) is cache
+    assert cache_of(SimpleNamespace(kv_cache=[cache])) is cache
+
+
+def _call(layer: Any, *, meta: object = True) -> torch.Tensor:
+    query = torch.arange(float(ROWS * HEADS * SIZE)).view(ROWS, HEADS, SIZE)
+    result: torch.Tensor = layer.impl.forward(layer, query, None, None, None, meta)
+    return result
+
+
+def test_a_call_shows_its_queries_and_gives_what_it_gave() -> None:
+    layer, switch, seen = _layer(), Switch(), []
+    plain = _call(layer)
+    tap_attention(layer, lambda query, lse: seen.append((query, lse)), switch)
+    assert torch.equal(_call(layer), plain)
+    ((query, lse),) = seen
+    assert torch.equal(query, plain - 1)
+    assert lse is None
+    assert switch.hooks == ["attention"]
+
+
+def test_nothing_is_shown_while_off_or_without_a_cache_in_use() -> None:
+    layer, switch, seen = _layer(), Switch(on=False), []
+    undo = tap_attention(layer, lambda query, _: seen.append(query), switch)
+    _call(layer)
+    switch.on = True
+    _call(layer, meta=None)
+    assert seen == []
+    undo()
+    _call(layer)
+    assert seen == []
+    assert "forward" not in vars(layer.impl)
+
+
+@pytest.fixture
+def flash(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """vLLM's FlashAttention backend as far as the probe knows it; `calls` are its kernel's."""
+    module: Any = ModuleType(FLASH_ATTENTION)
+    module.calls = []
+
+    def flash_attn_varlen_func(q: torch.Tensor, **kwargs: Any) -> Any:
+        module.calls.append(kwargs)
+        if kwargs.get("return_softmax_lse"):
+            return q * 2, q.logsumexp(-1, keepdim=True).T
+        return q * 2
+
+    module.flash_attn_varlen_func = flash_attn_varlen_func
+    name, _, _ = FLASH_ATTENTION.rpartition(".")
+    # Nothing of vLLM is loaded for a module that is there already.
+    for part in (FLASH_ATTENTION, name, *_parents(name)):
+        monkeypatch.setitem(
+            sys.modules, part, module if part == FLASH_ATTENTION else ModuleType(part)
+        )
+    return module
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def test_the_kernels_log_sum_exp_is_caught_where_it_is_wanted(flash: Any) -> None:
+    assert offer_lse()
+    layer, switch, seen = _layer(), Switch(), []
+    query = torch.randn(ROWS, HEADS, generator=torch.Generator().manual_seed(0))
+    layer.impl.during = lambda: flash.flash_attn_varlen_func(query)
+    tap_attention(layer, lambda _, lse: seen.append(lse), switch)
+    _call(layer)
+    torch.testing.assert_close(seen[0], query.logsumexp(-1)[None])
+    assert torch.equal(flash.flash_attn_varlen_func(query), query * 2), "one result, as asked for"
+    switch.on = False
+    _call(layer)
+    asked = [call.get("return_softmax_lse", False) for call in flash.calls]
+    assert asked == [True, False, False], "asked for only while recording"
+
+
+def test_a_caller_that_asks_itself_is_left_alone(flash: Any) -> None:
+    offer_lse()
+    query = torch.ones(ROWS, HEADS)
+    with catch_lse() as caught:
+        out, _ = flash.flash_attn_varlen_func(query, return_softmax_lse=True)
+        assert torch.equal(flash.flash_attn_varlen_func(query, s_aux=query), query * 2)
+    assert torch.equal(out, query * 2)
+    assert caught == [], "with learned biases the sum is another one"
+
+
+def test_the_offer_is_made_once(flash: Any) -> None:
+    assert offer_lse()
+    offered = flash.flash_attn_varlen_func
+    assert offer_lse()
+    assert flash.flash_attn_varlen_func is offered
+
+
+def test_catching_ends_when_the_call_raises(flash: Any) -> None:
+    offer_lse()
+    layer = _layer()
+    tap_attention(layer, lambda *_: None, Switch())
+    layer.impl.during = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        _call(layer)
+    flash.flash_attn_varlen_func(torch.ones(1, 1))
+    assert not flash.calls[-1].get("return_softmax_lse")
+
+
+def test_a_vllm_without_that_kernel_offers_nothing(flash: Any) -> None:
+    del flash.flash_attn_varlen_func
+    assert not offer_lse()

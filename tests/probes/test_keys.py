@@ -1,4 +1,4 @@
-"""Keys read back from vLLM's paged CPU cache, written there by vLLM's own op."""
+"""Keys read back from vLLM's paged caches: the CPU's written by vLLM's own op."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope_probes.keys import CpuAttnKeys, reader_for
+from driftscope_probes.keys import CpuAttnKeys, PagedKeys, reader_for
 
 BLOCKS, HEADS, BATCH = 13, 2, 3
 
@@ -110,7 +110,36 @@ def test_the_instruction_set_is_found_where_older_vllm_keeps_it(
     assert torch.equal(read[0], cache.expected(20)[0])
 
 
+@pytest.mark.parametrize("dim", [4, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_keys_of_a_gpu_backend_are_read_in_either_layout(dim: int, dtype: torch.dtype) -> None:
+    block_size, size = 4, 8
+    generator = torch.Generator().manual_seed(2)
+    keys = torch.randn(BLOCKS, block_size, HEADS, size, generator=generator).to(dtype)
+    if dim == 4:
+        cache = torch.cat((keys, keys * -7), -1).transpose(1, 2).contiguous()
+    else:
+        cache = torch.stack((keys, keys * -7), 1)
+    reader = reader_for("FLASH_ATTN", SimpleNamespace(head_size=size))
+    assert reader.paged
+    assert torch.equal(reader.pages(cache), keys)
+    assert reader.pages(cache).data_ptr() == cache.data_ptr(), "a view: nothing is copied"
+    table = torch.tensor([[3, 0, 12], [5, 1, -1]])
+    read = reader.gather(cache, table, 10)
+    assert read.dtype == torch.float32
+    assert read.shape == (2, HEADS, size, 10)
+    for slot in range(10):
+        block = table[0, slot // block_size]
+        assert torch.equal(read[0, :, :, slot], keys[block, slot % block_size].float())
+    assert torch.equal(read[1, :, :, 5], keys[1, 1].float())
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTN", "TRITON_ATTN", "FLASHINFER", "CPU_ATTN"])
+def test_every_backend_of_the_list_has_a_reader(backend: str) -> None:
+    kind = CpuAttnKeys if backend == "CPU_ATTN" else PagedKeys
+    assert isinstance(reader_for(backend, SimpleNamespace(head_size=8)), kind)
+
+
 def test_an_unknown_backend_is_refused() -> None:
-    assert isinstance(reader_for("CPU_ATTN", object()), CpuAttnKeys)
-    with pytest.raises(ProbeError, match=r"FLASH_ATTN is not supported .* supported: CPU_ATTN"):
-        reader_for("FLASH_ATTN", object())
+    with pytest.raises(ProbeError, match=r"FLEX is not supported .* supported: CPU_ATTN, FLASH"):
+        reader_for("FLEX", object())

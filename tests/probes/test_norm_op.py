@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from driftscope_probes.norm_op import row_rms, tap_residual
+from driftscope_probes.norm_op import tap_residual
 
 ROWS, DIM = 6, 16
+Prepare = Callable[[nn.Module], Callable[..., torch.Tensor]]
 
 
 class FusedNorm(nn.Module):
@@ -44,23 +45,41 @@ class Layer(nn.Module):
         return out + 1
 
 
+class Watched:
+    """A tap on `norm` and what it was shown; it writes the last row to `last`, as kernels do."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        self.last = torch.zeros(DIM)
+        self.shown: list[torch.Tensor] = []
+        self.undo = tap_residual(norm, torch.zeros(1), self._observe)
+
+    def _observe(self, x: torch.Tensor) -> None:
+        self.shown.append(x.clone())
+        self.last.copy_(x[-1])
+
+
 @pytest.fixture(params=[True, False], ids=["dispatched", "plain"])
 def layer(request: pytest.FixtureRequest) -> Layer:
     return Layer(FusedNorm(dispatched=request.param)).eval()
 
 
-def _eager(layer: Layer) -> Callable[..., torch.Tensor]:
+@pytest.fixture
+def watched(layer: Layer) -> Iterator[Watched]:
+    made = Watched(layer.norm)
+    yield made
+    made.undo()
+
+
+def _eager(layer: nn.Module) -> Callable[..., torch.Tensor]:
     return layer
 
 
-def _compiled(layer: Layer) -> Callable[..., torch.Tensor]:
+def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
     return torch.compile(layer, backend="aot_eager", fullgraph=True)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(params=[_eager, _compiled], ids=["eager", "compiled"])
-def prepared(
-    request: pytest.FixtureRequest,
-) -> Iterator[Callable[..., Callable[..., torch.Tensor]]]:
+def prepared(request: pytest.FixtureRequest) -> Iterator[Prepare]:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch.compile's own
         yield request.param
@@ -72,53 +91,63 @@ def _inputs(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return tuple(torch.randn(rows, DIM, generator=generator) for _ in range(2))  # type: ignore[return-value]
 
 
-def test_row_rms_is_the_norm_over_the_root_of_the_size() -> None:
-    x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1.0, -1.0]])
-    assert row_rms(x).tolist() == pytest.approx([5 / 2**0.5, 0.0, 1.0])
-    half = row_rms(torch.full((1, 4096), 300.0, dtype=torch.float16))
-    assert half.dtype == torch.float32
-    assert half.item() == pytest.approx(300.0)
-
-
-def test_each_forward_fills_the_buffer(
-    layer: Layer, prepared: Callable[[Layer], Callable[..., torch.Tensor]]
+def test_each_forward_shows_the_residual_stream(
+    layer: Layer, watched: Watched, prepared: Prepare
 ) -> None:
-    buffer, _ = tap_residual(layer.norm, ROWS)
-    assert buffer.isnan().all()
     run = prepared(layer)
     for seed, rows in enumerate((ROWS, 3, ROWS)):
         x, residual = _inputs(rows, seed)
-        before = buffer.clone()
         run(x, residual)
-        torch.testing.assert_close(buffer[:rows], row_rms(x * 2 + residual))
-        torch.testing.assert_close(buffer[rows:], before[rows:], equal_nan=True)
+        torch.testing.assert_close(watched.shown[-1], x * 2 + residual)
+        torch.testing.assert_close(watched.last, watched.shown[-1][-1])
+    assert len(watched.shown) == 3, "once a forward, and never while compiling"
 
 
-def test_the_output_is_the_same_with_and_without(
-    layer: Layer, prepared: Callable[[Layer], Callable[..., torch.Tensor]]
-) -> None:
+def test_the_output_is_the_same_with_and_without(layer: Layer, prepared: Prepare) -> None:
     x, residual = _inputs(ROWS)
     without = layer(x, residual)
-    tap_residual(layer.norm, ROWS)
+    watched = Watched(layer.norm)
     assert torch.equal(prepared(layer)(x, residual), without)
+    watched.undo()
 
 
 def test_undo_takes_it_off(layer: Layer) -> None:
-    x, residual = _inputs(ROWS)
-    buffer, undo = tap_residual(layer.norm, ROWS)
-    undo()
-    layer(x, residual)
-    assert buffer.isnan().all()
-
-
-def test_more_rows_than_the_buffer_holds_are_left_alone(layer: Layer) -> None:
-    buffer, _ = tap_residual(layer.norm, 2)
+    watched = Watched(layer.norm)
+    watched.undo()
     layer(*_inputs(ROWS))
-    assert buffer.isnan().all()
+    assert watched.shown == []
 
 
-def test_a_norm_without_a_residual_is_left_alone(layer: Layer) -> None:
-    buffer, _ = tap_residual(layer.norm, ROWS)
+def test_a_graph_that_was_compiled_with_a_tap_runs_on_without_it(layer: Layer) -> None:
+    watched, (x, residual) = Watched(layer.norm), _inputs(ROWS)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        run = _compiled(layer)
+        out = run(x, residual)
+        watched.undo()
+        shown = len(watched.shown)
+        assert torch.equal(run(x, residual), out)
+    torch._dynamo.reset()
+    assert len(watched.shown) == shown
+
+
+def test_a_norm_without_a_residual_shows_what_enters_it(layer: Layer, watched: Watched) -> None:
     x, _ = _inputs(ROWS)
     assert isinstance(layer.norm(x), torch.Tensor)
-    assert buffer.isnan().all()
+    assert torch.equal(watched.shown[0], x)
+
+
+def test_several_taps_do_not_mix_and_keep_their_numbers() -> None:
+    """The number is part of a compiled graph, and vLLM keeps those from run to run."""
+    norms = [FusedNorm(dispatched=True) for _ in range(3)]
+    first, second = Watched(norms[0]), Watched(norms[1])
+    x, residual = _inputs(ROWS)
+    norms[1](x, residual)
+    assert (len(first.shown), len(second.shown)) == (0, 1)
+    first.undo()
+    third = Watched(norms[2])
+    norms[2](x, residual)
+    norms[1](x, residual)
+    assert (len(first.shown), len(second.shown), len(third.shown)) == (0, 2, 1)
+    second.undo()
+    third.undo()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from driftscope.errors import ProbeError
 from driftscope.trace.control import MAX_LABEL_CHARS
-from driftscope_probes.settings import Settings, fix_run_directory, settings_from
+from driftscope_probes.settings import _NAMES, Settings, fix_run_directory, settings_from
 
 
 @pytest.fixture
@@ -33,15 +34,24 @@ def test_the_defaults() -> None:
         labels=(),
         sink_tokens=4,
         sink_source="default",
+        per_head=False,
+        recording="in-graph",
+        strategy="auto",
         token_ids=False,
         max_mb=2048,
         test_raise="",
     )
 
 
+def test_every_setting_can_be_given() -> None:
+    """By a variable and in the file; the sink's source follows from whether it was."""
+    assert set(_NAMES) == {field.name for field in fields(Settings)} - {"sink_source"}
+
+
 def test_every_setting_has_a_variable() -> None:
     environ = {"TRACE": "/runs/a", "EVERY": "3", "BUDGET": "2%", "PER_HEAD": "1",
                "LABELS": "a, b,,a", "SINK_TOKENS": "1", "TOKEN_IDS": "yes",
+               "RECORDING": "shadow", "STRATEGY": "keys",
                "MAX_MB": "7", "TEST_RAISE": "after"}  # fmt: skip
     assert settings_from({f"DRIFTSCOPE_{k}": v for k, v in environ.items()}) == Settings(
         trace=Path("/runs/a"),
@@ -54,6 +64,10 @@ def test_every_setting_has_a_variable() -> None:
         token_ids=True,
         max_mb=7,
         test_raise="after",
+        budget=0.02,
+        per_head=True,
+        recording="shadow",
+        strategy="keys",
     )
 
 
@@ -114,6 +128,7 @@ def test_disable_may_be_spelt_out_as_no(value: str) -> None:
         ("BUDGET", "0"), ("BUDGET", "1.5"), ("BUDGET", "1%%"), ("BUDGET", "nan"),
         ("PER_HEAD", "all"), ("TEST_RAISE", "during"), ("DISABLE", "perhaps"),
         ("LABELS", "x" * (MAX_LABEL_CHARS + 1)),
+        ("BUDGET", "a little"), ("RECORDING", "live"), ("STRATEGY", "fast"),
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:

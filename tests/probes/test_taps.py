@@ -39,7 +39,7 @@ class Bench:
         self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
         self.kernels = TorchKernels(self.buffers)
         self.meter = Meter(drafter, self.buffers, SINKS, use_lse=True, use_triton=False)
-        self.taps = Taps(drafter, self.buffers, self.kernels, guard, in_graph=in_graph)
+        self.taps = Taps(drafter, self.kernels, guard, in_graph=in_graph)
         self.taps.attach(self.proposer, "model")
         shape = (2, drafter.k, len(LAYERS), HEADS, len(MASSES))
         self.by_head = torch.full(shape, torch.nan)

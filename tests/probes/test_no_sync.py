@@ -1,0 +1,130 @@
+"""Nothing on the path of a step waits for the device, and nothing loops over its requests.
+
+Read off the source: a wait that is harmless on a CPU would only show on a GPU, as a slower engine.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import driftscope_probes
+
+FOLDER = Path(driftscope_probes.__file__).parent
+STEP_PATH = (
+    "attention", "buffers", "clock", "kernels", "kernels_triton", "keys", "masses",
+    "masses_triton", "meter", "norm_op", "per_head", "recorder", "ring", "taps", "vllm_v1",
+    "vllm_v2",
+)  # fmt: skip
+WAITS = {"item", "tolist", "cpu", "numpy", "synchronize", "nonzero", "argwhere", "is_nonzero",
+         "masked_select", "unique"}  # fmt: skip
+"""Methods that wait for the device when the tensor is there."""
+CONVERSIONS = {"int", "float", "bool"}
+"""Which do so too."""
+
+MAY_WAIT = {
+    ("ring", "Landing.take", "synchronize"): "the writer's thread, for a copy that is under way",
+    ("ring", "Landing.take", "numpy"): "pinned host memory",
+    ("clock", "Marks.between", "synchronize"): "the writer's thread",
+    ("clock", "Marks.between", "float"): "of what an event says, once it was waited for",
+    ("meter", "_page_size", "int"): "of a shape",
+    ("keys", "PagedKeys.__init__", "int"): "of an attribute, at start-up",
+    ("attention", "kind_of", "int"): "of attributes, at start-up",
+    ("attention", "kind_of", "float"): "of attributes, at start-up",
+    ("vllm_v1", "_draft_step", "int"): "numbers that vLLM has on the host",
+    ("vllm_v2", "_draft_step", "int"): "numbers and tensors that vLLM has on the host",
+}
+"""(module, function, call) -> why it waits for nothing."""
+MAY_LOOP = {
+    ("buffers", "Layout.columns"): "over quantities, at start-up",
+    ("buffers", "Layout.width"): "over quantities, at start-up",
+    ("buffers", "Layout._sizes"): "over quantities, at start-up",
+    ("kernels", "TorchKernels.rms_of_chunks"): "over captured layers",
+    ("keys", "CpuAttnKeys._find_order"): "over two digits, once",
+    ("keys", "CpuAttnKeys._round_trip"): "over two digits, once",
+    ("meter", "Meter.__init__"): "over layers, at start-up",
+    ("meter", "Meter.heads"): "over layers",
+    ("meter", "Meter.measure"): "over layers",
+    ("meter", "Meter._layer"): "over passes whose scores fit into memory, on a CPU",
+    ("norm_op", "tap_residual"): "over taps, at start-up",
+    ("taps", "Taps.attach"): "over layers and hooks, at start-up",
+    ("taps", "Taps.detach"): "over hooks, at the end",
+    ("vllm_v1", "_without_graphs"): "over the fields of vLLM's metadata",
+    ("vllm_v2", "_draft_step.on_device"): "over layers",
+}
+"""(module, function) -> over what it loops, never over requests."""
+LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _functions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every node with the qualified name of the function that it is in, kernels left out."""
+    for node in ast.iter_child_nodes(tree):
+        name = outer
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            if any("triton.jit" in ast.unparse(d) for d in node.decorator_list):
+                continue  # runs on the device
+            name = f"{outer}.{node.name}".lstrip(".")
+        yield name, node
+        yield from _functions(node, name)
+
+
+def _nodes(module: str) -> list[tuple[str, ast.AST]]:
+    return list(_functions(ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))))
+
+
+def waits(nodes: list[tuple[str, ast.AST]]) -> set[tuple[str, str]]:
+    """(function, call) of each that may wait."""
+    found = set()
+    for function, node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Attribute) and node.func.attr in WAITS:
+            found.add((function, node.func.attr))
+        elif isinstance(node.func, ast.Name) and node.func.id in CONVERSIONS:
+            found.add((function, node.func.id))
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "to":
+            found |= {
+                (function, "to cpu") for a in node.args if ast.unparse(a).strip("'\"") == "cpu"
+            }
+    return found
+
+
+def loops(nodes: list[tuple[str, ast.AST]]) -> set[str]:
+    """Functions with a loop or a comprehension."""
+    return {function for function, node in nodes if isinstance(node, LOOPS)}
+
+
+@pytest.mark.parametrize("module", STEP_PATH)
+def test_nothing_waits_for_the_device(module: str) -> None:
+    allowed = {(function, call) for name, function, call in MAY_WAIT if name == module}
+    assert waits(_nodes(module)) == allowed
+
+
+@pytest.mark.parametrize("module", STEP_PATH)
+def test_nothing_loops_over_requests(module: str) -> None:
+    allowed = {function for name, function in MAY_LOOP if name == module}
+    assert loops(_nodes(module)) == allowed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.item()", "x[0].tolist()", "x.cpu()", "x.detach().numpy()", "torch.cuda.synchronize()",
+        "torch.cuda.current_stream().synchronize()", "int(x.max())", "float(x)", "x.to('cpu')",
+        "mask.nonzero()",
+    ],
+)  # fmt: skip
+def test_a_wait_would_be_found(line: str) -> None:
+    nodes = list(_functions(ast.parse(f"def f(x):\n    return {line}")))
+    assert {function for function, _ in waits(nodes)} == {"f"}
+
+
+@pytest.mark.parametrize(
+    "line", ["[r for r in requests]", "sum(r for r in requests)", "{r: 1 for r in requests}"]
+)
+def test_a_loop_would_be_found(line: str) -> None:
+    nodes = list(_functions(ast.parse(f"class C:\n    def f(self, requests):\n        {line}")))
+    assert loops(nodes) == {"C.f"}
