@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Encoder, Finished
 from driftscope_probes.clock import DeviceClock
 from driftscope_probes.drafter import Drafter
@@ -33,7 +34,12 @@ class Recorder:
         self._guard = Guard(writer, test_raise=settings.test_raise)
         self._k = drafter.k
         layout = Layout(depths=drafter.k, layers=len(drafter.attention), aux=drafter.aux_states)
-        self._buffers = ChainBuffers(layout, drafter.max_requests, drafter.device)
+        queries = drafter.queries
+        self._layout = layout
+        self._buffers = ChainBuffers(
+            replace(layout, depths=layout.depths // queries), drafter.max_requests * queries,
+            drafter.device,
+        )  # fmt: skip
         on_gpu = drafter.device.type == "cuda"
         self._kernels = _kernels(self._buffers, on_gpu)
         self.meter = Meter(
@@ -46,13 +52,13 @@ class Recorder:
         )  # fmt: skip
         self.sampler = Sampler(every=settings.every, budget=settings.budget)
         self.per_head = settings.per_head
-        self._heads = PerHead(self._buffers, self.meter.heads)
+        self._heads = PerHead(layout, drafter.max_requests, drafter.device, self.meter.heads)
         self._ring = Ring(drafter.max_requests, layout.width, drafter.device)
         self._ids_ring = Ring(drafter.max_requests, 2 * drafter.k, drafter.device)
         self._clock = DeviceClock(drafter.device)
         self._encoder = Encoder(
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
-            max_slots=drafter.max_slots, writer=writer, sampler=self.sampler,
+            max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
         )  # fmt: skip
         self._number = 0
         self._begin()
@@ -115,10 +121,10 @@ class Recorder:
             self._kernels.skip()
             return
         self._at = at = step.on_device()
-        batch = len(step.requests)
-        self._buffers.values[:batch].fill_(torch.nan)
-        self._buffers.rows[:batch] = at.rows
-        self._kernels.begin(batch)
+        rows = len(at.rows)
+        self._buffers.values[:rows].fill_(torch.nan)
+        self._buffers.rows[:rows] = at.rows
+        self._kernels.begin(rows)
         self.taps.active = True
 
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
@@ -136,7 +142,11 @@ class Recorder:
         if step is None or self._guard.failed:
             return
         batch = len(step.requests)
-        self._values = self._ring.send(self._buffers.values[:batch])
+        values = self._buffers.values[:batch]
+        if self._at is not None and self._layout.depths != self._buffers.layout.depths:
+            rows = self._buffers.values[: len(self._at.rows)]
+            values = fold(rows, batch, self._buffers.layout, self._layout)
+        self._values = self._ring.send(values)
         if self._values is None:
             self._writer.count_dropped("ring_full", batch)
             return
@@ -152,10 +162,10 @@ class Recorder:
             return
         batch = len(step.requests)
         self._kernels.finish()
-        self._execution = self.taps.execution(step.k)
+        self._execution = self.taps.execution(step.k * batch // len(at.rows))
         heads = self._heads.take(batch) if self.per_head else None
         self.meter.measure(step, at, heads)
-        self._buffers.put_int("position", at.position)
+        self._buffers.put_int("position", at.position.repeat_interleave(len(at.rows) // batch))
         if heads is not None:
             self._head_mass = self._heads.send(batch)
 
