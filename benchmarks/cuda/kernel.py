@@ -84,9 +84,7 @@ def masses(batch: int, context: int, use_lse: bool, generated: int = 256) -> tup
     """(Seconds, bytes of keys that have to be read) of one step's chains."""
     device = torch.device("cuda")
     pages = -(-(context + K) // PAGE)
-    cache = torch.randn(
-        batch * pages, 2, PAGE, KV_HEADS, SIZE, device=device, dtype=torch.bfloat16
-    )
+    cache = torch.randn(batch * pages, 2, PAGE, KV_HEADS, SIZE, device=device, dtype=torch.bfloat16)
     table = torch.randperm(batch * pages, device=device).view(batch, pages).int()
     chains = Chains(
         k=K,
@@ -100,9 +98,7 @@ def masses(batch: int, context: int, use_lse: bool, generated: int = 256) -> tup
     out = torch.empty(batch, K, 5, device=device)
 
     def launch() -> None:
-        paged_masses(
-            queries, cache[:, 0], table, chains, kind, out, max_context=context, lse=lse
-        )
+        paged_masses(queries, cache[:, 0], table, chains, kind, out, max_context=context, lse=lse)
 
     slots = 4 + generated + K if use_lse else context + K
     return graph_time_s(launch), batch * slots * KV_HEADS * SIZE * 2

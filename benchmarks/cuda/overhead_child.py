@@ -58,9 +58,7 @@ def _measure(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
     prompts = [{"prompt_token_ids": ids} for ids in ask["prompts"]]
 
     def timed(tokens: int) -> float:
-        params = SamplingParams(
-            temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False
-        )
+        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
         start = time.perf_counter()
         llm.generate(prompts, params, use_tqdm=False)
         return time.perf_counter() - start

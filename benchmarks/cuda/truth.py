@@ -91,9 +91,7 @@ def _middle(values: list[float | None]) -> float | None:
     return known[len(known) // 2] * 1000 if known else None
 
 
-def run(
-    name: str, folder: Path, logs: Path | None, keep: Path | None, core: str
-) -> dict[str, Any]:
+def run(name: str, folder: Path, logs: Path | None, keep: Path | None, core: str) -> dict[str, Any]:
     """One engine and what came of it; an error is part of the answer."""
     began = time.time()
     try:

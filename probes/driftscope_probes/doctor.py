@@ -14,6 +14,7 @@ from typing import Any
 
 from driftscope.errors import DriftscopeError
 from driftscope_probes import support
+from driftscope_probes.kinds import KINDS
 from driftscope_probes.settings import settings_from
 
 PLUGIN_GROUP = "vllm.general_plugins"
@@ -128,8 +129,13 @@ def _vllm() -> Iterator[Check]:
     yield Check(topic="runner", ok=None, detail=runner)
     for seam, hooks in support.HOOKS.items():
         yield from _hooks(seam, hooks, optional=seam == "v2" and not HAS_TRITON)
-    yield Check(topic="methods", ok=None, detail=", ".join(support.METHODS))
-    yield Check(topic="drafters", ok=None, detail=", ".join(support.DRAFTERS))
+    for kind in KINDS:
+        yield Check(
+            topic=f"drafter {kind.name}",
+            ok=None,
+            detail=f"method {', '.join(kind.methods)}; {', '.join(kind.recorded)}; "
+            f"V1: {kind.v1}; V2: {kind.v2}",
+        )
     yield Check(topic="attention backends", ok=None, detail=", ".join(sorted(READERS)))
     yield Check(topic="recorded", ok=None, detail=support.RECORDED)
 

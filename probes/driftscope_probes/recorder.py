@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from driftscope.trace.writer import TraceWriter, Work
-from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Encoder, Finished
 from driftscope_probes.clock import DeviceClock
 from driftscope_probes.drafter import Drafter
@@ -39,7 +40,12 @@ class Recorder:
         self._guard = Guard(writer, test_raise=settings.test_raise)
         self._k = drafter.k
         layout = Layout(depths=drafter.k, layers=len(drafter.attention), aux=drafter.aux_states)
-        self._buffers = ChainBuffers(layout, drafter.max_requests, drafter.device)
+        queries = drafter.queries
+        self._layout = layout
+        self._buffers = ChainBuffers(
+            replace(layout, depths=layout.depths // queries), drafter.max_requests * queries,
+            drafter.device,
+        )  # fmt: skip
         on_gpu = drafter.device.type == "cuda"
         self._kernels = _kernels(self._buffers, on_gpu)
         self.meter = Meter(
@@ -55,13 +61,13 @@ class Recorder:
         self.selection = Selection(settings.labels)
         self.control: Control | None = None
         """Set where this recorder may be changed while it runs."""
-        self._heads = PerHead(self._buffers, self.meter.heads)
+        self._heads = PerHead(layout, drafter.max_requests, drafter.device, self.meter.heads)
         self._ring = Ring(drafter.max_requests, layout.width, drafter.device)
         self._ids_ring = Ring(drafter.max_requests, 2 * drafter.k, drafter.device)
         self._clock = DeviceClock(drafter.device)
         self._encoder = Encoder(
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
-            max_slots=drafter.max_slots, writer=writer, sampler=self.sampler,
+            max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
         )  # fmt: skip
         self._encode = self._encoder.rows
         self._number = 0
@@ -134,10 +140,10 @@ class Recorder:
             self._kernels.skip()
             return
         self._at = at = step.on_device()
-        batch = len(step.requests)
-        self._buffers.values[:batch].fill_(torch.nan)
-        self._buffers.rows[:batch] = at.rows
-        self._kernels.begin(batch)
+        rows = len(at.rows)
+        self._buffers.values[:rows].fill_(torch.nan)
+        self._buffers.rows[:rows] = at.rows
+        self._kernels.begin(rows)
         self.taps.active = True
 
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
@@ -155,7 +161,11 @@ class Recorder:
         if step is None or self._guard.failed:
             return
         batch = len(step.requests)
-        self._values = self._ring.send(self._buffers.values[:batch])
+        values = self._buffers.values[:batch]
+        if self._at is not None and self._layout.depths != self._buffers.layout.depths:
+            rows = self._buffers.values[: len(self._at.rows)]
+            values = fold(rows, batch, self._buffers.layout, self._layout)
+        self._values = self._ring.send(values)
         if self._values is None:
             self._writer.count_dropped("ring_full", batch)
             return
@@ -171,10 +181,10 @@ class Recorder:
             return
         batch = len(step.requests)
         self._kernels.finish()
-        self._execution = self.taps.execution(step.k)
+        self._execution = self.taps.execution(step.k * batch // len(at.rows))
         heads = self._heads.take(batch) if self.per_head else None
         self.meter.measure(step, at, heads)
-        self._buffers.put_int("position", at.position)
+        self._buffers.put_int("position", at.position.repeat_interleave(len(at.rows) // batch))
         if heads is not None:
             self._head_mass = self._heads.send(batch)
 

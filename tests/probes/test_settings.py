@@ -64,8 +64,6 @@ def test_every_setting_has_a_variable() -> None:
         token_ids=True,
         max_mb=7,
         test_raise="after",
-        budget=0.02,
-        per_head=True,
         recording="shadow",
         strategy="keys",
     )
