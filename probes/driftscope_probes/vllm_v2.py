@@ -149,7 +149,8 @@ def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
     request = torch.arange(len(rows), device=rows.device)
     if type(speculator).__name__ == "DFlashSpeculator":  # the newest token, then K masks
         size = speculator.num_query_per_req
-        return (request[:, None] * size + torch.arange(1, size, device=rows.device)).flatten()
+        own: torch.Tensor = request[:, None] * size + torch.arange(1, size, device=rows.device)
+        return own.flatten()
     if type(speculator).__name__ == "StandaloneARSpeculator":  # a row more, for the newest token
         after: torch.Tensor = rows + request + 1
         return after
