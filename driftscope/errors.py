@@ -7,6 +7,7 @@
     │   ├── SchemaVersionError      written by a newer driftscope
     │   └── MixedTraceError         files that do not belong together
     ├── ProbeError                  the engine cannot be instrumented as asked
+    ├── ControlError                a running probe cannot be reached, or does not do as asked
     ├── NoDataError                 exit 4: a run without a single round
     └── UsageError                  exit 2: an option's value
 
@@ -50,6 +51,10 @@ class MixedTraceError(TraceError):
 
 class ProbeError(DriftscopeError):
     """The engine cannot be instrumented as asked; raised at start-up only, never while serving."""
+
+
+class ControlError(DriftscopeError):
+    """A running probe cannot be reached, or does not do as it is asked."""
 
 
 class NoDataError(DriftscopeError):

@@ -24,7 +24,7 @@ from vllm_engine.truth import compare
 
 from driftscope.trace.reader import read_trace
 
-SIDE_BY_SIDE = 5
+SIDE_BY_SIDE = 6
 RECORD = {"TOKEN_IDS": "1", "EVERY": "1"}
 FP32 = {"dtype": "float32", "attention_backend": "TRITON_ATTN"}
 BF16 = {"dtype": "bfloat16", "attention_backend": "FLASH_ATTN"}
@@ -91,11 +91,14 @@ def _middle(values: list[float | None]) -> float | None:
     return known[len(known) // 2] * 1000 if known else None
 
 
-def run(name: str, folder: Path, logs: Path | None, core: str) -> dict[str, Any]:
+def run(name: str, folder: Path, logs: Path | None, keep: Path | None, core: str) -> dict[str, Any]:
     """One engine and what came of it; an error is part of the answer."""
     began = time.time()
     try:
-        found = _examine(name, run_job(JOBS[name], folder, core))
+        outcome = run_job(JOBS[name], folder, core)
+        if keep is not None and outcome.job.probe:
+            shutil.copytree(outcome.run, keep / name.replace(" ", "-"))
+        found = _examine(name, outcome)
     except Exception:
         found = {"error": traceback.format_exc()[-4000:]}
     if logs is not None and (folder / "log.txt").exists():
@@ -133,6 +136,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--logs", type=Path)
+    parser.add_argument("--keep", type=Path, help="folder for the run directories")
     parser.add_argument("--side-by-side", type=int, default=SIDE_BY_SIDE)
     options = parser.parse_args()
     wanted = [n for n in JOBS if not options.names or any(o in n for o in options.names)]
@@ -142,7 +146,9 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     with ThreadPoolExecutor(options.side_by_side) as pool:
         pending = {
-            name: pool.submit(run, name, root / name.replace(" ", "-"), options.logs, "0")
+            name: pool.submit(
+                run, name, root / name.replace(" ", "-"), options.logs, options.keep, "0"
+            )
             for name in wanted
         }
         results = {}

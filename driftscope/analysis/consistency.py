@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow.compute as pc
+
 from driftscope.analysis.chains import AUX, BY_DEPTH, MASSES
 from driftscope.analysis.columns import floats, has_width, ints
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.trace.reader import Trace
+from driftscope.trace.records import MASS_CLASSES
 
 
 def check(trace: Trace) -> None:
@@ -17,6 +21,7 @@ def check(trace: Trace) -> None:
     _check_layers(trace)
     _check_rates(trace)
     _check_lists(trace)
+    _check_heads(trace)
     _check_rounds(trace)
 
 
@@ -62,6 +67,18 @@ def _check_lists(trace: Trace) -> None:
                 f"{trace.path}: draft rows whose {name} is not {width} long; "
                 "the run's files are damaged or not from one run"
             )
+
+
+def _check_heads(trace: Trace) -> None:
+    """Masses by head have K times layers times heads times classes elements."""
+    lengths = pc.fill_null(pc.list_value_length(trace.draft.column("head_mass")), -1)
+    k, layers, heads = (ints(trace.draft, name) for name in ("k", "layers", "heads"))
+    found = np.asarray(lengths.to_numpy())
+    if bool(((found >= 0) & (found != k * layers * heads * len(MASS_CLASSES))).any()):
+        raise DamagedTraceError(
+            f"{trace.path}: draft rows whose head_mass is not K times layers times heads times "
+            f"{len(MASS_CLASSES)} long; the run's files are damaged or not from one run"
+        )
 
 
 def _check_rounds(trace: Trace) -> None:

@@ -16,6 +16,7 @@ from driftscope.cli.analyze import analyze
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.exit_codes import EPILOG
+from driftscope.cli.probe import probe
 from driftscope.cli.serve import serve
 from driftscope.errors import EXIT_ERROR, DriftscopeError
 
@@ -51,6 +52,7 @@ app.command(
     # vLLM's options pass through untouched.
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(serve)
+app.add_typer(probe, name="probe", epilog=EPILOG)
 
 
 def main() -> None:

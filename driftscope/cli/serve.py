@@ -17,8 +17,26 @@ def serve(
         Path, typer.Option(help="Run directory; {time} and {pid} are replaced.")
     ] = DEFAULT_TRACE,
     every: Annotated[
-        int, typer.Option(min=1, help="Record the chains of each n-th draft step.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="Record the chains of each n-th draft step; 1 records all."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Record as many as this share of the time per token pays (default 1%)."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Record requests with this workload label only; repeatable."),
+    ] = None,
+    control: Annotated[
+        bool,
+        typer.Option(
+            "--control",
+            help="Let `driftscope probe` reach the workers by URL. Sets VLLM_SERVER_DEV_MODE=1, "
+            "which also lets anyone who reaches the port call any worker method, put the engine to "
+            "sleep, drop caches and replace weights.",
+        ),
+    ] = False,
     sink_tokens: Annotated[
         int | None, typer.Option(min=1, help="The sink set: the first n slots (default 4).")
     ] = None,
@@ -31,10 +49,17 @@ def serve(
     Every other option goes to vLLM unchanged, such as --speculative-config and --port.
     Replaces this process with vLLM's server, so signals and the exit code are the server's.
     """
+    from driftscope.errors import UsageError
+    from driftscope.trace.control import ControlValueError
     from driftscope_probes.serving import Recording, replace_with_server
 
-    replace_with_server(
-        model,
-        context.args,
-        Recording(trace=trace, every=every, sink_tokens=sink_tokens, token_ids=token_ids),
-    )
+    if any("," in each for each in label or ()):
+        raise UsageError("--label: a label with a comma cannot be given at the start; see `probe`")
+    try:
+        recording = Recording(
+            trace=trace, every=every, budget=budget, labels=tuple(label) if label else None,
+            sink_tokens=sink_tokens, token_ids=token_ids,
+        )  # fmt: skip
+    except ControlValueError as error:
+        raise UsageError(f"--{error}") from error
+    replace_with_server(model, context.args, recording, control=control)

@@ -23,12 +23,35 @@ _NUMPY: dict[pa.DataType, np.dtype[Any]] = {
 }
 
 
-def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
+def list_array(
+    values: NDArray[Any], present: NDArray[np.bool_] | None, kind: pa.DataType
+) -> pa.Array:
+    """Rows of [rows, numbers] as an Arrow list array, null where not `present`.
+
+    Raises TypeError for numbers that are not those of `kind`.
+    """
+    rows, numbers = values.shape
+    dtype = _NUMPY[kind.value_type]
+    flat = values if present is None else values[present]
+    flat = np.ascontiguousarray(_checked(flat, "i" if dtype.kind == "i" else "if"), dtype=dtype)
+    ends = np.zeros(rows + 1, np.int32)
+    full = np.full(rows, numbers, np.int32) if present is None else present * np.int32(numbers)
+    np.cumsum(full, out=ends[1:])
+    items = pa.Array.from_buffers(kind.value_type, flat.size, [None, pa.py_buffer(flat.ravel())])
+    bitmap = None if present is None else _bits(present)
+    return pa.Array.from_buffers(kind, rows, [bitmap, pa.py_buffer(ends)], children=[items])
+
+
+def array_of(values: Any, kind: pa.DataType) -> pa.Array:
     """`values`, each of a type that `kind` holds or None, as an Arrow array.
 
     Raises TypeError, ValueError, OverflowError or AttributeError for a value that does not fit.
     """
     size, bitmap = len(values), None
+    if isinstance(values, np.ndarray) and kind in _NUMPY:
+        dtype = _NUMPY[kind]
+        fits = _checked(values, "i" if dtype.kind == "i" else "if").astype(dtype)
+        return pa.Array.from_buffers(kind, size, [None, pa.py_buffer(np.ascontiguousarray(fits))])
     if _some_none(values):
         bitmap = _bits(np.array([value is not None for value in values]))
     if pa.types.is_list(kind):

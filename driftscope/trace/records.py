@@ -237,13 +237,16 @@ class UndraftedReason:
     K_ZERO = "k_zero"
     """The schedule set K = 0 on purpose (num_speculative_tokens_per_batch_size, adaptive K)."""
     CONTEXT_LIMIT = "context_limit"
-    """No room left before the drafter's or the engine's context limit."""
+    """No room left before the drafter's or the engine's context limit. vLLM's V1 runner then drafts
+    for no request of the batch and has zeros verified, which its own counters call drafted."""
     STRUCTURED_OUTPUT = "structured_output"
     """The grammar rejected the whole draft."""
     PREEMPTED = "preempted"
-    """First step after a preemption: its draft was thrown away."""
+    """First output after a preemption: its draft was thrown away."""
+    TOKEN_BUDGET = "token_budget"
+    """The batch used up max_num_batched_tokens: the draft was thrown away unverified."""
     NO_DRAFT = "no_draft"
-    """The drafter ran or could have run, and gave nothing."""
+    """The drafter ran or could have run, and gave nothing: none of the above."""
 
     DELIBERATE = (K_ZERO,)
-    ALL = (K_ZERO, CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED, NO_DRAFT)
+    ALL = (K_ZERO, CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED, TOKEN_BUDGET, NO_DRAFT)

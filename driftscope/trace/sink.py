@@ -11,6 +11,7 @@ from typing import IO
 
 import pyarrow as pa
 
+from driftscope.trace.block import Block
 from driftscope.trace.records import Row
 from driftscope.trace.schema import SCHEMA_VERSION, record_of, schema_of, to_batch
 from driftscope.trace.segment import VERSION_KEY, seal, segment_path
@@ -69,15 +70,21 @@ class RecordFiles:
         self.last_write_s: float | None = None
         """Unix time of the last append."""
 
-    def append(self, rows: Iterable[Row]) -> None:
-        """Write and flush one batch per record; raises DiskLimitError or OSError."""
+    def append(self, rows: Iterable[Row | Block]) -> None:
+        """Write and flush one batch per record and block; raises DiskLimitError or OSError."""
         if self._sealed_bytes + sum(s.size for s in self._open.values()) >= self._max_bytes:
             raise DiskLimitError
         by_record: defaultdict[str, list[Row]] = defaultdict(list)
+        blocks = []
         for row in rows:
-            by_record[record_of(row)].append(row)
+            if isinstance(row, Block):
+                blocks.append(row)
+            else:
+                by_record[record_of(row)].append(row)
         for record, group in by_record.items():
             self._write(record, to_batch(record, group))
+        for block in blocks:
+            self._write(block.record, block.to_batch())
         self.last_write_s = time.time()
 
     def seal(self) -> None:

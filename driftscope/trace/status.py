@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from driftscope.errors import DamagedTraceError
 
@@ -35,6 +36,9 @@ class Status:
     """The probe's share of the step time of late, a moving mean."""
     recording: bool | None = None
     """Whether draft steps are recorded at present; None from a process that has none."""
+    control: Mapping[str, Any] = field(default_factory=dict)
+    """Settings in force that can be changed while it records, as in `driftscope.trace.control`, and
+    the `revision` of the control file that it has taken up."""
 
     def to_json(self) -> str:
         """Stable JSON: sorted keys."""

@@ -8,13 +8,17 @@ here ever raises into the serving thread.
 from __future__ import annotations
 
 import atexit
+import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from driftscope.errors import TraceError
+from driftscope.trace.block import Block
 from driftscope.trace.manifest import MANIFEST, Manifest
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.records import Row
@@ -24,6 +28,18 @@ from driftscope.trace.status import Status, status_path
 Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
 
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that `encode` makes rows of, on the writer's thread, together with all else that
+    waits for the same `encode`: many at once cost little more than one."""
+
+    encode: Callable[[list[Any]], Iterable[Row | Block]]
+    item: Any
+
+
+Item = Row | Deferred | Work
+
 FLUSH_S = 0.2
 """Longest time a row waits for the writer. Readers are promised one second; each flush costs about
 a millisecond of the serving process's interpreter, whatever it writes."""
@@ -31,12 +47,14 @@ STATUS_S = 0.5
 """Least time between two rewrites of the status file while recording."""
 SAMPLE_S = 1.0
 """Least time between two samples of the process's resources."""
+WATCH_S = 0.5
+"""Least time between two calls of what `TraceWriter.watch` was given."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
 MAX_BYTES = 2 << 30
 """Default bound of one process's record files on disk."""
 
-GAUGES = frozenset({"rate", "overhead", "recording"})
+GAUGES = frozenset({"rate", "overhead", "recording", "control"})
 """Fields of the status file that `TraceWriter.set_gauges` sets."""
 
 
@@ -48,6 +66,8 @@ class TraceWriter:
     `count_error(hook, e)`  a swallowed exception of the serving path
     `add_probe_time(s)`     time that hooks took on serving threads
     `set_gauges(rate=...)`  what the probe does at present, for the status file
+    `status()`              how this process fares
+    `watch(look)`           have `look` called now and then, on the writer's thread
     `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
     ======================  ===============================================================
 
@@ -67,13 +87,15 @@ class TraceWriter:
     ) -> None:
         """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come."""
         self._run, self._source, self._clock, self._flush_s = run, source, clock, flush_s
-        self._queue: BoundedQueue[Row | Deferred] = BoundedQueue(queue_items)
+        self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
         self._files = RecordFiles(run, source, max_bytes)
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
         self._probe_s = 0.0
-        self._gauges: dict[str, float | bool] = {}
+        self._gauges: dict[str, Any] = {}
+        self._look: Callable[[], None] | None = None
+        self._looked_at = -WATCH_S
         self._closed = threading.Event()
         self._last_status, self._status_at = "", 0.0
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
@@ -82,7 +104,7 @@ class TraceWriter:
         self._thread.start()
         atexit.register(self.close)
 
-    def put(self, item: Row | Deferred) -> bool:
+    def put(self, item: Item) -> bool:
         """Hand over a row, or a function that makes rows; never blocks, never raises."""
         return not self._closed.is_set() and self._queue.put(item)
 
@@ -100,11 +122,19 @@ class TraceWriter:
         """Add to the probe's own time on serving threads."""
         self._probe_s += seconds
 
-    def set_gauges(self, **values: float | bool) -> None:
-        """Set `rate`, `overhead` or `recording` of the status file, which is next rewritten."""
+    def set_gauges(self, **values: Any) -> None:
+        """Set `rate`, `overhead`, `recording` or `control` of the status file's next rewrite."""
         if unknown := values.keys() - GAUGES:
             raise TypeError(f"no gauge of the status file: {', '.join(sorted(unknown))}")
         self._gauges = {**self._gauges, **values}
+
+    def status(self) -> Status:
+        """What the status file says, or will next."""
+        return self._status(closed=self._closed.is_set())
+
+    def watch(self, look: Callable[[], None]) -> None:
+        """Call `look` on the writer's thread, at most every WATCH_S; what it raises is counted."""
+        self._look = look
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Write and seal everything that was handed over, and mark the source closed."""
@@ -131,13 +161,14 @@ class TraceWriter:
             self._store([*items, *self._due(bool(items))])
             if closing:
                 break
+            self._watch()
             if time.monotonic() - self._status_at >= STATUS_S:
                 self._guarded(lambda: self._write_status(closed=False))
             self._closed.wait(self._flush_s)
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
 
-    def _due(self, serving: bool) -> list[Row | Deferred]:
+    def _due(self, serving: bool) -> list[Item]:
         """The sampler, when its time has come: an idle server records nothing."""
         now = time.monotonic()
         if self._sampler is None or not serving or now - self._sampled_at < SAMPLE_S:
@@ -145,21 +176,32 @@ class TraceWriter:
         self._sampled_at = now
         return [self._sampler]
 
-    def _store(self, items: list[Row | Deferred]) -> None:
-        rows: list[Row] = []
-        for item in items:
+    def _watch(self) -> None:
+        now = time.monotonic()
+        if self._look is None or now - self._looked_at < WATCH_S:
+            return
+        self._looked_at = now
+        try:
+            self._look()
+        except Exception as error:  # the same border: what is asked for wrongly is not done
+            self.count_error("control", error)
+
+    def _store(self, items: list[Item]) -> None:
+        rows: list[Row | Block] = []
+        for count, make in _together(items):
             try:
-                rows.extend(item() if callable(item) else (item,))
+                rows.extend(make())
             except Exception as error:  # the border: a bad capture costs its rows, not the run
-                self._dropped["encode_error"] += 1
+                self._dropped["encode_error"] += count
                 self.count_error("encode", error)
         if not rows:
             return
-        unwritten = len(rows) + self._files.rows.total()
+        number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
+        unwritten = number + self._files.rows.total()
         try:
             self._files.append(rows)
         except DiskLimitError:
-            self._dropped["disk_limit"] += len(rows)
+            self._dropped["disk_limit"] += number
         except OSError as error:  # a full disk, most often
             self._count_lost("disk_error", unwritten)
             self.count_error("write", error)
@@ -203,8 +245,26 @@ class TraceWriter:
             errors=dict(self._errors),
             first_error=self._first_error,
             probe_s=round(self._probe_s, 6),
-            **self._gauges,  # type: ignore[arg-type]
+            **self._gauges,
         )
+
+
+def _together(items: list[Item]) -> Iterator[tuple[int, Callable[[], Iterable[Row | Block]]]]:
+    """How many items, and what makes their rows; in order, but for work that is done at once."""
+    work: dict[Any, list[Any]] = {}
+    for item in items:
+        if isinstance(item, Work):
+            work.setdefault(item.encode, []).append(item.item)
+        elif callable(item):
+            yield 1, item
+        else:
+            yield 1, functools.partial(_one, item)
+    for encode, several in work.items():
+        yield len(several), functools.partial(encode, several)
+
+
+def _one(row: Row) -> Iterable[Row]:
+    return (row,)
 
 
 def check_unused(run: Path) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 from driftscope.errors import ProbeError
 from driftscope.trace.writer import check_unused, create_run
+from driftscope_probes import support
+from driftscope_probes.control import Control
 from driftscope_probes.drafter import open_drafter
-from driftscope_probes.identity import manifest_of
+from driftscope_probes.identity import manifest_of, manifest_of_lookup
 from driftscope_probes.process import open_writer
 from driftscope_probes.recorder import Recorder
 from driftscope_probes.settings import settings_from
+from driftscope_probes.timer import StepTimer
 
 _ATTRIBUTE = "_driftscope_recorder"
 
@@ -28,7 +31,8 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
         drafter = open_drafter(proposer.model, layer_names, config)
         check_unused(settings.trace)  # before anything is written or hooked
         _separate_compile_cache(config)
-        recorder = Recorder(drafter, settings, open_writer(settings, "worker0"))
+        writer = open_writer(settings, "worker0")
+        recorder = Recorder(drafter, settings, writer)
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
         recorder.taps.attach(proposer, "model")
         create_run(settings.trace, manifest)
@@ -37,12 +41,46 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
             f"this vLLM's {runner} runner is not laid out as driftscope knows it ({error!r}); "
             "run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
         ) from error
+    recorder.control = Control(settings.trace, writer, recorder.selection, recorder)
+    recorder.control.watch()
     setattr(proposer, _ATTRIBUTE, recorder)
 
 
-def recorder_of(proposer: Any) -> Recorder | None:
-    """The recorder tied to a proposer, if any."""
+def attach_timer(proposer: Any, runner: str, *, config: Any) -> None:
+    """Start timing a proposer of which only acceptance and timing are recorded.
+
+    Raises ProbeError or TraceError.
+    """
+    settings = settings_from(os.environ)
+    if settings is None:
+        return
+    support.check_speculation(config)
+    check_unused(settings.trace)
+    timer = StepTimer(settings, open_writer(settings, "worker0"))
+    create_run(settings.trace, manifest_of_lookup(runner, settings, config))
+    setattr(proposer, _ATTRIBUTE, timer)
+
+
+def check_attached(proposer: Any, runner: str, config: Any) -> None:
+    """Raise ProbeError when the probe is on and a loaded proposer is of no kind it knows."""
+    if settings_from(os.environ) is None or recorder_of(proposer) is not None:
+        return
+    support.check_speculation(config)
+    raise ProbeError(
+        f"this vLLM drafts with {type(proposer).__name__}, which driftscope does not know on the "
+        f"{runner} runner; see `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
+    )
+
+
+def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
+    """What is tied to a proposer, if anything."""
     return getattr(proposer, _ATTRIBUTE, None)
+
+
+def recorder_of_runner(runner: Any) -> Recorder | None:
+    """The recorder of a runner's proposer, under the name that its generation (V1, V2) gives it."""
+    proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
+    return next((r for r in map(recorder_of, proposers) if isinstance(r, Recorder)), None)
 
 
 def _separate_compile_cache(config: Any) -> None:

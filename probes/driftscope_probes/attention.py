@@ -6,26 +6,15 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from driftscope_probes.latent import is_latent, tap_latent
 from driftscope_probes.masses import AttentionKind
+from driftscope_probes.switch import Observer, Switch
 
 FLASH_ATTENTION = "vllm.v1.attention.backends.flash_attn"
-Observer = Callable[[torch.Tensor, torch.Tensor | None], None]
-"""Gets the queries [rows, heads, head_size] and the log-sum-exp [heads, rows], if there is one."""
-
-
-class Switch(Protocol):
-    """What decides whether a hook runs."""
-
-    @property
-    def on(self) -> bool:
-        """Run it now."""
-
-    def observe(self, hook: str, action: Callable[[], Any]) -> None:
-        """Run it, guarded."""
 
 
 def kind_of(layer: Any) -> AttentionKind:
@@ -52,6 +41,8 @@ def cache_of(layer: Any) -> torch.Tensor:
 
 def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
     """Show `observer` each call of a layer whose cache is in use; returns the undoing."""
+    if is_latent(layer):
+        return tap_latent(layer, observer, switch)
     original = layer.impl.forward
 
     @functools.wraps(original)

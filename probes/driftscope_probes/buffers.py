@@ -57,6 +57,23 @@ class Layout:
         )
 
 
+def fold(values: torch.Tensor, batch: int, block: Layout, chain: Layout) -> torch.Tensor:
+    """Rows of single queries, [B * k, block.width], as rows of chains, [B, chain.width].
+
+    What is there once for a chain is taken from its first query.
+    """
+    k = len(values) // batch
+    by_query = values.view(batch, k, -1)
+    out = values.new_full((batch, chain.width), torch.nan)
+    for name, (at, size) in block.columns.items():
+        first = chain.column(name)
+        if chain.columns[name][1] == size:
+            out[:, first : first + size] = by_query[:, 0, at : at + size]
+        else:
+            out[:, first : first + k * size] = by_query[..., at : at + size].flatten(1)
+    return out
+
+
 class ChainBuffers:
     """The static tensors of one drafter, on its device, for up to R requests."""
 

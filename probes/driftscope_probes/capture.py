@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from driftscope.trace.records import DraftRow, StepRow
+from driftscope.trace.block import Block, Lists
+from driftscope.trace.records import StepRow
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
 from driftscope_probes.clock import Marks
@@ -43,6 +45,9 @@ class Finished:
     marks: Marks
     """On the device: before the draft, after it, after the probe's own work."""
     rate: float
+    """In force when the step was drawn."""
+    chosen: npt.NDArray[np.bool_] | None = None
+    """[B]: whose chains are to be recorded; None: all."""
     execution: str
     requests: int
     step_s: float
@@ -51,7 +56,7 @@ class Finished:
 
 
 class Encoder:
-    """Makes rows of finished steps, in order, on the writer's thread."""
+    """Makes rows of finished steps, in order, on the writer's thread: many steps at once."""
 
     def __init__(
         self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
@@ -59,37 +64,27 @@ class Encoder:
     ) -> None:  # fmt: skip
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void."""
         self._layout, self._columns = layout, layout.columns
-        self._writer, self._sampler = writer, sampler
         self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
+        self._writer, self._sampler = writer, sampler
         self._chunked: OrderedDict[str, None] = OrderedDict()
 
-    def rows(self, done: Finished) -> list[DraftRow | StepRow]:
-        """The step's row, then a row per recorded chain."""
+    def rows(self, steps: list[Finished]) -> list[StepRow | Block]:
+        """Each step's row, then the recorded chains, a block for each chain length."""
         begun = time.thread_time()
-        step = done.step
-        rows: list[DraftRow | StepRow] = [
-            StepRow(
-                step=done.number,
-                time_s=done.time_s,
-                requests=done.requests,
-                chains=0 if step is None else int((~step.prefilling).sum()),
-                k=step.k if step else 0,
-                recorded=done.values is not None,
-                step_s=done.step_s,
-                draft_s=done.draft_s,
-                probe_s=done.probe_s,
-                rate=done.rate,
-                execution=done.execution,
-                gpu_draft_s=done.marks.between(0, 1),
-                gpu_probe_s=done.marks.between(1, 2),
-            )
-        ]
-        if step is None:
-            return rows
-        self._remember(step.requests, step.prefilling)
-        if done.values is not None:
-            rows += self._chains(done, step, done.values.take())
-            self._sampler.note_encoding(time.thread_time() - begun)
+        rows: list[StepRow | Block] = [_step_row(done) for done in steps]
+        recorded: dict[tuple[int, bool], list[_Chains]] = {}
+        count = 0
+        for done in steps:
+            if done.step is None:
+                continue
+            self._remember(done.step.requests, done.step.prefilling)
+            if done.values is not None:
+                count += 1
+                chains = self._chains(done, done.step, done.values.take())
+                recorded.setdefault((chains.k, chains.by_head is not None), []).append(chains)
+        rows += [self._block(same) for same in recorded.values()]
+        if count:
+            self._sampler.note_encoding((time.thread_time() - begun) / count)
         self._writer.set_gauges(
             rate=self._sampler.rate if self._sampler.recording else 0.0,
             overhead=self._sampler.overhead, recording=self._sampler.recording,
@@ -102,45 +97,77 @@ class Encoder:
         while len(self._chunked) > REMEMBERED_REQUESTS:
             self._chunked.popitem(last=False)
 
-    def _chains(
-        self, done: Finished, step: DraftStep, values: npt.NDArray[np.float32]
-    ) -> Iterable[DraftRow]:
+    def _chains(self, done: Finished, step: DraftStep, values: npt.NDArray[np.float32]) -> _Chains:
+        """What is to be kept of a step."""
+        keep = ~step.prefilling if done.chosen is None else ~step.prefilling & done.chosen
         k = min(step.k, self._layout.depths)
-        drafts = self._tokens(done, k)
-        position = self._part(values, "position").copy().view(np.int32)[:, 0]
-        # Past the context limit vLLM's drafter runs on slots that are not there.
-        void = position[:, None] + np.arange(k) >= self._max_slots
-        depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
-        mass = self._masses(values, k, void)
-        by_head = self._by_head(done, void)
-        aux, normed = self._part(values, "aux_rms"), self._part(values, "aux_norm_rms")
-        fc = self._part(values, "fc_rms")
-        for b in np.flatnonzero(~step.prefilling).tolist():
-            lists: dict[str, Any] = {name: _known(depth[b]) for name, depth in depths.items()}
-            lists |= {name: _known(mass[b, :, :, i]) for i, name in enumerate(MASSES)}
-            yield DraftRow(
-                step=done.number, time_s=done.time_s, request=step.requests[b],
-                position=int(position[b]), prompt_tokens=int(step.prompt_tokens[b]),
-                batch=len(step.requests), k=k, layers=self._layout.layers,
-                chunked_prefill=step.requests[b] in self._chunked,
-                **lists,
-                aux_rms=_known(aux[b]), aux_norm_rms=_known(normed[b]),
-                fc_rms=None if np.isnan(fc[b, 0]) else float(fc[b, 0]),
-                token_ids=None if drafts is None else drafts[b].tolist(),
-                rate=done.rate, heads=self._heads, strategy=self._strategy,
-                execution=done.execution,
-                head_mass=None if by_head is None else _known(by_head[b]),
-            )  # fmt: skip
+        requests = [step.requests[b] for b in np.flatnonzero(keep)]
+        tokens, by_head = self._tokens(done, k), None
+        if done.head_mass is not None:
+            every = done.head_mass.take()
+            by_head = every.reshape(len(every), self._layout.depths, -1)[:, :k][keep]
+        return _Chains(
+            done=done, k=k, requests=requests, values=values[keep],
+            prompt_tokens=step.prompt_tokens[keep], batch=len(step.requests),
+            chunked=[request in self._chunked for request in requests],
+            tokens=None if tokens is None else tokens[keep], by_head=by_head,
+        )  # fmt: skip
 
     def _tokens(self, done: Finished, k: int) -> npt.NDArray[np.int32] | None:
         """The served tokens, if they are to be kept; a shadow's are held against them."""
         if done.ids is None:
             return None
         ids = done.ids.take().view(np.int32)
-        served, measured = ids[:, :k], ids[:, ids.shape[1] // 2 :][:, :k]
+        # A chain shorter than the longest has its two halves right behind each other.
+        served, measured = ids[:, :k], ids[:, k : 2 * k]
         if done.compare_ids and (others := int((served != measured).any(-1).sum())):
             self._writer.count_dropped(SHADOW_DIFFERS, others)
         return served if done.keep_ids else None
+
+    def _block(self, chains: list[_Chains]) -> Block:
+        """Chains of one length as columns."""
+        k, values = chains[0].k, np.concatenate([c.values for c in chains])
+        sizes = [len(c.requests) for c in chains]
+        position = np.ascontiguousarray(self._part(values, "position")).view(np.int32)[:, 0]
+        # Past the context limit vLLM's drafter runs on slots that are not there.
+        void = position[:, None] + np.arange(k) >= self._max_slots
+        masses = self._masses(values, k, void)
+        fc = self._part(values, "fc_rms")[:, 0]
+        tokens = [c.tokens for c in chains if c.tokens is not None]
+        by_head = [c.by_head for c in chains if c.by_head is not None]
+
+        def each(of: Callable[[_Chains], Any]) -> list[Any]:
+            return [of(c) for c, size in zip(chains, sizes, strict=True) for _ in range(size)]
+
+        return Block(
+            record="draft",
+            rows=len(values),
+            columns={
+                "step": each(lambda c: c.done.number),
+                "time_s": each(lambda c: c.done.time_s),
+                "request": list(chain.from_iterable(c.requests for c in chains)),
+                "position": position,
+                "prompt_tokens": np.concatenate([c.prompt_tokens for c in chains]),
+                "batch": each(lambda c: c.batch),
+                "k": k,
+                "layers": self._layout.layers,
+                "chunked_prefill": list(chain.from_iterable(c.chunked for c in chains)),
+                **{name: _known(self._per_depth(values, name, k, void)) for name in PER_DEPTH},
+                **{name: _known(masses[..., i].reshape(len(values), -1))
+                   for i, name in enumerate(MASSES)},
+                "aux_rms": _known(self._part(values, "aux_rms")),
+                "aux_norm_rms": _known(self._part(values, "aux_norm_rms")),
+                "fc_rms": [None if absent else number
+                           for number, absent in zip(fc.tolist(), np.isnan(fc), strict=True)],
+                "token_ids": Lists(values=np.concatenate(tokens)) if tokens else None,
+                "rate": each(lambda c: c.done.rate),
+                "head_mass": _by_head(by_head, void),
+                "heads": self._heads,
+                "strategy": self._strategy,
+                "execution": each(lambda c: c.done.execution),
+                "replica": 0,
+            },
+        )  # fmt: skip
 
     def _part(self, values: npt.NDArray[np.float32], name: str) -> npt.NDArray[np.float32]:
         at, size = self._columns[name]
@@ -156,28 +183,54 @@ class Encoder:
     def _masses(
         self, values: npt.NDArray[np.float32], k: int, void: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.float32]:
-        """[B, k, layers, 5]."""
+        """[chains, k, layers, 5]."""
         layout = self._layout
         part = self._part(values, "masses")
         shaped = part.reshape(len(values), layout.depths, layout.layers, len(MASSES))[:, :k]
         shaped[void] = np.nan
         return shaped
 
-    def _by_head(
-        self, done: Finished, void: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.float32] | None:
-        """[B, k, layers * heads * 5]."""
-        if done.head_mass is None:
-            return None
-        values = done.head_mass.take()
-        shaped = values.reshape(len(values), self._layout.depths, -1)[:, : void.shape[1]]
-        shaped[void] = np.nan
-        return shaped
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chains:
+    """The chains of one step that are kept, n of them."""
+
+    done: Finished
+    k: int
+    requests: list[str]
+    values: npt.NDArray[np.float32]
+    """[n, width]."""
+    prompt_tokens: npt.NDArray[np.int64]
+    batch: int
+    chunked: list[bool]
+    tokens: npt.NDArray[np.int32] | None
+    by_head: npt.NDArray[np.float32] | None
+    """[n, k, layers * heads * 5]."""
 
 
-def _known(values: npt.NDArray[np.float32]) -> list[float] | None:
-    """None where nothing was measured: the quantity does not exist for this drafter."""
-    if not values.size or np.isnan(values).all():
+def _step_row(done: Finished) -> StepRow:
+    step = done.step
+    drafted = step is not None and step.k > 0
+    return StepRow(
+        step=done.number, time_s=done.time_s, requests=done.requests,
+        chains=int((~step.prefilling).sum()) if step is not None and drafted else 0,
+        k=step.k if step else 0, recorded=done.values is not None, step_s=done.step_s,
+        draft_s=done.draft_s, probe_s=done.probe_s, rate=done.rate, execution=done.execution,
+        gpu_draft_s=done.marks.between(0, 1), gpu_probe_s=done.marks.between(1, 2),
+    )  # fmt: skip
+
+
+def _known(values: npt.NDArray[np.float32]) -> Lists | None:
+    """Null where nothing was measured: the quantity does not exist for this drafter."""
+    present: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).all(-1))
+    if not values.size or not present.any():
         return None
-    found: Any = values.reshape(-1).tolist()
-    return found  # type: ignore[no-any-return]
+    return Lists(values=values, present=None if present.all() else present)
+
+
+def _by_head(parts: list[npt.NDArray[np.float32]], void: npt.NDArray[np.bool_]) -> Lists | None:
+    if not parts:
+        return None
+    values = np.concatenate(parts)
+    values[void] = np.nan
+    return _known(values.reshape(len(values), -1))

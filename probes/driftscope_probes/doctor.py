@@ -14,6 +14,7 @@ from typing import Any
 
 from driftscope.errors import DriftscopeError
 from driftscope_probes import support
+from driftscope_probes.kinds import KINDS
 from driftscope_probes.settings import settings_from
 
 PLUGIN_GROUP = "vllm.general_plugins"
@@ -82,7 +83,9 @@ def _settings() -> Check:
         return Check(topic="settings", ok=False, detail=str(error), hint="correct the setting")
     if settings is None:
         return Check(topic="settings", ok=None, detail="off (DRIFTSCOPE_TRACE is not set)")
-    detail = f"recording every {settings.every}. draft step to {settings.trace}"
+    governed = f"draft steps worth {100 * settings.budget:g} % of the time per token"
+    rate = f"every {settings.every}. draft step" if settings.every else governed
+    detail = f"recording {rate} to {settings.trace}"
     return Check(topic="settings", ok=None, detail=detail)
 
 
@@ -126,8 +129,13 @@ def _vllm() -> Iterator[Check]:
     yield Check(topic="runner", ok=None, detail=runner)
     for seam, hooks in support.HOOKS.items():
         yield from _hooks(seam, hooks, optional=seam == "v2" and not HAS_TRITON)
-    yield Check(topic="methods", ok=None, detail=", ".join(support.METHODS))
-    yield Check(topic="drafters", ok=None, detail=", ".join(support.DRAFTERS))
+    for kind in KINDS:
+        yield Check(
+            topic=f"drafter {kind.name}",
+            ok=None,
+            detail=f"method {', '.join(kind.methods)}; {', '.join(kind.recorded)}; "
+            f"V1: {kind.v1}; V2: {kind.v2}",
+        )
     yield Check(topic="attention backends", ok=None, detail=", ".join(sorted(READERS)))
     yield Check(topic="recorded", ok=None, detail=support.RECORDED)
 

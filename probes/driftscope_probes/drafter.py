@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from driftscope_probes import support
+from driftscope_probes.kinds import EAGLE3, Kind, kind_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,6 +24,7 @@ class Drafter:
     config: Any
     """The engine's VllmConfig."""
     device: torch.device
+    kind: Kind = EAGLE3
 
     @property
     def backend(self) -> str:
@@ -31,6 +34,12 @@ class Drafter:
         layer = next(iter(self.attention.values()))
         get = getattr(layer, "get_attn_backend", None)
         return str((get() if get else layer.attn_backend).get_name())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its activations; a parameter may be a table of token ids."""
+        dtype: torch.dtype = self.config.speculative_config.draft_model_config.dtype
+        return dtype
 
     @property
     def k(self) -> int:
@@ -54,15 +63,28 @@ class Drafter:
         return int(self.config.model_config.max_model_len)
 
     @property
-    def final_norm(self) -> Any:
-        """The module whose input is the pre-norm residual stream, None without one."""
-        return getattr(self.model.model, "norm", None)
+    def queries(self) -> int:
+        """Queries of a request in one forward that are measured: 1, or K for a block drafter."""
+        return self.k if self.kind.block else 1
+
+    @property
+    def final_norms(self) -> tuple[Any, ...]:
+        """The modules whose input is the pre-norm residual stream; one for each head, if any."""
+        paths = self.kind.norms
+        return tuple(
+            module
+            for name, module in self.model.named_modules()
+            if any(fnmatch.fnmatchcase(name, path) for path in paths)
+        )
 
     @property
     def aux_states(self) -> int:
-        """Number of captured target layers that are combined for the drafter."""
-        inner = self.model.model
-        if not getattr(inner, "use_aux_hidden_state", False):
+        """Number of captured target layers that are combined for the drafter.
+
+        0 for a block drafter: they have the target's rows, not those of its queries.
+        """
+        inner: Any = getattr(self.model, "model", None)
+        if self.kind.block or not getattr(inner, "use_aux_hidden_state", False):
             return 0
         # vLLM's Qwen3-style drafter has another name for it.
         count = getattr(inner, "num_aux_hidden_states", None)
@@ -85,9 +107,10 @@ def open_drafter(model: Any, layer_names: set[str], config: Any) -> Drafter:
     context = config.compilation_config.static_forward_context
     attention = {name: context[name] for name in sorted(layer_names, key=_numbers_apart)}
     support.check_speculation(config)
-    support.check_drafter(model, attention)
+    kind = kind_for(config.speculative_config, type(model).__name__)
+    support.check_drafter(model, attention, kind)
     device = next(model.parameters()).device
-    return Drafter(model=model, attention=attention, config=config, device=device)
+    return Drafter(model=model, attention=attention, config=config, device=device, kind=kind)
 
 
 def _numbers_apart(name: str) -> list[tuple[int, str]]:

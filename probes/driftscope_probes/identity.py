@@ -10,6 +10,7 @@ from typing import Any
 
 import driftscope
 from driftscope.trace.manifest import Manifest, Model
+from driftscope.trace.records import Strategy
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.settings import EAGER, Settings
 
@@ -18,9 +19,39 @@ _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual
 
 def manifest_of(drafter: Drafter, runner: str, settings: Settings, strategy: str) -> Manifest:
     """What is recorded and under which settings; `runner` is "v1" or "v2"."""
+    speculation = drafter.config.speculative_config
+    return _manifest(
+        drafter.config, runner, settings,
+        drafter=_model(speculation.draft_model_config),
+        norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
+        drafter_layers=len(drafter.attention),
+        aux_layers=_aux_layers(speculation.draft_model_config.hf_config),
+        attention_backend=drafter.backend,
+        attention_strategy=strategy,
+        per_head=settings.per_head,
+        query_kind=drafter.kind.query_kind,
+    )  # fmt: skip
+
+
+def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest:
+    """The same where only acceptance and timing are recorded."""
+    speculation = config.speculative_config
+    drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
+    if speculation.method == "mtp":
+        drafter = _model(speculation.draft_model_config)
+    return _manifest(
+        config, runner, settings,
+        drafter=drafter,
+        norm_flags={},
+        drafter_layers=0,
+        attention_backend="",
+        attention_strategy=Strategy.NONE,
+    )  # fmt: skip
+
+
+def _manifest(config: Any, runner: str, settings: Settings, **of_drafter: Any) -> Manifest:
     import vllm
 
-    config = drafter.config
     speculation = config.speculative_config
     return Manifest(
         run_id=uuid.uuid4().hex[:12],
@@ -34,19 +65,13 @@ def manifest_of(drafter: Drafter, runner: str, settings: Settings, strategy: str
         method=speculation.method,
         k=speculation.num_speculative_tokens,
         target=_model(config.model_config),
-        drafter=_model(speculation.draft_model_config),
-        norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
-        drafter_layers=len(drafter.attention),
-        aux_layers=_aux_layers(speculation.draft_model_config.hf_config),
-        attention_backend=drafter.backend,
         kv_cache_dtype=str(config.cache_config.cache_dtype),
         every=settings.every or 1,
         budget=None if settings.every else settings.budget,
-        attention_strategy=strategy,
-        per_head=settings.per_head,
         sink_tokens=settings.sink_tokens,
         sink_slots=settings.sink_slots,
         sink_source=settings.sink_source,
+        **of_drafter,
     )
 
 
@@ -70,7 +95,7 @@ def _model(model_config: Any) -> Model:
 
 def _flag(model: Any, flag: str) -> bool:
     """A norm flag as the loaded drafter has it, which is not always what its config says."""
-    value = getattr(model.model, flag, None)
+    value = getattr(getattr(model, "model", None), flag, None)
     if value is None:
         value = getattr(model.config, flag, False)
     return value is not None and value is not False

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from driftscope.errors import ProbeError
+from driftscope_probes.latent import LatentKeys, is_latent
 
 
 class KeyReader(Protocol):
@@ -26,6 +27,9 @@ class KeyReader(Protocol):
 
     def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
         """A view of the keys, [blocks, block_size, kv_heads, head_size]."""
+
+    def queries(self, queries: torch.Tensor) -> torch.Tensor:
+        """[B, K, heads * head_size] queries as they meet these keys."""
 
 
 class PagedKeys:
@@ -54,6 +58,10 @@ class PagedKeys:
         wanted = block_table[:, : -(-length // pages.shape[1])].long().clamp(0, len(pages) - 1)
         slots = pages[wanted].flatten(1, 2)[:, :length]  # [B, length, kv_heads, head_size]
         return slots.permute(0, 2, 3, 1).float()
+
+    def queries(self, queries: torch.Tensor) -> torch.Tensor:
+        """See KeyReader."""
+        return queries
 
 
 class CpuAttnKeys:
@@ -91,6 +99,10 @@ class CpuAttnKeys:
         batch, count = wanted.shape
         blockwise = packed.view(batch, count, heads, head_size, block_size).permute(0, 2, 3, 1, 4)
         return blockwise.flatten(-2).float()[..., :length]
+
+    def queries(self, queries: torch.Tensor) -> torch.Tensor:
+        """See KeyReader."""
+        return queries
 
     @staticmethod
     def _keys(kv_cache: torch.Tensor) -> torch.Tensor:
@@ -142,6 +154,8 @@ READERS: dict[str, Callable[[Any], KeyReader]] = {
 
 def reader_for(backend: str, layer: Any) -> KeyReader:
     """The reader for an attention backend; raises ProbeError for one that is not supported."""
+    if is_latent(layer):
+        return LatentKeys(layer)
     if backend not in READERS:
         raise ProbeError(
             f"the drafter's attention backend {backend} is not supported by this driftscope; "

@@ -46,6 +46,10 @@ class Chains:
     """[B] int64."""
     sink_slots: torch.Tensor
     """[S] int64, ascending."""
+    ahead: int = 0
+    """Slots from `position` to the first query's own."""
+    causal: bool = True
+    """A query sees no slot after its own; else all of the chain's."""
 
     def __getitem__(self, some: slice) -> Chains:
         """The chains of some of the requests."""
@@ -69,8 +73,9 @@ def masses(
         scores = (scores / kind.softcap).tanh_().mul_(kind.softcap)
     scores = scores.view(batch, kind.heads, k, n)
     slot = torch.arange(n, device=keys.device)
-    own = chains.position[:, None] + torch.arange(k, device=keys.device)  # [B, K]
-    hidden = slot > own[..., None]
+    own = chains.position[:, None] + chains.ahead + torch.arange(k, device=keys.device)  # [B, K]
+    last = own if chains.causal else own[:, -1:].expand_as(own)
+    hidden = slot > last[..., None]
     if kind.window is not None:
         hidden |= slot <= own[..., None] - kind.window
     scores.masked_fill_(hidden[:, None], -torch.inf)

@@ -11,6 +11,7 @@ from driftscope_probes.attention import cache_of, kind_of, offer_lse
 from driftscope_probes.buffers import MASSES, ChainBuffers
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.keys import KeyReader, reader_for
+from driftscope_probes.latent import is_latent, query_size
 from driftscope_probes.masses import AttentionKind, Chains, at_once, masses
 from driftscope_probes.view import DeviceStep, DraftStep
 
@@ -35,7 +36,8 @@ class Meter:
         use_lse: bool, use_triton: bool,
     ) -> None:  # fmt: skip
         """Raises ProbeError for an attention backend that is not supported."""
-        self._buffers, self._triton = buffers, use_triton
+        self._buffers, self._drafter = buffers, drafter.kind
+        self._triton = use_triton and drafter.kind.causal
         self._layers = {
             name: _Layer(
                 layer=layer, kind=kind_of(layer), reader=reader_for(drafter.backend, layer)
@@ -45,8 +47,8 @@ class Meter:
         self._sinks = torch.tensor(sink_slots, dtype=torch.int64, device=drafter.device)
         for name, part in self._layers.items():
             kind = part.kind
-            dtype = next(drafter.model.parameters()).dtype
-            buffers.add_layer(name, kind.heads * kind.head_size, kind.heads, dtype)
+            size = query_size(part.layer) if is_latent(part.layer) else kind.head_size
+            buffers.add_layer(name, kind.heads * size, kind.heads, drafter.dtype)
         plain = all(part.kind.sinks is None for part in self._layers.values())
         can = drafter.backend == "FLASH_ATTN" and use_triton and plain
         self.strategy = "lse" if use_lse and can and offer_lse() else "keys"
@@ -66,29 +68,36 @@ class Meter:
         if not self._layers:
             return
         batch, layout = len(step.requests), self._buffers.layout
+        kind, queries = self._drafter, len(at.rows) // batch
         chains = Chains(
-            k=min(step.k, layout.depths),
-            position=at.position,
+            k=min(step.k, layout.depths * queries),
+            position=at.position + kind.lead,
             prompt_tokens=_to(step.prompt_tokens, self._buffers.device),
             sink_slots=self._sinks,
+            ahead=kind.ahead,
+            causal=kind.causal,
         )
-        shape = (batch, layout.depths, layout.layers, len(MASSES))
-        out = self._buffers.part("masses", batch).view(shape)[:, : chains.k]
+        shape = (len(at.rows), layout.depths, layout.layers, len(MASSES))
+        out = self._buffers.part("masses", len(at.rows)).view(shape)
+        out = _by_request(out, batch)[:, : chains.k]
+        context = step.max_context + kind.lead + kind.ahead
         for index, (name, part) in enumerate(self._layers.items()):
             table = at.block_tables[name][:batch]
             heads = None if per_head is None else per_head[:, : chains.k, index]
-            self._layer(name, part, chains, table, step.max_context, out[:, :, index], heads)
+            self._layer(name, part, chains, table, context, out[:, :, index], heads)
 
     def _layer(
         self, name: str, part: _Layer, chains: Chains, table: torch.Tensor, context: int,
         out: torch.Tensor, per_head: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        queries = self._buffers.queries[name][: len(out), : chains.k]
-        cache = cache_of(part.layer)
+        cache, rows = cache_of(part.layer), self._rows(chains)
+        queries = _by_request(self._buffers.queries[name][:rows], len(out))[:, : chains.k]
+        queries = part.reader.queries(queries)
         if self._triton and part.reader.paged:
             from driftscope_probes.masses_triton import paged_masses
 
-            lse = self._buffers.lse[name][: len(out), : chains.k].contiguous()
+            lse = _by_request(self._buffers.lse[name][:rows], len(out))
+            lse = lse[:, : chains.k].contiguous()
             own = None if per_head is None else torch.empty_like(per_head).contiguous()
             paged_masses(
                 queries, part.reader.pages(cache), table, chains, part.kind, out,
@@ -110,13 +119,22 @@ class Meter:
             if per_head is not None:
                 per_head[some] = found
 
+    def _rows(self, chains: Chains) -> int:
+        """Of the buffers: one for each request, or one for each query of a block."""
+        return len(chains.position) * (chains.k if self._drafter.block else 1)
+
+
+def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:
+    """[B * queries, depths, ...] as [B, queries * depths, ...], a view: one of the two is 1."""
+    queries, depths = values.shape[0] // batch, values.shape[1]
+    return values.view(batch, queries, depths, *values.shape[2:]).flatten(1, 2)
+
 
 def _page_size(cache: torch.Tensor) -> int:
-    return int(cache.shape[2])
+    """Of [blocks, heads, page, size], or [blocks, page, size] of latents."""
+    return int(cache.shape[1 if cache.dim() == 3 else 2])
 
 
 def _to(array: Any, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    """A few numbers: CUDA takes them along with the launch, without waiting for the device."""
+    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from driftscope_probes.buffers import MASSES, ChainBuffers
+from driftscope_probes.buffers import MASSES, Layout
 from driftscope_probes.ring import Landing, Ring
 
 
 class PerHead:
     """[R, depths * layers * heads * 5] on the device, and its own way to the host."""
 
-    def __init__(self, buffers: ChainBuffers, heads: int) -> None:
-        layout = buffers.layout
+    def __init__(self, layout: Layout, requests: int, device: torch.device, heads: int) -> None:
         self._shape = (layout.depths, layout.layers, heads, len(MASSES))
-        self._requests, self._device = buffers.requests, buffers.device
+        self._requests, self._device = requests, device
         self._values: torch.Tensor | None = None
         self._ring: Ring | None = None
 

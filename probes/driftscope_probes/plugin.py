@@ -14,7 +14,13 @@ SEAMS = (
     ("vllm.v1.worker.gpu_model_runner", "vllm_v1", "install_runner"),
     ("vllm.v1.spec_decode.llm_base_proposer", "vllm_v1", "install_proposer"),
     ("vllm.v1.worker.gpu.model_runner", "vllm_v2", "install_runner"),
-    ("vllm.v1.worker.gpu.spec_decode.eagle.speculator", "vllm_v2", "install_speculator"),
+    ("vllm.v1.worker.worker_base", "control", "install_worker"),
+    ("vllm.v1.spec_decode.medusa", "vllm_v1", "install_medusa"),
+    *(
+        (f"vllm.v1.worker.gpu.spec_decode.{name}.speculator", "vllm_v2", "install_speculator")
+        for name in ("eagle", "mtp", "standalone_ar", "dflash", "multi_module_mtp")
+    ),
+    ("vllm.v1.worker.gpu_worker", "vllm_worker", "install_worker"),
     ("vllm.v1.core.sched.scheduler", "vllm_engine", "install_scheduler"),
     ("vllm.v1.engine.core", "vllm_engine", "install_engine"),
 )

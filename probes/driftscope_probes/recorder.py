@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from driftscope.trace.writer import TraceWriter
-from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope.trace.writer import TraceWriter, Work
+from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Encoder, Finished
 from driftscope_probes.clock import DeviceClock
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
+from driftscope_probes.labels import Selection
 from driftscope_probes.meter import Meter
 from driftscope_probes.per_head import PerHead
 from driftscope_probes.ring import Landing, Ring
@@ -22,6 +26,9 @@ from driftscope_probes.sampling import Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
 from driftscope_probes.taps import Taps
 from driftscope_probes.view import DeviceStep, DraftStep
+
+if TYPE_CHECKING:
+    from driftscope_probes.control import Control
 
 
 class Recorder:
@@ -33,7 +40,12 @@ class Recorder:
         self._guard = Guard(writer, test_raise=settings.test_raise)
         self._k = drafter.k
         layout = Layout(depths=drafter.k, layers=len(drafter.attention), aux=drafter.aux_states)
-        self._buffers = ChainBuffers(layout, drafter.max_requests, drafter.device)
+        queries = drafter.queries
+        self._layout = layout
+        self._buffers = ChainBuffers(
+            replace(layout, depths=layout.depths // queries), drafter.max_requests * queries,
+            drafter.device,
+        )  # fmt: skip
         on_gpu = drafter.device.type == "cuda"
         self._kernels = _kernels(self._buffers, on_gpu)
         self.meter = Meter(
@@ -46,21 +58,28 @@ class Recorder:
         )  # fmt: skip
         self.sampler = Sampler(every=settings.every, budget=settings.budget)
         self.per_head = settings.per_head
-        self._heads = PerHead(self._buffers, self.meter.heads)
+        self.selection = Selection(settings.labels)
+        self.control: Control | None = None
+        """Set where this recorder may be changed while it runs."""
+        self._heads = PerHead(layout, drafter.max_requests, drafter.device, self.meter.heads)
         self._ring = Ring(drafter.max_requests, layout.width, drafter.device)
         self._ids_ring = Ring(drafter.max_requests, 2 * drafter.k, drafter.device)
         self._clock = DeviceClock(drafter.device)
         self._encoder = Encoder(
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
-            max_slots=drafter.max_slots, writer=writer, sampler=self.sampler,
+            max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
         )  # fmt: skip
+        self._encode = self._encoder.rows
         self._number = 0
         self._begin()
 
-    def step_started(self) -> None:
-        """The target model is about to run."""
+    def step_started(self, scheduled: Any = None) -> None:
+        """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
         self._begin()
         self._started = time.perf_counter()
+        if scheduled is not None:
+            learn = self.selection.learn
+            self._guard.run("step_started", lambda: learn(scheduled.scheduled_new_reqs))
 
     def draft(
         self, make_step: Callable[[], DraftStep], serve: Callable[[], Any],
@@ -99,6 +118,8 @@ class Recorder:
 
     def _begin(self) -> None:
         self._step: DraftStep | None = None
+        self._chosen: npt.NDArray[np.bool_] | None = None
+        self._rate = self.sampler.rate
         self._at: DeviceStep | None = None
         self._values: Landing | None = None
         self._ids: Landing | None = None
@@ -112,15 +133,17 @@ class Recorder:
     def _on_draft_started(self, step: DraftStep) -> None:
         self._step = step
         self.taps.serving()
-        self._rate = self.sampler.rate  # may change before the step ends
-        if step.k == 0 or not self.sampler.take():
+        self._chosen = chosen = self.selection.chosen(step.requests)
+        wanted = step.k > 0 and (chosen is None or bool(chosen.any()))
+        self._rate = self.sampler.rate
+        if not (wanted and self.sampler.take()):
             self._kernels.skip()
             return
         self._at = at = step.on_device()
-        batch = len(step.requests)
-        self._buffers.values[:batch].fill_(torch.nan)
-        self._buffers.rows[:batch] = at.rows
-        self._kernels.begin(batch)
+        rows = len(at.rows)
+        self._buffers.values[:rows].fill_(torch.nan)
+        self._buffers.rows[:rows] = at.rows
+        self._kernels.begin(rows)
         self.taps.active = True
 
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
@@ -138,7 +161,11 @@ class Recorder:
         if step is None or self._guard.failed:
             return
         batch = len(step.requests)
-        self._values = self._ring.send(self._buffers.values[:batch])
+        values = self._buffers.values[:batch]
+        if self._at is not None and self._layout.depths != self._buffers.layout.depths:
+            rows = self._buffers.values[: len(self._at.rows)]
+            values = fold(rows, batch, self._buffers.layout, self._layout)
+        self._values = self._ring.send(values)
         if self._values is None:
             self._writer.count_dropped("ring_full", batch)
             return
@@ -154,10 +181,10 @@ class Recorder:
             return
         batch = len(step.requests)
         self._kernels.finish()
-        self._execution = self.taps.execution(step.k)
+        self._execution = self.taps.execution(step.k * batch // len(at.rows))
         heads = self._heads.take(batch) if self.per_head else None
         self.meter.measure(step, at, heads)
-        self._buffers.put_int("position", at.position)
+        self._buffers.put_int("position", at.position.repeat_interleave(len(at.rows) // batch))
         if heads is not None:
             self._head_mass = self._heads.send(batch)
 
@@ -177,13 +204,14 @@ class Recorder:
             head_mass=self._head_mass,
             marks=self._clock.take(),
             rate=self._rate,
+            chosen=self._chosen,
             execution=self._execution,
             requests=requests,
             step_s=step_s,
             draft_s=self._draft_s,
             probe_s=probe_s,
         )
-        self._writer.put(lambda: self._encoder.rows(done))
+        self._writer.put(Work(self._encode, done))
 
 
 def _kernels(buffers: ChainBuffers, on_gpu: bool) -> Kernels:

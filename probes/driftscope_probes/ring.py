@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-SLOTS = 64
+SLOTS = 128
 """Steps that may wait for the writer. It empties them several times a second; what finds no free
 slot is dropped and counted."""
 
@@ -17,8 +17,8 @@ slot is dropped and counted."""
 class Landing:
     """One copy on its way to a slot, which is free again once it is taken or forgotten."""
 
-    def __init__(self, ring: Ring, slot: int, rows: int, event: Any) -> None:
-        self._ring, self._slot, self._rows, self._event = ring, slot, rows, event
+    def __init__(self, ring: Ring, slot: int, shape: tuple[int, int], event: Any) -> None:
+        self._ring, self._slot, self._shape, self._event = ring, slot, shape, event
         self._taken = False
 
     def __del__(self) -> None:
@@ -31,7 +31,8 @@ class Landing:
         """Wait for the copy, free the slot; called once, on the writer's thread."""
         if self._event is not None:
             self._event.synchronize()
-        values = self._ring.slots[self._slot, : self._rows].numpy().copy()
+        rows, numbers = self._shape
+        values = self._ring.slots[self._slot, :rows, :numbers].numpy().copy()
         self._taken = True
         self._ring.free(self._slot)
         return values
@@ -46,17 +47,18 @@ class Ring:
         self._free, self._lock = list(range(slots)), threading.RLock()
 
     def send(self, values: torch.Tensor) -> Landing | None:
-        """Start copying [B, width] without waiting; None when every slot is taken."""
+        """Start copying [B, at most width] without waiting; None when every slot is taken."""
         with self._lock:
             if not self._free:
                 return None
             slot = self._free.pop()
-        self.slots[slot, : len(values)].copy_(values, non_blocking=self._cuda)
+        rows, numbers = values.shape
+        self.slots[slot, :rows, :numbers].copy_(values, non_blocking=self._cuda)
         event = None
         if self._cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        return Landing(self, slot, len(values), event)
+        return Landing(self, slot, (rows, numbers), event)
 
     def free(self, slot: int) -> None:
         """Give a slot back."""

@@ -63,9 +63,10 @@ class Sampler:
         """Whether to record the draft step that is about to run."""
         if not self.recording:
             return False
-        if self.every is not None:
+        every = self.every  # another thread may set it
+        if every is not None:
             self._seen += 1
-            return (self._seen - 1) % self.every == 0
+            return (self._seen - 1) % every == 0
         return self._random.random() < self.rate
 
     def note(self, *, step_s: float, probe_s: float, recorded: bool) -> None:
@@ -82,12 +83,13 @@ class Sampler:
         self._encoding.append(seconds)
 
     def set(self, *, every: int | None = None, budget: float | None = None) -> None:
-        """Fix the rate, or have it governed again."""
+        """Fix the rate, or have it governed again, from the next step on."""
         self.every = every
         if budget is not None:
             self.budget = budget
-        self.rate = 1 / every if every else self.rate
-        self._seen = 0
+        governed = self.rate if self._recorded else FIRST_RATE
+        self.rate = 1 / every if every else governed
+        self._seen, self._since = 0, EVERY_STEPS
 
     def stop(self) -> None:
         """Record nothing until `start`."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from driftscope.errors import ProbeError, UsageError
+from driftscope.trace.control import Change, share_of
 from driftscope.trace.manifest import MANIFEST
 from driftscope_probes.settings import fix_run_directory, settings_from
 
@@ -20,28 +21,54 @@ DRAIN_S = "10"
 of 0 kills its processes at once, and with them the last rows."""
 
 
+LABEL_HEADER = "driftscope_probes.label_header.LabelHeader"
+DEV_MODE = "VLLM_SERVER_DEV_MODE"
+"""vLLM's switch of /collective_rpc, and of much else."""
+OPENED = (
+    "--control opens vLLM's development endpoints: who reaches this port may then call any method "
+    "of the workers, put the engine to sleep, drop its caches and replace its weights, also "
+    "without an API key; keep the port private, or control the run directory instead"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What `driftscope serve` sets of the probe's settings."""
+    """What `driftscope serve` sets of the probe's settings.
+
+    `every`, `budget`, `labels` at None: as the environment has it. Raises ControlValueError for a
+    value that cannot be used.
+    """
 
     trace: Path
-    every: int
-    sink_tokens: int | None
-    token_ids: bool
+    every: int | None = None
+    budget: str | None = None
+    """Such as "1%"."""
+    labels: tuple[str, ...] | None = None
+    sink_tokens: int | None = None
+    token_ids: bool = False
+
+    def __post_init__(self) -> None:
+        share = None if self.budget is None else share_of(self.budget)
+        Change(every=self.every, budget=share, labels=self.labels)
 
     def environment(self) -> dict[str, str]:
         """As DRIFTSCOPE_* variables."""
+        rate = None if self.every is None else str(self.every)
         values = {
             "TRACE": str(self.trace),
-            "EVERY": str(self.every),
+            "EVERY": rate if self.budget is None else "",
+            "BUDGET": self.budget,
+            "LABELS": None if self.labels is None else ",".join(self.labels),
             "SINK_TOKENS": None if self.sink_tokens is None else str(self.sink_tokens),
             "TOKEN_IDS": "1" if self.token_ids else None,
         }
         return {f"DRIFTSCOPE_{name}": value for name, value in values.items() if value is not None}
 
 
-def replace_with_server(model: str, options: Sequence[str], recording: Recording) -> NoReturn:
-    """exec vLLM's server for `model`.
+def replace_with_server(
+    model: str, options: Sequence[str], recording: Recording, *, control: bool = False
+) -> NoReturn:
+    """exec vLLM's server for `model`; `control` opens its RPC to the workers.
 
     Raises UsageError when vLLM would have nothing to record, ProbeError without a vLLM or when the
     run directory already holds a run.
@@ -59,6 +86,10 @@ def replace_with_server(model: str, options: Sequence[str], recording: Recording
     if settings is not None:
         fix_run_directory(settings)
         _announce(Path(os.environ["DRIFTSCOPE_TRACE"]))
+        options = [*options, "--middleware", LABEL_HEADER]
+    if control:
+        os.environ[DEV_MODE] = "1"
+        _say(OPENED)
     command = _server_command(model, options)
     os.execv(command[0], command)
 
@@ -66,8 +97,13 @@ def replace_with_server(model: str, options: Sequence[str], recording: Recording
 def _announce(run: Path) -> None:
     if (run / MANIFEST).exists():
         raise ProbeError(f"{run}: already holds a run; give --trace a new directory")
-    sys.stderr.write(f"driftscope: recording to {run}\n")
-    sys.stderr.write(f"driftscope: when it has served, run: driftscope analyze {run}\n")
+    _say(f"recording to {run}")
+    _say(f"while it serves, run: driftscope probe status {run}")
+    _say(f"when it has served, run: driftscope analyze {run}")
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"driftscope: {words}\n")
     sys.stderr.flush()
 
 

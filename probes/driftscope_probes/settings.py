@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driftscope.errors import ProbeError
+from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
 from driftscope_probes.sampling import DEFAULT_BUDGET
 
 DEFAULT_SINK_TOKENS = 4
 """Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
 DEFAULT_MAX_MB = 2048
-MAX_EVERY = 1_000_000
 IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
 _TRUE = {"1", "true", "yes", "on"}
@@ -45,6 +45,8 @@ class Settings:
     """Attention masses: "lse" with the served kernel's log-sum-exp, "keys" from all keys."""
     token_ids: bool = False
     """Also record the drafted token ids."""
+    labels: tuple[str, ...] = ()
+    """Record the chains of requests with one of these workload labels only; (): of all."""
     max_mb: int = DEFAULT_MAX_MB
     """Bound of each process's record files, MiB."""
 
@@ -74,6 +76,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         recording=_choice("recording", values.get("recording", RECORDINGS[0]), RECORDINGS),
         strategy=_choice("strategy", values.get("strategy", STRATEGIES[0]), STRATEGIES),
         token_ids=_flag("token_ids", values.get("token_ids", "")),
+        labels=_labels(values.get("labels", "")),
         max_mb=_number("max_mb", values.get("max_mb", DEFAULT_MAX_MB), 1, 1 << 30),
         test_raise=_choice("test_raise", values.get("test_raise", ""), ("", "before", "after")),
     )
@@ -91,6 +94,7 @@ _NAMES = (
     "every",
     "budget",
     "per_head",
+    "labels",
     "sink_tokens",
     "recording",
     "strategy",
@@ -118,6 +122,8 @@ def _file(name: str) -> dict[str, str]:
             f"DRIFTSCOPE_CONFIG: {name} has unknown settings {', '.join(unknown)}; "
             f"known are {', '.join(_NAMES)}"
         )
+    if isinstance(labels := raw.get("labels"), list):
+        raw["labels"] = ",".join(map(str, labels))
     return {key: str(value) for key, value in raw.items()}
 
 
@@ -135,12 +141,20 @@ def _number(name: str, value: object, low: int, high: int) -> int:
 
 def _share(name: str, value: object) -> float:
     try:
-        number = float(str(value))
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 1:
-        raise ProbeError(f"DRIFTSCOPE_{name.upper()}={value!r}: give a share above 0, at most 1")
-    return number
+        return share_of(str(value))
+    except ControlValueError as error:
+        raise ProbeError(
+            f"DRIFTSCOPE_{name.upper()}={value!r}: give a share such as 1% or 0.01"
+        ) from error
+
+
+def _labels(value: str) -> tuple[str, ...]:
+    try:
+        given = dict.fromkeys(filter(None, (label.strip() for label in value.split(","))))
+        return Change(labels=tuple(given)).labels or ()
+    except ControlValueError as error:
+        said = str(error).removeprefix("labels: ")
+        raise ProbeError(f"DRIFTSCOPE_LABELS={value!r}: {said}") from error
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from driftscope.errors import ProbeError
+from driftscope_probes.kinds import EAGLE3, Kind, methods
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work while every hook holds."""
 OLDEST_VLLM = (0, 25)
-METHODS = ("eagle3",)
-DRAFTERS = ("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
 RECORDED = (
     "per chain and depth: attention mass on sink, prompt, generated and self slots; RMS of the "
     "hidden state fed in, pre-norm, post-norm and fed forward; top-1 probability and entropy. "
@@ -82,6 +81,13 @@ HOOKS = {
             purpose="the draft itself",
         ),
     ),
+    "worker": (
+        Hook(
+            module="vllm.v1.worker.worker_base",
+            name="WorkerBase",
+            purpose="control while it runs",
+        ),
+    ),
     "engine": (
         Hook(
             module="vllm.v1.core.sched.scheduler",
@@ -100,7 +106,7 @@ HOOKS = {
         ),
     ),
 }
-"""By seam: V1 model runner, V2 model runner, engine core."""
+"""By seam: V1 model runner, V2 model runner, their worker, engine core."""
 
 
 def check_speculation(config: Any) -> None:
@@ -111,10 +117,10 @@ def check_speculation(config: Any) -> None:
             "DRIFTSCOPE_TRACE is set, but this engine does not speculate: start it with "
             "--speculative-config, or unset DRIFTSCOPE_TRACE"
         )
-    if speculation.method not in METHODS:
+    if speculation.method not in methods():
         raise ProbeError(
             f"speculation method {speculation.method!r} is not supported by this driftscope; "
-            f"supported: {', '.join(METHODS)}"
+            f"supported: {', '.join(methods())}"
         )
     parallel = config.parallel_config
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
@@ -122,34 +128,25 @@ def check_speculation(config: Any) -> None:
             raise ProbeError(f"{name} > 1 is not supported by this driftscope")
 
 
-def check_drafter(model: Any, layers: dict[str, Any]) -> None:
+def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:
     """Raise ProbeError when a loaded drafter has a part that would be measured wrongly."""
-    kind = type(model).__name__
-    if kind not in DRAFTERS:
-        raise ProbeError(
-            f"drafter {kind} is not supported by this driftscope; supported: {', '.join(DRAFTERS)}"
-        )
-    if getattr(model, "use_parallel_drafting", False):
-        raise ProbeError("parallel drafting has no depth to record: not supported")
-    if not layers:
-        raise ProbeError(f"drafter {kind}: no attention layer found")
+    if kind.attention and not layers:
+        raise ProbeError(f"drafter {type(model).__name__}: no attention layer found")
     for name, layer in layers.items():
-        if found := _unsupported_attention(layer.impl):
+        if found := _unsupported_attention(layer):
             raise ProbeError(f"drafter layer {name} has {found}: not supported by this driftscope")
 
 
-def _unsupported_attention(impl: Any) -> str | None:
-    window = getattr(impl, "sliding_window", None)
-    if window not in (None, -1, (-1, -1)):
-        return "a sliding window"
-    for name, words in (
-        ("sinks", "learned sink biases"),
-        ("logits_soft_cap", "a logits soft cap"),
-        ("alibi_slopes", "ALiBi slopes"),
-    ):
-        value = getattr(impl, name, None)
-        if value is not None and not (isinstance(value, int | float) and value == 0):
-            return words
+def _unsupported_attention(layer: Any) -> str | None:
+    impl = layer.impl
+    if type(layer).__name__ == "ChunkedLocalAttention":
+        return "attention in chunks"
+    if getattr(layer, "attn_type", "decoder") != "decoder":
+        return "attention that is not a decoder's"
+    if getattr(impl, "is_sparse", False):
+        return "sparse attention"
+    if getattr(impl, "alibi_slopes", None) is not None:
+        return "ALiBi slopes"
     if str(getattr(impl, "kv_cache_dtype", "auto")).startswith("fp8"):
         return "an fp8 KV cache"
     return None

@@ -63,7 +63,7 @@ class Taps:
         for name, layer in drafter.attention.items():
             observer = functools.partial(self._on_attention, name)
             self._undo.append(tap_attention(layer, observer, self))
-        if (norm := drafter.final_norm) is not None:
+        for norm in drafter.final_norms:
             out = torch.zeros(1, device=drafter.device)
             self._undo.append(tap_residual(norm, out, self._on_residual))
         for name, observe in (
@@ -117,7 +117,7 @@ class Taps:
     def _around_forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.on:
             return model(*args, **kwargs)
-        self._guard.run("forward_in", lambda: self._on_forward_in(kwargs.get("hidden_states")))
+        self._guard.run("forward_in", lambda: self._on_forward_in(self._hidden(args, kwargs)))
         output = model(*args, **kwargs)
         self._guard.run("forward_out", lambda: self._on_forward_out(output))
         return output
@@ -128,11 +128,23 @@ class Taps:
         if hidden is not None:
             self._kernels.rms(hidden, "in_rms")
 
+    def _hidden(self, args: Any, kwargs: Any) -> torch.Tensor | None:
+        """The hidden states that a forward gets, a row for each query."""
+        kind = self._drafter.kind
+        if not kind.fed:
+            return None
+        if kind.heads:
+            found: torch.Tensor = args[0].repeat_interleave(self._drafter.k, 0)
+            return found
+        hidden: torch.Tensor | None = kwargs.get("hidden_states")
+        return hidden
+
     def _on_forward_out(self, output: Any) -> None:
-        postnorm, fed = output if isinstance(output, tuple) else (output, output)
-        if self._drafter.final_norm is not None:
-            self._kernels.rms(postnorm, "postnorm_rms")
-        self._kernels.rms(fed, "fed_rms")
+        if isinstance(output, list):
+            output = _by_request(output)
+        results = output if isinstance(output, tuple) else (output,)
+        for name, index in self._drafter.kind.outputs.items():
+            self._kernels.rms(results[index], name)
 
     def _on_attention(self, name: str, query: torch.Tensor, lse: torch.Tensor | None) -> None:
         self._kernels.copy_query(name, query)
@@ -143,9 +155,9 @@ class Taps:
         if self.on:
             self._guard.run("residual", lambda: self._kernels.rms(residual, "prenorm_rms"))
 
-    def _on_logits(self, hidden: torch.Tensor, logits: torch.Tensor | None) -> None:
+    def _on_logits(self, hidden: Any, logits: Any) -> None:
         if logits is not None:
-            self._kernels.confidence(logits)
+            self._kernels.confidence(_by_request(logits) if isinstance(logits, list) else logits)
 
     def _on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
         self._kernels.rms_of_chunks(captured, "aux_rms", self._drafter.aux_states)
@@ -161,6 +173,11 @@ class Taps:
         chunks = states if len(norms) == 1 else 1
         at = 0 if len(norms) == 1 else norms.index(module)
         self._kernels.rms_of_chunks(normed, "aux_norm_rms", chunks, at)
+
+
+def _by_request(heads: list[torch.Tensor]) -> torch.Tensor:
+    """[B * K, size] of K tensors [B, size], one for each head."""
+    return torch.stack(heads, 1).flatten(0, 1)
 
 
 def _capturing() -> bool:

@@ -18,7 +18,8 @@ class DeviceStep:
     """What the taps need of a step, on the engine's device; made only for a recorded one."""
 
     rows: torch.Tensor
-    """[B] int64: row of each request's last verified slot in the depth-1 forward."""
+    """[B] int64: row of each request's first query in the depth-1 forward, its last verified slot;
+    for a block drafter [B * K], all of a request's rows together."""
     position: torch.Tensor
     """[B] int64: p, that slot's position."""
     block_tables: Mapping[str, torch.Tensor]

@@ -14,16 +14,19 @@ from typing import Any
 
 import wrapt
 
-from driftscope.trace.records import RequestRow, UndraftedReason, VerifyRow
+from driftscope.trace.records import RequestRow, VerifyRow
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import support
+from driftscope_probes.control import Control
 from driftscope_probes.guard import Guard
+from driftscope_probes.labels import Selection, label_of
 from driftscope_probes.process import open_writer
 from driftscope_probes.settings import Settings, settings_from
+from driftscope_probes.vllm_schedule import Schedule, read_schedule, undrafted_reason
 
 _ATTRIBUTE = "_driftscope_observer"
-LABEL = "driftscope_label"
-"""Key of a request's workload label in vLLM's SamplingParams.extra_args (vllm_xargs over HTTP)."""
+STOP_OR_ABORT = "stop_string_or_abort"
+"""Finish reason of a request with stop strings that was aborted."""
 
 
 def install_scheduler(module: Any) -> None:
@@ -71,8 +74,10 @@ class _Live:
 
     first_token_s: float | None = None
     last_token_s: float | None = None
-    asked_k: int | None = None
-    """Draft tokens that the schedule asked for in the request's latest step."""
+    latest: Schedule | None = None
+    """Of the request's latest step, whose draft the next one verifies."""
+    resumed: bool = False
+    """Back from a preemption, with its tokens being computed once more."""
 
 
 class EngineObserver:
@@ -80,8 +85,10 @@ class EngineObserver:
 
     def __init__(self, scheduler: Any, settings: Settings) -> None:
         self._scheduler = scheduler
-        self._writer: TraceWriter = open_writer(settings, "engine0")
+        self._writer: TraceWriter = open_writer(settings, _role(scheduler))
         self._guard = Guard(self._writer, test_raise=settings.test_raise)
+        self._selection = Selection(settings.labels)
+        Control(settings.trace, self._writer, self._selection).watch()
         self._live: dict[str, _Live] = {}
         self._step = 0
 
@@ -101,81 +108,82 @@ class EngineObserver:
 
     def _observe(self, scheduled: Any, output: Any) -> None:
         now, rows = time.time(), []
+        schedule = read_schedule(self._scheduler, scheduled)
         self._step += 1
         for request_id in scheduled.num_scheduled_tokens:
             request = self._scheduler.requests.get(request_id)
-            if request is None or request.is_finished() or _is_stale(request):
+            if request is None or request.is_finished() or _is_dropped(request):
                 continue
             tokens = _tokens_of(output, request_id)
             live = self._live.setdefault(request_id, _Live())
-            if tokens and request.num_output_tokens > 0:
-                rows.append(self._verified(scheduled, request, live, len(tokens), now))
-            live.asked_k = getattr(scheduled, "num_spec_tokens_to_schedule", None)
+            if request_id in schedule.admitted and request.num_output_tokens > 0:
+                live.resumed = True
             if tokens:
+                again, live.resumed = live.resumed, False
+                if request.num_output_tokens > 0:
+                    rows.append(self._verified(schedule, request, live, len(tokens), now, again))
                 live.first_token_s = live.first_token_s or now
                 live.last_token_s = now
+            live.latest = schedule
         if rows:
             self._writer.put(lambda: rows)
 
     def _verified(
-        self, scheduled: Any, request: Any, live: _Live, tokens: int, now: float
+        self, schedule: Schedule, request: Any, live: _Live, tokens: int, now: float, again: bool
     ) -> VerifyRow:
-        request_id = request.request_id
-        drafted = len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
-        invalid = (scheduled.num_invalid_spec_tokens or {}).get(request_id, 0)
+        filled = live.latest is None or live.latest.drafts
+        drafted = schedule.drafted(request.request_id) if filled and not again else 0
         return VerifyRow(
             step=self._step,
             time_s=now,
-            request=request_id,
+            request=request.request_id,
             position=request.num_tokens - 2,
-            drafted=drafted - invalid,
+            drafted=drafted,
             accepted=tokens - 1 if drafted else 0,
             reason=None
-            if drafted > invalid
-            else self._reason(scheduled, request, live, rejected=invalid > 0),
+            if drafted
+            else undrafted_reason(schedule, live.latest, request, again=again),
         )
-
-    def _reason(self, scheduled: Any, request: Any, live: _Live, *, rejected: bool) -> str:
-        if rejected:
-            return UndraftedReason.STRUCTURED_OUTPUT
-        if live.asked_k == 0:
-            return UndraftedReason.K_ZERO
-        resumed = getattr(scheduled.scheduled_cached_reqs, "resumed_req_ids", ())
-        if request.request_id in resumed:
-            return UndraftedReason.PREEMPTED
-        room = self._scheduler.max_model_len - request.num_tokens
-        if room <= self._scheduler.num_spec_tokens:
-            return UndraftedReason.CONTEXT_LIMIT
-        if request.use_structured_output:
-            return UndraftedReason.STRUCTURED_OUTPUT
-        return UndraftedReason.NO_DRAFT
 
     def _finish(self, request: Any) -> None:
         live = self._live.pop(request.request_id, _Live())
         sampling = request.sampling_params
-        extra = getattr(sampling, "extra_args", None) or {}
-        label = extra.get(LABEL)
+        label = label_of(sampling)
         self._writer.put(
             RequestRow(
                 time_s=time.time(),
                 request=request.request_id,
-                label=None if label is None else str(label),
+                label=label,
                 arrival_s=request.arrival_time,
                 prompt_tokens=request.num_prompt_tokens,
                 output_tokens=request.num_output_tokens,
                 ttft_s=_difference(live.first_token_s, request.arrival_time),
                 tpot_s=_per_token(live, request.num_output_tokens),
-                finish_reason=str(request.get_finished_reason()),
+                finish_reason=_finish_reason(request),
                 temperature=getattr(sampling, "temperature", None),
                 max_tokens=getattr(sampling, "max_tokens", None),
+                traced=self._selection.selects(label),
             )
         )
 
 
-def _is_stale(request: Any) -> bool:
+def _role(scheduler: Any) -> str:
+    """One name for each data-parallel engine core, dense or not: a dense model's are all rank 0."""
+    parallel = scheduler.vllm_config.parallel_config
+    return f"engine{getattr(parallel, 'data_parallel_index', parallel.data_parallel_rank)}"
+
+
+def _is_dropped(request: Any) -> bool:
     """An output that vLLM is about to throw away after a preemption."""
     stale = getattr(request, "num_stale_output_tokens", 0) > 0
     return stale and bool(getattr(request, "drop_stale_output", False))
+
+
+def _finish_reason(request: Any) -> str:
+    """A stop string is found by the front end, which then aborts: here the two look the same."""
+    reason = str(request.get_finished_reason())
+    sampling = request.sampling_params
+    return STOP_OR_ABORT if reason == "abort" and getattr(sampling, "stop", None) else reason
 
 
 def _tokens_of(output: Any, request_id: str) -> list[int]:

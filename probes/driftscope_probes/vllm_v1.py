@@ -12,8 +12,11 @@ from typing import Any
 import torch
 import wrapt
 
-from driftscope_probes.attach import attach_recorder, recorder_of
+from driftscope_probes.attach import attach_recorder, attach_timer, check_attached, recorder_of
 from driftscope_probes.view import DeviceStep, DraftStep
+
+LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
+"""Proposers without a model."""
 
 
 def install_runner(module: Any) -> None:
@@ -31,6 +34,72 @@ def install_proposer(module: Any) -> None:
     wrapt.wrap_function_wrapper(module, "SpecDecodeBaseProposer.propose", _propose)
 
 
+def install_medusa(module: Any) -> None:
+    """Hook vllm.v1.spec_decode.medusa, whose proposer has nothing in common with the others."""
+    wrapt.wrap_function_wrapper(module, "MedusaProposer.load_model", _load_medusa)
+    wrapt.wrap_function_wrapper(module, "MedusaProposer.propose", _propose_medusa)
+
+
+def models_loaded(runner: Any) -> None:
+    """Time a drafter without a model; refuse one that no hook has seen."""
+    drafter, config = runner.drafter, runner.vllm_config
+    if type(drafter).__name__ in LOOKUPS and recorder_of(drafter) is None:
+        attach_timer(drafter, "v1", config=config)
+        wrapt.wrap_function_wrapper(drafter, "propose", _propose_lookup)
+    check_attached(drafter, "V1", config)
+
+
+def _load_medusa(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    attach_recorder(proposer, "v1", layer_names=set(), config=proposer.vllm_config)
+    return result
+
+
+def _propose_medusa(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
+    runner = getattr(proposer, "_driftscope_runner", None)
+    recorder = recorder_of(proposer)
+    if recorder is None or runner is None:
+        return wrapped(*args, **kwargs)
+    k = int(kwargs["num_speculative_tokens"])
+    return recorder.draft(
+        lambda: _lookup_step(runner, k),
+        lambda: wrapped(*args, **kwargs),
+        lambda: wrapped(*args, **kwargs),  # it never runs in a graph
+    )
+
+
+def _propose_lookup(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
+    runner = getattr(proposer, "_driftscope_runner", None)
+    recorder = recorder_of(proposer)
+    if recorder is None or runner is None:
+        return wrapped(*args, **kwargs)
+    serve = functools.partial(wrapped, *args, **kwargs)
+    return recorder.draft(lambda: _lookup_step(runner, runner.num_spec_tokens), serve, serve)
+
+
+def _lookup_step(runner: Any, k: int) -> DraftStep:
+    """After the step's tokens were entered: what these drafters start from."""
+    batch = runner.input_batch
+    count = batch.num_reqs
+
+    def on_device() -> DeviceStep:
+        position = torch.from_numpy(batch.num_tokens_no_spec[:count].astype("int64")) - 2
+        return DeviceStep(
+            rows=torch.arange(count * k, device=runner.device),
+            position=position.to(runner.device),
+            block_tables={},
+        )
+
+    return DraftStep(
+        requests=tuple(batch.req_ids[:count]),
+        prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
+        prefilling=runner.discard_request_mask.np[:count].copy(),
+        k=k,
+        max_context=int(batch.num_tokens_no_spec[:count].max()),
+        on_device=on_device,
+    )
+
+
 def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     attach_recorder(
@@ -44,7 +113,7 @@ def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
 
 def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     if recorder := recorder_of(getattr(runner, "drafter", None)):
-        recorder.step_started()
+        recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
     return wrapped(*args, **kwargs)
 
 
@@ -108,7 +177,7 @@ def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:
             rows = common.query_start_loc[1 : count + 1] - 1
         rows = rows[:count].long()
         return DeviceStep(
-            rows=rows,
+            rows=_rows_drafted_from(proposer, rows, int(call["num_speculative_tokens"])),
             position=call["target_positions"][rows].long(),
             block_tables=dict.fromkeys(
                 proposer._draft_attn_layer_names, common.block_table_tensor[:count]
@@ -123,3 +192,20 @@ def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:
         max_context=int(common.max_seq_len),
         on_device=on_device,
     )
+
+
+def _rows_drafted_from(proposer: Any, rows: torch.Tensor, k: int) -> torch.Tensor:
+    """Rows of the drafter's first forward: some drafters add rows to the target's.
+
+    `rows` [B] are those of the last verified slots in the target's forward.
+    """
+    request = torch.arange(len(rows), device=rows.device)
+    if proposer.method == "dflash":  # the newest token, then K masks, and no context
+        return (request[:, None] * (1 + k) + 1 + torch.arange(k, device=rows.device)).flatten()
+    if not getattr(proposer, "needs_extra_input_slots", False):
+        return rows
+    rows = rows + request * proposer.net_num_new_slots_per_request
+    if not proposer.pass_hidden_states_to_model:  # not shifted: the newest token has its own row
+        return rows + 1
+    own = proposer.extra_slots_per_request
+    return (rows[:, None] + torch.arange(own, device=rows.device)).flatten()

@@ -5,13 +5,25 @@ Read with vllm.v1.worker.gpu.model_runner and vllm.v1.worker.gpu.spec_decode, 0.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
+import torch
 import wrapt
 
-from driftscope_probes.attach import attach_recorder, recorder_of
+from driftscope_probes.attach import attach_recorder, attach_timer, check_attached, recorder_of
 from driftscope_probes.view import DeviceStep, DraftStep
+
+ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
+LOOKUP = "NgramGPUSpeculator"
+SPECULATORS = (
+    "EagleSpeculator",
+    "MTPSpeculator",
+    "StandaloneARSpeculator",
+    "DFlashSpeculator",
+    ONE_MODULE_PER_DEPTH,
+)
 
 
 def install_runner(module: Any) -> None:
@@ -21,13 +33,34 @@ def install_runner(module: Any) -> None:
 
 
 def install_speculator(module: Any) -> None:
-    """Hook vllm.v1.worker.gpu.spec_decode.eagle.speculator; its base was renamed in 0.32."""
-    wrapt.wrap_function_wrapper(module, "EagleSpeculator.load_model", _load_model)
-    wrapt.wrap_function_wrapper(module, "EagleSpeculator.propose", _propose)
+    """Hook the speculator of a module below vllm.v1.worker.gpu.spec_decode.
+
+    The classes themselves, since their bases were renamed in 0.32 and are not the same for all.
+    """
+    (name,) = (name for name in SPECULATORS if _is_defined_in(module, name))
+    wrapt.wrap_function_wrapper(module, f"{name}.load_model", _load_model)
+    wrapt.wrap_function_wrapper(module, f"{name}.propose", _propose)
+
+
+def models_loaded(runner: Any) -> None:
+    """Time a drafter without a model; refuse one that no hook has seen."""
+    speculator, config = runner.speculator, runner.vllm_config
+    if type(speculator).__name__ == LOOKUP and recorder_of(speculator) is None:
+        attach_timer(speculator, "v2", config=config)
+        wrapt.wrap_function_wrapper(speculator, "propose", _propose)
+    check_attached(speculator, "V2", config)
+
+
+def _is_defined_in(module: Any, name: str) -> bool:
+    found: Any = getattr(module, name, None)
+    return bool(found and found.__module__ == module.__name__)
 
 
 def _load_model(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
+    if type(speculator).__name__ == ONE_MODULE_PER_DEPTH:
+        attach_timer(speculator, "v2", config=speculator.vllm_config)
+        return result
     attach_recorder(
         speculator,
         "v2",
@@ -39,7 +72,7 @@ def _load_model(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
 
 def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     if recorder := recorder_of(getattr(runner, "speculator", None)):
-        recorder.step_started()
+        recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
     return wrapped(*args, **kwargs)
 
 
@@ -71,18 +104,28 @@ def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
     )
 
 
+@functools.cache
+def _parameter_names(function: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)[1:]
+
+
+def _parameters(method: Any) -> tuple[str, ...]:
+    """Names of a bound method's parameters; looked up once, for it takes longer than the rest."""
+    return _parameter_names(method.__func__)
+
+
 def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: Any) -> DraftStep:
-    call = inspect.signature(propose).bind(*args, **kwargs).arguments
+    call = {**dict(zip(_parameters(propose), args, strict=False)), **kwargs}
     batch, metadata = call["input_batch"], call["attn_metadata"]
     count = batch.num_reqs
 
     def on_device() -> DeviceStep:
         rows = (batch.query_start_loc[1 : count + 1] - 1 - call["num_rejected"][:count]).long()
         return DeviceStep(
-            rows=rows,
+            rows=_rows_drafted_from(speculator, rows),
             position=batch.positions[rows].long(),
             block_tables={
-                name: metadata[name].block_table for name in speculator.draft_attn_layer_names
+                name: _block_table(metadata[name]) for name in speculator.draft_attn_layer_names
             },
         )
 
@@ -96,3 +139,28 @@ def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: A
         max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
         on_device=on_device,
     )
+
+
+def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of the drafter's first forward: some drafters have others than the target.
+
+    `rows` [B] are those of the last verified slots in the target's forward.
+    """
+    request = torch.arange(len(rows), device=rows.device)
+    if type(speculator).__name__ == "DFlashSpeculator":  # the newest token, then K masks
+        size = speculator.num_query_per_req
+        return (request[:, None] * size + torch.arange(1, size, device=rows.device)).flatten()
+    if type(speculator).__name__ == "StandaloneARSpeculator":  # a row more, for the newest token
+        after: torch.Tensor = rows + request + 1
+        return after
+    return rows
+
+
+def _block_table(metadata: Any) -> torch.Tensor:
+    """[B, blocks]; latent attention keeps its own for requests that decode, which come first."""
+    if hasattr(metadata, "block_table"):
+        found: torch.Tensor = metadata.block_table
+        return found
+    parts = [part for part in (metadata.decode, metadata.prefill) if part is not None]
+    whole: torch.Tensor = torch.cat([part.block_table for part in parts])
+    return whole

@@ -47,6 +47,7 @@ def masses(attention: Attention) -> Figure:
     traces: list[Figure] = []
     labels: list[Figure] = []
     base: Sequence[float] = ()
+    expected = _stated(attention.no_drift_self_mass)
     for kind in MASS_CLASSES:
         values: ByDepth | None = getattr(attention, kind.field)
         if values is None:
@@ -54,14 +55,14 @@ def masses(attention: Attention) -> Figure:
         base = base or [0.0] * len(values)
         values = _fitting(base, values)
         floor = base
-        if kind.field == "self_mass" and attention.no_drift_self_mass is not None:
-            floor = attention.no_drift_self_mass  # the name must not cover the dashed line
+        if kind.field == "self_mass" and expected is not None:
+            floor = expected  # the name must not cover the dashed line
         labels += _area_label(kind.name, floor, _sum(base, values))
         base = _sum(base, values)
         traces.append(_area(kind.name, kind.colour, kind.pattern, values))
-    if attention.no_drift_self_mass is not None:
-        traces.append(_expectation(attention.no_drift_self_mass))
-        labels.append(_expectation_label(attention.no_drift_self_mass))
+    if expected is not None:
+        traces.append(_expectation(expected))
+        labels.append(_expectation_label(expected))
     layout = _layout(len(base), "share of attention", share=True)
     layout["annotations"] = labels
     layout["xaxis"]["range"] = [1, max(len(base), 2)]
@@ -137,6 +138,11 @@ def _area_label(name: str, low: Sequence[float], high: Sequence[float]) -> list[
     if not high[at] - low[at] >= _LABEL_FROM:
         return []
     return [{**_LABEL, "x": at + 1, "y": (low[at] + high[at]) / 2, "text": name}]
+
+
+def _stated(expected: ByDepth | None) -> ByDepth | None:
+    """None where no chain says anything: its context is all sink, or hides it."""
+    return expected if expected is not None and all(map(math.isfinite, expected)) else None
 
 
 def _fitting(base: Sequence[float], values: Sequence[float]) -> ByDepth:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, percent
-from driftscope.trace.manifest import Model
+from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
 from driftscope.trace.records import Strategy
 from driftscope_reports.markup import Markup, el
 
@@ -46,7 +46,9 @@ def line(run: RunSummary) -> str:
         f"attention {manifest.attention_backend}",
         f"masses by {_STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy)}",
         f"sink set: {_sink(manifest.sink_slots)} ({manifest.sink_source})",
-        _sampling(manifest.every),
+        *_parallel(manifest),
+        *([] if manifest.query_kind == BY_DEPTH else [f"depth stands for {manifest.query_kind}"]),
+        _sampling(manifest),
         f"{count(recording.chains, 'recorded chain')}, {recording.verified_chains:,} verified",
         f"{count(recording.dropped, 'row')} dropped",
         f"{count(recording.errors, 'error')} caught in hooks",
@@ -68,5 +70,17 @@ def _sink(slots: Sequence[int]) -> str:
     return f"slots {', '.join(map(str, slots))}"
 
 
-def _sampling(every: int) -> str:
+def _parallel(manifest: Manifest) -> list[str]:
+    sizes = {
+        "tensor": manifest.tensor_parallel,
+        "data": manifest.data_parallel,
+        "pipeline": manifest.pipeline_parallel,
+    }
+    return [f"{kind} parallel {size}" for kind, size in sizes.items() if size > 1]
+
+
+def _sampling(manifest: Manifest) -> str:
+    every = manifest.every
+    if manifest.budget is not None:
+        return f"sampled so that the probe keeps within {percent(manifest.budget)} of the TPOT"
     return "every draft step recorded" if every == 1 else f"one draft step in {every} recorded"

@@ -11,8 +11,10 @@ import pytest
 from support.runs import Spec, rows, verify, write_rows, write_run
 
 from driftscope.analysis.analyze import analyze
+from driftscope.analysis.chains import MASSES
 from driftscope.analysis.join import accepted_of_chains
 from driftscope.analysis.requests import UNFINISHED, UNLABELLED, requests_of
+from driftscope.analysis.rules.attention import has_sink
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
@@ -194,6 +196,102 @@ def test_runs_of_different_k_stand_side_by_side(tmp_path: Path) -> None:
     two = read_trace(write_run(tmp_path / "b", Spec(k=2, conditional=(0.8, 0.6))))
     found = analyze([four, two], ["four", "two"])
     assert [run.k for run in found.runs] == [4, 2]
+
+
+def test_a_rate_that_changes_leaves_the_means_unbiased(tmp_path: Path) -> None:
+    """Every other request is recorded at a fifth of the rate and has twice the RMS."""
+    spec = Spec(rounds=9, slower=5, odd=2.0)
+    run = _summary(tmp_path / "run", spec)
+    every = _summary(tmp_path / "every", replace(spec, slower=1))
+    assert run.recording.chains < 0.7 * every.recording.chains
+    assert run.hidden.fed_rms == pytest.approx(every.hidden.fed_rms, rel=0.01)
+    assert run.hidden.growth_interval is not None
+    flat = read_trace(tmp_path / "run")
+    at = flat.draft.schema.get_field_index("rate")
+    ones = pa.array(np.ones(flat.draft.num_rows))
+    biased = summarise(replace(flat, draft=flat.draft.set_column(at, "rate", ones)), "run")
+    assert biased.hidden.fed_rms is not None
+    assert every.hidden.fed_rms is not None
+    assert biased.hidden.fed_rms[0] < 0.9 * every.hidden.fed_rms[0]
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1.5, float("nan")])
+def test_a_rate_that_is_none_is_refused(tmp_path: Path, rate: float) -> None:
+    path = write_run(tmp_path / "run")
+    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    write_rows(path, "worker0-9", [replace(row, rate=rate)])
+    with pytest.raises(DamagedTraceError, match="sampling rate"):
+        summarise(read_trace(path), "run")
+
+
+def test_a_sink_outside_the_window_of_one_layer_does_not_apply_there(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(layers=2, windowed=(1,), sink=(0.4, 0.3)))
+    assert run.recording.broken_chains == 0
+    assert run.attention.sink_mass is not None
+    assert run.attention.sink_mass[0] == pytest.approx(0.4, abs=1e-5)
+    by_layer = run.attention.by_layer["sink_mass"][0]
+    assert by_layer[0] == pytest.approx(0.4, abs=1e-5)
+    assert np.isnan(by_layer[1])
+    assert run.attention.no_drift_self_mass is not None
+    assert np.isfinite(run.attention.no_drift_self_mass).all()
+    assert has_sink(run) is True
+
+
+def test_a_sink_outside_every_window_is_neither_there_nor_missing(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(windowed=(0,)))
+    assert run.recording.broken_chains == 0
+    assert run.attention.sink_mass is not None
+    assert np.isnan(run.attention.sink_mass).all()
+    assert run.attention.self_mass == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2], abs=1e-5)
+    assert has_sink(run) is None
+    found = analyze([read_trace(tmp_path / "run")], ["run"])
+    assert not {"no_sink", "sink_lost"} & {finding.id for finding in found.findings}
+
+
+def test_a_drafter_without_attention_has_no_masses_and_nothing_broken(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(heads=0))
+    assert run.recording.broken_chains == 0
+    assert run.attention.by_layer == {}
+    assert run.attention.sink_mass is None
+    assert run.attention.even_sink_mass is None
+    assert has_sink(run) is None
+    assert run.hidden.growth == pytest.approx(2.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({}, 0),
+        ({"sink_mass": [float("nan")] * 4}, 0),
+        (dict.fromkeys(MASSES), 0),
+        ({"top1": None}, 0),
+        ({"top1": [0.5, 0.5, float("nan"), 0.5]}, 1),
+        ({"self_mass": [0.0, float("inf"), 0.0, 0.0]}, 1),
+        ({key: [0.25, 0.25, 0.25, float("nan")] for key in MASSES[:4]}, 1),
+    ],
+)
+def test_what_breaks_a_chain(tmp_path: Path, change: dict[str, object], broken: int) -> None:
+    path = write_run(tmp_path / "run")
+    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    write_rows(path, "worker0-9", [replace(row, **change)])  # type: ignore[arg-type]
+    assert summarise(read_trace(path), "run").recording.broken_chains == broken
+
+
+def test_a_sink_set_need_not_be_a_prefix(tmp_path: Path) -> None:
+    """Slot 500 lies beyond every context here."""
+    spec = Spec(prompt_tokens=100, rounds=1, requests=40, sink_slots=(0, 7, 500))
+    run = _summary(tmp_path / "run", spec)
+    positions = read_trace(tmp_path / "run").draft.column("position").to_numpy()
+    assert run.attention.even_sink_mass == pytest.approx(float(np.mean(2 / (positions + 1))))
+
+
+def test_masses_by_head_must_fit_the_heads(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(per_head=True, layers=2))
+    assert summarise(read_trace(path), "run").recording.broken_chains == 0
+    row = next(r for r in rows(Spec(per_head=True, layers=2)) if isinstance(r, DraftRow))
+    write_rows(path, "worker0-9", [replace(row, heads=3)])
+    with pytest.raises(DamagedTraceError, match="head_mass is not"):
+        summarise(read_trace(path), "run")
 
 
 def _with_rounds(trace: Trace, content: list[VerifyRow]) -> Trace:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMANDS = ("demo", "analyze", "doctor", "serve")
+COMMANDS = ("demo", "analyze", "doctor", "serve", "probe")
 HEAVY = {"torch", "vllm", "plotly", "pandas", "pyarrow", "numpy", "transformers", "wrapt"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([c, "-h"] for c in COMMANDS)])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *([c, "-h"] for c in COMMANDS), ["probe", "set", "-h"]]
+)
 def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     code = (
         "import json, sys\n"

@@ -34,6 +34,10 @@ def test_settings_in_force_are_named(without_engines: Driftscope) -> None:
     assert "off" in str(settings()["detail"])
     on = settings(DRIFTSCOPE_TRACE="/runs/a", DRIFTSCOPE_EVERY="16")
     assert on["detail"] == "recording every 16. draft step to /runs/a"
+    governed = settings(DRIFTSCOPE_TRACE="/runs/a")
+    assert governed["detail"] == (
+        "recording draft steps worth 1 % of the time per token to /runs/a"
+    )
     bad = settings(DRIFTSCOPE_TRACE="/runs/a", DRIFTSCOPE_EVERY="often")
     assert bad["ok"] is False
     assert "DRIFTSCOPE_EVERY='often'" in str(bad["detail"])

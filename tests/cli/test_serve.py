@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from driftscope_probes.serving import DRAIN_S
+from driftscope_probes.serving import DEV_MODE, DRAIN_S, LABEL_HEADER
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 SPECULATION = ("--speculative-config", '{"method": "eagle3"}')
 SERVER = """
 import json, os, sys
-environ = {k: v for k, v in os.environ.items() if k.startswith("DRIFTSCOPE_")}
+environ = {k: v for k, v in os.environ.items() if k.startswith(("DRIFTSCOPE_", "VLLM_"))}
 print(json.dumps({"argv": sys.argv[1:], "environ": environ, "pid": os.getpid()}))
 sys.exit(7)
 """
@@ -84,7 +84,8 @@ def test_it_becomes_the_server(without_engines: Driftscope, vllm: Path, tmp_path
     module, call = _started(done)
     assert module == "vllm.entrypoints.openai.api_server"
     assert call["argv"] == [
-        "--model", "some/model", *SPECULATION, "--port", "8123", "--shutdown-timeout", DRAIN_S,
+        "--model", "some/model", *SPECULATION, "--port", "8123", "--middleware", LABEL_HEADER,
+        "--shutdown-timeout", DRAIN_S,
     ]  # fmt: skip
     environ = call["environ"]
     assert isinstance(environ, dict)
@@ -97,6 +98,7 @@ def test_it_becomes_the_server(without_engines: Driftscope, vllm: Path, tmp_path
     }
     assert done.stderr.splitlines() == [
         f"driftscope: recording to {trace}",
+        f"driftscope: while it serves, run: driftscope probe status {trace}",
         f"driftscope: when it has served, run: driftscope analyze {trace}",
     ]
 
@@ -120,7 +122,7 @@ def test_the_users_own_drain_time_stays(
     without_engines: Driftscope, vllm: Path, given: str
 ) -> None:
     _, call = _started(without_engines("serve", "m", *SPECULATION, given, before=vllm))
-    assert call["argv"] == ["--model", "m", *SPECULATION, given]
+    assert call["argv"] == ["--model", "m", *SPECULATION, given, "--middleware", LABEL_HEADER]
 
 
 @pytest.mark.parametrize("option", ["--speculative_config={}", "-sc={}", "--config=serve.yaml"])
@@ -134,3 +136,52 @@ def test_disabled_it_still_serves(without_engines: Driftscope, vllm: Path) -> No
     done = without_engines("serve", "m", *SPECULATION, before=vllm, DRIFTSCOPE_DISABLE="1")
     assert done.returncode == 7
     assert "recording" not in done.stderr
+    assert LABEL_HEADER not in done.stdout
+
+
+def _settings(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    assert done.returncode == 7, done.stderr
+    environ = _started(done)[1]["environ"]
+    assert isinstance(environ, dict)
+    del environ["DRIFTSCOPE_TRACE"]
+    return environ
+
+
+def test_unless_told_otherwise_a_governor_sets_the_rate(
+    without_engines: Driftscope, vllm: Path
+) -> None:
+    assert _settings(without_engines("serve", "m", *SPECULATION, before=vllm)) == {}
+
+
+def test_a_budget_and_labels(without_engines: Driftscope, vllm: Path) -> None:
+    done = without_engines(
+        "serve", "m", *SPECULATION, "--budget", "2%", "--label", "a", "--label", "b", before=vllm,
+        DRIFTSCOPE_EVERY="4",
+    )  # fmt: skip
+    assert _settings(done) == {
+        "DRIFTSCOPE_BUDGET": "2%", "DRIFTSCOPE_LABELS": "a,b", "DRIFTSCOPE_EVERY": "",
+    }  # fmt: skip
+
+
+def test_control_opens_vllms_endpoints_and_says_what_that_means(
+    without_engines: Driftscope, vllm: Path
+) -> None:
+    done = without_engines("serve", "m", *SPECULATION, "--control", before=vllm)
+    assert _settings(done) == {DEV_MODE: "1"}
+    (warning,) = [line for line in done.stderr.splitlines() if "--control" in line]
+    for word in ("any method of the workers", "sleep", "weights", "API key", "private"):
+        assert word in warning
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--budget", "0"], "--budget '0': give a share"),
+        (["--budget", "1%", "--every", "2"], "give one of the two"),
+        (["--label", "a,b"], "--label: a label with a comma"),
+    ],
+)
+def test_options_that_cannot_be_used(
+    without_engines: Driftscope, vllm: Path, options: list[str], words: str
+) -> None:
+    _fails(without_engines("serve", "m", *SPECULATION, *options, before=vllm), 2, words)

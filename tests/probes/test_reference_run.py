@@ -9,6 +9,7 @@ import torch
 
 from driftscope.errors import TraceError
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.rounding import RELATIVE_ERROR
 from driftscope_probes.reference.engine import Generation
 from driftscope_probes.reference.run import ReferenceRun
 from driftscope_probes.trio import encode, load_prompts, trio_path
@@ -60,7 +61,7 @@ def test_the_chains_figures_are_the_engines(recorded: Recorded) -> None:
     rounds = [round_ for result in done for round_ in result.rounds]
     for name in ("sink_mass", "self_mass", "fed_rms", "top1", "entropy", "aux_rms"):
         for stored, round_ in zip(trace.draft.column(name).to_pylist(), rounds, strict=True):
-            assert stored == pytest.approx(getattr(round_.chain, name), rel=1e-5)
+            assert stored == pytest.approx(getattr(round_.chain, name), rel=RELATIVE_ERROR)
     assert trace.draft.column("token_ids").null_count == len(rounds), "no tokens in a trace"
 
 

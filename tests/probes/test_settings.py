@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from driftscope.errors import ProbeError
+from driftscope.trace.control import MAX_LABEL_CHARS
 from driftscope_probes.settings import _NAMES, Settings, fix_run_directory, settings_from
 
 
@@ -30,6 +31,7 @@ def test_the_defaults() -> None:
         trace=Path("/runs/a"),
         every=None,
         budget=0.01,
+        labels=(),
         sink_tokens=4,
         sink_source="default",
         per_head=False,
@@ -47,19 +49,21 @@ def test_every_setting_can_be_given() -> None:
 
 
 def test_every_setting_has_a_variable() -> None:
-    environ = {"TRACE": "/runs/a", "EVERY": "3", "SINK_TOKENS": "1", "TOKEN_IDS": "yes",
-               "MAX_MB": "7", "TEST_RAISE": "after", "BUDGET": "0.02", "PER_HEAD": "1",
-               "RECORDING": "shadow", "STRATEGY": "keys"}  # fmt: skip
+    environ = {"TRACE": "/runs/a", "EVERY": "3", "BUDGET": "2%", "PER_HEAD": "1",
+               "LABELS": "a, b,,a", "SINK_TOKENS": "1", "TOKEN_IDS": "yes",
+               "RECORDING": "shadow", "STRATEGY": "keys",
+               "MAX_MB": "7", "TEST_RAISE": "after"}  # fmt: skip
     assert settings_from({f"DRIFTSCOPE_{k}": v for k, v in environ.items()}) == Settings(
         trace=Path("/runs/a"),
         every=3,
+        budget=0.02,
+        per_head=True,
+        labels=("a", "b"),
         sink_tokens=1,
         sink_source="given",
         token_ids=True,
         max_mb=7,
         test_raise="after",
-        budget=0.02,
-        per_head=True,
         recording="shadow",
         strategy="keys",
     )
@@ -69,6 +73,14 @@ def test_a_config_file_turns_the_probe_on(config: Path) -> None:
     assert settings_from({"DRIFTSCOPE_CONFIG": str(config)}) == Settings(
         trace=Path("/runs/file"), every=16, sink_tokens=2, sink_source="given", token_ids=True
     )
+
+
+def test_labels_in_a_config_file(tmp_path: Path) -> None:
+    path = tmp_path / "driftscope.toml"
+    path.write_text('trace = "/a"\nlabels = ["a", "b c"]\nbudget = 0.5\nper_head = true\n')
+    found = settings_from({"DRIFTSCOPE_CONFIG": str(path)})
+    assert found is not None
+    assert (found.labels, found.budget, found.per_head) == (("a", "b c"), 0.5, True)
 
 
 def test_the_environment_beats_the_file(config: Path) -> None:
@@ -111,9 +123,10 @@ def test_disable_may_be_spelt_out_as_no(value: str) -> None:
         ("EVERY", "often"), ("EVERY", "0"), ("EVERY", "-1"), ("EVERY", "1.5"),
         ("EVERY", "1000001"), ("SINK_TOKENS", "0"), ("SINK_TOKENS", "4097"),
         ("SINK_TOKENS", "four"), ("TOKEN_IDS", "maybe"), ("MAX_MB", "0"), ("MAX_MB", "2GB"),
-        ("TEST_RAISE", "during"), ("DISABLE", "perhaps"), ("BUDGET", "0"), ("BUDGET", "1.1"),
-        ("BUDGET", "nan"), ("BUDGET", "a little"), ("PER_HEAD", "some"), ("RECORDING", "live"),
-        ("STRATEGY", "fast"),
+        ("BUDGET", "0"), ("BUDGET", "1.5"), ("BUDGET", "1%%"), ("BUDGET", "nan"),
+        ("PER_HEAD", "all"), ("TEST_RAISE", "during"), ("DISABLE", "perhaps"),
+        ("LABELS", "x" * (MAX_LABEL_CHARS + 1)),
+        ("BUDGET", "a little"), ("RECORDING", "live"), ("STRATEGY", "fast"),
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:

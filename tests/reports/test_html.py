@@ -16,6 +16,7 @@ from support.runs import Spec, write_run
 from driftscope.analysis.analyze import Analysis, analyze
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.trace.reader import read_trace
+from driftscope_reports import figures, provenance
 from driftscope_reports.html import to_html
 
 HOSTILE = (
@@ -155,3 +156,35 @@ def test_a_quantity_that_is_missing_everywhere_has_no_section(tmp_path: Path) ->
     assert "acceptance" in page.ids
     assert not {"attention", "hidden", "confidence"} & set(page.ids)
     assert "no chain was recorded" in page.words
+
+
+def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
+    """A drafter without attention, and windows that hide the sink from all or some layers."""
+    specs = {
+        "no attention": Spec(heads=0),
+        "hidden": Spec(windowed=(0,)),
+        "half": Spec(layers=2, windowed=(1,), sink=(0.4, 0.39)),
+    }
+    for name, spec in specs.items():
+        page = to_html(analysis_of(tmp_path / name, {name: spec}))
+        assert "NaN" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+        assert not re.search(r">nan%?<", page)
+    together = analysis_of(tmp_path / "together", specs)
+    assert "no attention" in to_html(together)
+    half = figures.masses(together.runs[2].attention)
+    heights = [[v or 0.0 for v in trace["y"]] for trace in half["data"] if "stackgroup" in trace]
+    assert max(map(sum, zip(*heights, strict=True))) <= 1.0 + 1e-5
+
+
+def test_provenance_says_what_was_used(tmp_path: Path) -> None:
+    run = pair(tmp_path).runs[0]
+    used = replace(
+        run.manifest, sink_slots=(0, 7), sink_source="found", attention_strategy="lse",
+        tensor_parallel=2, query_kind="query index", budget=0.01,
+    )  # fmt: skip
+    text = provenance.line(replace(run, manifest=used))
+    for words in (
+        "sink set: slots 0, 7 (found)", "the kernel's log-sum-exp", "tensor parallel 2",
+        "depth stands for query index", "within 1.0% of the TPOT",
+    ):  # fmt: skip
+        assert words in text

@@ -32,3 +32,8 @@ def test_a_label_is_neither_markup_nor_a_control_sequence(tmp_path: Path) -> Non
     text = _text(analysis_of(tmp_path, {"[red]a\x1b[31m\nb": Spec()}))
     assert "\x1b" not in text
     assert "[red]a" in text
+
+
+def test_what_does_not_apply_is_a_dash(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"a": Spec(heads=0), "b": Spec(windowed=(0,))}))
+    assert "nan" not in text

@@ -79,7 +79,7 @@ def test_a_value_that_does_not_fit_is_refused(values: list[Any], kind: pa.DataTy
 WRITE_A_RUN = """
 import sys, time
 from pathlib import Path
-from support.noisy import noisy_rows
+from support.runs import noisy_rows
 from driftscope.trace.writer import TraceWriter
 writer = TraceWriter(Path(sys.argv[1]), source="worker0-1")
 for row in noisy_rows(20):

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from support.noisy import noisy_rows
-from support.runs import Spec, rows
+from support.runs import Spec, noisy_rows, rows
 
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.compact import DERIVED_KEY, compact, restore

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.noisy import noisy_rows
+from support.runs import noisy_rows
 
 from driftscope.trace.segment import segments
 from driftscope.trace.sink import RecordFiles

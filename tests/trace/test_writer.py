@@ -148,6 +148,18 @@ def test_errors_and_time_of_hooks_reach_the_status(run: Path) -> None:
     assert status.probe_s == 0.75
 
 
+def test_what_the_probe_does_at_present_reaches_the_status(run: Path) -> None:
+    writer = TraceWriter(run, source="worker0-1")
+    assert (_status(run).rate, _status(run).overhead, _status(run).recording) == (None, None, None)
+    writer.set_gauges(rate=0.5, overhead=0.01, recording=True)
+    writer.set_gauges(rate=0.25)
+    with pytest.raises(TypeError, match="no gauge of the status file: speed"):
+        writer.set_gauges(speed=1.0)
+    writer.close()
+    status = _status(run)
+    assert (status.rate, status.overhead, status.recording) == (0.25, 0.01, True)
+
+
 # --- disks that fail
 
 

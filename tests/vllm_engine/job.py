@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -41,6 +42,11 @@ class Job:
     """"cpu", where V2's kernels run in Triton's interpreter, or "cuda"."""
     llm: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
+    main: str = "engine_main.py"
+    """What runs in the engine's process."""
+    situations: tuple[Any, ...] = ()
+    """For situations_main.py, in place of batches."""
+    env: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ def run_job(job: Job, folder: Path, core: str = "0") -> Outcome:
     spec.write_text(json.dumps(_description(job)))
     with log.open("wb") as sink:
         code = subprocess.run(
-            [sys.executable, str(HERE / "engine_main.py"), str(spec), str(result)],
+            [sys.executable, str(HERE / job.main), str(spec), str(result)],
             env=environment(job, folder, core),
             stdout=sink,
             stderr=subprocess.STDOUT,
@@ -123,7 +129,7 @@ def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
     if job.probe:
         settings = {"TRACE": str(folder / "run"), **job.probe}
         env |= {f"DRIFTSCOPE_{name}": value for name, value in settings.items()}
-    return env
+    return env | job.env
 
 
 def _description(job: Job) -> dict[str, Any]:
@@ -135,10 +141,14 @@ def _description(job: Job) -> dict[str, Any]:
         **job.sampling,
     }
     batches = [{"size": size, "prompts": prompts(), "sampling": sampling} for size in job.sizes]
-    return {"llm": {**_engine(job), **job.llm}, "batches": batches}
+    return {
+        "llm": {**engine(job), **job.llm},
+        "batches": batches,
+        "situations": [dataclasses.asdict(situation) for situation in job.situations],
+    }
 
 
-def _engine(job: Job) -> dict[str, Any]:
+def engine(job: Job) -> dict[str, Any]:
     return {
         "model": str(trio_path() / "target"),
         "dtype": "float32",

@@ -27,13 +27,19 @@ class Server:
     def __init__(self, process: subprocess.Popen[bytes], url: str, run: Path, log: Path) -> None:
         self.process, self.url, self.run, self.log = process, url, run, log
 
-    def complete(self, request_id: str, **body: Any) -> dict[str, Any]:
+    def complete(
+        self, request_id: str, *, headers: dict[str, str] | None = None, **body: Any
+    ) -> dict[str, Any]:
         """POST /v1/completions."""
         payload = {"model": MODEL, "temperature": 0, "ignore_eos": True, **body}
         request = urllib.request.Request(
             f"{self.url}/v1/completions",
             data=json.dumps(payload).encode(),
-            headers={"Content-Type": "application/json", "X-Request-Id": request_id},
+            headers={
+                "Content-Type": "application/json",
+                "X-Request-Id": request_id,
+                **(headers or {}),
+            },
         )
         with urllib.request.urlopen(request, timeout=120) as response:
             answer: dict[str, Any] = json.load(response)
@@ -53,8 +59,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, drafter: str = "eagle31") -> Iterator[Server]:
-    """`driftscope serve` on a free port, ready; killed at the end if it still runs."""
+def serve(folder: Path, *options: str, drafter: str = "eagle31") -> Iterator[Server]:
+    """`driftscope serve` on a free port, ready; killed at the end if it still runs.
+
+    It records every round unless `options` say otherwise.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -69,7 +78,8 @@ def serve(folder: Path, drafter: str = "eagle31") -> Iterator[Server]:
         "--trace", str(run), "--speculative-config", json.dumps(speculation),
         "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "8",
         "--enforce-eager", "--served-model-name", MODEL, "--host", "127.0.0.1",
-        "--port", str(port), "--per-request-spec-decode-metrics", "detailed",
+        "--port", str(port), "--per-request-spec-decode-metrics", "detailed", *options,
+        *(() if "--every" in options or "--budget" in options else ("--every", "1")),
     ]  # fmt: skip
     with log.open("wb") as sink:
         process = subprocess.Popen(

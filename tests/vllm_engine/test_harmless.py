@@ -27,8 +27,8 @@ def test_compiled_output_is_token_identical(outcomes: dict[str, Outcome]) -> Non
 
 
 WORKER_HOOKS = {
-    "draft_started", "combine_hidden_states", "aux_norm", "forward_in", "attention", "forward_out",
-    "compute_logits", "draft_ended", "step_ended",
+    "step_started", "draft_started", "combine_hidden_states", "aux_norm", "forward_in", "attention",
+    "forward_out", "compute_logits", "draft_ended", "step_ended",
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def test_every_hook_raises_and_is_counted_and_shown(outcomes: dict[str, Outcome]
 def test_hooks_that_fail_before_their_work_record_nothing(outcomes: dict[str, Outcome]) -> None:
     trace = read_trace(outcomes["v2 raising"].run)
     # With its first hook failing a step is not captured, so the taps behind it stay quiet.
-    assert errors_by_role(trace)["worker"] == {"draft_started", "step_ended"}
+    assert errors_by_role(trace)["worker"] == {"step_started", "draft_started", "step_ended"}
     assert trace.draft.num_rows == trace.verify.num_rows == trace.step.num_rows == 0
 
 

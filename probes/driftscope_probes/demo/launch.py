@@ -103,6 +103,7 @@ def _environment(run: Path, core: int) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
     env |= {
         "DRIFTSCOPE_TRACE": str(run.absolute()),
+        "DRIFTSCOPE_EVERY": "1",  # a short run, where every round counts
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",

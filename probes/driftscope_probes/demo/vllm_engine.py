@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from driftscope_probes.demo import BATCH, MAX_TOKENS, K, requests
+from driftscope_probes.labels import LABEL
 from driftscope_probes.trio import trio_path
-from driftscope_probes.vllm_engine import LABEL
 
 
 def main() -> None:

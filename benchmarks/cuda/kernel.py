@@ -1,0 +1,132 @@
+"""The taps' own time on a GPU, kernel by kernel, against the least their memory traffic takes.
+
+python3 benchmarks/cuda/kernel.py [--json FILE]
+
+Llama-3.1-8B's shapes in bf16. Each time is a CUDA-event median of a captured graph of 20 launches,
+so that the host's launching does not count; the floor is bytes over the bandwidth of a large copy
+measured in the same process. A row says what one depth of a chain costs (`rms`, `copy`,
+`confidence`) or what one chain costs (`masses`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.kernels_triton import TritonKernels
+from driftscope_probes.masses import AttentionKind, Chains
+from driftscope_probes.masses_triton import paged_masses
+
+HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
+LAUNCHES = 20
+REPEATS = 25
+
+
+def graph_time_s(launch: Callable[[], Any]) -> float:
+    """Median seconds of one launch within a replayed graph."""
+    launch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            launch()
+    times = []
+    for _ in range(REPEATS):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        graph.replay()
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last) / 1000 / LAUNCHES)
+    return sorted(times)[REPEATS // 2]
+
+
+def bandwidth() -> float:
+    """Bytes per second of a large device copy, read and written."""
+    a, b = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
+    return 2 * a.numel() / graph_time_s(lambda: b.copy_(a))
+
+
+def taps(batch: int) -> dict[str, tuple[float, int]]:
+    """Kernel -> (seconds, bytes it has to move) for a batch."""
+    device = torch.device("cuda")
+    buffers = ChainBuffers(Layout(depths=K, layers=1, aux=3), 64, device)
+    buffers.add_layer("layer", HEADS * SIZE, HEADS, torch.bfloat16)
+    kernels = TritonKernels(buffers)
+    buffers.rows[:batch] = torch.arange(batch, device=device)
+    kernels.begin(batch)
+    buffers.depth.fill_(2)
+    hidden = torch.randn(batch, HIDDEN, device=device, dtype=torch.bfloat16)
+    query = torch.randn(batch, HEADS, SIZE, device=device, dtype=torch.bfloat16)
+    logits = torch.randn(batch, VOCABULARY, device=device, dtype=torch.bfloat16)
+    lse = torch.randn(HEADS, batch, device=device)
+    found = {
+        "advance": (graph_time_s(kernels.advance), 8 * batch),
+        "rms": (graph_time_s(lambda: kernels.rms(hidden, "in_rms")), hidden.numel() * 2),
+        "copy query": (
+            graph_time_s(lambda: kernels.copy_query("layer", query)), 2 * query.numel() * 2
+        ),
+        "copy lse": (graph_time_s(lambda: kernels.copy_lse("layer", lse)), 2 * lse.numel() * 4),
+        "confidence": (graph_time_s(lambda: kernels.confidence(logits)), logits.numel() * 2),
+    }  # fmt: skip
+    kernels.skip()
+    found["rms, gate shut"] = (graph_time_s(lambda: kernels.rms(hidden, "in_rms")), 0)
+    return found
+
+
+def masses(batch: int, context: int, use_lse: bool, generated: int = 256) -> tuple[float, int]:
+    """(Seconds, bytes of keys that have to be read) of one step's chains."""
+    device = torch.device("cuda")
+    pages = -(-(context + K) // PAGE)
+    cache = torch.randn(batch * pages, 2, PAGE, KV_HEADS, SIZE, device=device, dtype=torch.bfloat16)
+    table = torch.randperm(batch * pages, device=device).view(batch, pages).int()
+    chains = Chains(
+        k=K,
+        position=torch.full((batch,), context - 1, device=device),
+        prompt_tokens=torch.full((batch,), context - generated, device=device),
+        sink_slots=torch.arange(4, device=device),
+    )
+    kind = AttentionKind(heads=HEADS, kv_heads=KV_HEADS, head_size=SIZE, scale=SIZE**-0.5)
+    queries = torch.randn(batch, K, HEADS * SIZE, device=device, dtype=torch.bfloat16)
+    lse = torch.full((batch, K, HEADS), 10.0, device=device) if use_lse else None
+    out = torch.empty(batch, K, 5, device=device)
+
+    def launch() -> None:
+        paged_masses(queries, cache[:, 0], table, chains, kind, out, max_context=context, lse=lse)
+
+    slots = 4 + generated + K if use_lse else context + K
+    return graph_time_s(launch), batch * slots * KV_HEADS * SIZE * 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rate = bandwidth()
+    rows = []
+    for batch in (1, 16, 64):
+        for name, (seconds, size) in taps(batch).items():
+            rows.append({"kernel": name, "batch": batch, "seconds": seconds, "bytes": size})
+    for batch, context in ((1, 1000), (1, 8000), (1, 100_000), (16, 8000), (64, 1000), (64, 8000)):
+        for use_lse in (False, True):
+            seconds, size = masses(batch, context, use_lse)
+            name = f"masses {'lse' if use_lse else 'keys'} @{context}"
+            rows.append({"kernel": name, "batch": batch, "seconds": seconds, "bytes": size})
+    print(f"{torch.cuda.get_device_name()}: a large copy moves {rate / 1e12:.2f} TB/s")
+    for row in rows:
+        floor = row["bytes"] / rate
+        print(f"{row['kernel']:24} batch {row['batch']:3} {row['seconds'] * 1e6:8.2f} us "
+              f"floor {floor * 1e6:8.2f} us")  # fmt: skip
+    if options.json:
+        facts = {"gpu": torch.cuda.get_device_name(), "bytes_per_s": rate, "rows": rows}
+        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

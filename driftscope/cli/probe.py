@@ -1,0 +1,98 @@
+"""`driftscope probe`: look at a running probe, and change what it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from driftscope.cli.exit_codes import EPILOG
+
+if TYPE_CHECKING:
+    from driftscope.trace.control import Change
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="The run directory, on the engine's host; or the URL of a server that was started "
+        "with `driftscope serve --control`.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the status as JSON.")]
+
+probe = typer.Typer(no_args_is_help=True, help="Look at a running probe, and change what it does.")
+
+
+@probe.command(epilog=EPILOG)
+def status(target: Target, as_json: Json = False) -> None:
+    """Say what each process records, at what rate and cost, and what it lost."""
+    from driftscope.cli.probe_table import show
+    from driftscope_probes.remote import reach
+
+    show(target, reach(target).status(), as_json=as_json)
+
+
+@probe.command(epilog=EPILOG)
+def start(target: Target, as_json: Json = False) -> None:
+    """Record draft steps again."""
+    from driftscope.trace.control import Change
+
+    _change(target, Change(recording=True), as_json=as_json)
+
+
+@probe.command(epilog=EPILOG)
+def stop(target: Target, as_json: Json = False) -> None:
+    """Record no draft step until `start`. Verification and requests are recorded all the same."""
+    from driftscope.trace.control import Change
+
+    _change(target, Change(recording=False), as_json=as_json)
+
+
+@probe.command("set", epilog=EPILOG)
+def set_(
+    target: Target,
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Record the chains of each n-th draft step.")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Record as many as this share of the time per token pays, such as 1%."),
+    ] = None,
+    per_head: Annotated[
+        bool | None, typer.Option("--per-head/--no-per-head", help="Masses by head, too.")
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Record requests with this workload label only; repeatable."),
+    ] = None,
+    all_labels: Annotated[
+        bool, typer.Option("--all-labels", help="Record all requests, whatever their label.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Change the rate, the recording by head or the selection; what is not given stays."""
+    from driftscope.errors import UsageError
+    from driftscope.trace.control import Change, ControlValueError, share_of
+
+    if label and all_labels:
+        raise UsageError("--label, --all-labels: give one of the two")
+    try:
+        change = Change(
+            every=every,
+            budget=None if budget is None else share_of(budget),
+            per_head=per_head,
+            labels=() if all_labels else tuple(dict.fromkeys(label)) if label else None,
+        )
+    except ControlValueError as error:
+        raise UsageError(f"--{error}") from error
+    if not change.given():
+        raise UsageError("nothing to set: give --every, --budget, --per-head, --label or others")
+    _change(target, change, as_json=as_json)
+
+
+def _change(target: str, change: Change, *, as_json: bool) -> None:
+    from driftscope.cli.probe_table import show
+    from driftscope_probes.remote import reach
+
+    show(target, reach(target).change(change), as_json=as_json)

@@ -1,0 +1,286 @@
+"""Every kind of drafter that this version knows, in one list, and what is recorded of each.
+
+The start-up check, `driftscope doctor` and the README's table all read this list. A drafter that is
+not in it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from driftscope.errors import ProbeError
+from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
+
+TRUTH = "float64 replay of trained and random weights"
+WITNESS = "float64 softmax over raw q, k and raw states, tiny random model"
+COUNTED = "accepted counts and tokens, tiny model"
+NOT_RUN = "not run"
+NOT_SERVED = "vLLM has none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of drafter: how to recognise it, where its states lie, and how far it was checked."""
+
+    name: str
+    methods: tuple[str, ...]
+    """vLLM's speculation methods."""
+    drafters: tuple[str, ...] = ()
+    """vLLM's drafter classes; none: any."""
+    parallel: bool = False
+    """The method's `parallel_drafting` variant."""
+    modules: bool = False
+    """One module for each depth, on a runner that knows them."""
+    attention: bool = True
+    """It has attention layers: their masses are recorded."""
+    model: bool = True
+    """Something neural drafts; else acceptance and timing are all there is."""
+    fed: bool = True
+    """The target's hidden state goes in and, from depth 2 on, the drafter's own."""
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    """What a forward returns: RMS column -> index in its tuple; one tensor is a tuple of one."""
+    norms: tuple[str, ...] = ()
+    """Paths, with *, of the modules whose input is the pre-norm residual stream."""
+    block: bool = False
+    """All K tokens come from one forward of K queries for each request: no depth, a query index."""
+    heads: bool = False
+    """A list of K states comes from one row for each request."""
+    causal: bool = True
+    """A query sees no later slot; else all queries of its block."""
+    lead: int = 0
+    """Verified slots after p: a drafter whose slot i holds token i has the newest token's too."""
+    ahead: int = 0
+    """Slots from the last verified one to the first query's."""
+    v1: str = NOT_SERVED
+    """How it was checked on vLLM's V1 runner."""
+    v2: str = NOT_SERVED
+    note: str = ""
+
+    @property
+    def query_kind(self) -> str:
+        """For `Manifest.query_kind`."""
+        return BY_QUERY if self.block else BY_DEPTH
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """In words."""
+        if not self.model:
+            return ("acceptance", "timing")
+        rms = [name.removesuffix("_rms") for name in self.columns]
+        return (
+            *(["masses"] if self.attention else []),
+            f"RMS ({', '.join(rms)})",
+            "confidence",
+            "acceptance",
+            "timing",
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The RMS columns by depth that are written, in the order of the network."""
+        there = {*self.outputs, *(["in_rms"] if self.fed else [])}
+        if self.norms:
+            there.add("prenorm_rms")
+        order = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
+        return tuple(name for name in order if name in there)
+
+
+_NORMED = {"postnorm_rms": 0, "fed_rms": -1}
+_RESIDUAL = {"prenorm_rms": 0, "fed_rms": -1}
+
+EAGLE3 = Kind(
+    name="EAGLE-3 / 3.1",
+    methods=("eagle3",),
+    drafters=("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"),
+    outputs=_NORMED,
+    norms=("model.norm",),
+    v1=TRUTH,
+    v2=TRUTH,
+    note="also the captured target layers, their norms and the fc output; windows as configured",
+)
+KINDS = (
+    EAGLE3,
+    Kind(
+        name="EAGLE-3, latent attention",
+        methods=("eagle3",),
+        drafters=("Eagle3DeepseekV2ForCausalLM",),
+        outputs=_NORMED,
+        norms=("model.norm",),
+        v1=WITNESS,
+        v2=WITNESS,
+    ),
+    Kind(
+        name="EAGLE-1",
+        methods=("eagle",),
+        drafters=("EagleLlamaForCausalLM",),
+        outputs=_RESIDUAL,
+        v1=WITNESS,
+        v2=WITNESS,
+        note="no final norm: the residual stream is what is fed",
+    ),
+    Kind(
+        name="P-EAGLE",
+        methods=("eagle3",),
+        drafters=("Eagle3LlamaForCausalLM",),
+        parallel=True,
+        outputs={"postnorm_rms": 0},
+        norms=("model.norm",),
+        block=True,
+        v1=WITNESS,
+        note="by query index",
+    ),
+    Kind(
+        name="DFlash",
+        methods=("dflash",),
+        drafters=("DFlashQwen3ForCausalLM",),
+        fed=False,
+        outputs={"postnorm_rms": 0},
+        norms=("model.norm",),
+        block=True,
+        causal=False,
+        lead=1,
+        ahead=1,
+        v1=WITNESS,
+        v2=WITNESS,
+        note="by query index; every query of a block sees the whole block",
+    ),
+    Kind(
+        name="MTP, DeepSeek",
+        methods=("mtp",),
+        drafters=("DeepSeekMTP",),
+        outputs={"prenorm_rms": 0, "postnorm_rms": -1, "fed_rms": -1},
+        v1=WITNESS,
+        v2=WITNESS,
+        note="latent attention",
+    ),
+    Kind(
+        name="MTP, MiMo",
+        methods=("mtp",),
+        drafters=("MiMoMTP",),
+        outputs=_NORMED,
+        norms=("model.mtp_layers.*.final_layernorm",),
+        v1=WITNESS,
+        v2=WITNESS,
+    ),
+    Kind(
+        name="MTP, MiMo-V2",
+        methods=("mtp",),
+        drafters=("MiMoV2MTP",),
+        outputs=_NORMED,
+        norms=("model.mtp.layers.*.final_layernorm",),
+        v1=WITNESS,
+        v2=WITNESS,
+        note="sliding window and learned sink biases",
+    ),
+    Kind(
+        name="MTP, ERNIE 4.5",
+        methods=("mtp",),
+        drafters=("ErnieMTP",),
+        outputs=_RESIDUAL,
+        v1=WITNESS,
+        v2=WITNESS,
+        note="no final norm",
+    ),
+    Kind(
+        name="MTP, one module per depth",
+        methods=("mtp",),
+        drafters=("DeepSeekMTP", "MiMoMTP", "MiMoV2MTP", "ErnieMTP"),
+        modules=True,
+        model=False,
+        v1="is served by module 0 at each depth there: as the rows above",
+        v2=COUNTED,
+    ),
+    Kind(
+        name="draft model",
+        methods=("draft_model",),
+        fed=False,
+        outputs={"postnorm_rms": 0},
+        norms=("model.norm",),
+        lead=1,
+        v1=WITNESS,
+        v2=WITNESS,
+        note="any decoder of vLLM's plain attention layers; soft caps too; checked: Llama, Gemma 2",
+    ),
+    Kind(
+        name="Medusa",
+        methods=("medusa",),
+        drafters=("Medusa",),
+        attention=False,
+        outputs={"prenorm_rms": 0},
+        block=True,
+        heads=True,
+        v1=WITNESS,
+        note="by head; no attention",
+    ),
+    Kind(
+        name="n-gram",
+        methods=("ngram",),
+        model=False,
+        v1=COUNTED,
+    ),
+    Kind(
+        name="n-gram on the device",
+        methods=("ngram_gpu",),
+        model=False,
+        v1=f"{NOT_RUN}: wants pinned memory",
+        v2=f"{NOT_RUN}: Triton's interpreter fails on vLLM's kernel",
+    ),
+    Kind(
+        name="suffix",
+        methods=("suffix",),
+        model=False,
+        v1="the hook, on a stand-in: wants arctic-inference",
+    ),
+)
+"""The list."""
+
+
+def kind_for(speculation: Any, drafter: str, *, modules: bool = False) -> Kind:
+    """The kind of a loaded drafter; raises ProbeError for one that is not in the list.
+
+    `speculation` is vLLM's SpeculativeConfig, `drafter` the class's name.
+    """
+    method = speculation.method
+    parallel = method != "dflash" and bool(getattr(speculation, "parallel_drafting", False))
+    same = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
+    for kind in same:
+        if kind.modules == modules and (not kind.drafters or drafter in kind.drafters):
+            return kind
+    names = sorted({name for kind in same for name in kind.drafters})
+    what = f"{method} with parallel drafting" if parallel else method
+    raise ProbeError(
+        f"drafter {drafter} of method {what} is not supported by this driftscope; "
+        f"supported: {', '.join(names) or 'none'}"
+    )
+
+
+def methods() -> tuple[str, ...]:
+    """All methods in the list, each once."""
+    return tuple(dict.fromkeys(method for kind in KINDS for method in kind.methods))
+
+
+def drafters() -> tuple[str, ...]:
+    """All drafter classes in the list, each once."""
+    return tuple(dict.fromkeys(name for kind in KINDS for name in kind.drafters))
+
+
+def table() -> str:
+    """The list as a Markdown table."""
+    lines = [
+        "| drafter | vLLM's classes | recorded | V1 runner | V2 runner |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        classes = ", ".join(f"`{name}`" for name in kind.drafters)
+        note = f"; {kind.note}" if kind.note else ""
+        cells = (
+            f"{kind.name} (`{'`, `'.join(kind.methods)}`)",
+            classes or ("any" if kind.model else "none"),
+            ", ".join(kind.recorded) + note,
+            kind.v1,
+            kind.v2,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,27 @@
+"""vLLM's worker, once its models are loaded: whatever drafts has a recorder by then, or is refused.
+
+Read with vllm.v1.worker.gpu_worker, 0.25 to 0.32, from which the CPU's worker inherits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wrapt
+
+from driftscope_probes import vllm_v1, vllm_v2
+
+
+def install_worker(module: Any) -> None:
+    """Hook vllm.v1.worker.gpu_worker."""
+    wrapt.wrap_function_wrapper(module, "Worker.load_model", _load_model)
+
+
+def _load_model(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    runner = worker.model_runner
+    if getattr(runner, "speculator", None) is not None:
+        vllm_v2.models_loaded(runner)
+    elif getattr(runner, "drafter", None) is not None:
+        vllm_v1.models_loaded(runner)
+    return result

@@ -1,0 +1,135 @@
+"""One real vLLM engine, in this process and stepped by hand, so that each run meets its requests at
+the same steps: reads a job as JSON, writes what came out of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from vllm_engine.engine_main import _per_request, _spec_decode
+
+
+class Driver:
+    """Adds a situation's requests when they are due, steps, aborts, notes what was scheduled."""
+
+    def __init__(self, llm: Any) -> None:
+        self._engine = llm.llm_engine
+        self._scheduler = self._engine.engine_core.engine_core.scheduler
+        self._schedules: list[dict[str, Any]] = []
+        schedule = self._scheduler.schedule
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            output = schedule(*args, **kwargs)
+            self._note(output)
+            return output
+
+        self._scheduler.schedule = noted
+        executor = self._engine.engine_core.engine_core.model_executor
+        take = executor.take_draft_token_ids
+
+        def lost() -> Any:
+            drafts = take()
+            if drafts is not None and self._step in self._lose_drafts:
+                drafts.draft_token_ids = [[] for _ in drafts.req_ids]
+            return drafts
+
+        executor.take_draft_token_ids = lost
+
+    def run(self, asks: list[dict[str, Any]], lose_drafts: list[int]) -> dict[str, Any]:
+        """Outputs by name, in full, and the schedule of each step."""
+        self._schedules, self._lose_drafts = [], lose_drafts
+        self._found: dict[str, dict[str, Any]] = {}
+        todo, aborts, self._step = list(asks), {}, 0
+        while todo or self._engine.has_unfinished_requests():
+            for ask in [a for a in todo if a["at_step"] <= self._step]:
+                todo.remove(ask)
+                self._add(ask)
+                aborts[ask["name"]] = ask["abort_after"]
+            for output in self._engine.step():
+                self._keep(output)
+                if self._due(aborts.get(output.request_id), output):
+                    self._engine.abort_request([output.request_id])
+            self._step += 1
+        return {"requests": self._found, "schedules": self._schedules}
+
+    def _add(self, ask: dict[str, Any]) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
+
+        sampling = dict(ask["sampling"])
+        if "regex" in sampling:
+            sampling["structured_outputs"] = StructuredOutputsParams(regex=sampling.pop("regex"))
+        prompt = {"prompt_token_ids": ask["prompt"]}
+        self._engine.add_request(ask["name"], prompt, SamplingParams(**sampling))
+
+    def _keep(self, output: Any) -> None:
+        for one in output.outputs:
+            self._found[f"{output.request_id}/{one.index}"] = {
+                "token_ids": list(one.token_ids),
+                "finish_reason": one.finish_reason,
+                "cached": output.num_cached_tokens,
+                "spec": _per_request(output),
+            }
+
+    @staticmethod
+    def _due(abort_after: int | None, output: Any) -> bool:
+        return abort_after is not None and len(output.outputs[0].token_ids) >= abort_after
+
+    def _note(self, output: Any) -> None:
+        computed = {r.req_id: r.num_computed_tokens for r in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        computed |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        admitted = {r.req_id for r in output.scheduled_new_reqs} | set(cached.resumed_req_ids)
+        self._schedules.append(
+            {
+                "k": output.num_spec_tokens_to_schedule,
+                "requests": {
+                    name: {
+                        "start": computed[name],
+                        "count": count,
+                        "places": len(output.scheduled_spec_decode_tokens.get(name, ())),
+                        "known": self._scheduler.requests[name].num_tokens,
+                        "admitted": name in admitted,
+                    }
+                    for name, count in output.num_scheduled_tokens.items()
+                },
+                "preempted": sorted(output.preempted_req_ids or ()),
+            }
+        )
+
+
+def keep_async_scheduling() -> None:
+    """vLLM turns asynchronous scheduling off on CPU, where it has nothing to hide; a GPU has it on.
+
+    For tests of what the scheduler then sees.
+    """
+    from vllm.platforms.cpu import CpuPlatform
+
+    check = CpuPlatform.check_and_update_config.__func__
+
+    def kept(cls: Any, config: Any) -> None:
+        check(cls, config)
+        config.scheduler_config.async_scheduling = True
+
+    CpuPlatform.check_and_update_config = classmethod(kept)
+
+
+def main() -> None:
+    job, result = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    from vllm import LLM
+
+    if job["llm"].get("async_scheduling"):
+        keep_async_scheduling()
+
+    llm = LLM(**job["llm"])
+    driver = Driver(llm)
+    batches = [
+        {"name": s["name"], **driver.run(s["asks"], s["lose_drafts"])} for s in job["situations"]
+    ]
+    result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))
+
+
+if __name__ == "__main__":
+    main()
