@@ -1,0 +1,113 @@
+"""Serves kinds of drafters in this process, a fork for each engine, and compares what was recorded.
+
+`python -m vllm_engine.zoo.kinds_main FOLDER RUNNER NAME...` writes FOLDER/NAME-RUNNER-(on|off).json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from vllm_engine.zoo import ZOO
+from vllm_engine.zoo.serve import MAX_TOKENS, prompts
+
+SAMPLING = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "detokenize": False}
+
+
+def main() -> None:
+    folder, runner, names = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    import vllm  # noqa: F401  # once, before the forks
+
+    for name in names:
+        for probe in (False, True):
+            run_forked(folder, runner, name, probe)
+
+
+def run_forked(folder: Path, runner: str, name: str, probe: bool) -> None:
+    """Run one engine in a fork: a second engine in a process would hang."""
+    tag = f"{name}-{runner}-{'on' if probe else 'off'}"
+    result, log = folder / f"{tag}.json", folder / f"{tag}.txt"
+    if not probe and result.exists():
+        return
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            sink = os.open(log, os.O_WRONLY | os.O_CREAT)
+            os.dup2(sink, 1)
+            os.dup2(sink, 2)
+            result.write_text(json.dumps(run_engine(folder, runner, name, probe)))
+            code = 0
+        except BaseException as error:
+            traceback.print_exc()
+            result.write_text(json.dumps({"error": repr(error)}))
+        finally:
+            os._exit(code)
+    os.waitpid(child, 0)
+
+
+def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
+    """Tokens, and with the probe the worst errors of what it wrote."""
+    from vllm import LLM, SamplingParams
+
+    from vllm_engine.engine_main import _spec_decode
+    from vllm_engine.zoo.compare import ANATOMY, compare
+    from vllm_engine.zoo.witness import Witness
+
+    kind, models = ZOO[name], folder / "models" / name
+    run = folder / f"{name}-{runner}-run"
+    witness = None
+    if probe:
+        os.environ["DRIFTSCOPE_TRACE"] = str(run)
+        os.environ["DRIFTSCOPE_EVERY"] = "1"
+        os.environ["DRIFTSCOPE_TOKEN_IDS"] = "1"
+        if (anatomy := ANATOMY.get(name)) is not None:
+            witness = Witness(name, anatomy.norm)
+            witness.install(runner)
+    llm = LLM(
+        **kind.llm(models),
+        distributed_executor_backend="uni",
+        worker_extension_cls="vllm_engine.zoo.kinds_main.Reach",
+    )
+    if witness is not None:
+        (model,) = llm.collective_rpc("drafter_model")
+        witness.watch(model)
+    ids = [{"prompt_token_ids": prompt} for prompt in prompts()]
+    outputs = llm.generate(ids, SamplingParams(**SAMPLING), use_tqdm=False)
+    found: dict[str, Any] = {
+        "tokens": [list(o.outputs[0].token_ids) for o in outputs],
+        "metrics": _spec_decode(llm),
+    }
+    if probe:
+        llm.collective_rpc("close_trace")
+        llm.llm_engine.engine_core.shutdown()
+        found |= compare(run, name, witness)
+    return found
+
+
+class Reach:
+    """What the worker is asked for."""
+
+    model_runner: Any
+
+    @property
+    def proposer(self) -> Any:
+        """The drafter's proposer or speculator."""
+        runner = self.model_runner
+        return getattr(runner, "speculator", None) or runner.drafter
+
+    def drafter_model(self) -> Any:
+        """The module itself, under the probe's proxy."""
+        model = self.proposer.model
+        return getattr(model, "__wrapped__", model)
+
+    def close_trace(self) -> None:
+        """As at the end of a process."""
+        self.proposer._driftscope_recorder.close()
+
+
+if __name__ == "__main__":
+    main()
