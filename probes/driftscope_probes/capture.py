@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -60,9 +60,13 @@ class Encoder:
 
     def __init__(
         self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
-        sampler: Sampler,
+        sampler: Sampler, same: Mapping[str, str],
     ) -> None:  # fmt: skip
-        """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void."""
+        """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
+
+        `same`: columns by depth that were not written because they are another's.
+        """
+        self._same = same
         self._layout, self._columns = layout, layout.columns
         self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
         self._writer, self._sampler = writer, sampler
@@ -132,6 +136,10 @@ class Encoder:
         # Past the context limit vLLM's drafter runs on slots that are not there.
         void = position[:, None] + np.arange(k) >= self._max_slots
         masses = self._masses(values, k, void)
+        depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
+        for name, of in self._same.items():
+            depths[name] = np.where(np.isnan(depths[name]), depths[of], depths[name])
+        _fed_is_next_in(depths["in_rms"], depths["fed_rms"])
         fc = self._part(values, "fc_rms")[:, 0]
         tokens = [c.tokens for c in chains if c.tokens is not None]
         by_head = [c.by_head for c in chains if c.by_head is not None]
@@ -152,7 +160,7 @@ class Encoder:
                 "k": k,
                 "layers": self._layout.layers,
                 "chunked_prefill": list(chain.from_iterable(c.chunked for c in chains)),
-                **{name: _known(self._per_depth(values, name, k, void)) for name in PER_DEPTH},
+                **{name: _known(column) for name, column in depths.items()},
                 **{name: _known(masses[..., i].reshape(len(values), -1))
                    for i, name in enumerate(MASSES)},
                 "aux_rms": _known(self._part(values, "aux_rms")),
@@ -234,3 +242,10 @@ def _by_head(parts: list[npt.NDArray[np.float32]], void: npt.NDArray[np.bool_]) 
     values = np.concatenate(parts)
     values[void] = np.nan
     return _known(values.reshape(len(values), -1))
+
+
+def _fed_is_next_in(entering: npt.NDArray[np.float32], fed: npt.NDArray[np.float32]) -> None:
+    """Fill in what entered depth 2 on where only depth 1 was measured (see Taps)."""
+    if entering.shape[1] > 1:
+        missing = np.isnan(entering[:, 1:]) & ~np.isnan(entering[:, :1])
+        entering[:, 1:] = np.where(missing, fed[:, :-1], entering[:, 1:])

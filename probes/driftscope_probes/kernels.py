@@ -49,64 +49,87 @@ class Kernels(Protocol):
         """Top-1 probability and entropy (nats) of the softmax of [requests, vocabulary]."""
 
 
+class _Views:
+    """The buffers cut to a batch, made once per batch size: cutting takes longer than filling."""
+
+    def __init__(self, buffers: ChainBuffers, batch: int) -> None:
+        self.values = buffers.values[:batch]
+        self.column = self.values.unbind(1)
+        """Each number of a row, [batch]."""
+        self.rows = buffers.rows[:batch]
+        self.queries = {name: q[:batch].unbind(1) for name, q in buffers.queries.items()}
+        self.lse = {name: lse[:batch].unbind(1) for name, lse in buffers.lse.items()}
+
+
 class TorchKernels:
     """See Kernels."""
 
     def __init__(self, buffers: ChainBuffers) -> None:
         self._buffers = buffers
         self._depth = self._batch = 0
+        self._columns = {name: at for name, (at, _) in buffers.layout.columns.items()}
         self._scale = torch.ones(buffers.layout.width)
-        self._columns = buffers.layout.columns
+        self._dims: dict[int, int] = {}
+        """Column -> size of the states whose length is in it; the scale follows from it."""
+        self._cut: dict[int, _Views] = {}
 
     def begin(self, batch: int) -> None:
         self._batch, self._depth = batch, 0
+        if batch not in self._cut:
+            self._cut[batch] = _Views(self._buffers, batch)
+        self._views = self._cut[batch]
 
     def skip(self) -> None:
         self._batch = 0
 
     def finish(self) -> None:
         """What was written are lengths; one product makes them RMS."""
-        self._buffers.values[: self._batch] *= self._scale
+        self._views.values.mul_(self._scale)
         self._batch = 0
 
     def advance(self) -> None:
         self._depth += 1
 
     def rms(self, x: torch.Tensor, name: str) -> None:
-        if self._batch and self._depth <= self._buffers.layout.depths:
-            at = self._columns[name][0] + self._depth - 1
-            self._norm(self._wanted(x), at)
+        if self._open:
+            self._norm(self._wanted(x), self._columns[name] + self._depth - 1)
 
     def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
         if not self._batch:
             return
-        wanted = x.index_select(0, self._buffers.rows[: self._batch])
+        wanted = x.index_select(0, self._views.rows)
         for i, chunk in enumerate(wanted.chunk(chunks, dim=-1)):
-            self._norm(chunk, self._columns[name][0] + first + i)
+            self._norm(chunk, self._columns[name] + first + i)
 
     def copy_query(self, layer: str, query: torch.Tensor) -> None:
-        if self._batch and self._depth <= self._buffers.layout.depths:
+        if self._open:
             wanted = self._wanted(query.view(query.shape[0], -1))
-            self._buffers.queries[layer][: self._batch, self._depth - 1] = wanted
+            self._views.queries[layer][self._depth - 1].copy_(wanted)
 
     def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
-        if self._batch and self._depth <= self._buffers.layout.depths:
-            self._buffers.lse[layer][: self._batch, self._depth - 1] = self._wanted(lse.T)
+        if self._open:
+            self._views.lse[layer][self._depth - 1].copy_(self._wanted(lse.T))
 
     def confidence(self, logits: torch.Tensor) -> None:
-        if not self._batch or self._depth > self._buffers.layout.depths:
+        if not self._open:
             return
-        values, depth = self._buffers.values[: self._batch], self._depth - 1
-        p = torch.softmax(logits[: self._batch], dim=-1, dtype=torch.float32)
-        torch.amax(p, -1, out=values[:, self._columns["top1"][0] + depth])
-        torch.sum(torch.special.entr(p), -1, out=values[:, self._columns["entropy"][0] + depth])
+        column, depth = self._views.column, self._depth - 1
+        if len(logits) != self._batch:
+            logits = logits[: self._batch]
+        p = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        torch.amax(p, -1, out=column[self._columns["top1"] + depth])
+        torch.sum(torch.special.entr(p), -1, out=column[self._columns["entropy"] + depth])
+
+    @property
+    def _open(self) -> bool:
+        return bool(self._batch) and self._depth <= self._buffers.layout.depths
 
     def _wanted(self, x: torch.Tensor) -> torch.Tensor:
-        if self._depth > 1:
-            return x[: self._batch]
-        return x.index_select(0, self._buffers.rows[: self._batch])
+        if self._depth == 1:
+            return x.index_select(0, self._views.rows)
+        return x if len(x) == self._batch else x[: self._batch]
 
     def _norm(self, x: torch.Tensor, at: int) -> None:
-        self._scale[at] = 1 / math.sqrt(x.shape[-1])
-        out = self._buffers.values[: self._batch, at]
-        torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32, out=out)
+        if self._dims.get(at) != (size := x.shape[-1]):
+            self._dims[at], self._scale[at] = size, 1 / math.sqrt(size)
+        torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32, out=self._views.column[at])

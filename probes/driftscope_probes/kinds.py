@@ -59,6 +59,11 @@ class Kind:
     note: str = ""
 
     @property
+    def chained(self) -> bool:
+        """One row per request from depth 2 on, fed with what the depth before returned."""
+        return self.fed and not (self.block or self.heads or self.modules)
+
+    @property
     def query_kind(self) -> str:
         """For `Manifest.query_kind`."""
         return BY_QUERY if self.block else BY_DEPTH

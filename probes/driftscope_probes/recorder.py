@@ -68,6 +68,7 @@ class Recorder:
         self._encoder = Encoder(
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
             max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
+            same=self.taps.same,
         )  # fmt: skip
         self._encode = self._encoder.rows
         self._number = 0

@@ -49,6 +49,10 @@ class Taps:
         """Until the first step that is served: vLLM warms up and captures, and what it captures
         has to hold the taps. Their gate is shut."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
+        self._residual: int | None = None
+        """Where the residual stream of the forward under way lies, if that is certain."""
+        self.same: dict[str, str] = {}
+        """Columns that are not written because they are others': the same tensor."""
         self.forwards: list[str] = []
         """How each forward of the step under way ran, of those that Python saw."""
 
@@ -123,9 +127,11 @@ class Taps:
         return output
 
     def _on_forward_in(self, hidden: torch.Tensor | None) -> None:
-        self.forwards.append(_mode(self._compiled))
+        later = self.active and len(self.forwards) > 0
+        self.forwards.append(self.forwards[-1] if len(self.forwards) > 1 else _mode(self._compiled))
         self._kernels.advance()
-        if hidden is not None:
+        # What enters a later depth is what the one before fed forward: runners copy it.
+        if hidden is not None and not (later and self._drafter.kind.chained):
             self._kernels.rms(hidden, "in_rms")
 
     def _hidden(self, args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -143,8 +149,17 @@ class Taps:
         if isinstance(output, list):
             output = _by_request(output)
         results = output if isinstance(output, tuple) else (output,)
+        measured: dict[int, str] = {}
+        if self._residual is not None:
+            measured[self._residual] = "prenorm_rms"
+            self._residual = None
         for name, index in self._drafter.kind.outputs.items():
-            self._kernels.rms(results[index], name)
+            at = results[index].data_ptr()
+            if at in measured:  # the same tensor under two names
+                self.same[name] = measured[at]
+            else:
+                self._kernels.rms(results[index], name)
+                measured[at] = name
 
     def _on_attention(self, name: str, query: torch.Tensor, lse: torch.Tensor | None) -> None:
         self._kernels.copy_query(name, query)
@@ -154,6 +169,9 @@ class Taps:
     def _on_residual(self, residual: torch.Tensor) -> None:
         if self.on:
             self._guard.run("residual", lambda: self._kernels.rms(residual, "prenorm_rms"))
+            if self.active and not self._compiled:
+                # Compiled code may give its memory to another tensor before the forward ends.
+                self._residual = residual.data_ptr()
 
     def _on_logits(self, hidden: Any, logits: Any) -> None:
         if logits is not None:
