@@ -50,7 +50,8 @@ class Selection:
         labels = self.labels
         if not labels:
             return None
-        return np.fromiter((self._known.get(id_) in labels for id_ in ids), np.bool_, len(ids))
+        known, wanted = self._known.get, frozenset(labels)
+        return np.array([known(id_) in wanted for id_ in ids], np.bool_)
 
     def selects(self, label: str | None) -> bool:
         """Whether a request with `label` is recorded."""

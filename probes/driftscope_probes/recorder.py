@@ -134,10 +134,8 @@ class Recorder:
     def _on_draft_started(self, step: DraftStep) -> None:
         self._step = step
         self.taps.serving()
-        self._chosen = chosen = self.selection.chosen(step.requests)
-        wanted = step.k > 0 and (chosen is None or bool(chosen.any()))
-        self._rate = self.sampler.rate
-        if not (wanted and self.sampler.take()):
+        self._rate = self.sampler.rate  # may change before the step ends
+        if step.k == 0 or not self.sampler.take() or not self._choose(step.requests):
             self._kernels.skip()
             return
         self._at = at = step.on_device()
@@ -146,6 +144,11 @@ class Recorder:
         self._buffers.rows[:rows] = at.rows
         self._kernels.begin(rows)
         self.taps.active = True
+
+    def _choose(self, requests: tuple[str, ...]) -> bool:
+        """Whether a drawn step has anybody who is selected: looked up for these steps only."""
+        self._chosen = self.selection.chosen(requests)
+        return self._chosen is None or bool(self._chosen.any())
 
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
         """Measure a chain that is not served, then take the taps off the one that is."""
