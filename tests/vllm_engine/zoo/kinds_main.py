@@ -1,6 +1,7 @@
-"""Serves kinds of drafters in this process, a fork for each engine, and compares what was recorded.
+"""Serves kinds of drafters here, a fork for each engine, and compares what was recorded.
 
-`python -m vllm_engine.zoo.kinds_main FOLDER RUNNER NAME...` writes FOLDER/NAME-RUNNER-(on|off).json.
+`python -m vllm_engine.zoo.kinds_main FOLDER RUNNER NAME...` writes FOLDER/NAME-RUNNER-on.json and
+-off.json.
 """
 
 from __future__ import annotations
