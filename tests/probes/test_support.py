@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope_probes import support
+from driftscope_probes import kinds, support
 from driftscope_probes.drafter import Drafter, open_drafter
 from driftscope_probes.identity import manifest_of
 from driftscope_probes.settings import Settings, settings_from
@@ -23,6 +23,10 @@ def _config(method: str | None = "eagle3", **parallel: int) -> Any:
     return SimpleNamespace(
         speculative_config=speculation, parallel_config=SimpleNamespace(**parallel)
     )
+
+
+def _speculation(method: str, **more: object) -> Any:
+    return SimpleNamespace(method=method, **more)
 
 
 def _refused(check: Callable[[], object], *words: str) -> None:
@@ -50,10 +54,15 @@ def test_an_engine_that_does_not_speculate() -> None:
     _refused(lambda: support.check_speculation(_config(None)), *words)
 
 
-@pytest.mark.parametrize("method", ["eagle", "ngram", "mtp", "medusa", "draft_model"])
+@pytest.mark.parametrize("method", ["dspark", "extract_hidden_states", "custom_class"])
 def test_a_method_that_is_not_supported(method: str) -> None:
     check = lambda: support.check_speculation(_config(method))  # noqa: E731
     _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
+
+
+@pytest.mark.parametrize("method", kinds.methods())
+def test_every_method_of_the_list_is_supported(method: str) -> None:
+    support.check_speculation(_config(method))
 
 
 @pytest.mark.parametrize("name", ["tensor", "pipeline", "data"])
@@ -65,10 +74,7 @@ def test_more_than_one_device(name: str) -> None:
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ({"sliding_window": (127, 0)}, "a sliding window"),
-        ({"sliding_window": 128}, "a sliding window"),
-        ({"sinks": torch.zeros(4)}, "learned sink biases"),
-        ({"logits_soft_cap": 30.0}, "a logits soft cap"),
+        ({"is_sparse": True}, "sparse attention"),
         ({"alibi_slopes": torch.ones(4)}, "ALiBi slopes"),
         ({"kv_cache_dtype": "fp8_e4m3"}, "an fp8 KV cache"),
         ({"kv_cache_dtype": "fp8"}, "an fp8 KV cache"),
@@ -86,28 +92,26 @@ def _layer() -> Any:
     return SimpleNamespace(impl=_impl())
 
 
-@pytest.mark.parametrize("window", [None, -1, (-1, -1)])
-@pytest.mark.parametrize("cap", [None, 0, 0.0])
-def test_plain_attention_however_vllm_spells_it(
-    make_drafter: Callable[..., Drafter], window: object, cap: object
+def test_attention_of_another_sort_than_a_decoders(make_drafter: Callable[..., Drafter]) -> None:
+    layer = SimpleNamespace(impl=_impl(), attn_type="encoder_only")
+    check = lambda: support.check_drafter(make_drafter().model, {"odd": layer})  # noqa: E731
+    _refused(check, "drafter layer odd has attention that is not a decoder's")
+
+
+@pytest.mark.parametrize("window", [None, -1, (-1, -1), (127, 0), 128])
+@pytest.mark.parametrize("cap", [None, 0, 0.0, 30.0])
+@pytest.mark.parametrize("sinks", [None, torch.zeros(4)])
+def test_windows_soft_caps_and_sink_biases_are_measured(
+    make_drafter: Callable[..., Drafter], window: object, cap: object, sinks: object
 ) -> None:
-    layer = SimpleNamespace(impl=_impl(sliding_window=window, logits_soft_cap=cap))
+    layer = SimpleNamespace(impl=_impl(sliding_window=window, logits_soft_cap=cap, sinks=sinks))
     support.check_drafter(make_drafter().model, {"a": layer})
 
 
-def test_a_drafter_of_an_unknown_class() -> None:
-    words = ("drafter Linear is not supported", "supported: Eagle3LlamaForCausalLM")
-    _refused(lambda: support.check_drafter(torch.nn.Linear(1, 1), {"a": _layer()}), *words)
-
-
-def test_parallel_drafting(make_drafter: Callable[..., Drafter]) -> None:
-    model = make_drafter().model
-    model.use_parallel_drafting = True
-    _refused(lambda: support.check_drafter(model, {"a": _layer()}), "parallel drafting")
-
-
 def test_a_drafter_without_attention(make_drafter: Callable[..., Drafter]) -> None:
-    _refused(lambda: support.check_drafter(make_drafter().model, {}), "no attention layer found")
+    model, heads = make_drafter().model, kinds.kind_for(_speculation("medusa"), "Medusa")
+    _refused(lambda: support.check_drafter(model, {}), "no attention layer found")
+    support.check_drafter(model, {}, heads)
 
 
 def _vllm_config(**changes: object) -> Any:
