@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,8 @@ class Encoder:
 
     def __init__(
         self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
-        sampler: Sampler, same: Mapping[str, str],
+        sampler: Sampler,
+        same: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
@@ -140,9 +142,7 @@ class Encoder:
         void = position[:, None] + np.arange(k) >= self._max_slots
         masses = self._masses(values, k, void)
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
-        for name, of in self._same.items():
-            depths[name] = np.where(np.isnan(depths[name]), depths[of], depths[name])
-        _fed_is_next_in(depths["in_rms"], depths["fed_rms"])
+        complete(depths, self._same)
         fc = self._part(values, "fc_rms")[:, 0]
         tokens = [c.tokens for c in chains if c.tokens is not None]
         by_head = [c.by_head for c in chains if c.by_head is not None]
@@ -247,8 +247,14 @@ def _by_head(parts: list[npt.NDArray[np.float32]], void: npt.NDArray[np.bool_]) 
     return _known(values.reshape(len(values), -1))
 
 
-def _fed_is_next_in(entering: npt.NDArray[np.float32], fed: npt.NDArray[np.float32]) -> None:
-    """Fill in what entered depth 2 on where only depth 1 was measured (see Taps)."""
+def complete(depths: dict[str, npt.NDArray[np.float32]], same: Mapping[str, str]) -> None:
+    """Fill in, by depth, what the taps left out because it is measured already (see Taps).
+
+    A column of `same` is another's; what entered depth 2 on is what the depth before fed forward.
+    """
+    for name, of in same.items():
+        depths[name] = np.where(np.isnan(depths[name]), depths[of], depths[name])
+    entering, fed = depths["in_rms"], depths["fed_rms"]
     if entering.shape[1] > 1:
         missing = np.isnan(entering[:, 1:]) & ~np.isnan(entering[:, :1])
         entering[:, 1:] = np.where(missing, fed[:, :-1], entering[:, 1:])
