@@ -54,6 +54,7 @@ MAY_LOOP = {
     ("buffers", "Layout._sizes"): "over quantities, at start-up",
     ("kernels", "TorchKernels.rms_of_chunks"): "over captured layers",
     ("kernels", "_Views.__init__"): "over layers, once for each batch size",
+    ("kernels", "TorchKernels.__init__"): "over quantities, at start-up",
     ("keys", "CpuAttnKeys._find_order"): "over two digits, once",
     ("keys", "CpuAttnKeys._round_trip"): "over two digits, once",
     ("meter", "Meter.__init__"): "over layers, at start-up",
