@@ -35,6 +35,10 @@ MAY_WAIT = {
     ("attention", "kind_of", "int"): "of attributes, at start-up",
     ("attention", "kind_of", "float"): "of attributes, at start-up",
     ("vllm_v1", "_draft_step", "int"): "numbers that vLLM has on the host",
+    ("vllm_v1", "_draft_step.on_device", "int"): "a number that vLLM has on the host",
+    ("vllm_v1", "_propose_medusa", "int"): "a number that vLLM has on the host",
+    ("vllm_v1", "_lookup_step", "int"): "numbers that vLLM has on the host",
+    ("vllm_v2", "_is_defined_in", "bool"): "of a class, at start-up",
     ("vllm_v2", "_draft_step", "int"): "numbers and tensors that vLLM has on the host",
 }
 """(module, function, call) -> why it waits for nothing."""
@@ -42,6 +46,7 @@ MAY_LOOP = {
     ("buffers", "Layout.columns"): "over quantities, at start-up",
     ("buffers", "Layout.width"): "over quantities, at start-up",
     ("buffers", "Layout._sizes"): "over quantities, at start-up",
+    ("buffers", "fold"): "over quantities",
     ("kernels", "TorchKernels.rms_of_chunks"): "over captured layers",
     ("keys", "CpuAttnKeys._find_order"): "over two digits, once",
     ("keys", "CpuAttnKeys._round_trip"): "over two digits, once",
@@ -50,10 +55,13 @@ MAY_LOOP = {
     ("meter", "Meter.measure"): "over layers",
     ("meter", "Meter._layer"): "over passes whose scores fit into memory, on a CPU",
     ("norm_op", "tap_residual"): "over taps, at start-up",
+    ("taps", "Taps._on_forward_out"): "over quantities",
     ("taps", "Taps.attach"): "over layers and hooks, at start-up",
     ("taps", "Taps.detach"): "over hooks, at the end",
     ("vllm_v1", "_without_graphs"): "over the fields of vLLM's metadata",
     ("vllm_v2", "_draft_step.on_device"): "over layers",
+    ("vllm_v2", "_block_table"): "over prefilling and decoding requests, two parts",
+    ("vllm_v2", "install_speculator"): "over classes, at start-up",
 }
 """(module, function) -> over what it loops, never over requests."""
 LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
