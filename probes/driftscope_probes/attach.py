@@ -77,12 +77,11 @@ def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
     return getattr(proposer, _ATTRIBUTE, None)
 
 
-def recorder_of_runner(runner: Any) -> Recorder | None:
+def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:
     """The recorder of a runner's proposer, under the name that its generation (V1, V2) gives it."""
     proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
-    # A StepTimer has nothing that could be changed.
-    found: Any = next((r for r in map(recorder_of, proposers) if hasattr(r, "control")), None)
-    return found  # type: ignore[no-any-return]
+    found = (recorder_of(proposer) for proposer in proposers)
+    return next((recorder for recorder in found if recorder is not None), None)
 
 
 def _separate_compile_cache(config: Any) -> None:
