@@ -34,8 +34,14 @@ if TYPE_CHECKING:
 class Recorder:
     """A step's life: `step_started`, perhaps `draft`, `step_ended`."""
 
-    def __init__(self, drafter: Drafter, settings: Settings, writer: TraceWriter) -> None:
-        """Raises ProbeError for an attention backend that is not supported."""
+    def __init__(
+        self, drafter: Drafter, settings: Settings, writer: TraceWriter, *,
+        masses_only: bool = False,
+    ) -> None:  # fmt: skip
+        """`masses_only`: another rank writes what does not depend on attention heads.
+
+        Raises ProbeError for an attention backend that is not supported.
+        """
         self._settings, self._writer = settings, writer
         self._guard = Guard(writer, test_raise=settings.test_raise)
         self._k = drafter.k
@@ -68,6 +74,7 @@ class Recorder:
         self._encoder = Encoder(
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
             max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
+            masses_only=masses_only,
         )  # fmt: skip
         self._encode = self._encoder.rows
         self._number = 0
@@ -134,9 +141,9 @@ class Recorder:
         self._step = step
         self.taps.serving()
         self._chosen = chosen = self.selection.chosen(step.requests)
-        wanted = step.k > 0 and (chosen is None or bool(chosen.any()))
+        drawn = step.k > 0 and self.sampler.take()  # counted by every rank, whoever is chosen
         self._rate = self.sampler.rate
-        if not (wanted and self.sampler.take()):
+        if not (drawn and (chosen is None or bool(chosen.any()))):
             self._kernels.skip()
             return
         self._at = at = step.on_device()
