@@ -23,7 +23,7 @@ from driftscope_probes.sampling import Sampler
 from driftscope_probes.view import DraftStep
 
 REMEMBERED_REQUESTS = 65_536
-"""Requests of which the encoder remembers that their prompt came in chunks."""
+"""Requests of which the encoder remembers that the drafter's cache is in doubt."""
 SHADOW_DIFFERS = "shadow_differs"
 """Chains whose shadow, drafted eagerly, had other tokens than the served one: counted, and kept."""
 
@@ -61,17 +61,19 @@ class Encoder:
 
     def __init__(
         self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
-        sampler: Sampler,
-        same: Mapping[str, str] = MappingProxyType({}),
+        sampler: Sampler, same: Mapping[str, str] = MappingProxyType({}),
+        masses_only: bool = False,
     ) -> None:  # fmt: skip
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
-        `same`: columns by depth that were not written because they are another's.
+        `same`: columns by depth that were not written because they are another's. `masses_only`: of
+        a tensor-parallel rank after the first.
         """
         self._same = same
         self._layout, self._columns = layout, layout.columns
         self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
         self._writer, self._sampler = writer, sampler
+        self._unsaid = layout.column("position") if masses_only else 0
         self._chunked: OrderedDict[str, None] = OrderedDict()
 
     def rows(self, steps: list[Finished]) -> list[StepRow | Block]:
@@ -83,7 +85,7 @@ class Encoder:
         for done in steps:
             if done.step is None:
                 continue
-            self._remember(done.step.requests, done.step.prefilling)
+            self._remember(done.step)
             if done.values is not None:
                 count += 1
                 chains = self._chains(done, done.step, done.values.take())
@@ -100,9 +102,10 @@ class Encoder:
         )  # fmt: skip
         return rows
 
-    def _remember(self, requests: tuple[str, ...], prefilling: npt.NDArray[np.bool_]) -> None:
-        for index in np.flatnonzero(prefilling):
-            self._chunked[requests[index]] = None
+    def _remember(self, step: DraftStep) -> None:
+        self._chunked |= dict.fromkeys(step.doubtful)
+        for index in np.flatnonzero(step.prefilling):
+            self._chunked[step.requests[index]] = None
         while len(self._chunked) > REMEMBERED_REQUESTS:
             self._chunked.popitem(last=False)
 
@@ -140,6 +143,7 @@ class Encoder:
         position = np.ascontiguousarray(self._part(values, "position")).view(np.int32)[:, 0]
         # Past the context limit vLLM's drafter runs on slots that are not there.
         void = position[:, None] + np.arange(k) >= self._max_slots
+        values[:, : self._unsaid] = np.nan  # norms and confidence lie before the position
         masses = self._masses(values, k, void)
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
         complete(depths, self._same)

@@ -122,10 +122,34 @@ def check_speculation(config: Any) -> None:
             f"speculation method {speculation.method!r} is not supported by this driftscope; "
             f"supported: {', '.join(methods())}"
         )
-    parallel = config.parallel_config
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if getattr(parallel, name, 1) > 1:
-            raise ProbeError(f"{name} > 1 is not supported by this driftscope")
+    _check_parallelism(config.parallel_config)
+
+
+def _check_parallelism(parallel: Any) -> None:
+    """Tensor, pipeline or data parallelism is recorded.
+
+    A dense model's replicas are alone for all that they know: of those that know of each other, a
+    mixture of experts', some draft for no request, to keep the others company.
+    """
+    sizes = {name: getattr(parallel, f"{name}_size", 1) for name in _PARALLELISM}
+    for name, detail in _PARALLELISM.items():
+        if sizes[name] > 1 and detail is not None:
+            raise ProbeError(f"{name}_size > 1{detail} is not supported by this driftscope")
+    if sizes["tensor_parallel"] > 1 and sizes["pipeline_parallel"] > 1:
+        raise ProbeError(
+            "tensor_parallel_size and pipeline_parallel_size > 1 at once are not supported by this "
+            "driftscope"
+        )
+
+
+_PARALLELISM = {
+    "tensor_parallel": None,
+    "pipeline_parallel": None,
+    "data_parallel": " for a mixture of experts",
+    "prefill_context_parallel": "",
+    "decode_context_parallel": "",
+}
+"""Kinds of parallelism; what is said of one that is refused, None for the others."""
 
 
 def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:
