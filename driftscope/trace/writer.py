@@ -276,6 +276,13 @@ def check_unused(run: Path) -> None:
         )
 
 
+def rewrite_manifest(run: Path, manifest: Manifest) -> None:
+    """Replace the manifest of `run` whole, by rename; raises OSError."""
+    partial = (run / MANIFEST).with_suffix(".partial")
+    partial.write_text(manifest.to_json(), encoding="utf-8")
+    partial.replace(run / MANIFEST)
+
+
 def create_run(run: Path, manifest: Manifest) -> None:
     """Make `run` and write its manifest; raises TraceError when it already holds a run."""
     try:
