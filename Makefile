@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 OLDER  := 0.31.0
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants bench trio browser clean help
+.PHONY: demo test lint type layers truth variants kinds kinds-table bench trio browser clean help
 
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,12 @@ truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as
 
 variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py
+
+kinds: $(VENV)/installed-dev ## every kind of drafter in real vLLM against its witness, as a table
+	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.lanes
+
+kinds-table: $(VENV)/installed-dev ## write the list of kinds into the README
+	$(BIN)/python -m driftscope_probes.kinds README.md
 
 bench: $(VENV)/installed-dev ## what recording costs
 	mkdir -p $(dir $(BENCH_JSON))

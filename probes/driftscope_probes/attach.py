@@ -86,7 +86,9 @@ def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
 def recorder_of_runner(runner: Any) -> Recorder | None:
     """The recorder of a runner's proposer, under the name that its generation (V1, V2) gives it."""
     proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
-    return next((r for r in map(recorder_of, proposers) if isinstance(r, Recorder)), None)
+    # A StepTimer has nothing that could be changed.
+    found: Any = next((r for r in map(recorder_of, proposers) if hasattr(r, "control")), None)
+    return found  # type: ignore[no-any-return]
 
 
 def _check_can_seek(settings: Settings, config: Any) -> None:

@@ -81,7 +81,7 @@ class Encoder:
         """Each step's row, then the recorded chains, a block for each chain length."""
         begun = time.thread_time()
         rows: list[StepRow | Block] = [_step_row(done) for done in steps]
-        recorded: dict[tuple[int, bool], list[_Chains]] = {}
+        recorded: dict[tuple[int, bool, bool], list[_Chains]] = {}
         count = 0
         for done in steps:
             if done.step is None:
@@ -90,8 +90,11 @@ class Encoder:
             if done.values is not None:
                 count += 1
                 chains = self._chains(done, done.step, done.values.take())
-                recorded.setdefault((chains.k, chains.by_head is not None), []).append(chains)
-        rows += [self._block(same) for same in recorded.values()]
+                if not chains.requests:
+                    continue  # all of them still prefilling, or not chosen
+                same = (chains.k, chains.tokens is not None, chains.by_head is not None)
+                recorded.setdefault(same, []).append(chains)
+        rows += [self._block(alike) for alike in recorded.values()]
         if count:
             self._sampler.note_encoding((time.thread_time() - begun) / count)
         self._writer.set_gauges(

@@ -6,8 +6,10 @@ not in it is refused.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from driftscope.errors import ProbeError
@@ -289,3 +291,19 @@ def table() -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+BEGIN, END = "<!-- kinds: `make kinds-table` writes this -->\n", "<!-- /kinds -->\n"
+"""Around the table in the README."""
+
+
+def main() -> None:
+    """Write the table into the file that is named."""
+    path = Path(sys.argv[1])
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}{table()}{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

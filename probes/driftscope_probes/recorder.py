@@ -128,7 +128,6 @@ class Recorder:
     def _begin(self) -> None:
         self._step: DraftStep | None = None
         self._chosen: npt.NDArray[np.bool_] | None = None
-        self._rate = self.sampler.rate
         self._at: DeviceStep | None = None
         self._values: Landing | None = None
         self._ids: Landing | None = None

@@ -89,8 +89,8 @@ def test_a_vllm_that_is_laid_out_differently(loaded: Loaded, run: Path) -> None:
 
 
 def test_a_drafter_that_is_not_supported(loaded: Loaded, run: Path) -> None:
-    loaded.model.model.attention[0].impl.sliding_window = 64
-    _refused(loaded, ProbeError, "has a sliding window")
+    loaded.model.model.attention[0].impl.alibi_slopes = torch.ones(4)
+    _refused(loaded, ProbeError, "has ALiBi slopes")
     assert not run.exists()
 
 

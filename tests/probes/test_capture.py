@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from driftscope.trace.block import Block
 from driftscope.trace.records import DraftRow, StepRow
-from driftscope.trace.schema import to_batch
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import capture as capture_module
@@ -93,17 +94,22 @@ def encoder(writer: TraceWriter) -> Encoder:
     )  # fmt: skip
 
 
-def _chains(encoder: Encoder, done: Finished) -> list[DraftRow]:
-    return [row for row in encoder.rows(done) if isinstance(row, DraftRow)]
+def _steps(encoder: Encoder, *done: Finished) -> list[StepRow]:
+    return [row for row in encoder.rows(list(done)) if isinstance(row, StepRow)]
+
+
+def _chains(encoder: Encoder, *done: Finished) -> list[DraftRow]:
+    blocks = [row.to_batch() for row in encoder.rows(list(done)) if isinstance(row, Block)]
+    return [DraftRow(**row) for block in blocks for row in block.to_pylist()]
 
 
 def test_a_step_comes_before_its_chains(encoder: Encoder) -> None:
-    step, *chains = encoder.rows(_finished(_step(False, False)))
+    step, *chains = encoder.rows([_finished(_step(False, False))])
     assert step == StepRow(
         step=4, time_s=1.5, requests=2, chains=2, k=K, recorded=True, step_s=0.5, draft_s=0.25,
         probe_s=0.125, rate=0.25, execution="eager",
     )  # fmt: skip
-    assert [type(chain) for chain in chains] == [DraftRow, DraftRow]
+    assert [type(chain) for chain in chains] == [Block]
 
 
 def test_a_chain_has_its_own_requests_numbers(encoder: Encoder) -> None:
@@ -171,11 +177,9 @@ def test_a_shadow_with_other_tokens_is_counted(
 
 
 def test_prefilling_requests_are_dropped(encoder: Encoder) -> None:
-    step, *chains = encoder.rows(_finished(_step(True, False, True)))
-    assert isinstance(step, StepRow)
+    (step,) = _steps(encoder, _finished(_step(True, False, True)))
     assert (step.requests, step.chains) == (3, 1)
-    (chain,) = chains
-    assert isinstance(chain, DraftRow)
+    (chain,) = _chains(encoder, _finished(_step(True, False, True)))
     assert (chain.request, chain.batch, chain.fc_rms) == ("r1", 3, 1.5)
 
 
@@ -187,8 +191,7 @@ def test_a_request_seen_prefilling_is_marked_as_chunked_for_good(encoder: Encode
 
 
 def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: Encoder) -> None:
-    (step,) = encoder.rows(_finished(_step(True, False), recorded=False))
-    assert isinstance(step, StepRow)
+    (step,) = _steps(encoder, _finished(_step(True, False), recorded=False))
     assert (step.recorded, step.chains, step.k) == (False, 1, K)
     later = _chains(encoder, _finished(_step(False, False)))
     assert [chain.chunked_prefill for chain in later] == [True, False]
@@ -198,14 +201,13 @@ def test_memory_of_chunked_requests_is_bounded(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture_module, "REMEMBERED_REQUESTS", 1)
-    encoder.rows(_finished(_step(True, True)))
+    encoder.rows([_finished(_step(True, True))])
     later = _chains(encoder, _finished(_step(False, False)))
     assert [chain.chunked_prefill for chain in later] == [False, True]
 
 
 def test_a_step_in_which_the_drafter_did_not_run(encoder: Encoder) -> None:
-    (step,) = encoder.rows(_finished(None))
-    assert isinstance(step, StepRow)
+    (step,) = _steps(encoder, _finished(None))
     assert (step.chains, step.k, step.recorded) == (0, 0, False)
 
 
@@ -221,12 +223,10 @@ def test_times_on_the_device_lie_between_marks(encoder: Encoder) -> None:
             return float(later.ms - self.ms)
 
     marks = Marks([Event(ms=ms) for ms in (1.0, 3.5, 4.0)])
-    step, *_ = encoder.rows(_finished(_step(False), marks=marks))
-    assert isinstance(step, StepRow)
+    (step,) = _steps(encoder, _finished(_step(False), marks=marks))
     assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, 0.0005)
     marks = Marks([Event(ms=ms) for ms in (1.0, 3.5)])
-    step, *_ = encoder.rows(_finished(_step(False), recorded=False, marks=marks))
-    assert isinstance(step, StepRow)
+    (step,) = _steps(encoder, _finished(_step(False), recorded=False, marks=marks))
     assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, None)
 
 
@@ -235,14 +235,45 @@ def test_making_rows_counts_as_the_probes_time(writer: TraceWriter) -> None:
     encoder = Encoder(
         LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer, sampler=sampler
     )
-    encoder.rows(_finished(_step(False), recorded=False))
+    encoder.rows([_finished(_step(False), recorded=False)])
     assert sampler.costs.recorded_s == 0.0
-    encoder.rows(_finished(_step(False)))
+    encoder.rows([_finished(_step(False))])
     assert 0.0 < sampler.costs.recorded_s < 1.0
 
 
-def test_chains_fit_their_record(encoder: Encoder) -> None:
-    ids = torch.zeros(3, 2 * K)
-    heads = _landing(torch.zeros(3, 4 * LAYERS * HEADS * 5))
-    done = _finished(_step(False, True, False), ids=ids, head_mass=heads)
-    assert to_batch("draft", _chains(encoder, done)).num_rows == 2
+def test_a_recorded_step_of_nothing_but_prefills_gives_its_own_row(encoder: Encoder) -> None:
+    (row,) = encoder.rows([_finished(_step(True, True))])
+    assert isinstance(row, StepRow)
+    assert (row.chains, row.recorded) == (0, True)
+
+
+def test_requests_that_were_not_chosen_are_left_out(encoder: Encoder) -> None:
+    done = _finished(_step(False, False, False), chosen=np.array([False, True, True]))
+    assert [chain.request for chain in _chains(encoder, done)] == ["r1", "r2"]
+    assert _steps(encoder, _finished(_step(False, False, False)))[0].chains == 3
+
+
+def test_many_steps_at_once_give_what_each_gives_alone(encoder: Encoder) -> None:
+    ids = torch.arange(6).view(1, 6)
+
+    def steps() -> list[Finished]:
+        heads = _landing(torch.ones(1, 4 * LAYERS * HEADS * 5))
+        return [
+            _finished(_step(False, True), number=1, rate=0.5),
+            _finished(None, number=2),
+            _finished(_step(False, False, k=4), number=3, position=MAX_SLOTS - 3),
+            _finished(_step(False), number=4, ids=ids),
+            _finished(_step(False), number=5, head_mass=heads),
+            _finished(_step(True, False), number=6, recorded=False),
+        ]
+
+    together = _chains(encoder, *steps())
+    assert [row.step for row in _steps(encoder, *steps())] == [1, 2, 3, 4, 5, 6]
+    alone = [chain for done in steps() for chain in _chains(encoder, done)]
+    assert {chain.step for chain in together} == {1, 3, 4, 5}
+    by_chain = {(c.step, c.request): c for c in together}
+    assert len(by_chain) == len(together) == len(alone)
+    for chain in alone:
+        # A chunked prompt is remembered from the first pass on.
+        other = replace(by_chain[chain.step, chain.request], chunked_prefill=chain.chunked_prefill)
+        np.testing.assert_equal(asdict(other), asdict(chain))

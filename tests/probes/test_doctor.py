@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from driftscope_probes.kinds import KINDS
 from driftscope_probes.support import HOOKS
 
 
@@ -47,7 +48,8 @@ def test_every_hook_holds_in_the_installed_vllm(checks: list[dict[str, Any]], se
 def test_what_the_report_of_a_bug_needs_is_there(checks: list[dict[str, Any]]) -> None:
     topics = {check["topic"] for check in checks}
     assert topics >= {"Python", "driftscope", "torch", "vLLM", "plugin", "settings"}
-    assert topics >= {"device", "runner", "methods", "drafters", "attention backends", "recorded"}
+    assert topics >= {"device", "runner", "attention backends", "recorded"}
+    assert topics >= {f"drafter {kind.name}" for kind in KINDS}
 
 
 def test_the_exit_code_says_whether_a_live_vllm_can_be_recorded(

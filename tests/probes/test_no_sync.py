@@ -15,8 +15,8 @@ import driftscope_probes
 
 FOLDER = Path(driftscope_probes.__file__).parent
 STEP_PATH = (
-    "attention", "buffers", "clock", "kernels", "kernels_triton", "keys", "masses",
-    "masses_triton", "meter", "norm_op", "per_head", "recorder", "ring", "taps", "vllm_v1",
+    "attention", "buffers", "clock", "kernels", "kernels_triton", "keys", "latent", "masses",
+    "masses_triton", "meter", "norm_op", "per_head", "recorder", "ring", "taps", "timer", "vllm_v1",
     "vllm_v2",
 )  # fmt: skip
 WAITS = {"item", "tolist", "cpu", "numpy", "synchronize", "nonzero", "argwhere", "is_nonzero",
@@ -34,11 +34,20 @@ MAY_WAIT = {
     ("keys", "PagedKeys.__init__", "int"): "of an attribute, at start-up",
     ("attention", "kind_of", "int"): "of attributes, at start-up",
     ("attention", "kind_of", "float"): "of attributes, at start-up",
+    ("latent", "query_size", "int"): "of attributes, at start-up",
+    ("latent", "LatentKeys.__init__", "int"): "of attributes, at start-up",
+    ("recorder", "Recorder._on_draft_started", "bool"): "of an array on the host",
+    ("timer", "StepTimer._on_step_ended", "int"): "of an array on the host",
     ("vllm_v1", "_draft_step", "int"): "numbers that vLLM has on the host",
+    ("vllm_v1", "_draft_step.on_device", "int"): "a number that vLLM has on the host",
+    ("vllm_v1", "_lookup_step", "int"): "numbers and arrays that vLLM has on the host",
+    ("vllm_v1", "_propose_medusa", "int"): "a number that vLLM has on the host",
+    ("vllm_v2", "_is_defined_in", "bool"): "of a class, at start-up",
     ("vllm_v2", "_draft_step", "int"): "numbers and tensors that vLLM has on the host",
 }
 """(module, function, call) -> why it waits for nothing."""
 MAY_LOOP = {
+    ("buffers", "fold"): "over quantities",
     ("buffers", "Layout.columns"): "over quantities, at start-up",
     ("buffers", "Layout.width"): "over quantities, at start-up",
     ("buffers", "Layout._sizes"): "over quantities, at start-up",
@@ -52,6 +61,9 @@ MAY_LOOP = {
     ("norm_op", "tap_residual"): "over taps, at start-up",
     ("taps", "Taps.attach"): "over layers and hooks, at start-up",
     ("taps", "Taps.detach"): "over hooks, at the end",
+    ("taps", "Taps._on_forward_out"): "over what a forward returns",
+    ("vllm_v2", "install_speculator"): "over classes, at start-up",
+    ("vllm_v2", "_block_table"): "over requests that decode and those that do not: two parts",
     ("vllm_v1", "_without_graphs"): "over the fields of vLLM's metadata",
     ("vllm_v2", "_draft_step.on_device"): "over layers",
 }

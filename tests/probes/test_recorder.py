@@ -20,6 +20,7 @@ from driftscope.trace.writer import TraceWriter, create_run
 from driftscope_probes.buffers import MASSES, PER_DEPTH
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.recorder import Recorder
+from driftscope_probes.ring import SLOTS
 from driftscope_probes.settings import RECORDINGS, Settings
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
@@ -305,9 +306,9 @@ def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
 ) -> None:
     worker, waiting = start(per_head=True), []
     put, worker.writer.put = worker.writer.put, waiting.append  # type: ignore[assignment, method-assign]
-    for _ in range(70):
+    for _ in range(SLOTS + 6):
         worker.step()
-    assert len(waiting) == 70
+    assert len(waiting) == SLOTS + 6
     worker.writer.put = put  # type: ignore[method-assign]
     for item in waiting:
         put(item)
@@ -317,8 +318,8 @@ def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
         time.sleep(0.05)
     worker.step()
     trace = worker.trace()
-    assert trace.step.column("recorded").to_pylist() == [True] * 64 + [False] * 6 + [True]
-    assert trace.draft.num_rows == 2 * 65
+    assert trace.step.column("recorded").to_pylist() == [True] * SLOTS + [False] * 6 + [True]
+    assert trace.draft.num_rows == 2 * (SLOTS + 1)
     assert trace.draft.column("head_mass").null_count == 0
     assert trace.statuses[0].dropped == {"ring_full": 12}
 
@@ -326,7 +327,7 @@ def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
 def test_steps_that_the_queue_refuses_cost_no_slot(start: Callable[..., Worker]) -> None:
     worker = start(per_head=True, token_ids=True)
     put, worker.writer.put = worker.writer.put, lambda _: False  # type: ignore[assignment, method-assign]
-    for _ in range(70):
+    for _ in range(SLOTS + 6):
         worker.step()
     worker.writer.put = put  # type: ignore[method-assign]
     worker.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.buffers import Layout
 from driftscope_probes.per_head import PerHead
 from driftscope_probes.ring import Ring
 
@@ -84,8 +84,7 @@ def test_a_step_that_is_forgotten_gives_its_slot_back_once() -> None:
 
 
 def test_masses_by_head_take_room_when_first_asked_for() -> None:
-    buffers = ChainBuffers(Layout(depths=3, layers=2, aux=0), R, CPU)
-    heads = PerHead(buffers, heads=4)
+    heads = PerHead(Layout(depths=3, layers=2, aux=0), R, CPU, heads=4)
     room = heads.take(2)
     assert room.shape == (2, 3, 2, 4, 5)
     assert room.isnan().all()

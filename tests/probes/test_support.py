@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from driftscope.errors import ProbeError
+from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope_probes import support
+from driftscope_probes.buffers import PER_DEPTH
 from driftscope_probes.drafter import Drafter, open_drafter
 from driftscope_probes.identity import manifest_of
+from driftscope_probes.kinds import KINDS, NOT_SERVED, kind_for, table
 from driftscope_probes.settings import Settings, settings_from
 
 
@@ -50,7 +53,7 @@ def test_an_engine_that_does_not_speculate() -> None:
     _refused(lambda: support.check_speculation(_config(None)), *words)
 
 
-@pytest.mark.parametrize("method", ["eagle", "ngram", "mtp", "medusa", "draft_model"])
+@pytest.mark.parametrize("method", ["mlp_speculator", "extract_hidden_states", "custom_class"])
 def test_a_method_that_is_not_supported(method: str) -> None:
     check = lambda: support.check_speculation(_config(method))  # noqa: E731
     _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
@@ -65,11 +68,8 @@ def test_more_than_one_device(name: str) -> None:
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ({"sliding_window": (127, 0)}, "a sliding window"),
-        ({"sliding_window": 128}, "a sliding window"),
-        ({"sinks": torch.zeros(4)}, "learned sink biases"),
-        ({"logits_soft_cap": 30.0}, "a logits soft cap"),
         ({"alibi_slopes": torch.ones(4)}, "ALiBi slopes"),
+        ({"is_sparse": True}, "sparse attention"),
         ({"kv_cache_dtype": "fp8_e4m3"}, "an fp8 KV cache"),
         ({"kv_cache_dtype": "fp8"}, "an fp8 KV cache"),
     ],
@@ -95,15 +95,42 @@ def test_plain_attention_however_vllm_spells_it(
     support.check_drafter(make_drafter().model, {"a": layer})
 
 
-def test_a_drafter_of_an_unknown_class() -> None:
-    words = ("drafter Linear is not supported", "supported: Eagle3LlamaForCausalLM")
-    _refused(lambda: support.check_drafter(torch.nn.Linear(1, 1), {"a": _layer()}), *words)
+def test_attention_of_another_sort_than_a_decoders(make_drafter: Callable[..., Drafter]) -> None:
+    model, layer = make_drafter().model, SimpleNamespace(impl=_impl(), attn_type="encoder_only")
+    words = "attention that is not a decoder's"
+    _refused(lambda: support.check_drafter(model, {"odd": layer}), words)
 
 
-def test_parallel_drafting(make_drafter: Callable[..., Drafter]) -> None:
-    model = make_drafter().model
-    model.use_parallel_drafting = True
-    _refused(lambda: support.check_drafter(model, {"a": _layer()}), "parallel drafting")
+@pytest.mark.parametrize(
+    ("drafter", "method", "words"),
+    [
+        ("Linear", "eagle3", "drafter Linear of method eagle3 is not supported"),
+        ("Eagle3LlamaForCausalLM", "eagle", "supported: EagleLlamaForCausalLM"),
+        ("DeepSeekMTP", "draft_models", "supported: none"),
+    ],
+)
+def test_a_drafter_that_is_not_in_the_list(drafter: str, method: str, words: str) -> None:
+    _refused(lambda: kind_for(SimpleNamespace(method=method), drafter), words)
+
+
+def test_parallel_drafting_is_a_kind_of_its_own() -> None:
+    name = "Eagle3LlamaForCausalLM"
+    plain = kind_for(SimpleNamespace(method="eagle3"), name)
+    parallel = kind_for(SimpleNamespace(method="eagle3", parallel_drafting=True), name)
+    assert (plain.block, parallel.block) == (False, True)
+    assert (plain.query_kind, parallel.query_kind) == (BY_DEPTH, BY_QUERY)
+    _refused(
+        lambda: kind_for(SimpleNamespace(method="eagle", parallel_drafting=True), name),
+        "eagle with parallel drafting is not supported",
+    )
+
+
+def test_each_kind_says_how_it_was_checked() -> None:
+    for kind in KINDS:
+        assert NOT_SERVED not in (kind.v1,) or NOT_SERVED not in (kind.v2,), kind.name
+        assert kind.name in table()
+        assert bool(kind.outputs) == kind.model
+        assert set(kind.columns) <= set(PER_DEPTH)
 
 
 def test_a_drafter_without_attention(make_drafter: Callable[..., Drafter]) -> None:

@@ -269,7 +269,9 @@ def rms(x: torch.Tensor) -> float:
 def engine_config(k: int = K) -> Any:
     """What a drafter asks of vLLM's configuration."""
     return SimpleNamespace(
-        speculative_config=SimpleNamespace(num_speculative_tokens=k),
+        speculative_config=SimpleNamespace(
+            num_speculative_tokens=k, draft_model_config=SimpleNamespace(dtype=torch.float32)
+        ),
         scheduler_config=SimpleNamespace(max_num_seqs=MAX_REQUESTS),
         model_config=SimpleNamespace(max_model_len=MAX_SLOTS, enforce_eager=True),
         compilation_config=SimpleNamespace(mode=0),

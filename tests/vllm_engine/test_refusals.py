@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from vllm_engine.job import CORES, Job, run_job
+from vllm_engine.zoo import ZOO
 
 pytestmark = pytest.mark.vllm
 ON = {"EVERY": "1"}
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+PARALLEL = {"method": "draft_model", "num_speculative_tokens": 4, "parallel_drafting": True}
 CASES = {
     "no speculation": (
         Job(drafter="eagle31", probe=ON, llm={"speculative_config": None}),
         "this engine does not speculate",
     ),
-    "a method without a drafter model": (
-        Job(drafter="eagle31", probe=ON, llm={"speculative_config": NGRAM}),
-        "speculation method 'ngram' is not supported by this driftscope; supported: eagle3",
+    "a kind that is not in the list": (
+        Job(drafter="eagle31", probe=ON, llm={"speculative_config": PARALLEL}),
+        "drafter LlamaForCausalLM of method draft_model with parallel drafting is not supported",
     ),
     "a setting that is no number": (
         Job(drafter="eagle31", probe={"EVERY": "often"}),
@@ -37,11 +39,20 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     taken.mkdir(parents=True)
     (taken / "manifest.json").write_text("{}")
 
+    PARALLEL["model"] = str(_parallel_draft_model(root / "model"))
+
     def start(item: tuple[int, str]) -> str:
         return _fail(CASES[item[1]][0], root / item[1], CORES[item[0] % len(CORES)])
 
     with ThreadPoolExecutor(len(CORES)) as pool:
         return dict(zip(CASES, pool.map(start, enumerate(CASES)), strict=True))
+
+
+def _parallel_draft_model(folder: Path) -> Path:
+    ZOO["draft_model"].build(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pard_token": 5}))
+    return folder
 
 
 def _fail(job: Job, folder: Path, core: str) -> str:

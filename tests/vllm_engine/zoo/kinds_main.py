@@ -1,6 +1,7 @@
-"""Serves kinds of drafters in this process, a fork for each engine, and compares what was recorded.
+"""Serves kinds of drafters, a fork of this process for each engine, and compares what was recorded.
 
-`python -m vllm_engine.zoo.kinds_main FOLDER RUNNER NAME...` writes FOLDER/NAME-RUNNER-(on|off).json.
+`python -m vllm_engine.zoo.kinds_main FOLDER RUNNER NAME...` writes NAME-RUNNER-(on|off).json; with
+NAME:on there is no engine without the probe.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ def main() -> None:
     folder, runner, names = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     import vllm  # noqa: F401  # once, before the forks
 
-    for name in names:
-        for probe in (False, True):
+    for given in names:
+        name, _, only = given.partition(":")
+        for probe in (True,) if only else (False, True):
             run_forked(folder, runner, name, probe)
 
 

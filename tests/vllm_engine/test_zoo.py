@@ -1,0 +1,109 @@
+"""Every kind of drafter in real vLLM: what is recorded equals the witness, and nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
+from driftscope_probes.kinds import EAGLE3, KINDS, Kind
+from vllm_engine.zoo.compare import ANATOMY, CLASSES
+from vllm_engine.zoo.lanes import COVERING, run_lanes
+
+pytestmark = pytest.mark.vllm
+
+CLOSE = 1e-5
+"""Masses and top-1 probability, absolute; RMS, relative. Half of it is the trace's own rounding."""
+ENTROPY_CLOSE = 5e-5
+"""Nats; the trace keeps entropies of some nats to fewer binary places."""
+SAME_ATTENTION = 1e-5
+"""The witness's weights times the values, against vLLM's attention output in float32."""
+ENGINES = [(name, runner) for lane in COVERING for name, runner in lane]
+RECORDED = [(name, runner) for name, runner in ENGINES if name in ANATOMY]
+KIND_OF = {
+    "eagle1": "EAGLE-1",
+    "eagle3_mla": "EAGLE-3, latent attention",
+    "p_eagle": "P-EAGLE",
+    "mimo_mtp": "MTP, MiMo",
+    "mimo_v2_mtp": "MTP, MiMo-V2",
+    "ernie_mtp": "MTP, ERNIE 4.5",
+    "deepseek_mtp": "MTP, DeepSeek",
+    "deepseek_mtp_modules": "MTP, one module per depth",
+    "dflash": "DFlash",
+    "dflash_window_sinks": "DFlash",
+    "draft_model": "draft model",
+    "draft_model_gemma2": "draft model",
+    "medusa": "Medusa",
+    "ngram": "n-gram",
+    "suffix": "suffix",
+}
+
+
+def kind(name: str) -> Kind:
+    return next((k for k in KINDS if k.name == KIND_OF.get(name)), EAGLE3)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+    """What came out of each engine with the probe on; "off" holds the tokens without it."""
+    folder: Path = tmp_path_factory.mktemp("zoo")
+    return run_lanes(COVERING, folder)
+
+
+@pytest.mark.parametrize(("name", "runner"), ENGINES)
+def test_tokens_are_those_without_the_probe(results: Any, name: str, runner: str) -> None:
+    result = results[name, runner]
+    assert "error" not in result, result["error"]
+    assert result["tokens"] == result["off"]
+    assert result["errors"] == {}
+
+
+@pytest.mark.parametrize(("name", "runner"), ENGINES)
+def test_acceptance_is_counted_as_vllm_does(results: Any, name: str, runner: str) -> None:
+    result = results[name, runner]
+    counted = result["metrics"]
+    assert result["drafts"] == counted["vllm:spec_decode_num_drafts"]
+    assert result["accepted"] == counted["vllm:spec_decode_num_accepted_tokens_per_pos"]
+    assert result["drafting"] > 0, "timed"
+
+
+@pytest.mark.parametrize(("name", "runner"), RECORDED)
+def test_every_draft_joins_its_verification(results: Any, name: str, runner: str) -> None:
+    result = results[name, runner]
+    assert result["joined"] == result["drafts"] > 0
+
+
+@pytest.mark.parametrize(("name", "runner"), RECORDED)
+def test_figures_are_those_of_the_witness(results: Any, name: str, runner: str) -> None:
+    worst = dict(results[name, runner]["worst"])
+    assert worst.pop("attention_output", 0.0) <= SAME_ATTENTION, "the witness itself is right"
+    assert worst.pop("entropy") <= ENTROPY_CLOSE
+    assert {column: error for column, error in worst.items() if error > CLOSE} == {}
+
+
+@pytest.mark.parametrize(("name", "runner"), RECORDED)
+def test_what_is_recorded_is_what_the_list_says(results: Any, name: str, runner: str) -> None:
+    worst, listed = results[name, runner]["worst"], kind(name)
+    assert {c for c in worst if c.endswith("_rms")} == set(listed.columns)
+    masses = {c for c in worst if c.endswith("_mass")}
+    classes = CLASSES if ANATOMY[name].bias else CLASSES[:-1]
+    assert masses == (set(classes) if listed.attention else set())
+    assert {"top1", "entropy"} <= set(worst)
+
+
+@pytest.mark.parametrize(("name", "runner"), ENGINES)
+def test_a_drafter_of_one_pass_is_told_by_query(results: Any, name: str, runner: str) -> None:
+    assert results[name, runner]["query_kind"] == (BY_QUERY if kind(name).block else BY_DEPTH)
+
+
+@pytest.mark.parametrize(
+    ("name", "runner"), [e for e in ENGINES if e[0] not in ANATOMY]
+)  # fmt: skip
+def test_where_there_is_nothing_to_look_into_steps_are_timed(
+    results: Any, name: str, runner: str
+) -> None:
+    result = results[name, runner]
+    assert (result["chains"], result["layers"]) == (0, 0)
+    assert not kind(name).model
