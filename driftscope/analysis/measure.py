@@ -42,17 +42,24 @@ def _acceptance_intervals(rounds: Rounds, k: int) -> tuple[Interval, ...] | None
     return ratio_intervals(top, bottom)
 
 
-def attention(chains: Chains, k: int, sink_slots: Sequence[int]) -> Attention:
-    """Masses by depth of `chains`, and the no-drift expectation where it can be stated."""
+def attention(
+    chains: Chains, k: int, sink_slots: Sequence[int], *, sinkless: bool = False
+) -> Attention:
+    """Masses by depth of `chains`, and the no-drift expectation where it can be stated.
+
+    `sinkless`: a sink was looked for and there is none, so that no class of its own is missing.
+    """
     masses = {name: over_layers(values) for name, values in chains.masses.items()}
     mean = {name: by_depth(values, chains.weight) for name, values in masses.items()}
     sink = masses.get("sink_mass")
     visible = visible_sink(chains.position, sink_slots)
-    expected = None
-    if sink is not None and "self_mass" in masses:
+    expected, sink_1 = None, None if sink is None else sink[:, 0]
+    if sinkless and "self_mass" in masses:
+        sink_1 = np.where(np.isfinite(masses["self_mass"][:, 0]), 0.0, np.nan)
+    if sink_1 is not None and "self_mass" in masses:
         null = masses.get("null_mass")
         null_1 = None if null is None else null[:, 0]
-        expected = no_drift(chains.position, sink[:, 0], null_1, visible, k, chains.weight)
+        expected = no_drift(chains.position, sink_1, null_1, visible, k, chains.weight)
     return Attention(
         sink_mass=mean.get("sink_mass"),
         prompt_mass=mean.get("prompt_mass"),
@@ -63,7 +70,7 @@ def attention(chains: Chains, k: int, sink_slots: Sequence[int]) -> Attention:
         no_drift_kept=_tuple(expected.kept) if expected else None,
         even_sink_mass=None
         if sink is None
-        else even_share(chains.position, visible, chains.weight),
+        else even_share(chains.position, visible, chains.weight * np.isfinite(sink[:, 0])),
         by_layer={
             name: tuple(_tuple(layers) for layers in per_layer(values, chains.weight))
             for name, values in chains.masses.items()

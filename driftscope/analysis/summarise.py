@@ -38,7 +38,9 @@ def summarise(trace: Trace, label: str) -> RunSummary:
         rounds=len(rounds),
         requests=len(requests),
         acceptance=measure.acceptance(rounds, trace.manifest.k, intervals=True),
-        attention=measure.attention(chains, trace.manifest.k, trace.manifest.sink_slots),
+        attention=measure.attention(
+            chains, trace.manifest.k, trace.manifest.sink_slots, sinkless=trace.manifest.sinkless
+        ),
         hidden=measure.hidden(chains, *(_aux(trace, name, chains) for name in AUX)),
         confidence=measure.confidence(chains),
         latency=Latency(ttft_s=mean_s(requests.ttft_s), tpot_s=mean_s(requests.tpot_s)),

@@ -38,7 +38,11 @@ def serve(
         ),
     ] = False,
     sink_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The sink set: the first n slots (default 4).")
+        str | None,
+        typer.Option(
+            help="The sink set: the first n slots (default 4), or slots such as 0,1,17, or auto: "
+            "looked for in the first recorded chains."
+        ),
     ] = None,
     token_ids: Annotated[
         bool, typer.Option("--token-ids", help="Also record the drafted token ids.")

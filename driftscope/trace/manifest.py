@@ -18,6 +18,14 @@ BY_DEPTH = "depth"
 """`Manifest.query_kind` of an autoregressive chain."""
 BY_QUERY = "query index"
 """`Manifest.query_kind` of a drafter that guesses all of its tokens in one pass."""
+SINK_DEFAULT, SINK_GIVEN, SINK_FOUND, SINK_SOUGHT = SINK_SOURCES = (
+    "default",
+    "given",
+    "found",
+    "sought",
+)
+"""`Manifest.sink_source`: nobody said otherwise; asked for; looked for in the first chains; still
+being looked for, so that no masses were taken yet."""
 _RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
 """Keys of version 1.0 that are called otherwise since."""
 
@@ -35,7 +43,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One per run, written once when the engine has loaded its models."""
+    """One per run, written when the engine has loaded its models; once more, whole, when a sink
+    set that is looked for has been found."""
 
     run_id: str
     created_s: float
@@ -85,17 +94,22 @@ class Manifest:
     """Slots [0, sink_tokens) are the sink set where `sink_slots` does not say."""
     sink_slots: tuple[int, ...] = ()
     """The sink set that was used, not always a prefix; in a run from before version 1.1, and where
-    not given, slots [0, sink_tokens)."""
+    not given, slots [0, sink_tokens). () with `sink_source` SINK_FOUND: there is no sink."""
     sink_source: str
-    """"default", "given" or "found" (looked for in the target)."""
+    """One of SINK_SOURCES."""
     clock: str = "unix"
     schema_version: str = SCHEMA_VERSION
     notes: tuple[str, ...] = field(default=())
     """Warnings about this run that a reader must see."""
 
     def __post_init__(self) -> None:
-        if not self.sink_slots:
+        if not self.sink_slots and self.sink_source not in (SINK_FOUND, SINK_SOUGHT):
             object.__setattr__(self, "sink_slots", tuple(range(self.sink_tokens)))
+
+    @property
+    def sinkless(self) -> bool:
+        """A sink was looked for, and there is none."""
+        return self.sink_source == SINK_FOUND and not self.sink_slots
 
     def to_json(self) -> str:
         """Stable JSON: sorted keys, indented, newline at the end."""

@@ -278,6 +278,13 @@ def check_unused(run: Path, run_id: str | None = None) -> None:
         )
 
 
+def rewrite_manifest(run: Path, manifest: Manifest) -> None:
+    """Replace the manifest of `run` whole, by rename; raises OSError."""
+    partial = (run / MANIFEST).with_suffix(".partial")
+    partial.write_text(manifest.to_json(), encoding="utf-8")
+    partial.replace(run / MANIFEST)
+
+
 def _run_id(run: Path) -> str:
     """Of a manifest that another process may be writing just now."""
     deadline = time.monotonic() + MANIFEST_S

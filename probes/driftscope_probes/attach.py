@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from driftscope.errors import ProbeError
-from driftscope.trace.writer import check_unused, create_run
+from driftscope.trace.manifest import SINK_SOUGHT
+from driftscope.trace.writer import check_unused, create_run, rewrite_manifest
 from driftscope_probes import support
 from driftscope_probes.control import Control
 from driftscope_probes.drafter import open_drafter
-from driftscope_probes.identity import manifest_of, manifest_of_lookup
+from driftscope_probes.identity import manifest_of, manifest_of_lookup, with_sinks
 from driftscope_probes.process import open_writer, place_in, role_of, run_id_of
 from driftscope_probes.recorder import Recorder
 from driftscope_probes.settings import Settings, settings_from
@@ -33,6 +34,7 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
         return
     try:
         drafter, place = open_drafter(proposer.model, layer_names, config), place_in(config)
+        _check_can_seek(settings, config)
         ranks = int(getattr(config.parallel_config, "tensor_parallel_size", 1))
         check_unused(settings.trace, run_id_of(config))  # before anything is written or hooked
         _separate_compile_cache(config)
@@ -47,6 +49,10 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
             f"this vLLM's {runner} runner is not laid out as driftscope knows it ({error!r}); "
             "run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
         ) from error
+    if recorder.search is not None:
+        recorder.search.tell = lambda found: rewrite_manifest(
+            settings.trace, with_sinks(manifest, found)
+        )
     recorder.control = Control(
         settings.trace, writer, recorder.selection, recorder, governed=ranks == 1
     )
@@ -107,6 +113,19 @@ def _of_one_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, t
         "follow no budget; DRIFTSCOPE_EVERY sets another rate"
     )
     return replace(settings, every=RANKS_EVERY), (note,)
+
+
+def _check_can_seek(settings: Settings, config: Any) -> None:
+    """Each process would look at its own heads or requests and may find another sink set."""
+    sizes = (
+        getattr(config.parallel_config, name, 1)
+        for name in ("tensor_parallel_size", "data_parallel_size")
+    )
+    if settings.sink_source == SINK_SOUGHT and max(sizes) > 1:
+        raise ProbeError(
+            "DRIFTSCOPE_SINK_TOKENS=auto looks for one sink set in one worker: record this engine "
+            "once with tensor and data parallel size 1, and give the slots that it finds"
+        )
 
 
 def _separate_compile_cache(config: Any) -> None:

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from driftscope.trace.block import Block, Lists
-from driftscope.trace.records import StepRow
+from driftscope.trace.records import StepRow, Strategy
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
 from driftscope_probes.clock import Marks
 from driftscope_probes.ring import Landing
 from driftscope_probes.sampling import Sampler
+from driftscope_probes.sinks import SinkSearch
 from driftscope_probes.view import DraftStep
 
 REMEMBERED_REQUESTS = 65_536
@@ -47,6 +48,10 @@ class Finished:
     """On the device: before the draft, after it, after the probe's own work."""
     rate: float
     """In force when the step was drawn."""
+    sought: bool = False
+    """The sink set is still being looked for: masses were not taken, `slot_weights` were."""
+    slot_weights: Landing | None = None
+    """[B, SLOTS + 1] of `driftscope_probes.sinks`."""
     chosen: npt.NDArray[np.bool_] | None = None
     """[B]: whose chains are to be recorded; None: all."""
     execution: str
@@ -62,7 +67,7 @@ class Encoder:
     def __init__(
         self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
         sampler: Sampler, same: Mapping[str, str] = MappingProxyType({}),
-        masses_only: bool = False,
+        search: SinkSearch | None = None, masses_only: bool = False,
     ) -> None:  # fmt: skip
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
@@ -72,7 +77,7 @@ class Encoder:
         self._same = same
         self._layout, self._columns = layout, layout.columns
         self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
-        self._writer, self._sampler = writer, sampler
+        self._writer, self._sampler, self._search = writer, sampler, search
         self._unsaid = layout.column("position") if masses_only else 0
         self._chunked: OrderedDict[str, None] = OrderedDict()
 
@@ -118,12 +123,26 @@ class Encoder:
         if done.head_mass is not None:
             every = done.head_mass.take()
             by_head = every.reshape(len(every), self._layout.depths, -1)[:, :k][keep]
+        chunked = [request in self._chunked for request in requests]
+        if done.slot_weights is not None and self._search is not None:
+            self._look(self._search, requests, chunked, done.slot_weights.take()[keep])
         return _Chains(
             done=done, k=k, requests=requests, values=values[keep],
-            prompt_tokens=step.prompt_tokens[keep], batch=len(step.requests),
-            chunked=[request in self._chunked for request in requests],
+            prompt_tokens=step.prompt_tokens[keep], batch=len(step.requests), chunked=chunked,
             tokens=None if tokens is None else tokens[keep], by_head=by_head,
         )  # fmt: skip
+
+    def _look(
+        self, search: SinkSearch, requests: list[str], chunked: list[bool],
+        weights: npt.NDArray[np.float32],
+    ) -> None:  # fmt: skip
+        """For the sink set; what fails here costs the decision, not the chains."""
+        whole = ~np.array(chunked, dtype=np.bool_)
+        mine = [r for r, is_whole in zip(requests, whole, strict=True) if is_whole]
+        try:
+            search.add(mine, weights[whole])
+        except Exception as error:
+            self._writer.count_error("sinks", error)
 
     def _tokens(self, done: Finished, k: int) -> npt.NDArray[np.int32] | None:
         """The served tokens, if they are to be kept; a shadow's are held against them."""
@@ -178,7 +197,7 @@ class Encoder:
                 "rate": each(lambda c: c.done.rate),
                 "head_mass": _by_head(by_head, void),
                 "heads": self._heads,
-                "strategy": self._strategy,
+                "strategy": each(lambda c: Strategy.NONE if c.done.sought else self._strategy),
                 "execution": each(lambda c: c.done.execution),
                 "replica": 0,
             },

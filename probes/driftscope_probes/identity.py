@@ -5,15 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import driftscope
-from driftscope.trace.manifest import Manifest, Model
+from driftscope.trace.manifest import SINK_FOUND, SINK_SOUGHT, Manifest, Model
 from driftscope.trace.records import Strategy
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.process import place_in, run_id_of
 from driftscope_probes.settings import EAGER, Settings
+from driftscope_probes.sinks import MIN_CHAINS, MIN_REQUESTS, Found
 
+SINKS_SOUGHT = (
+    "the sink set was still being looked for: attention masses are taken once it is found, "
+    f"{MIN_CHAINS} recorded chains of {MIN_REQUESTS} requests into the run"
+)
+"""Note of a run until then."""
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
@@ -30,6 +37,7 @@ def manifest_of(drafter: Drafter, runner: str, settings: Settings, strategy: str
         attention_strategy=strategy,
         per_head=settings.per_head,
         query_kind=drafter.kind.query_kind,
+        notes=(SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else (),
     )  # fmt: skip
 
 
@@ -72,11 +80,19 @@ def _manifest(config: Any, runner: str, settings: Settings, **of_drafter: Any) -
         pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
         every=settings.every or 1,
         budget=None if settings.every else settings.budget,
-        sink_tokens=settings.sink_tokens,
+        sink_tokens=len(settings.sink_slots),
         sink_slots=settings.sink_slots,
         sink_source=settings.sink_source,
         **of_drafter,
     )
+
+
+def with_sinks(manifest: Manifest, found: Found) -> Manifest:
+    """`manifest` of a run whose sink set was looked for, once it is found."""
+    return replace(
+        manifest, sink_tokens=len(found.slots), sink_slots=found.slots, sink_source=SINK_FOUND,
+        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), found.note),
+    )  # fmt: skip
 
 
 def _mode(config: Any) -> str:

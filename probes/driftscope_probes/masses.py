@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from driftscope_probes.buffers import MASSES
+from driftscope_probes.sinks import RECENT, SLOTS
 
 SCORES_AT_ONCE = 1 << 24
 """Bound of the attention scores that a pass holds, in elements; more requests take more passes."""
@@ -45,7 +46,7 @@ class Chains:
     prompt_tokens: torch.Tensor
     """[B] int64."""
     sink_slots: torch.Tensor
-    """[S] int64, ascending."""
+    """[S] int64, ascending; none where there is no sink."""
     ahead: int = 0
     """Slots from `position` to the first query's own."""
     causal: bool = True
@@ -64,6 +65,46 @@ def masses(
     `queries` [B, K, heads * head_size]; `keys` [B, kv_heads, head_size, N] float32 with N more than
     every slot that a query sees; what lies beyond may hold anything.
     """
+    batch, n = len(queries), keys.shape[-1]
+    slot, own, _, weights, null = _attend(queries, keys, chains, kind)
+    found = weights.view(batch, -1, n) @ _classes(chains, slot)
+    out = torch.cat((found.view(batch, kind.heads, chains.k, 4), null.unsqueeze(-1)), dim=-1)
+    out = out.transpose(1, 2)
+    if not len(chains.sink_slots):
+        out[..., SINK] = torch.nan
+    elif kind.window is not None:
+        out[..., SINK].masked_fill_(_sink_out_of_sight(chains, own, kind.window), torch.nan)
+    if kind.sinks is None:
+        out[..., NULL] = torch.nan
+    return out
+
+
+def slot_weights(
+    queries: torch.Tensor, keys: torch.Tensor, chains: Chains, kind: AttentionKind
+) -> torch.Tensor:
+    """[B, SLOTS + 1] float32: weight of each of the first slots at depth 1, mean over heads, then
+    what a slot of the context that the query sees holds on average.
+
+    NaN for a slot that the query does not see, or that is less than RECENT before it. Arguments as
+    for `masses`.
+    """
+    slot, own, hidden, weights, _ = _attend(queries, keys, chains, kind)
+    first = weights[:, :, 0].mean(1)
+    seen = ~hidden[:, 0] & (slot <= chains.position[:, None])
+    even = first.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    telling = seen & (slot <= own[:, :1] - RECENT)
+    out = first.new_full((len(queries), SLOTS + 1), torch.nan)
+    shown = min(SLOTS, keys.shape[-1])
+    out[:, :shown] = first.masked_fill(~telling, torch.nan)[:, :shown]
+    out[:, SLOTS:] = even
+    return out
+
+
+def _attend(
+    queries: torch.Tensor, keys: torch.Tensor, chains: Chains, kind: AttentionKind
+) -> tuple[torch.Tensor, ...]:
+    """Slots [N], the queries' own [B, K], which are hidden from them [B, K, N], the weights
+    [B, heads, K, N], and the learned bias's share [B, heads, K]."""
     batch, k, n = len(queries), chains.k, keys.shape[-1]
     groups = kind.heads // kind.kv_heads
     q = queries[:, :k].float().view(batch, k, kind.kv_heads, groups, kind.head_size) * kind.scale
@@ -79,15 +120,7 @@ def masses(
     if kind.window is not None:
         hidden |= slot <= own[..., None] - kind.window
     scores.masked_fill_(hidden[:, None], -torch.inf)
-    weights, null = _softmax(scores, kind.sinks)
-    found = weights.view(batch, -1, n) @ _classes(chains, slot)
-    out = torch.cat((found.view(batch, kind.heads, k, 4), null.unsqueeze(-1)), dim=-1)
-    out = out.transpose(1, 2)
-    if kind.window is not None:
-        out[..., SINK].masked_fill_(_sink_out_of_sight(chains, own, kind.window), torch.nan)
-    if kind.sinks is None:
-        out[..., NULL] = torch.nan
-    return out
+    return slot, own, hidden, *_softmax(scores, kind.sinks)
 
 
 def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,8 +142,7 @@ def _classes(chains: Chains, slot: torch.Tensor) -> torch.Tensor:
 
 def _sink_out_of_sight(chains: Chains, own: torch.Tensor, window: int) -> torch.Tensor:
     """[B, K, 1]: no sink slot is within the window."""
-    last = chains.sink_slots[-1] if len(chains.sink_slots) else own.new_tensor(-1)
-    return (last <= own - window)[..., None]
+    return (chains.sink_slots[-1] <= own - window)[..., None]
 
 
 def at_once(batch: int, k: int, heads: int, slots: int) -> int:

@@ -163,8 +163,10 @@ def _combine(  # type: ignore[no-untyped-def]
         sink, in_prompt = sink / total, in_prompt / total
         generated, self_, null = generated / total, self_ / total, null / total
     nan = float("nan")
-    if WINDOW > 0:
-        last = tl.load(sinks_at + SINKS - 1).to(tl.int32) if SINKS > 0 else -1
+    if SINKS == 0:
+        sink = tl.full((HEADS_PADDED,), nan, tl.float32)
+    elif WINDOW > 0:
+        last = tl.load(sinks_at + SINKS - 1).to(tl.int32)
         if last <= p + d - WINDOW:
             sink = tl.full((HEADS_PADDED,), nan, tl.float32)
     if not BIAS:

@@ -12,7 +12,8 @@ from driftscope_probes.buffers import MASSES, ChainBuffers
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.keys import KeyReader, reader_for
 from driftscope_probes.latent import is_latent, query_size
-from driftscope_probes.masses import AttentionKind, Chains, at_once, masses
+from driftscope_probes.masses import AttentionKind, Chains, at_once, masses, slot_weights
+from driftscope_probes.sinks import SLOTS
 from driftscope_probes.view import DeviceStep, DraftStep
 
 
@@ -44,7 +45,7 @@ class Meter:
             )
             for name, layer in drafter.attention.items()
         }
-        self._sinks = torch.tensor(sink_slots, dtype=torch.int64, device=drafter.device)
+        self.set_sinks(sink_slots)
         for name, part in self._layers.items():
             kind = part.kind
             size = query_size(part.layer) if is_latent(part.layer) else kind.head_size
@@ -60,6 +61,10 @@ class Meter:
         """Attention heads of a layer on this rank, 0 without attention."""
         return max((part.kind.heads for part in self._layers.values()), default=0)
 
+    def set_sinks(self, slots: tuple[int, ...]) -> None:
+        """What counts as the sink from the next step on; called on the serving thread."""
+        self._sinks = torch.tensor(slots, dtype=torch.int64, device=self._buffers.device)
+
     def measure(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> None:
         """Fill the buffers' masses for the chains of a step.
 
@@ -68,35 +73,62 @@ class Meter:
         if not self._layers:
             return
         batch, layout = len(step.requests), self._buffers.layout
-        kind, queries = self._drafter, len(at.rows) // batch
-        chains = Chains(
-            k=min(step.k, layout.depths * queries),
+        chains = self._chains(step, at)
+        shape = (len(at.rows), layout.depths, layout.layers, len(MASSES))
+        out = self._buffers.part("masses", len(at.rows)).view(shape)
+        out = _by_request(out, batch)[:, : chains.k]
+        context = self._context(step)
+        for index, (name, part) in enumerate(self._layers.items()):
+            table = at.block_tables[name][:batch]
+            heads = None if per_head is None else per_head[:, : chains.k, index]
+            self._layer(name, part, chains, table, context, out[:, :, index], heads)
+
+    def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
+        """[B, SLOTS + 1] of `driftscope_probes.masses.slot_weights`, mean over the layers in which
+        a slot is seen. From the keys, whatever the strategy: it is wanted of few chains only."""
+        batch, chains, context = len(step.requests), self._chains(step, at), self._context(step)
+        shape = (len(self._layers), batch, SLOTS + 1)
+        found = torch.full(shape, torch.nan, device=self._buffers.device)
+        for of_layer, (name, part) in zip(found, self._layers.items(), strict=True):
+            cache, table = cache_of(part.layer), at.block_tables[name][:batch]
+            queries = self._queries(name, part, chains)
+            slots = _slots(context, chains, table, cache)
+            size = at_once(batch, chains.k, part.kind.heads, slots)
+            for first in range(0, batch, size):
+                some = slice(first, first + size)
+                keys = part.reader.gather(cache, table[some], slots)
+                of_layer[some] = slot_weights(queries[some], keys, chains[some], part.kind)
+        return found.nanmean(0)
+
+    def _chains(self, step: DraftStep, at: DeviceStep) -> Chains:
+        kind, queries = self._drafter, len(at.rows) // len(step.requests)
+        return Chains(
+            k=min(step.k, self._buffers.layout.depths * queries),
             position=at.position + kind.lead,
             prompt_tokens=_to(step.prompt_tokens, self._buffers.device),
             sink_slots=self._sinks,
             ahead=kind.ahead,
             causal=kind.causal,
         )
-        shape = (len(at.rows), layout.depths, layout.layers, len(MASSES))
-        out = self._buffers.part("masses", len(at.rows)).view(shape)
-        out = _by_request(out, batch)[:, : chains.k]
-        context = step.max_context + kind.lead + kind.ahead
-        for index, (name, part) in enumerate(self._layers.items()):
-            table = at.block_tables[name][:batch]
-            heads = None if per_head is None else per_head[:, : chains.k, index]
-            self._layer(name, part, chains, table, context, out[:, :, index], heads)
+
+    def _context(self, step: DraftStep) -> int:
+        """Slots up to the first query's own."""
+        return step.max_context + self._drafter.lead + self._drafter.ahead
+
+    def _queries(self, name: str, part: _Layer, chains: Chains) -> torch.Tensor:
+        """[B, K, heads * size] as they meet the layer's keys."""
+        queries = self._buffers.queries[name][: self._rows(chains)]
+        return part.reader.queries(_by_request(queries, len(chains.position))[:, : chains.k])
 
     def _layer(
         self, name: str, part: _Layer, chains: Chains, table: torch.Tensor, context: int,
         out: torch.Tensor, per_head: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        cache, rows = cache_of(part.layer), self._rows(chains)
-        queries = _by_request(self._buffers.queries[name][:rows], len(out))[:, : chains.k]
-        queries = part.reader.queries(queries)
+        cache, queries = cache_of(part.layer), self._queries(name, part, chains)
         if self._triton and part.reader.paged:
             from driftscope_probes.masses_triton import paged_masses
 
-            lse = _by_request(self._buffers.lse[name][:rows], len(out))
+            lse = _by_request(self._buffers.lse[name][: self._rows(chains)], len(out))
             lse = lse[:, : chains.k].contiguous()
             own = None if per_head is None else torch.empty_like(per_head).contiguous()
             paged_masses(
@@ -106,8 +138,7 @@ class Meter:
             if per_head is not None and own is not None:
                 per_head.copy_(own)
             return
-        # Everything that a query can see, a chain's own slots too.
-        slots = min(context + chains.k, table.shape[1] * _page_size(cache))
+        slots = _slots(context, chains, table, cache)
         size = at_once(len(out), chains.k, part.kind.heads, slots)
         for first in range(0, len(out), size):
             some = slice(first, first + size)
@@ -128,6 +159,11 @@ def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:
     """[B * queries, depths, ...] as [B, queries * depths, ...], a view: one of the two is 1."""
     queries, depths = values.shape[0] // batch, values.shape[1]
     return values.view(batch, queries, depths, *values.shape[2:]).flatten(1, 2)
+
+
+def _slots(context: int, chains: Chains, table: torch.Tensor, cache: torch.Tensor) -> int:
+    """Everything that a query can see, a chain's own slots too."""
+    return min(context + chains.k, table.shape[1] * _page_size(cache))
 
 
 def _page_size(cache: torch.Tensor) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from driftscope.trace.manifest import SINK_SOUGHT
 from driftscope.trace.writer import TraceWriter, Work
 from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Encoder, Finished
@@ -24,6 +25,7 @@ from driftscope_probes.per_head import PerHead
 from driftscope_probes.ring import Landing, Ring
 from driftscope_probes.sampling import Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
+from driftscope_probes.sinks import SLOTS, SinkSearch
 from driftscope_probes.taps import Taps
 from driftscope_probes.view import DeviceStep, DraftStep
 
@@ -58,6 +60,9 @@ class Recorder:
             drafter, self._buffers, settings.sink_slots,
             use_lse=settings.strategy != "keys", use_triton=on_gpu,
         )  # fmt: skip
+        seeks = settings.sink_source == SINK_SOUGHT and self.meter.heads > 0
+        self.search = SinkSearch() if seeks else None
+        """Looks for the sink set; None where it is known, or once it is."""
         self.taps = Taps(
             drafter, self._kernels, self._guard,
             in_graph=on_gpu and settings.recording == IN_GRAPH,
@@ -69,13 +74,15 @@ class Recorder:
         """Set where this recorder may be changed while it runs."""
         self._heads = PerHead(layout, drafter.max_requests, drafter.device, self.meter.heads)
         self._ring = Ring(drafter.max_requests, layout.width, drafter.device)
+        self._weights_ring = (
+            Ring(drafter.max_requests, SLOTS + 1, drafter.device) if self.search else None
+        )
         self._ids_ring = Ring(drafter.max_requests, 2 * drafter.k, drafter.device)
         self._clock = DeviceClock(drafter.device)
         self._encoder = Encoder(
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
             max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
-            same=self.taps.same,
-            masses_only=masses_only,
+            same=self.taps.same, search=self.search, masses_only=masses_only,
         )  # fmt: skip
         self._encode = self._encoder.rows
         self._number = 0
@@ -131,6 +138,8 @@ class Recorder:
         self._values: Landing | None = None
         self._ids: Landing | None = None
         self._head_mass: Landing | None = None
+        self._sought = False
+        self._slot_weights: Landing | None = None
         self._execution = ""
         self._draft_s = 0.0
         self._rate = self.sampler.rate
@@ -140,6 +149,7 @@ class Recorder:
     def _on_draft_started(self, step: DraftStep) -> None:
         self._step = step
         self.taps.serving()
+        self._take_found_sinks()
         drawn = step.k > 0 and self.sampler.take()  # counted by every rank, whoever is chosen
         self._rate = self.sampler.rate  # may change before the step ends
         if not drawn or not self._choose(step.requests):
@@ -151,6 +161,11 @@ class Recorder:
         self._buffers.rows[:rows] = at.rows
         self._kernels.begin(rows)
         self.taps.active = True
+
+    def _take_found_sinks(self) -> None:
+        if self.search is not None and self.search.found is not None:
+            self.meter.set_sinks(self.search.found.slots)
+            self.search = None
 
     def _choose(self, requests: tuple[str, ...]) -> bool:
         """Whether a drawn step has anybody who is selected: looked up for these steps only."""
@@ -193,9 +208,13 @@ class Recorder:
         batch = len(step.requests)
         self._kernels.finish()
         self._execution = self.taps.execution(step.k * batch // len(at.rows))
+        self._buffers.put_int("position", at.position.repeat_interleave(len(at.rows) // batch))
+        if self._weights_ring is not None and self.search is not None:
+            self._sought = True
+            self._slot_weights = self._weights_ring.send(self.meter.slot_weights(step, at))
+            return
         heads = self._heads.take(batch) if self.per_head else None
         self.meter.measure(step, at, heads)
-        self._buffers.put_int("position", at.position.repeat_interleave(len(at.rows) // batch))
         if heads is not None:
             self._head_mass = self._heads.send(batch)
 
@@ -213,6 +232,8 @@ class Recorder:
             compare_ids=self._settings.recording == SHADOW,
             keep_ids=self._settings.token_ids,
             head_mass=self._head_mass,
+            sought=self._sought,
+            slot_weights=self._slot_weights,
             marks=self._clock.take(),
             rate=self._rate,
             chosen=self._chosen,

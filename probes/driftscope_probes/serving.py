@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from driftscope.errors import ProbeError, UsageError
-from driftscope.trace.control import Change, share_of
+from driftscope.trace.control import Change, ControlValueError, share_of
 from driftscope.trace.manifest import MANIFEST
-from driftscope_probes.settings import fix_run_directory, settings_from
+from driftscope_probes.settings import fix_run_directory, settings_from, sinks_of
 
 DRAIN_S = "10"
 """Seconds that running requests get to finish after SIGINT, and the trace to close. vLLM's default
@@ -44,12 +44,15 @@ class Recording:
     budget: str | None = None
     """Such as "1%"."""
     labels: tuple[str, ...] | None = None
-    sink_tokens: int | None = None
+    sink_tokens: str | None = None
+    """Such as "4", "0,1,17" or "auto"."""
     token_ids: bool = False
 
     def __post_init__(self) -> None:
         share = None if self.budget is None else share_of(self.budget)
         Change(every=self.every, budget=share, labels=self.labels)
+        if self.sink_tokens is not None:
+            _check_sinks(self.sink_tokens)
 
     def environment(self) -> dict[str, str]:
         """As DRIFTSCOPE_* variables."""
@@ -59,10 +62,17 @@ class Recording:
             "EVERY": rate if self.budget is None else "",
             "BUDGET": self.budget,
             "LABELS": None if self.labels is None else ",".join(self.labels),
-            "SINK_TOKENS": None if self.sink_tokens is None else str(self.sink_tokens),
+            "SINK_TOKENS": self.sink_tokens,
             "TOKEN_IDS": "1" if self.token_ids else None,
         }
         return {f"DRIFTSCOPE_{name}": value for name, value in values.items() if value is not None}
+
+
+def _check_sinks(value: str) -> None:
+    try:
+        sinks_of(value)
+    except ControlValueError as error:
+        raise ControlValueError(f"sink-tokens: {error}") from error
 
 
 def replace_with_server(

@@ -9,13 +9,17 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from driftscope.errors import ProbeError
 from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
+from driftscope.trace.manifest import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 from driftscope_probes.sampling import DEFAULT_BUDGET
 
 DEFAULT_SINK_TOKENS = 4
 """Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
+MAX_SINK_TOKENS = 4096
+AUTO = "auto"
 DEFAULT_MAX_MB = 2048
 IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
@@ -36,9 +40,9 @@ class Settings:
     is always recorded."""
     budget: float = DEFAULT_BUDGET
     """Share of the time per output token that the probe may take, where `every` is not given."""
-    sink_tokens: int = DEFAULT_SINK_TOKENS
-    """The sink set: the first n slots."""
-    sink_source: str = "default"
+    sink_tokens: int | tuple[int, ...] | None = DEFAULT_SINK_TOKENS
+    """The sink set: the first n slots, or these slots, or None: looked for in the first chains."""
+    sink_source: str = SINK_DEFAULT
     per_head: bool = False
     """Also record attention masses by head."""
     recording: str = "in-graph"
@@ -55,8 +59,9 @@ class Settings:
 
     @property
     def sink_slots(self) -> tuple[int, ...]:
-        """The sink set."""
-        return tuple(range(self.sink_tokens))
+        """The sink set, ascending; () while it is looked for."""
+        given = self.sink_tokens
+        return tuple(range(given)) if isinstance(given, int) else given or ()
 
     test_raise: str = ""
     """Tests only: every hook raises "before" or "after" its work; the output must not change."""
@@ -74,8 +79,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         every=_number("every", values["every"], 1, MAX_EVERY) if "every" in values else None,
         budget=_share("budget", values.get("budget", DEFAULT_BUDGET)),
         per_head=_flag("per_head", values.get("per_head", "")),
-        sink_tokens=_number("sink_tokens", values.get("sink_tokens", DEFAULT_SINK_TOKENS), 1, 4096),
-        sink_source="given" if "sink_tokens" in values else "default",
+        **_sinks(values.get("sink_tokens")),
         recording=_choice("recording", values.get("recording", RECORDINGS[0]), RECORDINGS),
         strategy=_choice("strategy", values.get("strategy", STRATEGIES[0]), STRATEGIES),
         token_ids=_flag("token_ids", values.get("token_ids", "")),
@@ -128,6 +132,8 @@ def _file(name: str) -> dict[str, str]:
         )
     if isinstance(labels := raw.get("labels"), list):
         raw["labels"] = ",".join(map(str, labels))
+    if isinstance(sinks := raw.get("sink_tokens"), list):
+        raw["sink_tokens"] = "".join(f"{slot}," for slot in sinks)
     return {key: str(value) for key, value in raw.items()}
 
 
@@ -150,6 +156,33 @@ def _share(name: str, value: object) -> float:
         raise ProbeError(
             f"DRIFTSCOPE_{name.upper()}={value!r}: give a share such as 1% or 0.01"
         ) from error
+
+
+def sinks_of(value: str) -> int | tuple[int, ...] | None:
+    """A sink set as `Settings.sink_tokens` has it; raises ControlValueError."""
+    if value.strip().lower() == AUTO:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    several = len(parts) > 1
+    slots = {int(part) for part in parts if part.isascii() and part.isdigit()}
+    low, high = (0, MAX_SINK_TOKENS - 1) if several else (1, MAX_SINK_TOKENS)
+    right = all(part.isascii() and part.isdigit() for part in parts if part or not several)
+    if not slots or not right or not low <= min(slots) <= max(slots) <= high:
+        raise ControlValueError(
+            f"give the first how many slots, from 1 to {MAX_SINK_TOKENS}, or the slots themselves, "
+            f"such as 0,1,17, or {AUTO}"
+        )
+    return tuple(sorted(slots)) if several else slots.pop()
+
+
+def _sinks(value: str | None) -> dict[str, Any]:
+    if value is None:
+        return {}
+    try:
+        found = sinks_of(value)
+    except ControlValueError as error:
+        raise ProbeError(f"DRIFTSCOPE_SINK_TOKENS={value!r}: {error}") from error
+    return {"sink_tokens": found, "sink_source": SINK_SOUGHT if found is None else SINK_GIVEN}
 
 
 def _labels(value: str) -> tuple[str, ...]:

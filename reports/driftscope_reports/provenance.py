@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, percent
-from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
+from driftscope.trace.manifest import BY_DEPTH, SINK_SOUGHT, Manifest, Model
 from driftscope.trace.records import Strategy
 from driftscope_reports.markup import Markup, el
 
@@ -45,7 +43,7 @@ def line(run: RunSummary) -> str:
         f"K = {manifest.k}",
         f"attention {manifest.attention_backend}",
         f"masses by {_STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy)}",
-        f"sink set: {_sink(manifest.sink_slots)} ({manifest.sink_source})",
+        f"sink set: {_sink(manifest)}",
         *_parallel(manifest),
         *([] if manifest.query_kind == BY_DEPTH else [f"depth stands for {manifest.query_kind}"]),
         _sampling(manifest),
@@ -62,12 +60,16 @@ def _model(model: Model) -> str:
     return f"{model.name} ({model.architecture}, {model.dtype}, config {model.config_digest})"
 
 
-def _sink(slots: Sequence[int]) -> str:
+def _sink(manifest: Manifest) -> str:
+    slots = manifest.sink_slots
+    if manifest.sink_source == SINK_SOUGHT:
+        return "looked for, not decided yet"
     if not slots:
-        return "empty"
-    if tuple(slots) == tuple(range(len(slots))):
-        return f"the first {count(len(slots), 'slot')}"
-    return f"slots {', '.join(map(str, slots))}"
+        return f"no sink found ({manifest.sink_source})"
+    which = f"slots {', '.join(map(str, slots))}"
+    if slots == tuple(range(len(slots))):
+        which = f"the first {count(len(slots), 'slot')}"
+    return f"{which} ({manifest.sink_source})"
 
 
 def _parallel(manifest: Manifest) -> list[str]:

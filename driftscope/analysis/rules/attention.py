@@ -28,8 +28,10 @@ def has_sink(run: RunSummary) -> bool | None:
 
     None where the mass was not recorded or does not apply (the sink lies outside the drafter's
     attention window). The rule: at least SINK_FLOOR and SINK_TIMES_EVEN times
-    the even share.
+    the even share. Where the probe looked for a sink and found none, there is none.
     """
+    if run.manifest.sinkless and run.attention.self_mass is not None:
+        return False
     sink, even = run.attention.sink_mass, run.attention.even_sink_mass
     if sink is None or even is None or not math.isfinite(sink[0]):
         return None
@@ -75,6 +77,8 @@ def no_sink(run: RunSummary) -> Finding | None:
     """Statements about the sink do not apply."""
     if has_sink(run) is not False:
         return None
+    if run.manifest.sinkless:
+        return _none_found(run)
     sink, even = run.attention.sink_mass, run.attention.even_sink_mass
     assert sink is not None and even is not None
     slots = run.manifest.sink_slots
@@ -82,7 +86,7 @@ def no_sink(run: RunSummary) -> Finding | None:
         id="no_sink",
         severity=Severity.INFO,
         runs=(run.label,),
-        title="This target has no attention sink, so sink loss does not apply",
+        title=_NO_SINK,
         statement=f"{_named(slots)} {percent(sink[0])} of the attention at depth 1; even attention "
         f"would give {percent(even)}, and a sink holds at least {SINK_TIMES_EVEN:.0f} times that "
         f"and {percent(SINK_FLOOR)}",
@@ -96,6 +100,24 @@ def no_sink(run: RunSummary) -> Finding | None:
         advice="Nothing to do. If you know that this target parks attention further in, set "
         "DRIFTSCOPE_SINK_TOKENS so that those slots count, and record again.",
     )
+
+
+def _none_found(run: RunSummary) -> Finding:
+    """The probe looked for a sink set; the evidence is among the run's notes."""
+    return Finding(
+        id="no_sink",
+        severity=Severity.INFO,
+        runs=(run.label,),
+        title=_NO_SINK,
+        statement=run.manifest.notes[-1] if run.manifest.notes else "no sink found",
+        evidence={"sink_tokens": 0},
+        advice="Nothing to do. The slots that a sink would have taken count as prompt. If you know "
+        "that this target parks attention further in, set DRIFTSCOPE_SINK_TOKENS to those slots, "
+        "and record again.",
+    )
+
+
+_NO_SINK = "This target has no attention sink, so sink loss does not apply"
 
 
 def sink_lost(run: RunSummary) -> Finding | None:
