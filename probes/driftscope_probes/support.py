@@ -29,6 +29,8 @@ class Hook:
     name: str
     """Dotted name inside the module."""
     purpose: str
+    optional: bool = False
+    """Wanted for one kind of drafter only, which not every version of vLLM has."""
 
 
 HOOKS = {
@@ -58,6 +60,12 @@ HOOKS = {
             name="SpecDecodeBaseProposer.propose",
             purpose="the draft itself",
         ),
+        Hook(
+            module="vllm.v1.spec_decode.medusa",
+            name="MedusaProposer.propose",
+            purpose="Medusa's draft",
+            optional=True,
+        ),
     ),
     "v2": (
         Hook(
@@ -80,12 +88,31 @@ HOOKS = {
             name="EagleSpeculator.propose",
             purpose="the draft itself",
         ),
+        *(
+            Hook(
+                module=f"vllm.v1.worker.gpu.spec_decode.{module}.speculator",
+                name=f"{speculator}.propose",
+                purpose="the draft itself",
+                optional=True,
+            )
+            for module, speculator in (
+                ("mtp", "MTPSpeculator"),
+                ("standalone_ar", "StandaloneARSpeculator"),
+                ("dflash", "DFlashSpeculator"),
+                ("multi_module_mtp", "MultiModuleMTPSpeculator"),
+            )
+        ),
     ),
     "worker": (
         Hook(
             module="vllm.v1.worker.worker_base",
             name="WorkerBase",
             purpose="control while it runs",
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu_worker",
+            name="Worker.load_model",
+            purpose="drafters without a model",
         ),
     ),
     "engine": (
