@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from driftscope.errors import ProbeError
-from driftscope.trace.manifest import SINK_SOUGHT
+from driftscope.trace.records import SINK_SOUGHT
 from driftscope.trace.writer import check_unused, create_run, rewrite_manifest
 from driftscope_probes import support
 from driftscope_probes.control import Control

@@ -59,10 +59,17 @@ def test_a_method_that_is_not_supported(method: str) -> None:
     _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
 
 
-@pytest.mark.parametrize("name", ["tensor", "pipeline", "data"])
-def test_more_than_one_device(name: str) -> None:
+@pytest.mark.parametrize("name", ["data", "prefill_context", "decode_context"])
+def test_parallelism_that_is_not_recorded(name: str) -> None:
     size = f"{name}_parallel_size"
     _refused(lambda: support.check_speculation(_config(**{size: 2})), f"{size} > 1")
+
+
+def test_tensor_or_pipeline_parallelism_but_not_both() -> None:
+    support.check_speculation(_config(tensor_parallel_size=2))
+    support.check_speculation(_config(pipeline_parallel_size=2))
+    both = _config(tensor_parallel_size=2, pipeline_parallel_size=2)
+    _refused(lambda: support.check_speculation(both), "> 1 at once are not supported")
 
 
 @pytest.mark.parametrize(
