@@ -78,9 +78,9 @@ def _chunked_prefill(run: RunSummary) -> str | None:
         return None
     return (
         f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} are of requests for "
-        "which the drafter's cache may be wrong, as vLLM's V1 runner leaves it at the ends of prompt "
-        "chunks, near a context limit and, through the prefix cache, in later requests. They are "
-        "flagged in the trace and are part of the means"
+        "which the drafter's cache may be wrong, as vLLM's V1 runner leaves it at the ends of "
+        "prompt chunks, near a context limit and, through the prefix cache, in later requests. "
+        "They are flagged in the trace and are part of the means"
     )
 
 
