@@ -313,7 +313,7 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
         with (run / MANIFEST).open("x", encoding="utf-8") as handle:
             handle.write(manifest.to_json())
     except OSError as error:
-        if isinstance(error, FileExistsError) and run.is_dir():
+        if isinstance(error, FileExistsError) and (run / MANIFEST).exists():
             check_unused(run, manifest.run_id if join else None)
             return
         raise TraceError(
