@@ -19,6 +19,7 @@ from driftscope_probes.reference.model import load_drafter, load_target
 from driftscope_probes.reference.replay import replay
 from driftscope_probes.trio import trio_path
 from vllm_engine.job import Job, K, Outcome, prompts, run_job
+from vllm_engine.truth import continue_greedily
 
 pytestmark = pytest.mark.vllm
 DRAFTER = "eagle31"
@@ -41,9 +42,10 @@ def _models() -> tuple[Any, Any]:
 def _by_request(
     outcome: Outcome, rows: list[dict[str, Any]]
 ) -> Iterator[tuple[list[int], int, list[dict[str, Any]]]]:
-    """Tokens, prompt length and the chains of each request."""
+    """Tokens, prompt length and the chains of each request, the last of which may lie past its
+    end."""
     for index, (ids, output) in enumerate(zip(prompts(), outcome.tokens(), strict=True)):
-        tokens = [*ids, *output]
+        tokens = continue_greedily(_models()[0], [*ids, *output], K + 1)
         yield tokens, len(ids), [
             row for row in rows
             if row["request"].partition("-")[0] == str(index) and row["position"] < len(tokens) - 1
@@ -51,20 +53,22 @@ def _by_request(
 
 
 @torch.no_grad()
-def _weights(tokens: list[int], position: int) -> np.ndarray:
-    """[p + 1] of the query of depth 1, mean over heads, float64."""
+def _weights(tokens: list[int], positions: list[int]) -> list[np.ndarray]:
+    """[p + 1] of the query of depth 1 for each p, mean over heads, float64."""
     target, drafter = _models()
-    ids = torch.tensor([tokens[: position + 2]])
-    aux = target(ids[:, :-1], aux_layers=drafter.config.aux_layers).aux
-    fused = drafter.fuse(aux)
+    ids, at = torch.tensor([tokens]), torch.tensor(positions)
+    fused = drafter.fuse(target(ids[:, :-1], aux_layers=drafter.config.aux_layers).aux)
     step = drafter.step(
-        embedding=drafter.embed(ids[:, -1:], target), hidden=fused[:, -1:], depth=1,
-        anchors=torch.tensor([position]), context=drafter.context(
-            drafter.embed(ids[:, 1:], target), fused), chain_keys=ChainKeys(),
-    )  # fmt: skip
+        embedding=drafter.embed(ids[0, at + 1], target)[None],
+        hidden=fused[:, at],
+        depth=1,
+        anchors=at,
+        context=drafter.context(drafter.embed(ids[:, 1:], target), fused),
+        chain_keys=ChainKeys(),
+    )
     (attention,) = step.attention
-    found: np.ndarray = attention[0][:, 0, : position + 1].mean(0).numpy()
-    return found
+    mean = attention[0].mean(0).numpy()
+    return [row[: p + 1] for row, p in zip(mean, positions, strict=True)]
 
 
 def _sought(trace: Trace) -> list[dict[str, Any]]:
@@ -83,12 +87,14 @@ def test_what_is_found_is_what_float64_finds(outcome: Outcome) -> None:
     held: list[list[float]] = [[] for _ in range(64)]
     even: list[list[float]] = [[] for _ in range(64)]
     rows = _sought(trace)
+    compared = 0
     for tokens, _, mine in _by_request(outcome, rows):
-        for row in mine:
-            weights = _weights(tokens, row["position"])
-            for slot in range(min(64, row["position"] - 8 + 1)):
+        for weights in _weights(tokens, [row["position"] for row in mine]) if mine else ():
+            compared += 1
+            for slot in range(min(64, len(weights) - 8)):
                 held[slot].append(weights[slot])
                 even[slot].append(1 / len(weights))
+    assert compared == len(rows)
     mean = np.array([np.mean(each) if 2 * len(each) >= len(rows) else 0.0 for each in held])
     times = mean / np.array([np.mean(each) if each else 1.0 for each in even])
     wanted = np.flatnonzero((mean >= 0.02) & (times >= 5.0)).tolist()
