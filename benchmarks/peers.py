@@ -26,9 +26,10 @@ NOT_TIMED = (
         name="nnsight",
         version="0.8.1",
         error="RuntimeError: Unsupported device type: cpu",
-        why='after "Cannot access accelerator device when none is available", once that call of '
-        "vLLM's loader is skipped: its worker is a subclass of vLLM's GPU worker, so "
-        "it starts no engine on a CPU; what it traces is the runner's target, and nothing in it mentions a drafter",
+        why="once the call is skipped at which it ends first (Cannot access accelerator device "
+        "when none is available): its worker is a subclass of vLLM's GPU worker, so it starts no "
+        "engine on a CPU; what it traces is the runner's target, and nothing in it mentions a "
+        "drafter",
     ),
     Peer(
         name="vllm-lens",
