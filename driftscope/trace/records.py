@@ -77,8 +77,12 @@ class DraftRow:
     layers: int
     """Drafter layers with attention; mass lists are [k * layers], depth-major."""
     chunked_prefill: bool
-    """The prompt was prefilled in several chunks. vLLM's V1 runner then embeds
-    the wrong token at each chunk boundary, which puts the request's masses off."""
+    """The drafter's KV cache is not known to be right, which may put the request's masses off.
+    The prompt was prefilled in several chunks: vLLM's V1 runner then embeds the wrong token at each
+    chunk boundary, while its V2 runner does nothing wrong. On V1 also: the request was in a step in
+    which the drafter ran for nobody, because one request of the batch was near its context limit,
+    and has slots that were never filled; or it was admitted on a hit of the prefix cache after
+    either had happened to any request of the engine, whether or not its own blocks are affected."""
     sink_mass: Floats | None
     """The sink set, `Manifest.sink_slots`."""
     prompt_mass: Floats | None

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope.errors import TraceError
+from driftscope.errors import DamagedTraceError, TraceError
 from driftscope.trace.block import Block
-from driftscope.trace.manifest import MANIFEST, Manifest
+from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.records import Row
 from driftscope.trace.sink import DiskLimitError, RecordFiles
@@ -51,6 +51,8 @@ WATCH_S = 0.5
 """Least time between two calls of what `TraceWriter.watch` was given."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
+MANIFEST_S = 2.0
+"""Longest time that a manifest may take to be written once its file is there."""
 MAX_BYTES = 2 << 30
 """Default bound of one process's record files on disk."""
 
@@ -267,9 +269,9 @@ def _one(row: Row) -> Iterable[Row]:
     return (row,)
 
 
-def check_unused(run: Path) -> None:
-    """Raise TraceError when `run` already holds a run."""
-    if (run / MANIFEST).exists():
+def check_unused(run: Path, run_id: str | None = None) -> None:
+    """Raise TraceError when `run` already holds a run, other than that of `run_id`."""
+    if (run / MANIFEST).exists() and (run_id is None or _run_id(run) != run_id):
         raise TraceError(
             f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
             "(a {time} in it is replaced by the start time)"
@@ -283,15 +285,31 @@ def rewrite_manifest(run: Path, manifest: Manifest) -> None:
     partial.replace(run / MANIFEST)
 
 
-def create_run(run: Path, manifest: Manifest) -> None:
-    """Make `run` and write its manifest; raises TraceError when it already holds a run."""
+def _run_id(run: Path) -> str:
+    """Of a manifest that another process may be writing just now."""
+    deadline = time.monotonic() + MANIFEST_S
+    while True:
+        try:
+            return read_manifest(run).run_id
+        except DamagedTraceError:
+            if time.monotonic() > deadline:
+                return ""
+            time.sleep(MANIFEST_S / 100)
+
+
+def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
+    """Make `run` and write its manifest; raises TraceError when it already holds a run.
+
+    `join`: a run of the same id is this one, begun by another of its processes.
+    """
     try:
         run.mkdir(parents=True, exist_ok=True)
         with (run / MANIFEST).open("x", encoding="utf-8") as handle:
             handle.write(manifest.to_json())
     except OSError as error:
         if isinstance(error, FileExistsError):
-            check_unused(run)
+            check_unused(run, manifest.run_id if join else None)
+            return
         raise TraceError(
             f"{run}: cannot write a trace there ({error.strerror or error}); "
             "point DRIFTSCOPE_TRACE at a writable directory"

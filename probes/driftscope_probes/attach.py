@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from driftscope.errors import ProbeError
@@ -12,12 +13,15 @@ from driftscope_probes import support
 from driftscope_probes.control import Control
 from driftscope_probes.drafter import open_drafter
 from driftscope_probes.identity import manifest_of, manifest_of_lookup, with_sinks
-from driftscope_probes.process import open_writer
+from driftscope_probes.process import open_writer, place_in, role_of, run_id_of
 from driftscope_probes.recorder import Recorder
 from driftscope_probes.settings import Settings, settings_from
 from driftscope_probes.timer import StepTimer
 
 _ATTRIBUTE = "_driftscope_recorder"
+RANKS_EVERY = 64
+"""Of which draft step one is recorded where tensor-parallel ranks may not follow a budget: with a
+recorded step at half of another's time, under the default budget."""
 
 
 def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config: Any) -> None:
@@ -29,15 +33,17 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
     if settings is None:
         return
     try:
-        drafter = open_drafter(proposer.model, layer_names, config)
+        drafter, place = open_drafter(proposer.model, layer_names, config), place_in(config)
         _check_can_seek(settings, config)
-        check_unused(settings.trace)  # before anything is written or hooked
+        ranks = int(getattr(config.parallel_config, "tensor_parallel_size", 1))
+        check_unused(settings.trace, run_id_of(config))  # before anything is written or hooked
         _separate_compile_cache(config)
-        writer = open_writer(settings, "worker0")
-        recorder = Recorder(drafter, settings, writer)
+        writer = open_writer(settings, role_of(place))
+        settings, notes = _of_one_rank(settings, place.rank, ranks)
+        recorder = Recorder(drafter, settings, writer, masses_only=place.rank > 0)
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
         recorder.taps.attach(proposer, "model")
-        create_run(settings.trace, manifest)
+        create_run(settings.trace, replace(manifest, notes=notes), join=True)
     except (AttributeError, KeyError, TypeError) as error:
         raise ProbeError(
             f"this vLLM's {runner} runner is not laid out as driftscope knows it ({error!r}); "
@@ -47,7 +53,9 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
         recorder.search.tell = lambda found: rewrite_manifest(
             settings.trace, with_sinks(manifest, found)
         )
-    recorder.control = Control(settings.trace, writer, recorder.selection, recorder)
+    recorder.control = Control(
+        settings.trace, writer, recorder.selection, recorder, governed=ranks == 1
+    )
     recorder.control.watch()
     setattr(proposer, _ATTRIBUTE, recorder)
 
@@ -61,9 +69,9 @@ def attach_timer(proposer: Any, runner: str, *, config: Any) -> None:
     if settings is None:
         return
     support.check_speculation(config)
-    check_unused(settings.trace)
-    timer = StepTimer(settings, open_writer(settings, "worker0"))
-    create_run(settings.trace, manifest_of_lookup(runner, settings, config))
+    check_unused(settings.trace, run_id_of(config))
+    timer = StepTimer(settings, open_writer(settings, role_of(place_in(config))))
+    create_run(settings.trace, manifest_of_lookup(runner, settings, config), join=True)
     setattr(proposer, _ATTRIBUTE, timer)
 
 
@@ -83,12 +91,28 @@ def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
     return getattr(proposer, _ATTRIBUTE, None)
 
 
-def recorder_of_runner(runner: Any) -> Recorder | None:
+def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:
     """The recorder of a runner's proposer, under the name that its generation (V1, V2) gives it."""
     proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
-    # A StepTimer has nothing that could be changed.
-    found: Any = next((r for r in map(recorder_of, proposers) if hasattr(r, "control")), None)
-    return found  # type: ignore[no-any-return]
+    found = (recorder_of(proposer) for proposer in proposers)
+    return next((recorder for recorder in found if recorder is not None), None)
+
+
+def _of_one_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, tuple[str, ...]]:
+    """The settings of one tensor-parallel rank of several, and what a reader has to know of that.
+
+    All ranks have to record the same steps. A budget's rate follows what each of them measures, so
+    there is none: the rate is fixed. What all have alike the first writes down.
+    """
+    if rank > 0:
+        settings = replace(settings, token_ids=False)
+    if ranks == 1 or settings.every is not None:
+        return settings, ()
+    note = (
+        f"one draft step in {RANKS_EVERY} was recorded whatever that cost: tensor-parallel ranks "
+        "follow no budget; DRIFTSCOPE_EVERY sets another rate"
+    )
+    return replace(settings, every=RANKS_EVERY), (note,)
 
 
 def _check_can_seek(settings: Settings, config: Any) -> None:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from driftscope_probes.sinks import SinkSearch
 from driftscope_probes.view import DraftStep
 
 REMEMBERED_REQUESTS = 65_536
-"""Requests of which the encoder remembers that their prompt came in chunks."""
+"""Requests of which the encoder remembers that the drafter's cache is in doubt."""
 SHADOW_DIFFERS = "shadow_differs"
 """Chains whose shadow, drafted eagerly, had other tokens than the served one: counted, and kept."""
 
@@ -65,16 +66,19 @@ class Encoder:
 
     def __init__(
         self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
-        sampler: Sampler, same: Mapping[str, str], search: SinkSearch | None = None,
+        sampler: Sampler, same: Mapping[str, str] = MappingProxyType({}),
+        search: SinkSearch | None = None, masses_only: bool = False,
     ) -> None:  # fmt: skip
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
-        `same`: columns by depth that were not written because they are another's.
+        `same`: columns by depth that were not written because they are another's. `masses_only`: of
+        a tensor-parallel rank after the first.
         """
         self._same = same
         self._layout, self._columns = layout, layout.columns
         self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
         self._writer, self._sampler, self._search = writer, sampler, search
+        self._unsaid = layout.column("position") if masses_only else 0
         self._chunked: OrderedDict[str, None] = OrderedDict()
 
     def rows(self, steps: list[Finished]) -> list[StepRow | Block]:
@@ -86,7 +90,7 @@ class Encoder:
         for done in steps:
             if done.step is None:
                 continue
-            self._remember(done.step.requests, done.step.prefilling)
+            self._remember(done.step)
             if done.values is not None:
                 count += 1
                 chains = self._chains(done, done.step, done.values.take())
@@ -103,9 +107,10 @@ class Encoder:
         )  # fmt: skip
         return rows
 
-    def _remember(self, requests: tuple[str, ...], prefilling: npt.NDArray[np.bool_]) -> None:
-        for index in np.flatnonzero(prefilling):
-            self._chunked[requests[index]] = None
+    def _remember(self, step: DraftStep) -> None:
+        self._chunked |= dict.fromkeys(step.doubtful)
+        for index in np.flatnonzero(step.prefilling):
+            self._chunked[step.requests[index]] = None
         while len(self._chunked) > REMEMBERED_REQUESTS:
             self._chunked.popitem(last=False)
 
@@ -157,11 +162,10 @@ class Encoder:
         position = np.ascontiguousarray(self._part(values, "position")).view(np.int32)[:, 0]
         # Past the context limit vLLM's drafter runs on slots that are not there.
         void = position[:, None] + np.arange(k) >= self._max_slots
+        values[:, : self._unsaid] = np.nan  # norms and confidence lie before the position
         masses = self._masses(values, k, void)
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
-        for name, of in self._same.items():
-            depths[name] = np.where(np.isnan(depths[name]), depths[of], depths[name])
-        _fed_is_next_in(depths["in_rms"], depths["fed_rms"])
+        complete(depths, self._same)
         fc = self._part(values, "fc_rms")[:, 0]
         tokens = [c.tokens for c in chains if c.tokens is not None]
         by_head = [c.by_head for c in chains if c.by_head is not None]
@@ -266,8 +270,14 @@ def _by_head(parts: list[npt.NDArray[np.float32]], void: npt.NDArray[np.bool_]) 
     return _known(values.reshape(len(values), -1))
 
 
-def _fed_is_next_in(entering: npt.NDArray[np.float32], fed: npt.NDArray[np.float32]) -> None:
-    """Fill in what entered depth 2 on where only depth 1 was measured (see Taps)."""
+def complete(depths: dict[str, npt.NDArray[np.float32]], same: Mapping[str, str]) -> None:
+    """Fill in, by depth, what the taps left out because it is measured already (see Taps).
+
+    A column of `same` is another's; what entered depth 2 on is what the depth before fed forward.
+    """
+    for name, of in same.items():
+        depths[name] = np.where(np.isnan(depths[name]), depths[of], depths[name])
+    entering, fed = depths["in_rms"], depths["fed_rms"]
     if entering.shape[1] > 1:
         missing = np.isnan(entering[:, 1:]) & ~np.isnan(entering[:, :1])
         entering[:, 1:] = np.where(missing, fed[:, :-1], entering[:, 1:])

@@ -33,10 +33,14 @@ class Control:
     """
 
     def __init__(
-        self, run: Path, writer: TraceWriter, selection: Selection, recorder: Recorder | None = None
-    ) -> None:
-        """Without a `recorder`, as in the engine core, there is the selection to change."""
-        self._run, self._writer = run, writer
+        self, run: Path, writer: TraceWriter, selection: Selection,
+        recorder: Recorder | None = None, *, governed: bool = True,
+    ) -> None:  # fmt: skip
+        """Without a `recorder`, as in the engine core, there is the selection to change.
+
+        `governed`: a budget may be set.
+        """
+        self._run, self._writer, self._governed = run, writer, governed
         self._selection, self._recorder = selection, recorder
         self._seen: tuple[int, ...] | None = None
         self._revision = 0
@@ -69,7 +73,9 @@ class Control:
         return {"run": str(self._run), **dataclasses.asdict(status), "control": self._settings()}
 
     def apply(self, change: Change) -> None:
-        """Change what differs."""
+        """Change what differs; raises ControlValueError for a budget where there can be none."""
+        if change.budget is not None and not self._governed:
+            raise ControlValueError("budget: tensor-parallel ranks follow none, give every")
         with self._lock:
             if change.labels is not None:
                 self._selection.labels = change.labels

@@ -145,7 +145,7 @@ def _hooks(seam: str, hooks: tuple[support.Hook, ...], *, optional: bool) -> Ite
         missing = _missing(lambda h=hook: _resolve(h))  # type: ignore[misc]
         yield Check(
             topic=f"hook {seam}",
-            ok=missing is None or (None if optional else False),
+            ok=missing is None or (None if optional or hook.optional else False),
             detail=f"{hook.name}: {missing or f'holds ({hook.purpose})'}",
             hint="this vLLM is laid out differently: use a tested version",
         )

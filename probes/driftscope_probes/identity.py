@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import driftscope
 from driftscope.trace.manifest import SINK_FOUND, SINK_SOUGHT, Manifest, Model
 from driftscope.trace.records import Strategy
 from driftscope_probes.drafter import Drafter
+from driftscope_probes.process import place_in, run_id_of
 from driftscope_probes.settings import EAGER, Settings
 from driftscope_probes.sinks import MIN_CHAINS, MIN_REQUESTS, Found
 
@@ -60,9 +60,9 @@ def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest
 def _manifest(config: Any, runner: str, settings: Settings, **of_drafter: Any) -> Manifest:
     import vllm
 
-    speculation = config.speculative_config
+    speculation, parallel = config.speculative_config, config.parallel_config
     return Manifest(
-        run_id=uuid.uuid4().hex[:12],
+        run_id=run_id_of(config),
         created_s=time.time(),
         driftscope_version=driftscope.__version__,
         engine="vllm",
@@ -74,6 +74,10 @@ def _manifest(config: Any, runner: str, settings: Settings, **of_drafter: Any) -
         k=speculation.num_speculative_tokens,
         target=_model(config.model_config),
         kv_cache_dtype=str(config.cache_config.cache_dtype),
+        rank=place_in(config).rank,
+        tensor_parallel=getattr(parallel, "tensor_parallel_size", 1),
+        data_parallel=getattr(parallel, "data_parallel_size", 1),
+        pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
         every=settings.every or 1,
         budget=None if settings.every else settings.budget,
         sink_tokens=len(settings.sink_slots),

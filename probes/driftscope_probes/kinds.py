@@ -17,8 +17,10 @@ from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 
 TRUTH = "float64 replay of trained and random weights"
 WITNESS = "float64 softmax over raw q, k and raw states, tiny random model"
+STATES = "float64 from raw states, tiny random model"
 COUNTED = "accepted counts and tokens, tiny model"
 NOT_RUN = "not run"
+NGRAM_V2 = f"{NOT_RUN}: Triton's interpreter fails on vLLM's kernel"
 NOT_SERVED = "vLLM has none"
 
 
@@ -197,7 +199,7 @@ KINDS = (
         modules=True,
         model=False,
         v1="is served by module 0 at each depth there: as the rows above",
-        v2=COUNTED,
+        v2=f"{COUNTED}, of DeepSeek's",
     ),
     Kind(
         name="draft model",
@@ -218,7 +220,7 @@ KINDS = (
         outputs={"prenorm_rms": 0},
         block=True,
         heads=True,
-        v1=WITNESS,
+        v1=STATES,
         note="by head; no attention",
     ),
     Kind(
@@ -226,19 +228,20 @@ KINDS = (
         methods=("ngram",),
         model=False,
         v1=COUNTED,
+        v2=NGRAM_V2,
     ),
     Kind(
         name="n-gram on the device",
         methods=("ngram_gpu",),
         model=False,
         v1=f"{NOT_RUN}: wants pinned memory",
-        v2=f"{NOT_RUN}: Triton's interpreter fails on vLLM's kernel",
+        v2=NGRAM_V2,
     ),
     Kind(
         name="suffix",
         methods=("suffix",),
         model=False,
-        v1="the hook, on a stand-in: wants arctic-inference",
+        v1=f"{COUNTED}, with a stand-in for the package arctic-inference",
     ),
 )
 """The list."""

@@ -51,7 +51,7 @@ class Meter:
             size = query_size(part.layer) if is_latent(part.layer) else kind.head_size
             buffers.add_layer(name, kind.heads * size, kind.heads, drafter.dtype)
         plain = all(part.kind.sinks is None for part in self._layers.values())
-        can = drafter.backend == "FLASH_ATTN" and use_triton and plain
+        can = drafter.backend == "FLASH_ATTN" and self._triton and plain
         self.strategy = "lse" if use_lse and can and offer_lse() else "keys"
         if not self._layers:
             self.strategy = "none"

@@ -36,8 +36,14 @@ if TYPE_CHECKING:
 class Recorder:
     """A step's life: `step_started`, perhaps `draft`, `step_ended`."""
 
-    def __init__(self, drafter: Drafter, settings: Settings, writer: TraceWriter) -> None:
-        """Raises ProbeError for an attention backend that is not supported."""
+    def __init__(
+        self, drafter: Drafter, settings: Settings, writer: TraceWriter, *,
+        masses_only: bool = False,
+    ) -> None:  # fmt: skip
+        """`masses_only`: another rank writes what does not depend on attention heads.
+
+        Raises ProbeError for an attention backend that is not supported.
+        """
         self._settings, self._writer = settings, writer
         self._guard = Guard(writer, test_raise=settings.test_raise)
         self._k = drafter.k
@@ -76,7 +82,7 @@ class Recorder:
         self._encoder = Encoder(
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
             max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
-            same=self.taps.same, search=self.search,
+            same=self.taps.same, search=self.search, masses_only=masses_only,
         )  # fmt: skip
         self._encode = self._encoder.rows
         self._number = 0
@@ -144,8 +150,9 @@ class Recorder:
         self._step = step
         self.taps.serving()
         self._take_found_sinks()
+        drawn = step.k > 0 and self.sampler.take()  # counted by every rank, whoever is chosen
         self._rate = self.sampler.rate  # may change before the step ends
-        if step.k == 0 or not self.sampler.take() or not self._choose(step.requests):
+        if not drawn or not self._choose(step.requests):
             self._kernels.skip()
             return
         self._at = at = step.on_device()

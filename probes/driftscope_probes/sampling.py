@@ -60,14 +60,16 @@ class Sampler:
         self._encoding: deque[float] = deque(maxlen=WINDOW)
 
     def take(self) -> bool:
-        """Whether to record the draft step that is about to run."""
+        """Whether to record the draft step that is about to run: ask once for each.
+
+        Steps are counted and drawn whether anything is recorded or not, so that tensor-parallel
+        ranks agree again on every step soon after each has heard of a change.
+        """
+        every, number, drawn = self.every, self._seen, self._random.random()
+        self._seen += 1
         if not self.recording:
             return False
-        every = self.every  # another thread may set it
-        if every is not None:
-            self._seen += 1
-            return (self._seen - 1) % every == 0
-        return self._random.random() < self.rate
+        return number % every == 0 if every is not None else drawn < self.rate
 
     def note(self, *, step_s: float, probe_s: float, recorded: bool) -> None:
         """A step that drafted is over: its wall time, the probe's share included; that share."""
@@ -89,7 +91,7 @@ class Sampler:
             self.budget = budget
         governed = self.rate if self._recorded else FIRST_RATE
         self.rate = 1 / every if every else governed
-        self._seen, self._since = 0, EVERY_STEPS
+        self._since = EVERY_STEPS
 
     def stop(self) -> None:
         """Record nothing until `start`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import tomllib
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ AUTO = "auto"
 DEFAULT_MAX_MB = 2048
 IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
+RUN_ID = "DRIFTSCOPE_RUN_ID"
+"""Variable by which the processes of one start know each other; not a setting."""
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 
@@ -87,10 +90,11 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
 
 
 def fix_run_directory(settings: Settings) -> None:
-    """Replace the placeholders in the run directory, for this process and those it starts."""
+    """Settle the run's directory and id, for this process and those that it starts."""
     now = time.strftime("%Y%m%d-%H%M%S")
     path = str(settings.trace).replace("{time}", now).replace("{pid}", str(os.getpid()))
     os.environ["DRIFTSCOPE_TRACE"] = path
+    os.environ.setdefault(RUN_ID, uuid.uuid4().hex[:12])
 
 
 _NAMES = (

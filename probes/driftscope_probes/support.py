@@ -29,6 +29,8 @@ class Hook:
     name: str
     """Dotted name inside the module."""
     purpose: str
+    optional: bool = False
+    """Wanted for one kind of drafter only, which not every version of vLLM has."""
 
 
 HOOKS = {
@@ -58,6 +60,12 @@ HOOKS = {
             name="SpecDecodeBaseProposer.propose",
             purpose="the draft itself",
         ),
+        Hook(
+            module="vllm.v1.spec_decode.medusa",
+            name="MedusaProposer.propose",
+            purpose="Medusa's draft",
+            optional=True,
+        ),
     ),
     "v2": (
         Hook(
@@ -80,12 +88,31 @@ HOOKS = {
             name="EagleSpeculator.propose",
             purpose="the draft itself",
         ),
+        *(
+            Hook(
+                module=f"vllm.v1.worker.gpu.spec_decode.{module}.speculator",
+                name=f"{speculator}.propose",
+                purpose="the draft itself",
+                optional=True,
+            )
+            for module, speculator in (
+                ("mtp", "MTPSpeculator"),
+                ("standalone_ar", "StandaloneARSpeculator"),
+                ("dflash", "DFlashSpeculator"),
+                ("multi_module_mtp", "MultiModuleMTPSpeculator"),
+            )
+        ),
     ),
     "worker": (
         Hook(
             module="vllm.v1.worker.worker_base",
             name="WorkerBase",
             purpose="control while it runs",
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu_worker",
+            name="Worker.load_model",
+            purpose="drafters without a model",
         ),
     ),
     "engine": (
@@ -122,10 +149,34 @@ def check_speculation(config: Any) -> None:
             f"speculation method {speculation.method!r} is not supported by this driftscope; "
             f"supported: {', '.join(methods())}"
         )
-    parallel = config.parallel_config
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if getattr(parallel, name, 1) > 1:
-            raise ProbeError(f"{name} > 1 is not supported by this driftscope")
+    _check_parallelism(config.parallel_config)
+
+
+def _check_parallelism(parallel: Any) -> None:
+    """Tensor, pipeline or data parallelism is recorded.
+
+    A dense model's replicas are alone for all that they know: of those that know of each other, a
+    mixture of experts', some draft for no request, to keep the others company.
+    """
+    sizes = {name: getattr(parallel, f"{name}_size", 1) for name in _PARALLELISM}
+    for name, detail in _PARALLELISM.items():
+        if sizes[name] > 1 and detail is not None:
+            raise ProbeError(f"{name}_size > 1{detail} is not supported by this driftscope")
+    if sizes["tensor_parallel"] > 1 and sizes["pipeline_parallel"] > 1:
+        raise ProbeError(
+            "tensor_parallel_size and pipeline_parallel_size > 1 at once are not supported by this "
+            "driftscope"
+        )
+
+
+_PARALLELISM = {
+    "tensor_parallel": None,
+    "pipeline_parallel": None,
+    "data_parallel": " for a mixture of experts",
+    "prefill_context_parallel": "",
+    "decode_context_parallel": "",
+}
+"""Kinds of parallelism; what is said of one that is refused, None for the others."""
 
 
 def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:

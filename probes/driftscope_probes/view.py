@@ -41,3 +41,6 @@ class DraftStep:
     max_context: int
     """No request's context is longer, before the chain."""
     on_device: Callable[[], DeviceStep]
+    doubtful: tuple[str, ...] = ()
+    """Requests, also others than the step's, in whose slots of the drafter's KV cache the runner is
+    now known to have left something wrong, other than by a prompt in chunks."""

@@ -13,6 +13,7 @@ import torch
 import wrapt
 
 from driftscope_probes.attach import attach_recorder, attach_timer, check_attached, recorder_of
+from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.view import DeviceStep, DraftStep
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
@@ -113,8 +114,17 @@ def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
 
 def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     if recorder := recorder_of(getattr(runner, "drafter", None)):
-        recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
+        scheduled = args[0] if args else kwargs.get("scheduler_output")
+        _cache_of(runner.drafter).step(scheduled)
+        recorder.step_started(scheduled)
     return wrapped(*args, **kwargs)
+
+
+def _cache_of(proposer: Any) -> DrafterCache:
+    if not hasattr(proposer, "_driftscope_cache"):
+        proposer._driftscope_cache = DrafterCache()
+    found: DrafterCache = proposer._driftscope_cache
+    return found
 
 
 def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
@@ -184,13 +194,15 @@ def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:
             ),
         )
 
+    prefilling = runner.discard_request_mask.np[:count].copy()
     return DraftStep(
         requests=tuple(batch.req_ids[:count]),
         prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
-        prefilling=runner.discard_request_mask.np[:count].copy(),
+        prefilling=prefilling,
         k=int(call["num_speculative_tokens"]),
         max_context=int(common.max_seq_len),
         on_device=on_device,
+        doubtful=_cache_of(proposer).in_doubt(chunked=prefilling.any()),
     )
 
 

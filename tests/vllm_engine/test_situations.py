@@ -99,8 +99,10 @@ def test_v1_chunked_prefill_is_off_and_flagged(chains: dict[str, list[Compared]]
     wrong = [chain for chain in chains["tight v1"] if chain.wrong and not chain.empty]
     assert {"chunked0", "chunked1", "prefix2", "context0"} <= {chain.name for chain in wrong}
     assert max(chain.error(chain.clean, MASSES) for chain in wrong) > VISIBLE
-    # A hit on blocks that another request's chunks put wrong is not flagged yet.
-    assert {c.name for c in wrong if not c.row["chunked_prefill"]} <= {"prefix1", "prefix3"}
+    assert {"prefix1", "prefix3"} & {chain.name for chain in wrong}, "hits on another's blocks"
+    assert all(chain.row["chunked_prefill"] for chain in wrong)
+    right = [chain for chain in chains["tight v1"] if chain.name.startswith("mixed")]
+    assert not any(chain.row["chunked_prefill"] for chain in right)
 
 
 def test_v2_chunked_prefill_is_right(chains: dict[str, list[Compared]]) -> None:
@@ -114,6 +116,8 @@ def test_v1_leaves_holes_in_the_neighbours_of_a_request_near_the_limit(
 ) -> None:
     holed = [chain for chain in chains["tight v1"] if chain.empty]
     assert {chain.name for chain in holed} == {"context1"}
+    assert all(chain.row["chunked_prefill"] for chain in holed)
+    assert not any(chain.row["chunked_prefill"] for chain in chains["flows v1"])
     assert max(chain.error(chain.clean, MASSES) for chain in holed) > VISIBLE
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope_probes.kinds import EAGLE3, KINDS, Kind
-from vllm_engine.zoo.compare import ANATOMY, CLASSES
+from vllm_engine.zoo.compare import ANATOMY, CLASSES, anatomy_of
 from vllm_engine.zoo.lanes import COVERING, run_lanes
 
 pytestmark = pytest.mark.vllm
@@ -21,7 +21,7 @@ ENTROPY_CLOSE = 5e-5
 SAME_ATTENTION = 1e-5
 """The witness's weights times the values, against vLLM's attention output in float32."""
 ENGINES = [(name, runner) for lane in COVERING for name, runner in lane]
-RECORDED = [(name, runner) for name, runner in ENGINES if name in ANATOMY]
+RECORDED = [engine for engine in ENGINES if anatomy_of(*engine) is not None]
 KIND_OF = {
     "eagle1": "EAGLE-1",
     "eagle3_mla": "EAGLE-3, latent attention",
@@ -99,7 +99,7 @@ def test_a_drafter_of_one_pass_is_told_by_query(results: Any, name: str, runner:
 
 
 @pytest.mark.parametrize(
-    ("name", "runner"), [e for e in ENGINES if e[0] not in ANATOMY]
+    ("name", "runner"), [e for e in ENGINES if e not in RECORDED]
 )  # fmt: skip
 def test_where_there_is_nothing_to_look_into_steps_are_timed(
     results: Any, name: str, runner: str

@@ -50,6 +50,9 @@ ANATOMY = {
     ),
     "ernie_mtp": Anatomy(outputs=PLAIN, norm=None),
     "deepseek_mtp": Anatomy(outputs=(("prenorm_rms",), ("postnorm_rms", "fed_rms")), norm=None),
+    "deepseek_mtp_modules": Anatomy(
+        outputs=(("prenorm_rms",), ("postnorm_rms", "fed_rms")), norm=None
+    ),
     "draft_model": Anatomy(hidden=False, outputs=(("postnorm_rms",),), first=1, lead=1),
     "draft_model_gemma2": Anatomy(hidden=False, outputs=(("postnorm_rms",),), first=1, lead=1),
     "dflash": Anatomy(hidden=False, outputs=(("postnorm_rms",),), block=True, first=2, lead=1),
@@ -58,6 +61,15 @@ ANATOMY = {
     ),
     "medusa": Anatomy(outputs=(("prenorm_rms",),), norm=None, block=True),
 }
+
+
+TIMED = {("deepseek_mtp_modules", "v2")}
+"""Kinds into which the probe does not look on one runner."""
+
+
+def anatomy_of(name: str, runner: str) -> Anatomy | None:
+    """None where only acceptance and timing are recorded."""
+    return None if (name, runner) in TIMED else ANATOMY.get(name)
 
 
 def compare(run: Path, name: str, witness: Witness | None) -> dict[str, Any]:

@@ -56,9 +56,11 @@ def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, A
     from vllm import LLM, SamplingParams
 
     from vllm_engine.engine_main import _spec_decode
-    from vllm_engine.zoo.compare import ANATOMY, compare
+    from vllm_engine.zoo.compare import anatomy_of, compare
     from vllm_engine.zoo.witness import Witness
 
+    if name == "suffix":
+        sys.path.insert(0, str(Path(__file__).parent / "stand_in"))
     kind, models = ZOO[name], folder / "models" / name
     run = folder / f"{name}-{runner}-run"
     witness = None
@@ -66,7 +68,7 @@ def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, A
         os.environ["DRIFTSCOPE_TRACE"] = str(run)
         os.environ["DRIFTSCOPE_EVERY"] = "1"
         os.environ["DRIFTSCOPE_TOKEN_IDS"] = "1"
-        if (anatomy := ANATOMY.get(name)) is not None:
+        if (anatomy := anatomy_of(name, runner)) is not None:
             witness = Witness(name, anatomy.norm)
             witness.install(runner)
     llm = LLM(

@@ -1,0 +1,112 @@
+"""Engines of several processes: tensor, data and pipeline parallel, on two cores."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from driftscope.trace.ranks import place_of
+from driftscope.trace.reader import Trace, read_trace
+from vllm_engine.job import Job, Outcome, prompts, run_jobs
+from vllm_engine.situations import ASYNC
+from vllm_engine.truth import RECORD, Truth, compare
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need a core each"),
+]
+MASS_TOLERANCE = 2e-5
+RMS_TOLERANCE = 1e-4
+ENTROPY_TOLERANCE = 1e-3
+HEADS = 4
+CHAINS = 100
+BOTH_CORES = "0|1"
+_COMMON = Job(drafter="eagle31", main="parallel_main.py")
+KINDS = {
+    "tensor": replace(_COMMON, llm={"tensor_parallel_size": 2}),
+    "data": replace(_COMMON, llm={"data_parallel_size": 2, "data_parallel_backend": "mp"}),
+    "pipeline": replace(_COMMON, runner="v2", llm={**ASYNC, "pipeline_parallel_size": 2}),
+}
+"""vLLM's V1 runner does not start with EAGLE-3 and pipeline stages, nor its V2 runner on a CPU
+without asynchronous scheduling."""
+WRITERS = {
+    "tensor": {"worker0", "worker1", "engine0"},
+    "data": {"worker0", "worker0.dp1", "engine0", "engine1"},
+    "pipeline": {"worker0", "engine0"},
+}
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """By kind and, without the probe, "<kind> off"; one at a time, for each takes both cores."""
+    jobs = {name: replace(job, probe=RECORD) for name, job in KINDS.items()}
+    jobs |= {f"{name} off": job for name, job in KINDS.items()}
+    return run_jobs(jobs, tmp_path_factory.mktemp("parallel"), (BOTH_CORES,))
+
+
+@pytest.fixture(scope="module")
+def truths(engines: dict[str, Outcome]) -> dict[str, Truth]:
+    return {name: compare(engines[name]) for name in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_output_is_token_identical(engines: dict[str, Outcome], kind: str) -> None:
+    assert engines[kind].tokens() == engines[f"{kind} off"].tokens()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_chain_is_its_requests_own_and_true(truths: dict[str, Truth], kind: str) -> None:
+    truth = truths[kind]
+    assert truth.chains >= CHAINS
+    assert truth.drafted_equal == truth.chains
+    assert truth.accepted_equal == truth.verified >= CHAINS
+    assert truth.mass_error <= MASS_TOLERANCE
+    assert truth.rms_error < RMS_TOLERANCE
+    assert truth.top1_error < MASS_TOLERANCE
+    assert truth.entropy_error < ENTROPY_TOLERANCE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_joined_and_counted_once(engines: dict[str, Outcome], kind: str) -> None:
+    trace = read_trace(engines[kind].run)
+    assert trace.problems == ()
+    assert {status.source.partition("-")[0] for status in trace.statuses} == WRITERS[kind]
+    draft, verify = trace.draft.to_pandas(), trace.verify.to_pandas()
+    assert not draft.duplicated(["request", "position"]).any()
+    assert set(draft.heads) == {HEADS}
+    step = trace.step.to_pandas()
+    assert not step.duplicated(["replica", "step"]).any()
+    assert step.chains.sum() == len(draft)
+    verified = set(zip(verify.request, verify.position, strict=True))
+    recorded = set(zip(draft.request, draft.position, strict=True))
+    assert {v for v, row in zip(verified, verified, strict=True) if row[0]} - recorded == set()
+    assert trace.request.num_rows == len(prompts())
+    metrics = engines[kind].metrics
+    if metrics:
+        assert metrics["vllm:spec_decode_num_accepted_tokens"] == verify.accepted.sum()
+
+
+def test_both_replicas_serve(engines: dict[str, Outcome]) -> None:
+    trace = read_trace(engines["data"].run)
+    for table in (trace.draft, trace.verify, trace.request):
+        assert set(table.column("replica").to_pylist()) == {0, 1}
+
+
+def _rows(trace: Trace, rank: int) -> int:
+    return sum(s.rows.get("draft", 0) for s in trace.statuses if place_of(s.source).rank == rank)
+
+
+def test_each_tensor_parallel_rank_writes_every_chain(engines: dict[str, Outcome]) -> None:
+    trace = read_trace(engines["tensor"].run)
+    assert _rows(trace, 0) == _rows(trace, 1) == trace.draft.num_rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_manifest_says_how_many(engines: dict[str, Outcome], kind: str) -> None:
+    raw = json.loads((Path(engines[kind].run) / "manifest.json").read_text())
+    sizes = {name: raw[f"{name}_parallel"] for name in KINDS}
+    assert sizes == {**dict.fromkeys(KINDS, 1), kind: 2}
