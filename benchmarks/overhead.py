@@ -21,6 +21,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from peers import lines
+
 from driftscope_probes.trio import encode, load_prompts, trio_path
 
 K = 8
@@ -150,6 +152,7 @@ def main() -> None:
         for engine in engines.values():
             engine.close()
     _print(records)
+    print("\n".join(lines()))
     if options.json:
         facts = {
             "command": "make bench",

@@ -248,6 +248,39 @@ def test_a_sink_outside_every_window_is_neither_there_nor_missing(tmp_path: Path
     assert not {"no_sink", "sink_lost"} & {finding.id for finding in found.findings}
 
 
+def test_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
+    """The no-drift expectation is that of a sink of no slots and no mass."""
+    told = "no sink found, looked for in 64 chains"
+    spec = Spec(sink_slots=(), sink_source="found", notes=(told,), sink=(0.0, 0.0))
+    run = _summary(tmp_path / "run", spec)
+    assert run.recording.broken_chains == 0
+    assert run.attention.sink_mass is run.attention.even_sink_mass is None
+    assert has_sink(run) is False
+    positions = read_trace(tmp_path / "run").draft.column("position").to_numpy()
+    added = np.arange(spec.k) / (positions[:, None] + 1.0)
+    assert run.attention.no_drift_self_mass == pytest.approx(
+        (added / (1 + added)).mean(0).tolist(), rel=1e-6
+    )
+    found = analyze([read_trace(tmp_path / "run")], ["run"])
+    (finding,) = (f for f in found.findings if f.id == "no_sink")
+    assert finding.statement == told
+    assert any("has no attention sink" in sentence for sentence in found.verdict)
+
+
+def test_chains_from_before_the_sink_was_found_weigh_nothing_in_what_they_lack(
+    tmp_path: Path,
+) -> None:
+    path = write_run(tmp_path / "run", Spec(sink=(0.4, 0.3)))
+    alone = summarise(read_trace(path), "run").attention
+    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    none = dict.fromkeys(("sink_mass", "prompt_mass", "generated_mass", "self_mass"))
+    early = replace(row, position=3, strategy="none", **none)  # type: ignore[arg-type]
+    write_rows(path, "worker0-9", [early] * 50)
+    run = summarise(read_trace(path), "run")
+    assert run.attention == alone
+    assert run.recording.broken_chains == 0
+
+
 def test_a_drafter_without_attention_has_no_masses_and_nothing_broken(tmp_path: Path) -> None:
     run = _summary(tmp_path / "run", Spec(heads=0))
     assert run.recording.broken_chains == 0

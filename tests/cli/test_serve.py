@@ -63,7 +63,10 @@ def test_into_a_directory_that_holds_a_run(
     _fails(done, 1, str(tmp_path / "run"), "already holds a run", "--trace")
 
 
-@pytest.mark.parametrize("option", [["--every", "0"], ["--sink-tokens", "0"], ["--every", "x"]])
+@pytest.mark.parametrize(
+    "option",
+    [["--every", "0"], ["--sink-tokens", "0"], ["--sink-tokens", "some"], ["--every", "x"]],
+)
 def test_a_bad_option_of_ours(without_engines: Driftscope, vllm: Path, option: list[str]) -> None:
     done = without_engines("serve", "model", *SPECULATION, *option, before=vllm)
     assert done.returncode == 2
@@ -79,7 +82,7 @@ def _started(done: subprocess.CompletedProcess[str]) -> tuple[str, dict[str, obj
 def test_it_becomes_the_server(without_engines: Driftscope, vllm: Path, tmp_path: Path) -> None:
     done = without_engines(
         "serve", "some/model", *SPECULATION, "--port", "8123", "--trace", "runs/{time}",
-        "--every", "16", "--token-ids", "--sink-tokens", "2", before=vllm,
+        "--every", "16", "--token-ids", "--sink-tokens", "auto", before=vllm,
     )  # fmt: skip
     assert done.returncode == 7, "the exit code is the server's"
     module, call = _started(done)
@@ -94,7 +97,7 @@ def test_it_becomes_the_server(without_engines: Driftscope, vllm: Path, tmp_path
     assert re.fullmatch(rf"{re.escape(str(tmp_path))}/runs/\d{{8}}-\d{{6}}", trace)
     assert environ == {
         "DRIFTSCOPE_EVERY": "16",
-        "DRIFTSCOPE_SINK_TOKENS": "2",
+        "DRIFTSCOPE_SINK_TOKENS": "auto",
         "DRIFTSCOPE_TOKEN_IDS": "1",
     }
     assert done.stderr.splitlines() == [

@@ -13,11 +13,14 @@ from support.tiny_drafter import LAYERS, Batch, engine_config
 
 from driftscope.errors import DriftscopeError, ProbeError, TraceError
 from driftscope.trace.compact import restore
+from driftscope.trace.manifest import read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.schema import conform
 from driftscope_probes.attach import RANKS_EVERY, attach_recorder, recorder_of
 from driftscope_probes.drafter import Drafter
+from driftscope_probes.identity import SINKS_SOUGHT
 from driftscope_probes.recorder import Recorder
+from driftscope_probes.sinks import Found
 
 
 class Loaded:
@@ -157,3 +160,31 @@ def test_a_directory_that_holds_a_run_stays_as_it_is(
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     _refused(Loaded(make_drafter(), "2"), TraceError, "already holds a run")
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_the_manifest_says_that_the_sink_set_is_looked_for_and_then_what_it_is(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_SINK_TOKENS", "auto")
+    loaded.attach()
+    recorder = recorder_of(loaded.proposer)
+    assert isinstance(recorder, Recorder)
+    assert recorder.search is not None
+    before = read_manifest(run)
+    assert (before.sink_source, before.sink_slots, before.notes) == ("sought", (), (SINKS_SOUGHT,))
+    recorder.search.tell(Found(slots=(0, 7), note="where it comes from"))
+    after = read_manifest(run)
+    assert (after.sink_source, after.sink_slots) == ("found", (0, 7))
+    assert after.notes == ("where it comes from",)
+    assert after.run_id == before.run_id
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel_size", "data_parallel_size"])
+def test_one_sink_set_is_not_looked_for_in_several_workers(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_SINK_TOKENS", "auto")
+    monkeypatch.setattr("driftscope_probes.support.check_speculation", lambda _: None)
+    setattr(loaded.config.parallel_config, name, 2)
+    _refused(loaded, ProbeError, "SINK_TOKENS=auto looks for one sink set in one worker")
+    assert not run.exists()

@@ -6,7 +6,7 @@ each query alone, in float64, with nothing padded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftscope_probes.buffers import MASSES
-from driftscope_probes.masses import AttentionKind, Chains, at_once, masses
+from driftscope_probes.masses import AttentionKind, Chains, at_once, masses, slot_weights
 from driftscope_probes.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope_probes.reference.chain import class_masses
+from driftscope_probes.sinks import RECENT, SLOTS
 
 TOLERANCE = 1e-5
 SIZE = 8
@@ -60,7 +61,8 @@ class Batch:
     def chains(self) -> Chains:
         return Chains(
             k=self.depths, position=torch.tensor(self.positions),
-            prompt_tokens=torch.tensor(self.prompts), sink_slots=torch.tensor(self.sink_slots),
+            prompt_tokens=torch.tensor(self.prompts),
+            sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
         )  # fmt: skip
 
     def measured(self, *, padding: float = 0.0) -> torch.Tensor:
@@ -99,7 +101,7 @@ class Batch:
                     ]
                 out[b, d, :, NULL] = weights[:, -1] if self.bias else torch.nan
                 hidden = self.window is not None and position + d - self.window
-                if hidden is not False and max(self.sink_slots) <= hidden:
+                if not self.sink_slots or (hidden is not False and max(self.sink_slots) <= hidden):
                     out[b, d, :, 0] = torch.nan
         return out
 
@@ -169,6 +171,50 @@ def test_a_prompt_shorter_than_the_sink_set_keeps_the_sum() -> None:
 def test_a_sink_set_of_any_slots(sink_slots: tuple[int, ...]) -> None:
     measured = _agree(Batch(positions=(17, 6), prompts=(10, 7), sink_slots=sink_slots))
     torch.testing.assert_close(measured[..., :4].sum(-1), torch.ones(2, 4), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_without_a_sink_its_class_is_absent_and_the_others_sum_to_1(window: int | None) -> None:
+    measured = _agree(Batch(positions=(17, 6), prompts=(10, 7), sink_slots=(), window=window))
+    assert measured[..., 0].isnan().all()
+    torch.testing.assert_close(measured[..., 1:4].sum(-1), torch.ones(2, 4), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("bias", [False, True])
+def test_weights_of_the_first_slots_at_depth_1(
+    causal: bool, window: int | None, bias: bool
+) -> None:
+    batch = Batch(positions=(90, 17, 5), prompts=(40, 9, 2), window=window, bias=bias)
+    keys, queries = batch.tensors()
+    chains = replace(batch.chains(), causal=causal)
+    found = slot_weights(queries.flatten(2), keys, chains, batch.kind()).double()
+    for b, position in enumerate(batch.positions):
+        every = batch.weights(b, 1) if causal else _block_weights(batch, b)
+        weights = every[:, : position + 1].mean(0)
+        first = 0 if window is None else max(0, position - window + 1)
+        for slot in range(SLOTS):
+            told = first <= slot <= position - RECENT
+            expected = weights[slot] if told else torch.tensor(torch.nan).double()
+            torch.testing.assert_close(
+                found[b, slot], expected, atol=TOLERANCE, rtol=0, equal_nan=True
+            )
+        even = weights.sum() / (position + 1 - first)
+        torch.testing.assert_close(found[b, SLOTS], even, atol=TOLERANCE, rtol=0)
+
+
+def _block_weights(batch: Batch, b: int) -> torch.Tensor:
+    """[heads, slots, then the bias] of the first query of a block, which sees all of it."""
+    keys, queries = (t.double() for t in batch.tensors())
+    kind, position, last = batch.kind(), batch.positions[b], batch.positions[b] + batch.depths - 1
+    first = 0 if batch.window is None else max(0, position - batch.window + 1)
+    mine = keys[b].repeat_interleave(batch.heads // batch.kv_heads, dim=0)[..., first : last + 1]
+    scores = (queries[b, 0].unsqueeze(1) @ mine).squeeze(1) * kind.scale
+    bias = torch.full((batch.heads, 1), -torch.inf, dtype=torch.float64)
+    if kind.sinks is not None:
+        bias = kind.sinks.double()[:, None]
+    return torch.nn.functional.pad(torch.cat((scores, bias), -1).softmax(-1), (first, 0))
 
 
 def test_a_chain_has_no_mass_on_itself_at_depth_1() -> None:

@@ -122,7 +122,9 @@ def test_disable_may_be_spelt_out_as_no(value: str) -> None:
     [
         ("EVERY", "often"), ("EVERY", "0"), ("EVERY", "-1"), ("EVERY", "1.5"),
         ("EVERY", "1000001"), ("SINK_TOKENS", "0"), ("SINK_TOKENS", "4097"),
-        ("SINK_TOKENS", "four"), ("TOKEN_IDS", "maybe"), ("MAX_MB", "0"), ("MAX_MB", "2GB"),
+        ("SINK_TOKENS", "four"), ("SINK_TOKENS", "1,x"), ("SINK_TOKENS", "0,4096"),
+        ("SINK_TOKENS", ","), ("SINK_TOKENS", "-1,2"),
+        ("TOKEN_IDS", "maybe"), ("MAX_MB", "0"), ("MAX_MB", "2GB"),
         ("BUDGET", "0"), ("BUDGET", "1.5"), ("BUDGET", "1%%"), ("BUDGET", "nan"),
         ("PER_HEAD", "all"), ("TEST_RAISE", "during"), ("DISABLE", "perhaps"),
         ("LABELS", "x" * (MAX_LABEL_CHARS + 1)),
@@ -180,3 +182,30 @@ def test_placeholders_are_replaced_once_for_all_processes(
     assert again is not None
     fix_run_directory(again)
     assert os.environ["DRIFTSCOPE_TRACE"] == fixed
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens", "slots", "source"),
+    [
+        ("3", 3, (0, 1, 2), "given"),
+        ("17, 0,1,0", (0, 1, 17), (0, 1, 17), "given"),
+        ("7,", (7,), (7,), "given"),
+        ("auto", None, (), "sought"),
+        (" Auto ", None, (), "sought"),
+    ],
+)
+def test_a_sink_set_by_number_by_slot_or_looked_for(
+    value: str, tokens: object, slots: tuple[int, ...], source: str
+) -> None:
+    found = settings_from({"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_SINK_TOKENS": value})
+    assert found is not None
+    assert (found.sink_tokens, found.sink_slots, found.sink_source) == (tokens, slots, source)
+
+
+@pytest.mark.parametrize(("toml", "slots"), [("[0, 7]", (0, 7)), ("[7]", (7,)), ('"auto"', ())])
+def test_a_sink_set_in_a_config_file(tmp_path: Path, toml: str, slots: tuple[int, ...]) -> None:
+    path = tmp_path / "driftscope.toml"
+    path.write_text(f'trace = "/a"\nsink_tokens = {toml}\n')
+    found = settings_from({"DRIFTSCOPE_CONFIG": str(path)})
+    assert found is not None
+    assert found.sink_slots == slots

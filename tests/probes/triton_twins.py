@@ -248,7 +248,8 @@ class Paged:
     def chains(self) -> Chains:
         return Chains(
             k=self.k, position=torch.tensor(self.positions),
-            prompt_tokens=torch.tensor(self.prompts), sink_slots=torch.tensor(self.sink_slots),
+            prompt_tokens=torch.tensor(self.prompts),
+            sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
         )  # fmt: skip
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -328,6 +329,8 @@ KINDS = {
     "one slot is the sink": replace(PLAIN, sink_slots=(0,)),
     "sink set of any slots": replace(PLAIN, sink_slots=(1, 64, 300, 655)),
     "sink set at the end": replace(PLAIN, prompts=(10, 2, 340), sink_slots=(3, 699)),
+    "no sink": replace(PLAIN, sink_slots=()),
+    "no sink in a window": replace(PLAIN, sink_slots=(), kind=replace(PLAIN.kind, window=40)),
     "larger pages": replace(PLAIN, page=64),
     # Not bfloat16, whose products the interpreter gets wrong.
     "half precision": replace(PLAIN, dtype=torch.float16),

@@ -188,3 +188,17 @@ def test_provenance_says_what_was_used(tmp_path: Path) -> None:
         "depth stands for query index", "within 1.0% of the TPOT",
     ):  # fmt: skip
         assert words in text
+
+
+def test_a_report_of_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
+    told = "no sink found, looked for in 64 chains"
+    spec = Spec(sink_slots=(), sink_source="found", notes=(told,), per_head=True)
+    analysis = analysis_of(tmp_path, {"run": spec})
+    page = to_html(analysis)
+    assert told in page
+    assert "This target has no attention sink, so statements about losing it" in page
+    assert "sink set: no sink found (found)" in page
+    assert not re.search(r">nan%?<", page)
+    sought = replace(analysis.runs[0].manifest, sink_source="sought")
+    line = provenance.line(replace(analysis.runs[0], manifest=sought))
+    assert "sink set: looked for, not decided yet" in line

@@ -75,6 +75,8 @@ class Spec:
     strategy: str = "keys"
     query_kind: str = "depth"
     sink_slots: tuple[int, ...] = (0,)
+    sink_source: str = "default"
+    """"found" without slots: the sink's share goes to the prompt, and its class is absent."""
     heads: int = 4
     """Attention heads of the drafter, all ranks together; 0: it has no attention (nor layers)."""
     per_head: bool = False
@@ -131,7 +133,7 @@ def manifest(spec: Spec) -> Manifest:
         query_kind=spec.query_kind,
         sink_tokens=len(spec.sink_slots),
         sink_slots=spec.sink_slots,
-        sink_source="default",
+        sink_source=spec.sink_source,
         notes=spec.notes,
     )
 
@@ -286,11 +288,16 @@ def attention(spec: Spec, heads: Sequence[int]) -> dict[str, Any]:
         masses[..., at] = mass[:, None, None]
     masses[..., 1] += apart
     masses[..., 2] -= apart
+    if not spec.sink_slots:
+        masses[..., 1] += masses[..., 0]
+        masses[..., 0] = np.nan
     for layer in spec.windowed:
         masses[:, layer, :, 2] += masses[:, layer, :, 0]
         masses[:, layer, :, 0] = np.nan
     by_class = np.moveaxis(masses.mean(axis=2), -1, 0).reshape(len(MASS_CLASSES), -1).tolist()
     named = {f"{name}_mass": by_class[at] for at, name in enumerate(MASS_CLASSES)}
+    if not spec.sink_slots:
+        named["sink_mass"] = None
     return {
         **named,
         "null_mass": None,

@@ -170,7 +170,8 @@ class Batch:
         """[B, K] drafted token ids."""
         model = self.holder.model
         request = torch.tensor([0, 0, 0, 1, 1])
-        slots = torch.tensor([7, 8, 9, 3, 4])
+        ends = zip(self.positions, self.tokens, strict=True)
+        slots = torch.cat([torch.arange(end - n + 1, end + 1) for end, n in ends])
         hidden, drafts = model.combine_hidden_states(self.aux), [torch.empty(2, 0).long()]
         for depth in range(1, self.k + 1):
             meta = SimpleNamespace(request=request, position=slots, block_table=self.block_table)

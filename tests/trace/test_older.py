@@ -63,3 +63,16 @@ def test_they_can_be_analysed(name: str) -> None:
     assert run.recording.broken_chains == 0
     assert run.attention.sink_mass is not None
     assert run.hidden.growth == pytest.approx(2.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(("source", "slots"), [("found", ()), ("sought", ()), ("given", (0,))])
+def test_no_slots_mean_no_sink_only_where_one_was_looked_for(
+    tmp_path: Path, source: str, slots: tuple[int, ...]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(DATA / "run-1.0", run)
+    raw = json.loads((run / MANIFEST).read_text())
+    (run / MANIFEST).write_text(json.dumps({**raw, "sink_slots": [], "sink_source": source}))
+    manifest = read_trace(run).manifest
+    assert manifest.sink_slots == slots
+    assert manifest.sinkless is (source == "found")

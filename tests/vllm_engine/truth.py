@@ -98,7 +98,7 @@ def _pairs(
     rows = [row for row in rows if row["position"] <= len(tokens) - 2]
     anchors = [row["position"] for row in rows]
     references = replay(target, drafter, tokens, prompt_tokens, anchors, K)
-    full = _continue_greedily(target, tokens, K + 1)
+    full = continue_greedily(target, tokens, K + 1)
     return [
         (row, ref, _matches(ref.token_ids, full[ref.position + 2 :]))
         for row, ref in zip(rows, references, strict=True)
@@ -106,7 +106,7 @@ def _pairs(
 
 
 @torch.no_grad()
-def _continue_greedily(target: Any, tokens: list[int], count: int) -> list[int]:
+def continue_greedily(target: Any, tokens: list[int], count: int) -> list[int]:
     """`tokens` and the target's next `count`: a last round may accept past the request's end."""
     ids = list(tokens)
     for _ in range(count):
