@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from driftscope.trace.records import Strategy
 from driftscope_probes.attention import cache_of, kind_of, offer_lse
 from driftscope_probes.buffers import MASSES, ChainBuffers
 from driftscope_probes.drafter import Drafter
@@ -64,6 +65,12 @@ class Meter:
     def set_sinks(self, slots: tuple[int, ...]) -> None:
         """What counts as the sink from the next step on; called on the serving thread."""
         self._sinks = torch.tensor(slots, dtype=torch.int64, device=self._buffers.device)
+
+    def forget(self, rows: int) -> None:
+        """A call that gives no log-sum-exp must not find the one of the chain before."""
+        if self.strategy == Strategy.LSE:
+            for name in self._layers:
+                self._buffers.lse[name][:rows].fill_(torch.nan)
 
     def measure(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> None:
         """Fill the buffers' masses for the chains of a step.

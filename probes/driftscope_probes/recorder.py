@@ -158,6 +158,7 @@ class Recorder:
         self._at = at = step.on_device()
         rows = len(at.rows)
         self._buffers.values[:rows].fill_(torch.nan)
+        self.meter.forget(rows)
         self._buffers.rows[:rows] = at.rows
         self._kernels.begin(rows)
         self.taps.active = True

@@ -59,6 +59,7 @@ MAY_LOOP = {
     ("keys", "CpuAttnKeys._round_trip"): "over two digits, once",
     ("meter", "Meter.__init__"): "over layers, at start-up",
     ("meter", "Meter.heads"): "over layers",
+    ("meter", "Meter.forget"): "over layers",
     ("meter", "Meter.measure"): "over layers",
     ("meter", "Meter._layer"): "over passes whose scores fit into memory, on a CPU",
     ("meter", "Meter.slot_weights"): "over layers, and passes as above, while a sink is looked for",
