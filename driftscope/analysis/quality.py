@@ -77,9 +77,10 @@ def _chunked_prefill(run: RunSummary) -> str | None:
     if not seen.chunked_chains or run.manifest.runner != "v1":
         return None
     return (
-        f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} are of requests whose "
-        "prompt was prefilled in several chunks: on vLLM's V1 runner the drafter's slots at chunk "
-        "boundaries hold the wrong token. They are flagged in the trace and are part of the means"
+        f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} are of requests for "
+        "which the drafter's cache may be wrong, as vLLM's V1 runner leaves it at the ends of "
+        "prompt chunks, near a context limit and, through the prefix cache, in later requests. "
+        "They are flagged in the trace and are part of the means"
     )
 
 

@@ -90,7 +90,7 @@ class Recording:
     verified_chains: int
     """Recorded chains whose round is in the run."""
     chunked_chains: int
-    """Recorded chains of requests whose prompt was prefilled in several chunks."""
+    """Recorded chains of which the drafter's cache is in doubt, see `DraftRow.chunked_prefill`."""
     broken_chains: int
     """Recorded chains with a value that is no finite number."""
     short_rounds: int

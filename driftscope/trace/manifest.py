@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
-from driftscope.trace.records import Strategy
+from driftscope.trace.records import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope.trace.schema import SCHEMA_VERSION
 
 MANIFEST = "manifest.json"
@@ -18,14 +18,6 @@ BY_DEPTH = "depth"
 """`Manifest.query_kind` of an autoregressive chain."""
 BY_QUERY = "query index"
 """`Manifest.query_kind` of a drafter that guesses all of its tokens in one pass."""
-SINK_DEFAULT, SINK_GIVEN, SINK_FOUND, SINK_SOUGHT = SINK_SOURCES = (
-    "default",
-    "given",
-    "found",
-    "sought",
-)
-"""`Manifest.sink_source`: nobody said otherwise; asked for; looked for in the first chains; still
-being looked for, so that no masses were taken yet."""
 _RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
 """Keys of version 1.0 that are called otherwise since."""
 

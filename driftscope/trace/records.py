@@ -20,6 +20,15 @@ Ints = Sequence[int]
 MASS_CLASSES = ("sink", "prompt", "generated", "self", "null")
 """The classes of slots, in the order in which `DraftRow.head_mass` holds them."""
 
+SINK_DEFAULT, SINK_GIVEN, SINK_FOUND, SINK_SOUGHT = SINK_SOURCES = (
+    "default",
+    "given",
+    "found",
+    "sought",
+)
+"""`Manifest.sink_source`: nobody said otherwise; asked for; looked for in the first chains; still
+being looked for, so that no masses were taken yet."""
+
 
 class Execution:
     """Values of DraftRow.execution: how the drafter ran."""

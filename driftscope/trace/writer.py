@@ -23,7 +23,7 @@ from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.records import Row
 from driftscope.trace.sink import DiskLimitError, RecordFiles
-from driftscope.trace.status import Status, status_path
+from driftscope.trace.status import Status, read_statuses, status_path
 
 Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
@@ -270,8 +270,14 @@ def _one(row: Row) -> Iterable[Row]:
 
 
 def check_unused(run: Path, run_id: str | None = None) -> None:
-    """Raise TraceError when `run` already holds a run, other than that of `run_id`."""
-    if (run / MANIFEST).exists() and (run_id is None or _run_id(run) != run_id):
+    """Raise TraceError when `run` already holds a run, other than that of `run_id` while it lasts.
+
+    Engines that one process starts one after the other have the same id.
+    """
+    if not (run / MANIFEST).exists():
+        return
+    over = any(status.closed for status in read_statuses(run))
+    if over or run_id is None or _run_id(run) != run_id:
         raise TraceError(
             f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
             "(a {time} in it is replaced by the start time)"
@@ -307,7 +313,7 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
         with (run / MANIFEST).open("x", encoding="utf-8") as handle:
             handle.write(manifest.to_json())
     except OSError as error:
-        if isinstance(error, FileExistsError):
+        if isinstance(error, FileExistsError) and (run / MANIFEST).exists():
             check_unused(run, manifest.run_id if join else None)
             return
         raise TraceError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from driftscope.errors import ProbeError
-from driftscope.trace.manifest import SINK_SOUGHT
+from driftscope.trace.records import SINK_SOUGHT
 from driftscope.trace.writer import check_unused, create_run, rewrite_manifest
 from driftscope_probes import support
 from driftscope_probes.control import Control
@@ -42,8 +42,9 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
         settings, notes = _of_one_rank(settings, place.rank, ranks)
         recorder = Recorder(drafter, settings, writer, masses_only=place.rank > 0)
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
+        manifest = replace(manifest, notes=(*manifest.notes, *notes))
         recorder.taps.attach(proposer, "model")
-        create_run(settings.trace, replace(manifest, notes=notes), join=True)
+        create_run(settings.trace, manifest, join=True)
     except (AttributeError, KeyError, TypeError) as error:
         raise ProbeError(
             f"this vLLM's {runner} runner is not laid out as driftscope knows it ({error!r}); "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from driftscope.trace.control import CONTROL, Change, ControlValueError, ask, read_control
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.labels import Selection
+from driftscope_probes.process import is_last_stage
 from driftscope_probes.remote import METHOD
 
 if TYPE_CHECKING:
@@ -135,14 +136,22 @@ def install_worker(module: Any) -> None:
     setattr(module.WorkerBase, METHOD, _driftscope_control)
 
 
-def _driftscope_control(worker: Any, action: str = "status", **values: Any) -> dict[str, Any]:
-    """status, start, stop, or set with every=, budget=, per_head=, labels=; never raises."""
+def _driftscope_control(
+    worker: Any, action: str = "status", **values: Any
+) -> dict[str, Any] | None:
+    """status, start, stop, or set with every=, budget=, per_head=, labels=; never raises.
+
+    None from a pipeline stage before the last, which has no drafter.
+    """
     from driftscope_probes.attach import recorder_of_runner
 
     try:
         recorder = recorder_of_runner(worker.model_runner)
         control = getattr(recorder, "control", None)
         if control is None:
+            config = getattr(worker, "vllm_config", None)
+            if config is not None and not is_last_stage(config):
+                return None
             return {"error": "this worker has no drafter that is recorded"}
         answer: dict[str, Any] = control.answer(action, values)
         return answer

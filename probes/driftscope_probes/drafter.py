@@ -105,7 +105,10 @@ class Drafter:
 def open_drafter(model: Any, layer_names: set[str], config: Any) -> Drafter:
     """The drafter, checked; raises ProbeError when it cannot be recorded."""
     context = config.compilation_config.static_forward_context
-    attention = {name: context[name] for name in sorted(layer_names, key=_numbers_apart)}
+    names = sorted(layer_names, key=_numbers_apart)
+    # Several MTP modules may be loaded, of which the runners that come here run the first alone.
+    modules = int(getattr(getattr(model, "model", None), "num_mtp_layers", 1))
+    attention = {name: context[name] for name in names[: len(names) // modules]}
     support.check_speculation(config)
     kind = kind_for(config.speculative_config, type(model).__name__)
     support.check_drafter(model, attention, kind)

@@ -30,6 +30,16 @@ def place_in(config: Any) -> Place:
     return Place(rank=getattr(parallel, "rank", 0) % size, replica=replica or None)
 
 
+def is_last_stage(config: Any) -> bool:
+    """Whether this worker is of the last pipeline stage, the one that drafts."""
+    parallel = config.parallel_config
+    ranks, stages = (getattr(parallel, f"{kind}_parallel_size", 1) for kind in _WITHIN_REPLICA)
+    return bool(getattr(parallel, "rank", 0) // ranks == stages - 1)
+
+
+_WITHIN_REPLICA = ("tensor", "pipeline")
+
+
 def role_of(place: Place) -> str:
     """Its name among a run's sources, as `driftscope.trace.ranks` reads it."""
     replica = "" if place.replica is None else f".dp{place.replica}"

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftscope.trace.manifest import SINK_SOUGHT
+from driftscope.trace.records import SINK_SOUGHT
 from driftscope.trace.writer import TraceWriter, Work
 from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Encoder, Finished

@@ -67,7 +67,7 @@ class _Server:
         body = {"method": METHOD, "args": [action], "kwargs": values, "timeout": RPC_S}
         answer = self._post("/collective_rpc", json.dumps(body).encode())
         try:
-            results = json.loads(answer)["results"]
+            results = [one for one in json.loads(answer)["results"] if one is not None]
             failed = [result["error"] for result in results if "error" in result]
         except (ValueError, TypeError, KeyError) as error:
             raise ControlError(f"{self._url}: not an answer of vLLM's workers ({error})") from error

@@ -13,7 +13,7 @@ from typing import Any
 
 from driftscope.errors import ProbeError
 from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
-from driftscope.trace.manifest import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
+from driftscope.trace.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 from driftscope_probes.sampling import DEFAULT_BUDGET
 
 DEFAULT_SINK_TOKENS = 4

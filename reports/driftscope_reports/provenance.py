@@ -5,8 +5,8 @@ from __future__ import annotations
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, percent
-from driftscope.trace.manifest import BY_DEPTH, SINK_SOUGHT, Manifest, Model
-from driftscope.trace.records import Strategy
+from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
+from driftscope.trace.records import SINK_SOUGHT, Strategy
 from driftscope_reports.markup import Markup, el
 
 _STRATEGIES = {

@@ -17,6 +17,7 @@ SPECULATION = ("--speculative-config", '{"method": "eagle3"}')
 SERVER = """
 import json, os, sys
 environ = {k: v for k, v in os.environ.items() if k.startswith(("DRIFTSCOPE_", "VLLM_"))}
+environ.pop("DRIFTSCOPE_RUN_ID", None)
 print(json.dumps({"argv": sys.argv[1:], "environ": environ, "pid": os.getpid()}))
 sys.exit(7)
 """

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from support.tiny_drafter import LAYERS, Batch, engine_config
 
 from driftscope.errors import DriftscopeError, ProbeError, TraceError
+from driftscope.trace.compact import restore
 from driftscope.trace.manifest import read_manifest
 from driftscope.trace.reader import read_trace
-from driftscope_probes.attach import attach_recorder, recorder_of
+from driftscope.trace.schema import conform
+from driftscope_probes.attach import RANKS_EVERY, attach_recorder, recorder_of
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.identity import SINKS_SOUGHT
 from driftscope_probes.recorder import Recorder
@@ -23,7 +26,7 @@ from driftscope_probes.sinks import Found
 class Loaded:
     """A proposer of a vLLM that has loaded its drafter."""
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, instance_id: str = "1") -> None:
         hf_config = SimpleNamespace(architectures=["Some"], to_dict=dict)
         self.proposer, self.model = SimpleNamespace(model=drafter.model), drafter.model
         self.config = engine_config()
@@ -35,7 +38,7 @@ class Loaded:
         self.config.cache_config = SimpleNamespace(cache_dtype="auto")
         self.config.parallel_config = SimpleNamespace()
         self.config.compilation_config.static_forward_context = dict(drafter.attention)
-        self.config.additional_config = {}
+        self.config.additional_config, self.config.instance_id = {}, instance_id
 
     def attach(self) -> None:
         attach_recorder(self.proposer, "v1", layer_names=set(LAYERS), config=self.config)
@@ -77,6 +80,55 @@ def test_on_a_run_begins(loaded: Loaded, run: Path) -> None:
     assert loaded.config.additional_config, "compiled graphs with hooks have a cache of their own"
 
 
+def _rank(make_drafter: Callable[..., Drafter], rank: int, **sizes: int) -> Loaded:
+    loaded = Loaded(make_drafter())
+    loaded.config.parallel_config = SimpleNamespace(tensor_parallel_size=2, rank=rank, **sizes)
+    loaded.attach()
+    return loaded
+
+
+def _one_step(loaded: Loaded) -> None:
+    recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
+    assert recorder is not None
+    recorder.step_started()
+    recorder.draft(lambda: batch.view, batch.draft, batch.draft)
+    recorder.step_ended(2)
+    recorder.close()
+
+
+def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
+    make_drafter: Callable[..., Drafter], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_TOKEN_IDS", "1")
+    for loaded in [_rank(make_drafter, rank) for rank in (1, 0)]:
+        _one_step(loaded)
+    trace = read_trace(run)
+    assert {s.source.partition("-")[0] for s in trace.statuses} == {"worker0", "worker1"}
+    assert (trace.manifest.every, trace.manifest.budget) == (RANKS_EVERY, None)
+    (note,) = trace.manifest.notes
+    assert f"one draft step in {RANKS_EVERY}" in note
+    assert (trace.draft.num_rows, trace.step.num_rows, trace.problems) == (2, 1, ())
+    (path,) = run.glob("draft-worker1-*")
+    alone = conform(restore(pq.read_table(path)), "draft")
+    for name in ("in_rms", "top1", "entropy", "aux_rms", "fc_rms", "token_ids"):
+        assert alone.column(name).null_count == 2, name
+        assert trace.draft.column(name).null_count == 0, name
+
+
+def test_ranks_take_no_budget_while_they_run(
+    make_drafter: Callable[..., Drafter], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_EVERY", "2")
+    recorder = recorder_of(_rank(make_drafter, 0).proposer)
+    assert isinstance(recorder, Recorder)
+    assert recorder.control is not None
+    answer = recorder.control.answer("set", {"budget": 0.02})
+    assert answer == {"error": "budget: tensor-parallel ranks follow none, give every"}
+    assert recorder.control.answer("set", {"every": 5})["rate"] == 1 / 5
+    recorder.close()
+    assert read_trace(run).manifest.notes == ()
+
+
 def _refused(loaded: Loaded, error: type[DriftscopeError], words: str) -> None:
     with pytest.raises(error, match=words) as caught:
         loaded.attach()
@@ -106,7 +158,7 @@ def test_a_directory_that_holds_a_run_stays_as_it_is(
     assert recorder is not None
     recorder.close()
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    _refused(Loaded(make_drafter()), TraceError, "already holds a run")
+    _refused(Loaded(make_drafter(), "2"), TraceError, "already holds a run")
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 

@@ -155,10 +155,15 @@ def test_the_file_holds_all_that_was_asked_for(tmp_path: Path) -> None:
 def test_the_worker_answers_by_rpc_and_never_raises(parts: Parts) -> None:
     class WorkerBase:
         model_runner: Any = None
+        vllm_config: Any = None
 
     install_worker(SimpleNamespace(WorkerBase=WorkerBase))
     worker = WorkerBase()
     assert getattr(worker, METHOD)() == {"error": "this worker has no drafter that is recorded"}
+    stages = SimpleNamespace(pipeline_parallel_size=2, rank=0)
+    worker.vllm_config = SimpleNamespace(parallel_config=stages)
+    assert getattr(worker, METHOD)() is None, "a stage that does not draft"
+    worker.vllm_config = None
     for name in ("drafter", "speculator"):
         proposer = SimpleNamespace(_driftscope_recorder=parts)
         worker.model_runner = SimpleNamespace(**{name: proposer})

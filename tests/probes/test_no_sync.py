@@ -60,6 +60,7 @@ MAY_LOOP = {
     ("meter", "Meter.__init__"): "over layers, at start-up",
     ("meter", "Meter.heads"): "over layers",
     ("meter", "Meter.measure"): "over layers",
+    ("meter", "Meter.slot_weights"): "over layers, while the sink set is looked for",
     ("meter", "Meter._layer"): "over passes whose scores fit into memory, on a CPU",
     ("meter", "Meter.slot_weights"): "over layers, and passes as above, while a sink is looked for",
     ("norm_op", "tap_residual"): "over taps, at start-up",

@@ -167,3 +167,17 @@ def test_set_fixes_the_rate_or_has_it_governed_again() -> None:
     assert (sampler.every, sampler.budget, sampler.rate) == (None, 0.05, 0.5)
     _serve(sampler, 4000, recorded_s=0.002)
     assert sampler.overhead == pytest.approx(0.05, rel=0.05)
+
+
+@pytest.mark.parametrize("every", [3, 7])
+def test_ranks_that_hear_of_a_change_one_after_the_other_agree_again(every: int) -> None:
+    ranks = [Sampler(every=2), Sampler(every=2)]
+    for step in range(40):
+        for rank, heard in zip(ranks, (11, 16), strict=True):
+            if step == heard:
+                rank.stop()
+                rank.set(every=every)
+            if step == heard + 3:
+                rank.start()
+        taken = {rank.take() for rank in ranks}
+        assert len(taken) == 1 or 11 <= step < 19

@@ -59,10 +59,23 @@ def test_a_method_that_is_not_supported(method: str) -> None:
     _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
 
 
-@pytest.mark.parametrize("name", ["tensor", "pipeline", "data"])
-def test_more_than_one_device(name: str) -> None:
-    size = f"{name}_parallel_size"
-    _refused(lambda: support.check_speculation(_config(**{size: 2})), f"{size} > 1")
+@pytest.mark.parametrize("name", ["tensor", "pipeline"])
+def test_ranks_and_stages_are_supported(name: str) -> None:
+    support.check_speculation(_config(**{f"{name}_parallel_size": 2}))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"data": 2}, "data_parallel_size > 1 for a mixture of experts"),
+        ({"decode_context": 2}, "decode_context_parallel_size > 1"),
+        ({"prefill_context": 2}, "prefill_context_parallel_size > 1"),
+        ({"tensor": 2, "pipeline": 2}, "tensor_parallel_size and pipeline_parallel_size > 1"),
+    ],
+)
+def test_parallelism_that_is_not_supported(sizes: dict[str, int], words: str) -> None:
+    config = _config(**{f"{name}_parallel_size": size for name, size in sizes.items()})
+    _refused(lambda: support.check_speculation(config), words, "not supported")
 
 
 @pytest.mark.parametrize(

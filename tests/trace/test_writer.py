@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -21,7 +22,7 @@ from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RECORDS, Row
 from driftscope.trace.segment import segments
 from driftscope.trace.status import Status, read_statuses
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.writer import TraceWriter, check_unused, create_run
 
 Until = Callable[[Callable[[], bool]], float]
 DISK_BYTES = 64 << 10
@@ -350,3 +351,32 @@ def test_simulated_rows_of_every_record_survive_rotation(
     total = sum(getattr(trace, record).num_rows for record in RECORDS)
     assert total == len(put)
     assert len(segments(run, "draft")) > 1
+
+
+def test_processes_of_one_start_join_its_run(tmp_path: Path) -> None:
+    run, first = tmp_path / "run", manifest(Spec(k=3))
+    create_run(run, first, join=True)
+    create_run(run, replace(first, k=5), join=True)
+    assert read_manifest(run) == first
+    check_unused(run, first.run_id)
+    for run_id in (None, "another"):
+        with pytest.raises(TraceError, match="already holds a run"):
+            check_unused(run, run_id)
+    with pytest.raises(TraceError, match="already holds a run"):
+        create_run(run, replace(first, run_id="another"), join=True)
+
+
+def test_a_manifest_that_is_being_written_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, first = tmp_path / "run", manifest(Spec())
+    run.mkdir()
+    (run / MANIFEST).touch()
+    late = threading.Timer(0.2, (run / MANIFEST).write_text, [first.to_json()])
+    late.start()
+    create_run(run, first, join=True)
+    late.join()
+    (run / MANIFEST).write_text("{")
+    monkeypatch.setattr("driftscope.trace.writer.MANIFEST_S", 0.05)
+    with pytest.raises(TraceError, match="already holds a run"):
+        create_run(run, first, join=True)

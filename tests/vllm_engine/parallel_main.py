@@ -1,5 +1,8 @@
-"""A real vLLM engine of several processes, as engine_main.py runs one: data-parallel replicas behind
-vLLM's own balancer, and asynchronous scheduling where a job asks for it, as on a GPU."""
+"""A real vLLM engine of several processes, as engine_main.py runs one.
+
+Data-parallel replicas are behind vLLM's own balancer; scheduling is asynchronous, as on a GPU,
+where a job asks for it.
+"""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ WRITERS = {
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """By kind and, without the probe, "<kind> off"; one at a time, for each takes both cores."""
+    """By kind, and one process without the probe, "off"; one at a time: each takes both cores."""
     jobs = {name: replace(job, probe=RECORD) for name, job in KINDS.items()}
-    jobs |= {f"{name} off": job for name, job in KINDS.items()}
+    jobs["off"] = Job(drafter="eagle31")
     return run_jobs(jobs, tmp_path_factory.mktemp("parallel"), (BOTH_CORES,))
 
 
@@ -54,8 +54,10 @@ def truths(engines: dict[str, Outcome]) -> dict[str, Truth]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_output_is_token_identical(engines: dict[str, Outcome], kind: str) -> None:
-    assert engines[kind].tokens() == engines[f"{kind} off"].tokens()
+def test_output_is_that_of_one_process_without_the_probe(
+    engines: dict[str, Outcome], kind: str
+) -> None:
+    assert engines[kind].tokens() == engines["off"].tokens()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,9 +83,10 @@ def test_rows_are_joined_and_counted_once(engines: dict[str, Outcome], kind: str
     step = trace.step.to_pandas()
     assert not step.duplicated(["replica", "step"]).any()
     assert step.chains.sum() == len(draft)
-    verified = set(zip(verify.request, verify.position, strict=True))
-    recorded = set(zip(draft.request, draft.position, strict=True))
-    assert {v for v, row in zip(verified, verified, strict=True) if row[0]} - recorded == set()
+    drafted = verify[verify.drafted > 0]
+    verified = set(zip(drafted.request, drafted.position, strict=True))
+    assert len(verified) == len(drafted) >= CHAINS
+    assert verified <= set(zip(draft.request, draft.position, strict=True))
     assert trace.request.num_rows == len(prompts())
     metrics = engines[kind].metrics
     if metrics:
@@ -108,5 +111,6 @@ def test_each_tensor_parallel_rank_writes_every_chain(engines: dict[str, Outcome
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_manifest_says_how_many(engines: dict[str, Outcome], kind: str) -> None:
     raw = json.loads((Path(engines[kind].run) / "manifest.json").read_text())
-    sizes = {name: raw[f"{name}_parallel"] for name in KINDS}
-    assert sizes == {**dict.fromkeys(KINDS, 1), kind: 2}
+    # A dense model's replicas are not told how many they are.
+    assert raw["tensor_parallel"] == (2 if kind == "tensor" else 1)
+    assert raw["pipeline_parallel"] == (2 if kind == "pipeline" else 1)

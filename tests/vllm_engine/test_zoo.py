@@ -30,7 +30,7 @@ KIND_OF = {
     "mimo_v2_mtp": "MTP, MiMo-V2",
     "ernie_mtp": "MTP, ERNIE 4.5",
     "deepseek_mtp": "MTP, DeepSeek",
-    "deepseek_mtp_modules": "MTP, one module per depth",
+    "deepseek_mtp_modules": "MTP, DeepSeek",  # on V1, which runs the first at each depth
     "dflash": "DFlash",
     "dflash_window_sinks": "DFlash",
     "draft_model": "draft model",

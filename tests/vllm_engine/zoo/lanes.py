@@ -23,7 +23,7 @@ COVERING: tuple[Lane, Lane] = (
         (name, "v1")
         for name in (
             "eagle1", "eagle3_window", "mimo_mtp", "mimo_v2_mtp", "ernie_mtp", "deepseek_mtp",
-            "eagle3_mla", "medusa",
+            "deepseek_mtp_modules", "eagle3_mla", "medusa",
         )
     ),
     (

@@ -1,0 +1,70 @@
+"""Whose slots in the drafter's cache are in doubt on vLLM's V1 runner."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from driftscope_probes.drafter_cache import KEPT_STEPS, DrafterCache
+
+
+def _step(
+    *, new: dict[str, int] | None = None, going_on: dict[str, int] | None = None,
+    resumed: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
+    """Requests with the tokens that they have computed when the step begins."""
+    new, going_on = new or {}, going_on or {}
+    return SimpleNamespace(
+        scheduled_new_reqs=[
+            SimpleNamespace(req_id=name, num_computed_tokens=count) for name, count in new.items()
+        ],
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=list(going_on), num_computed_tokens=list(going_on.values()),
+            resumed_req_ids=set(resumed),
+        ),
+        num_scheduled_tokens=dict.fromkeys([*new, *going_on], 1),
+    )  # fmt: skip
+
+
+def _drafted(cache: DrafterCache, scheduled: Any, *, chunked: bool = False) -> set[str]:
+    cache.step(scheduled)
+    return set(cache.in_doubt(chunked=chunked))
+
+
+def test_a_hit_is_in_no_doubt_while_nothing_is_wrong() -> None:
+    cache = DrafterCache()
+    assert _drafted(cache, _step(new={"a": 0, "b": 64})) == set()
+    assert _drafted(cache, _step(going_on={"a": 64}, resumed=("a",))) == set()
+
+
+def test_after_a_chunk_every_hit_is_in_doubt() -> None:
+    cache = DrafterCache()
+    assert _drafted(cache, _step(new={"a": 0}), chunked=True) == set()
+    assert _drafted(cache, _step(new={"b": 64, "c": 0}, going_on={"a": 90})) == {"b"}
+    resumed = _step(going_on={"a": 32, "b": 0, "c": 70}, resumed=("a", "b"))
+    assert _drafted(cache, resumed) == {"a"}, "b begins from nothing"
+    assert _drafted(cache, _step(going_on={"a": 40, "c": 71})) == set(), "said once"
+
+
+def test_a_hit_beside_the_chunk_is_in_doubt() -> None:
+    assert _drafted(DrafterCache(), _step(new={"a": 0, "b": 64}), chunked=True) == {"b"}
+
+
+def test_whoever_ran_without_the_drafter_has_holes() -> None:
+    cache = DrafterCache()
+    assert _drafted(cache, _step(new={"a": 0, "b": 64})) == set()
+    cache.step(_step(going_on={"a": 60, "b": 90}))
+    assert _drafted(cache, _step(going_on={"b": 91}, new={"c": 0, "d": 64})) == {"a", "b", "d"}
+
+
+def test_a_step_of_nobody_leaves_no_hole() -> None:
+    cache = DrafterCache()
+    cache.step(_step())
+    assert _drafted(cache, _step(new={"a": 64})) == set()
+
+
+def test_memory_is_bounded_where_the_drafter_never_runs() -> None:
+    cache = DrafterCache()
+    for number in range(KEPT_STEPS + 9):
+        cache.step(_step(going_on={str(number): 1}))
+    assert len(cache.in_doubt(chunked=False)) == KEPT_STEPS - 1
