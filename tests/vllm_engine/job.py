@@ -121,7 +121,7 @@ def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
-    path = [p for p in (job.vllm_path, env.get("PYTHONPATH")) if p]
+    path = [p for p in (job.vllm_path, str(HERE.parent), env.get("PYTHONPATH")) if p]
     if job.runner == "v2" and job.device == "cpu":
         env["DRIFTSCOPE_TRITON_ON_CPU"] = "1"
         path.insert(0, str(HERE / "triton_on_cpu"))
