@@ -20,10 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import shape
 
 SETTINGS = {
     "off": ("probe", {"stop": True}),
@@ -76,6 +75,8 @@ def _options(folder: Path, k: int, smoke: bool) -> dict[str, Any]:
         target, drafter = trio_path() / "target", trio_path() / "eagle31"
         own: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 8}
     else:
+        import shape  # beside this script
+
         target, drafter = shape.write(folder)
         own = {
             "load_format": "dummy", "max_model_len": 104_000, "max_num_seqs": 64,
@@ -116,19 +117,19 @@ def _prompts(concurrency: int, context: int, smoke: bool) -> list[list[int]]:
 
 
 def measure(
-    engines: dict[str, Engine], point: tuple[int, int], repeats: int, tokens: int, smoke: bool,
+    engines: dict[str, Engine], point: tuple[int, int], repeats: int, tokens: int,
+    prompts: list[list[int]], settings: Mapping[str, tuple[str, dict[str, Any] | None]],
     deadline: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """TPOT in seconds by setting, one figure per repeat."""
-    prompts = _prompts(*point, smoke)
-    found: dict[str, list[float]] = {name: [] for name in ("absent", *SETTINGS)}
+    """TPOT in seconds by setting, one figure per repeat, and what the sampler says at the end."""
+    found: dict[str, list[float]] = {name: [] for name in ("absent", *settings)}
     for engine in engines.values():
         engine.ask(prompts=prompts, tokens=8)  # prefills the cache
     for repeat in range(repeats):
         order = list(found)
         turn = repeat % len(order)
         for name in order[turn:] + order[:turn]:
-            engine, setting = SETTINGS.get(name, ("absent", None))
+            engine, setting = settings.get(name, ("absent", None))
             if setting is not None:
                 engines[engine].ask(set=setting)
             found[name].append(engines[engine].ask(prompts=prompts, tokens=tokens)["tpot_s"])
@@ -176,7 +177,15 @@ def main() -> None:
                 print(f"out of time before {point}")
                 break
             records.append(
-                measure(engines, point, options.repeats, options.tokens, options.smoke, deadline)
+                measure(
+                    engines,
+                    point,
+                    options.repeats,
+                    options.tokens,
+                    _prompts(*point, options.smoke),
+                    SETTINGS,
+                    deadline,
+                )
             )
             print_table(records[-1:])
             if options.json:

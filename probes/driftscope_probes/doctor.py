@@ -118,9 +118,9 @@ def _vllm() -> Iterator[Check]:
     )
     yield Check(
         topic="device",
-        ok=current_platform.is_cpu(),
+        ok=current_platform.is_cpu() or current_platform.is_cuda(),
         detail=str(current_platform.device_type),
-        hint="this driftscope records on CPU only",
+        hint="this driftscope records on CPUs and on NVIDIA GPUs",
     )
     forced = os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
     runner = {"0": "V1 (forced)", "1": "V2 (forced)"}.get(
