@@ -163,7 +163,8 @@ class Encoder:
         # Past the context limit vLLM's drafter runs on slots that are not there.
         void = position[:, None] + np.arange(k) >= self._max_slots
         values[:, : self._unsaid] = np.nan  # norms and confidence lie before the position
-        masses = self._masses(values, k, void)
+        lost = _overwritten(void)
+        masses = self._masses(values, k, lost)
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
         complete(depths, self._same)
         fc = self._part(values, "fc_rms")[:, 0]
@@ -195,7 +196,7 @@ class Encoder:
                            for number, absent in zip(fc.tolist(), np.isnan(fc), strict=True)],
                 "token_ids": Lists(values=np.concatenate(tokens)) if tokens else None,
                 "rate": each(lambda c: c.done.rate),
-                "head_mass": _by_head(by_head, void),
+                "head_mass": _by_head(by_head, lost),
                 "heads": self._heads,
                 "strategy": each(lambda c: Strategy.NONE if c.done.sought else self._strategy),
                 "execution": each(lambda c: c.done.execution),
@@ -260,6 +261,17 @@ def _known(values: npt.NDArray[np.float32]) -> Lists | None:
     if not values.size or not present.any():
         return None
     return Lists(values=values, present=None if present.all() else present)
+
+
+def _overwritten(void: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Depths without masses: the void ones, and the last that is not.
+
+    vLLM's V2 runner writes the void depths' keys to the last slot there is, over that depth's own,
+    before the chain's keys are read.
+    """
+    lost = void.copy()
+    lost[:, :-1] |= void[:, 1:]
+    return lost
 
 
 def _by_head(parts: list[npt.NDArray[np.float32]], void: npt.NDArray[np.bool_]) -> Lists | None:
