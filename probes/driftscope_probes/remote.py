@@ -68,6 +68,8 @@ class _Server:
         answer = self._post("/collective_rpc", json.dumps(body).encode())
         try:
             results = [one for one in json.loads(answer)["results"] if one is not None]
+            if not results:
+                raise ValueError("no worker of it has a drafter")
             failed = [result["error"] for result in results if "error" in result]
         except (ValueError, TypeError, KeyError) as error:
             raise ControlError(f"{self._url}: not an answer of vLLM's workers ({error})") from error
