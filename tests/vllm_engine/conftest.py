@@ -18,10 +18,10 @@ BOTH_SIZES = {"drafter": "eagle31", "sizes": (8, 1)}
 HARMLESS_JOBS = {
     "v1 off": Job(**BOTH_SIZES),
     "v1 sampled": Job(**BOTH_SIZES, probe={"EVERY": str(SAMPLED_EVERY)}),
-    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after"}),
+    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after", "EVERY": "1"}),
     "v1 compiled off": Job(drafter="eagle31", compiled=True),
     "v2 off": Job(drafter="eagle31", runner="v2"),
-    "v2 raising": Job(drafter="eagle31", runner="v2", probe={"TEST_RAISE": "before"}),
+    "v2 raising": Job(drafter="eagle31", runner="v2", probe={"TEST_RAISE": "before", "EVERY": "1"}),
 }
 
 
@@ -31,7 +31,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     jobs = {**TRUTH_JOBS, **HARMLESS_JOBS}
     if OLDER:
         jobs["older"] = Job(
-            drafter="eagle3", runner="v2", vllm_path=OLDER, probe={"TOKEN_IDS": "1"}
+            drafter="eagle3", runner="v2", vllm_path=OLDER, probe={"TOKEN_IDS": "1", "EVERY": "1"}
         )
     folder: Path = tmp_path_factory.mktemp("engines")
     return run_jobs(jobs, folder)
