@@ -52,7 +52,6 @@ class Layout:
             ("aux_norm_rms", self.aux),
             ("fc_rms", 1),
             ("position", 1),  # int32, bit for bit
-            ("prefilling", 1),
             ("masses", self.depths * self.layers * len(MASSES)),  # [depths, layers, 5]
         )
 

@@ -141,7 +141,7 @@ class Encoder:
         mine = [r for r, is_whole in zip(requests, whole, strict=True) if is_whole]
         try:
             search.add(mine, weights[whole])
-        except Exception as error:
+        except Exception as error:  # the writer's thread: a decision is lost, no row
             self._writer.count_error("sinks", error)
 
     def _tokens(self, done: Finished, k: int) -> npt.NDArray[np.int32] | None:
