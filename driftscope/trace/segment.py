@@ -45,13 +45,18 @@ def seal(stream: Path) -> Path:
     target = stream.with_suffix(SEALED)
     partial = stream.with_suffix(".partial")
     with pa.memory_map(str(stream)) as source:
-        table = compact(pa.ipc.open_stream(source).read_all())
-        pq.write_table(
-            table, partial, compression="zstd", compression_level=ZSTD_LEVEL,
-            write_statistics=False, **encodings(table),
-        )  # fmt: skip
+        write_sealed(pa.ipc.open_stream(source).read_all(), partial)
     with partial.open("rb") as handle:
         os.fsync(handle.fileno())
     partial.replace(target)
     stream.unlink()
     return target
+
+
+def write_sealed(table: pa.Table, path: Path, *, level: int = ZSTD_LEVEL) -> None:
+    """Write the rows of a finished stream as Parquet; a lower `level` is faster and larger."""
+    table = compact(table)
+    pq.write_table(
+        table, path, compression="zstd", compression_level=level, write_statistics=False,
+        **encodings(table),
+    )  # fmt: skip

@@ -1,0 +1,229 @@
+"""Draws a simulated run, many requests at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from support.simulate.truth import Truth
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+CHUNK_ROUNDS = 200_000
+"""About as many chains as one sealed segment of a real run holds."""
+START_S = 1_750_000_000.0
+CONTEXT_FROM = 1024
+"""Tokens of context at which `Truth.context` shifts nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompted:
+    """The requests of a replica, [requests] each, in order of their start."""
+
+    kind: Ints
+    """Index into `Truth.prompts`."""
+    tokens: Ints
+    rounds: Ints
+    shift: NDArray[np.float64]
+    """Logit shift of each, that of its kind and time included."""
+    wave: Ints
+    """Which of the batches that start together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Some whole requests of one replica and everything that happened to them.
+
+    Rows are decode steps of single requests in order of time, [rows]; a request's last row is a
+    chain that was never verified.
+    """
+
+    replica: int
+    first: int
+    """Number of the first request in its replica."""
+    kind: Ints
+    """[requests], as are the next five."""
+    tokens: Ints
+    arrival_s: NDArray[np.float64]
+    finish_s: NDArray[np.float64]
+    output: Ints
+    own: Floats
+    """[requests, 3] noise of masses and RMS, mean 0."""
+    request: Ints
+    """[rows] index into the chunk's requests."""
+    step: Ints
+    """[rows] index into the chunk's steps."""
+    position: Ints
+    drafted: Ints
+    accepted: Ints
+    """-1 where a chain was never verified."""
+    reason: Ints
+    """Index into `reasons`, -1 where something was drafted."""
+    top1: Floats
+    """[rows, K]."""
+    number: Ints
+    """[steps] of the replica, from 1, as are the next arrays."""
+    time_s: NDArray[np.float64]
+    batch: Ints
+    chains: Ints
+    step_s: NDArray[np.float64]
+    draft_s: NDArray[np.float64]
+    recorded: NDArray[np.bool_]
+    rate: NDArray[np.float64]
+    seed: tuple[int, ...]
+    """For what is drawn when the chunk is written."""
+
+
+def reasons(truth: Truth) -> tuple[str, ...]:
+    """What `Chunk.reason` points into."""
+    return ("k_zero", *truth.undrafted)
+
+
+def chunks(truth: Truth) -> Iterator[Chunk]:
+    """The run, piece by piece, replica by replica."""
+    each = np.diff(np.linspace(0, truth.requests, truth.replicas + 1).astype(int))
+    for replica, requests in enumerate(each.tolist()):
+        prompted, step, now = _prompted(truth, replica, requests), 0, START_S
+        for piece, (first, end) in enumerate(_pieces(prompted)):
+            chunk = _chunk(truth, prompted, (replica, piece), slice(first, end), step, now)
+            step, now = step + len(chunk.number), float(chunk.time_s[-1])
+            yield chunk
+
+
+def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
+    random = np.random.default_rng((truth.prompts_seed, replica))
+    kind = random.choice(len(truth.prompts), size=requests, p=truth.shares())
+    low, high = np.array([each.tokens for each in truth.prompts]).T
+    spread = truth.rounds * truth.rounds_spread
+    rounds = random.uniform(truth.rounds - spread, truth.rounds + spread, requests)
+    shift = np.array([each.shift for each in truth.prompts])[kind]
+    progress = np.arange(requests) / max(requests - 1, 1)
+    shift = shift + truth.between * random.standard_normal(requests) + truth.decay * progress
+    if truth.change:
+        after, by = truth.change
+        shift = shift + by * (progress >= after)
+    return Prompted(
+        kind=kind,
+        tokens=random.integers(low[kind], high[kind], endpoint=True),
+        rounds=np.maximum(np.rint(rounds), 1).astype(np.int64),
+        shift=shift,
+        wave=_waves(truth.batches, requests),
+    )
+
+
+def _waves(batches: tuple[int, ...], requests: int) -> Ints:
+    repeats = requests // sum(batches) + 1
+    sizes = np.tile(batches, repeats)
+    return np.repeat(np.arange(len(sizes)), sizes)[:requests]
+
+
+def _pieces(prompted: Prompted) -> Iterator[tuple[int, int]]:
+    """Requests of whole waves, as many as make a chunk."""
+    ends = np.append(np.flatnonzero(np.diff(prompted.wave)) + 1, len(prompted.wave))
+    rows, begin = np.cumsum(prompted.rounds + 1), 0
+    for end in ends.tolist():
+        done = rows[begin - 1] if begin else 0
+        if rows[end - 1] - done >= CHUNK_ROUNDS or end == ends[-1]:
+            yield begin, end
+            begin = end
+
+
+def _chunk(
+    truth: Truth, prompted: Prompted, part: tuple[int, int], mine: slice, step: int, now: float
+) -> Chunk:
+    seed = (truth.seed, *part)
+    random = np.random.default_rng((*seed, 0))
+    rounds, wave = prompted.rounds[mine], prompted.wave[mine]
+    wave = wave - wave[0]
+    at, request = np.nonzero(np.arange(rounds.max() + 1)[:, None] <= rounds)
+    order = np.lexsort((request, at, wave[request]))
+    at, request = at[order], request[order]
+    new = np.append(True, (np.diff(at) != 0) | (np.diff(wave[request]) != 0))
+    of_step = np.cumsum(new) - 1
+    batch = np.bincount(of_step)
+    reason = _reasons(truth, random, batch[of_step])
+    done = _Walk(truth, prompted, mine, random).over(request, at, reason)
+    steps = _steps(truth, random, batch, np.bincount(of_step, reason < 0).astype(np.int64))
+    progress = (mine.start + request[new]) / len(prompted.rounds)
+    rate = np.array(truth.rates)[(progress * len(truth.rates)).astype(int)]
+    gaps = truth.gap_s * (np.append(0, np.diff(wave[request[new]])) + (np.arange(len(batch)) == 0))
+    time_s = now + np.cumsum(steps[0] + gaps)
+    last = at == rounds[request]
+    finish = np.empty(len(rounds))
+    finish[request[last]] = time_s[of_step[last]]
+    start = np.full(len(rounds), np.inf)
+    np.minimum.at(start, request, time_s[of_step])
+    tokens = prompted.tokens[mine]
+    return Chunk(
+        replica=part[0], first=mine.start, kind=prompted.kind[mine], tokens=tokens,
+        arrival_s=start - truth.cost.prefill_token_s * tokens, finish_s=finish,
+        output=done[0][last][np.argsort(request[last])] - tokens + 2,
+        own=random.uniform(-0.5, 0.5, (len(rounds), 3)).astype(np.float32) * truth.spread,
+        request=request, step=of_step, position=done[0],
+        drafted=np.where(reason < 0, truth.k, 0), accepted=np.where(last, -1, done[1]),
+        reason=reason, top1=done[2], number=step + 1 + np.arange(len(batch)), time_s=time_s,
+        batch=batch, chains=np.bincount(of_step, reason < 0).astype(np.int64),
+        step_s=steps[0], draft_s=steps[1], recorded=random.random(len(batch)) < rate, rate=rate,
+        seed=(*seed, 1),
+    )  # fmt: skip
+
+
+def _reasons(truth: Truth, random: np.random.Generator, batch: Ints) -> Ints:
+    """[rows] why nothing is drafted, -1 where something is."""
+    share = np.cumsum(list(truth.undrafted.values()))
+    drawn = np.searchsorted(share, random.random(len(batch)), side="right") + 1
+    reason = np.where(drawn > len(share), -1, drawn)
+    above = truth.k_zero_above
+    return np.where(batch > above, 0, reason) if above is not None else reason
+
+
+def _steps(
+    truth: Truth, random: np.random.Generator, batch: Ints, chains: Ints
+) -> NDArray[np.float64]:
+    """[2, steps] whole time of each step, and the drafter's in it."""
+    noise = np.exp(truth.cost.noise * random.standard_normal((2, len(batch))))
+    verify_s = truth.cost.verify_s(batch, batch + truth.k * chains) * noise[0]
+    draft_s = truth.cost.drafting_s(chains, truth.k) * noise[1]
+    return np.stack([verify_s + draft_s, draft_s])
+
+
+class _Walk:
+    """Acceptance of every row. Where a request stands depends on what was accepted before, so all
+    requests go forward together, round by round."""
+
+    def __init__(
+        self, truth: Truth, prompted: Prompted, mine: slice, random: np.random.Generator
+    ) -> None:
+        self._truth, self._random = truth, random
+        self._shift = prompted.shift[mine].astype(np.float32)
+        self._position = prompted.tokens[mine] - 1
+        self._logits = truth.logits().astype(np.float32)
+
+    def over(self, request: Ints, at: Ints, reason: Ints) -> tuple[Ints, Ints, Floats]:
+        """Position, accepted and confidence of each row."""
+        truth = self._truth
+        position, accepted = np.empty_like(request), np.empty_like(request)
+        top1 = np.empty((len(request), truth.k), np.float32)
+        in_order = np.argsort(at, kind="stable")
+        for rows in np.split(in_order, np.cumsum(np.bincount(at))[:-1]):
+            who = request[rows]
+            position[rows] = self._position[who]
+            chance = self._chance(who)
+            taken = self._random.random(chance.shape, dtype=np.float32) < chance
+            length = np.where(taken.all(axis=1), truth.k, np.argmin(taken, axis=1))
+            accepted[rows] = np.where(reason[rows] < 0, length, 0)
+            top1[rows] = chance + truth.miscalibration * (1 - chance)
+            self._position[who] += accepted[rows] + 1
+        return position, accepted, top1
+
+    def _chance(self, who: Ints) -> Floats:
+        shift = self._shift[who]
+        if self._truth.context:
+            doublings = np.log2((self._position[who] + 1) / CONTEXT_FROM)
+            shift = shift + (self._truth.context * doublings).astype(np.float32)
+        own = self._random.standard_normal((len(who), self._truth.k), dtype=np.float32)
+        logit = self._logits + shift[:, None] + np.float32(self._truth.within) * own
+        return np.asarray(1 / (1 + np.exp(-logit)))

@@ -1,0 +1,222 @@
+"""A simulated run as the files of a run directory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from support.simulate.draw import START_S, Chunk, Floats, chunks, reasons
+from support.simulate.truth import Truth
+
+from driftscope.trace.block import Block, Lists
+from driftscope.trace.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.records import Execution
+from driftscope.trace.schema import SCHEMA_VERSION
+from driftscope.trace.segment import (
+    SEALED,
+    VERSION_KEY,
+    ZSTD_LEVEL,
+    segment_path,
+    write_sealed,
+)
+from driftscope.trace.status import Status, status_path
+
+PROBE_S = 0.0001
+"""Time of the probe in a recorded step."""
+HEADS = 8
+
+
+def simulate(
+    run: Path, truth: Truth | None = None, *, sealed: bool = True, zstd_level: int = ZSTD_LEVEL
+) -> Path:
+    """Write the run directory of `truth` and return it; not `sealed`: as a run that goes on.
+
+    A lower `zstd_level` than a probe uses writes large runs in less time.
+    """
+    truth = truth or Truth()
+    run.mkdir(parents=True)
+    (run / MANIFEST).write_text(manifest(truth).to_json(), encoding="utf-8")
+    number: Counter[tuple[str, str]] = Counter()
+    rows: dict[str, Counter[str]] = {}
+    for chunk in chunks(truth):
+        for block in blocks(truth, chunk):
+            source = source_of(truth, chunk.replica, block.record)
+            path = segment_path(run, block.record, source, number[source, block.record])
+            number[source, block.record] += 1
+            rows.setdefault(source, Counter())[block.record] += block.rows
+            _write(path, block, sealed=sealed, zstd_level=zstd_level)
+    for source, written in rows.items():
+        status = Status(source=source, closed=sealed, flushed_s=START_S, rows=dict(written))
+        status_path(run, source).write_text(status.to_json(), encoding="utf-8")
+    return run
+
+
+def _write(path: Path, block: Block, *, sealed: bool, zstd_level: int) -> None:
+    batch = block.to_batch()
+    schema = batch.schema.with_metadata({VERSION_KEY: SCHEMA_VERSION.encode()})
+    table = pa.Table.from_batches([batch]).cast(schema).replace_schema_metadata(schema.metadata)
+    if sealed:
+        write_sealed(table, path.with_suffix(SEALED), level=zstd_level)
+        return
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_table(table)
+
+
+def source_of(truth: Truth, replica: int, record: str) -> str:
+    """The process that writes a record, see `driftscope.trace.ranks`."""
+    if record in ("verify", "request"):
+        return f"engine{replica}-{1000 + replica}"
+    place = f".dp{replica}" if truth.replicas > 1 else ""
+    return f"worker0{place}-{2000 + replica}"
+
+
+def manifest(truth: Truth) -> Manifest:
+    """The manifest of `truth`."""
+    target = Model(
+        name=truth.target,
+        architecture="LlamaForCausalLM",
+        config_digest="0123456789abcdef",
+        dtype="bfloat16",
+    )
+    drafter = Model(
+        name=truth.drafter,
+        architecture="LlamaForCausalLMEagle3",
+        config_digest="fedcba9876543210",
+        dtype="bfloat16",
+    )
+    return Manifest(
+        run_id=f"simulated-{truth.prompts_seed}-{truth.seed}",
+        created_s=START_S,
+        driftscope_version="0.1.0",
+        engine="vllm",
+        engine_version="0.32.0",
+        runner=truth.runner,
+        mode=truth.mode,
+        recording="in-graph",
+        method="eagle3",
+        k=truth.k,
+        target=target,
+        drafter=drafter,
+        norm_flags={"fc_norm": truth.aux_norm is not None, "norm_output": truth.norm_output},
+        drafter_layers=truth.layers,
+        aux_layers=tuple(range(1, len(truth.aux) + 1)),
+        attention_backend="FLASH_ATTN",
+        kv_cache_dtype="auto",
+        attention_strategy="lse",
+        data_parallel=truth.replicas,
+        sink_tokens=len(truth.sink_slots),
+        sink_slots=truth.sink_slots,
+        sink_source="default",
+    )
+
+
+def blocks(truth: Truth, chunk: Chunk) -> list[Block]:
+    """The rows of `chunk`, a block per record."""
+    return [
+        _draft(truth, chunk),
+        _verify(truth, chunk),
+        _step(truth, chunk),
+        _request(truth, chunk),
+    ]
+
+
+def _names(chunk: Chunk) -> np.ndarray[Any, Any]:
+    return np.array([f"req-{chunk.first + n}" for n in range(len(chunk.kind))], dtype=object)
+
+
+def _draft(truth: Truth, chunk: Chunk) -> Block:
+    kept = np.flatnonzero(chunk.recorded[chunk.step] & (chunk.drafted > 0))
+    random = np.random.default_rng(chunk.seed)
+    request, step = chunk.request[kept], chunk.step[kept]
+    own = chunk.own[request]
+    states = _around(random, truth, own[:, 0], truth.states())
+    plain = _around(random, truth, own[:, 0], np.linspace(1.2, 1.1, truth.k))
+    fed = plain if truth.norm_output else states
+    fc = _around(random, truth, own[:, 0], np.array([2.0]))
+    top1 = chunk.top1[kept]
+    columns: dict[str, Any] = {
+        "step": chunk.number[step], "time_s": chunk.time_s[step],
+        "request": _names(chunk)[request].tolist(), "position": chunk.position[kept],
+        "prompt_tokens": chunk.tokens[request], "batch": chunk.batch[step], "k": truth.k,
+        "layers": truth.layers, "chunked_prefill": False,
+        **_masses(truth, random, own[:, 1:]),
+        "in_rms": Lists(values=np.hstack([fc, fed[:, :-1]])),
+        "prenorm_rms": Lists(values=states), "postnorm_rms": Lists(values=plain),
+        "fed_rms": Lists(values=fed), "top1": Lists(values=top1),
+        "entropy": Lists(values=np.float32(4) * (1 - top1)),
+        "aux_rms": Lists(values=_around(random, truth, own[:, 0], np.array(truth.aux))),
+        "aux_norm_rms": None if truth.aux_norm is None else Lists(
+            values=_around(random, truth, own[:, 0], np.array(truth.aux_norm))),
+        "fc_rms": fc[:, 0].astype(np.float64), "token_ids": None, "rate": chunk.rate[step],
+        "head_mass": None, "heads": HEADS, "strategy": "lse",
+        "execution": Execution.OF_MODE[truth.mode], "replica": 0,
+    }  # fmt: skip
+    return Block(record="draft", rows=len(kept), columns=columns)
+
+
+def _around(
+    random: np.random.Generator, truth: Truth, own: Floats, mean: np.ndarray[Any, Any]
+) -> Floats:
+    """[rows, len(mean)] numbers of these means, within `truth.spread` of them."""
+    noise = random.random((len(own), len(mean)), dtype=np.float32) - np.float32(0.5)
+    factor = 1 + own[:, None] + np.float32(truth.spread) * noise
+    return np.asarray(mean.astype(np.float32) * factor)
+
+
+def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str, Any]:
+    """Products of independent factors, so that each class has exactly the mean of the truth."""
+    each = [np.repeat(mean, truth.layers) for mean in (truth.sinks(), truth.selves())]
+    sink = _around(random, truth, own[:, 0], each[0])
+    chain = _around(random, truth, own[:, 1], each[1])
+    rest = 1 - sink - chain
+    half = np.full(truth.k * truth.layers, min(truth.prompt_share, 1 / (1 + truth.spread)))
+    prompt = rest * _around(random, truth, np.zeros(len(own), np.float32), half)
+    values = {"sink": sink, "prompt": prompt, "generated": rest - prompt, "self": chain}
+    named = {f"{name}_mass": Lists(values=mass) for name, mass in values.items()}
+    return {**named, "null_mass": None}
+
+
+def _verify(truth: Truth, chunk: Chunk) -> Block:
+    kept = np.flatnonzero(chunk.accepted >= 0)
+    request, step = chunk.request[kept], chunk.step[kept]
+    named = np.array([*reasons(truth), None], dtype=object)
+    columns = {
+        "step": chunk.number[step], "time_s": chunk.time_s[step] + 0.8 * chunk.step_s[step],
+        "request": _names(chunk)[request].tolist(), "position": chunk.position[kept],
+        "drafted": chunk.drafted[kept], "accepted": chunk.accepted[kept],
+        "reason": named[chunk.reason[kept]].tolist(), "replica": 0,
+    }  # fmt: skip
+    return Block(record="verify", rows=len(kept), columns=columns)
+
+
+def _step(truth: Truth, chunk: Chunk) -> Block:
+    drafted = chunk.chains > 0
+    columns = {
+        "step": chunk.number, "time_s": chunk.time_s, "requests": chunk.batch,
+        "chains": chunk.chains, "k": np.where(drafted, truth.k, 0),
+        "recorded": (chunk.recorded & drafted).tolist(), "step_s": chunk.step_s,
+        "draft_s": chunk.draft_s,
+        "probe_s": np.where(chunk.recorded & drafted, PROBE_S, PROBE_S / 10), "rate": chunk.rate,
+        "execution": Execution.OF_MODE[truth.mode], "gpu_draft_s": None, "gpu_probe_s": None,
+        "replica": 0,
+    }  # fmt: skip
+    return Block(record="step", rows=len(chunk.number), columns=columns)
+
+
+def _request(truth: Truth, chunk: Chunk) -> Block:
+    kinds = [truth.prompts[kind] for kind in chunk.kind.tolist()]
+    ttft_s = truth.cost.prefill_token_s * chunk.tokens + truth.cost.base_s
+    first_s = chunk.arrival_s + ttft_s
+    tpot_s = np.maximum(chunk.finish_s - first_s, 0) / np.maximum(chunk.output - 1, 1)
+    columns = {
+        "time_s": chunk.finish_s, "request": _names(chunk).tolist(),
+        "label": [kind.label for kind in kinds], "arrival_s": chunk.arrival_s,
+        "prompt_tokens": chunk.tokens, "output_tokens": chunk.output, "ttft_s": ttft_s,
+        "tpot_s": tpot_s, "finish_reason": "length",
+        "temperature": [kind.temperature for kind in kinds],
+        "max_tokens": chunk.output, "traced": True, "replica": 0,
+    }  # fmt: skip
+    return Block(record="request", rows=len(chunk.kind), columns=columns)
