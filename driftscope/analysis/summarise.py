@@ -8,6 +8,8 @@ from driftscope.analysis import measure
 from driftscope.analysis.chains import AUX, Chains, chains_of
 from driftscope.analysis.columns import floats, ints, matrix
 from driftscope.analysis.consistency import check
+from driftscope.analysis.cost.cells import cells_of
+from driftscope.analysis.grouping import groups_of
 from driftscope.analysis.join import accepted_of_chains
 from driftscope.analysis.requests import Requests, requests_of
 from driftscope.analysis.rounds import Rounds, rounds_of
@@ -49,6 +51,8 @@ def summarise(trace: Trace, label: str) -> RunSummary:
         cost=_cost(trace),
         segments=segments_of(requests, rounds, chains, trace.manifest.k),
         problems=trace.problems,
+        cells=cells_of(trace.step),
+        groups=groups_of(trace, requests),
     )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from driftscope.analysis.cost.cells import StepCell
+from driftscope.analysis.groups import NO_GROUPS, Groups
 from driftscope.analysis.interval import Interval
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.throughput import StepCost
@@ -138,6 +140,10 @@ class RunSummary:
     segments: tuple[Segment, ...]
     problems: tuple[str, ...]
     """What the reader found missing or lost."""
+    cells: tuple[StepCell, ...] = ()
+    """Step times by K and batch size."""
+    groups: Groups = NO_GROUPS
+    """Acceptance by circumstance."""
 
     @property
     def k(self) -> int:

@@ -18,6 +18,6 @@ DEFINITIONS: dict[str, Definition] = {
         *(latency.TTFT, latency.TPOT),
         *(fallback.REJECTED, fallback.UNDRAFTED),
         overhead.OVERHEAD,
-        throughput.RELATIVE_SPEED,
+        *(throughput.RELATIVE_SPEED, throughput.PREDICTED_TPOT),
     )
 }

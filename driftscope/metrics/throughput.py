@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from driftscope.metrics.acceptance import mean_length_of
 from driftscope.metrics.definition import Definition
+
+Array = NDArray[np.float64]
 
 RELATIVE_SPEED = Definition(
     name="throughput.relative",
@@ -14,6 +19,15 @@ RELATIVE_SPEED = Definition(
     meaning="Tokens per second with this K, relative to the K that ran. An estimate: drafting time "
     "is taken as proportional to K and verification as independent of it.",
     unit="1",
+    range="more than 0",
+    source="driftscope, from measured acceptance and step times",
+)
+PREDICTED_TPOT = Definition(
+    name="throughput.predicted_tpot_s",
+    title="Predicted time per output token",
+    meaning="Time of a step at this K and batch size, by a model fitted on measured steps, divided "
+    "by the tokens that a round of K drafted ones yields.",
+    unit="s",
     range="more than 0",
     source="driftscope, from measured acceptance and step times",
 )
@@ -29,6 +43,11 @@ class StepCost:
     """The drafter within it."""
     recorded: bool = False
     """Measured in recorded steps, which the probe slows beyond its own time."""
+
+
+def tpot_s(step_s: Array, tokens_per_round: Array) -> Array:
+    """Seconds per output token of a request that is in every step."""
+    return step_s / tokens_per_round
 
 
 def relative_speed(marginal: Sequence[float], cost: StepCost) -> tuple[float, ...]:

@@ -1,0 +1,233 @@
+"""Whether a rule's condition surely holds for a run's figures.
+
+Three answers: true, false, and None where a figure that decides is null. A comparison is true only
+if it holds over the whole 95% interval of its difference, so that noise breaks no rule; `not` asks
+for the opposite comparison to hold surely.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from driftscope.analysis.gate.expression import (
+    Arithmetic,
+    Comparison,
+    Condition,
+    Found,
+    Junction,
+    Known,
+    Literal,
+    Negative,
+    Not,
+    Path,
+    Term,
+)
+from driftscope.analysis.gate.quantity import Quantity
+from driftscope.errors import UsageError
+
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_ARITHMETIC: dict[str, Callable[[Quantity, Quantity], Quantity]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+}  # fmt: skip
+_INTERVAL = "_interval"
+"""Suffix of the JSON key that holds the interval of the figure without it."""
+COUNTED = {("fallback", "by_reason")}
+"""Objects whose missing keys are counts of 0, where the key is a known one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What rules are asked about."""
+
+    run: Mapping[str, Any]
+    """A run of the JSON report."""
+    baseline: Mapping[str, Any] | None = None
+    found: Callable[[str], bool | None]
+    """Whether a finding is there; None where the run lacks what it needs. Raises UsageError for a
+    name that is none."""
+    countable: frozenset[str] = field(default=frozenset())
+    """Keys of COUNTED that exist, counted or not."""
+
+
+Values = dict[str, Quantity | str | None]
+"""The figures that were read, by path."""
+
+
+def holds(condition: Condition, facts: Facts, values: Values) -> bool | None:
+    """Whether `condition` surely holds; the figures that it read are added to `values`.
+
+    Raises UsageError for a path or a finding that does not exist.
+    """
+    return _holds(condition, facts, values, negated=False)
+
+
+def _holds(condition: Condition, facts: Facts, values: Values, *, negated: bool) -> bool | None:
+    match condition:
+        case Not(of=inner):
+            return _holds(inner, facts, values, negated=not negated)
+        case Junction(every=every, parts=parts):
+            answers = [_holds(part, facts, values, negated=negated) for part in parts]
+            return _joined(answers, every=every is not negated)
+        case Comparison():
+            return _compare(condition, facts, values, negated=negated)
+        case Known(path=path):
+            return (_figure(path, facts, values) is not None) is not negated
+        case Found(name=name):
+            there = facts.found(name)
+            return None if there is None else there is not negated
+
+
+def _joined(answers: Sequence[bool | None], *, every: bool) -> bool | None:
+    """Kleene's and / or: one decisive answer decides, whatever is not known beside it."""
+    if (not every) in answers:
+        return not every
+    return None if None in answers else every
+
+
+def _compare(asked: Comparison, facts: Facts, values: Values, *, negated: bool) -> bool | None:
+    sign = _OPPOSITE[asked.sign] if negated else asked.sign
+    left, right = (_value(term, facts, values) for term in (asked.left, asked.right))
+    if left is None or right is None:
+        return None
+    if isinstance(left, str) or isinstance(right, str):
+        return _compare_texts(sign, left, right)
+    apart = left - right
+    match sign:
+        case "<":
+            return apart.value < 0 and apart.high < 0
+        case "<=":
+            return apart.high <= 0
+        case ">":
+            return apart.value > 0 and apart.low > 0
+        case ">=":
+            return apart.low >= 0
+        case "==":
+            return apart.value == 0
+    return apart.low > 0 or apart.high < 0
+
+
+def _compare_texts(sign: str, left: Quantity | str, right: Quantity | str) -> bool:
+    if sign not in ("==", "!=") or type(left) is not type(right):
+        raise UsageError(f"{_said(left)} {sign} {_said(right)}: texts can only be == or != texts")
+    return (left == right) is (sign == "==")
+
+
+def _said(value: Quantity | str) -> str:
+    return repr(value) if isinstance(value, str) else f"{value.value:g}"
+
+
+def _value(term: Term, facts: Facts, values: Values) -> Quantity | str | None:
+    match term:
+        case Literal(value=value):
+            return value if isinstance(value, str) else Quantity.exact(value)
+        case Path():
+            return _figure(term, facts, values)
+        case Negative(of=inner):
+            of = _number(_value(inner, facts, values))
+            return None if of is None else -of
+        case Arithmetic(sign=sign, left=left, right=right):
+            a, b = (_number(_value(side, facts, values)) for side in (left, right))
+            if a is None or b is None or (sign == "/" and b.value == 0):
+                return None
+            return _ARITHMETIC[sign](a, b)
+
+
+def _number(value: Quantity | str | None) -> Quantity | None:
+    if isinstance(value, str):
+        raise UsageError(f"{value!r} is a text; arithmetic needs numbers")
+    return value
+
+
+def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
+    root = facts.baseline if path.baseline else facts.run
+    if root is None:
+        raise UsageError(f"{path}: there is no baseline; give --baseline RUN")
+    value = _at(root, path, path.steps, facts.countable)
+    spread = _spread(root, path)
+    if isinstance(value, Mapping | list):
+        raise UsageError(f"{path}: is no single figure; it has {_offered(value)}")
+    found: Quantity | str | None
+    if value is None or isinstance(value, str):
+        found = value
+    elif spread is None:
+        found = Quantity.exact(float(value))
+    else:
+        found = Quantity(value=float(value), low=spread[0], high=spread[1])
+    values[str(path)] = found
+    return found
+
+
+def _at(root: Any, path: Path, steps: Sequence[str | int], countable: frozenset[str]) -> Any:
+    """What stands at a path; null along the way is null. Raises UsageError where nothing can be."""
+    here = root
+    for at, step in enumerate(steps):
+        if here is None:
+            return None
+        if isinstance(here, Mapping) and step in here:
+            here = here[step]
+        elif isinstance(here, Mapping) and tuple(steps[:at]) in COUNTED and step in countable:
+            here = 0
+        elif isinstance(here, list) and isinstance(step, int) and -len(here) <= step < len(here):
+            here = here[step]
+        elif isinstance(here, list) and (named := _labelled(here, step)) is not None:
+            here = named
+        else:
+            extra = countable if tuple(steps[:at]) in COUNTED else frozenset()
+            raise UsageError(f"{path}: there is no {step!r}; {_suggestion(here, step, extra)}")
+    return here
+
+
+def _labelled(here: Sequence[Any], label: str | int) -> Any:
+    """The element of a list of objects that is called `label`."""
+    named = (each for each in here if isinstance(each, Mapping) and each.get("label") == label)
+    return next(named, None)
+
+
+def _spread(root: Any, path: Path) -> tuple[float, float] | None:
+    """The interval beside a figure: `name_interval` for `name`, `name_interval[i]` for
+    `name[i]`."""
+    steps = list(path.steps)
+    named = [at for at, step in enumerate(steps) if isinstance(step, str)]
+    if not named:
+        return None
+    steps[named[-1]] = f"{steps[named[-1]]}{_INTERVAL}"
+    try:
+        found = _at(root, path, steps, frozenset())
+    except UsageError:
+        return None
+    ends = (found.get("low"), found.get("high")) if isinstance(found, Mapping) else found
+    if not isinstance(ends, tuple | list) or len(ends) != 2:
+        return None
+    low, high = ends
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    return float(low), float(high)
+
+
+def _suggestion(here: Any, step: str | int, extra: frozenset[str]) -> str:
+    near = difflib.get_close_matches(str(step), [*map(str, _keys(here)), *extra], n=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    return f"{meant}there is {_offered(here, extra)}"
+
+
+def _offered(here: Any, extra: frozenset[str] = frozenset()) -> str:
+    if isinstance(here, Mapping):
+        return ", ".join(sorted({*map(str, here), *extra})) or "nothing in it"
+    if isinstance(here, list) and here:
+        labels = [str(key) for key in _keys(here)]
+        named = f", or {', '.join(map(repr, labels))}" if labels else ""
+        return f"[0] to [{len(here) - 1}], from the end [-1]{named}"
+    return "nothing below it"
+
+
+def _keys(here: Any) -> Sequence[Any]:
+    if isinstance(here, Mapping):
+        return list(here)
+    if isinstance(here, list):
+        return [each["label"] for each in here if isinstance(each, Mapping) and "label" in each]
+    return []

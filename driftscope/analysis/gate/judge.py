@@ -1,0 +1,57 @@
+"""The gate: every rule asked of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from driftscope.analysis.gate.evaluate import Facts, Values, holds
+from driftscope.analysis.gate.quantity import Quantity
+from driftscope.analysis.gate.rule import Rule
+
+
+class Outcome(StrEnum):
+    """What became of a rule."""
+
+    BROKEN = "broken"
+    HELD = "held"
+    UNDECIDED = "undecided"
+    """A figure that decides is null, or the run lacks what a finding needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """One rule, asked of one run."""
+
+    rule: Rule
+    run: str
+    outcome: Outcome
+    values: Values
+
+    def line(self) -> str:
+        """One line for a log."""
+        figures = ", ".join(f"{path} = {_shown(value)}" for path, value in self.values.items())
+        return f"{self.outcome}: {self.rule} [{self.run}]{': ' if figures else ''}{figures}"
+
+
+def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, Facts]]) -> list[Judgement]:
+    """Every rule for every run; raises UsageError for one that cannot be read against it."""
+    return [_judge(rule, label, facts) for label, facts in runs for rule in rules]
+
+
+def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
+    values: Values = {}
+    answer = holds(rule.condition, facts, values)
+    outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[answer]
+    return Judgement(rule=rule, run=label, outcome=outcome, values=values)
+
+
+def _shown(value: Quantity | str | None) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return repr(value)
+    if value.is_exact:
+        return f"{value.value:.4g}"
+    return f"{value.value:.4g} [{value.low:.4g}, {value.high:.4g}]"

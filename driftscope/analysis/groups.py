@@ -1,0 +1,54 @@
+"""What a run's rounds come to by circumstance: findings about circumstances rest on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from driftscope.analysis.interval import Interval
+
+QUARTERS = 4
+"""Parts of a run in time. Requests go to the part that they begin in, so that none is in two."""
+LOOP_ROUNDS = 20
+"""Rounds in a row, each accepted whole, that end a request and are called a loop: at a conditional
+acceptance of 0.95 and K = 4 a run of 20 has a chance of 0.95^80 = 1.7 %, at 0.9 of 0.02 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some of a run's rounds."""
+
+    name: str
+    requests: int
+    rounds: int
+    mean_length: float
+    mean_length_interval: Interval | None
+    """Of resampled requests; None with fewer than two."""
+    marginal: tuple[float, ...]
+    marginal_interval: tuple[Interval, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The rounds of one run by circumstance; a group without a round is left out."""
+
+    context: tuple[Group, ...] = ()
+    """By length of the context, each range twice as long as the one before, shortest first."""
+    label: tuple[Group, ...] = ()
+    time: tuple[Group, ...] = ()
+    """Quarters of the run's duration, first to last."""
+    execution: tuple[Group, ...] = ()
+    """Recorded rounds by how the drafter ran; empty where all ran alike."""
+    structured: tuple[Group, ...] = ()
+    """Requests that lost a draft to a grammar, then the others; empty where none did."""
+    duration_s: float = 0.0
+    looping: int = 0
+    """Finished requests whose last LOOP_ROUNDS rounds were all accepted whole."""
+    long_enough: int = 0
+    """Finished requests with that many rounds."""
+    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Share of the rounds in each quarter, by label."""
+
+
+NO_GROUPS = Groups()
+"""Of a summary that was not made of a trace."""

@@ -1,0 +1,145 @@
+"""The cost model against simulated runs whose cost is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.simulate import Cost, Truth, simulate
+
+from driftscope.analysis.cost.advice import BY_BATCH, FIXED, advise
+from driftscope.analysis.cost.cells import MIN_STEPS, StepCell, pooled
+from driftscope.analysis.cost.model import fit
+from driftscope.analysis.cost.predict import Prediction
+from driftscope.analysis.summarise import summarise
+from driftscope.analysis.summary import RunSummary
+from driftscope.trace.reader import read_trace
+
+BATCHES = (1, 4, 16)
+RATES = (0.1,)
+TRUTH = Truth(requests=400, rounds=40, batches=BATCHES, rates=RATES)
+
+
+@pytest.fixture(scope="module")
+def seven(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    return _run(tmp_path_factory.mktemp("seven"), TRUTH)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    return _run(tmp_path_factory.mktemp("three"), replace(TRUTH, k=3))
+
+
+def _run(folder: Path, truth: Truth) -> RunSummary:
+    return summarise(read_trace(simulate(folder / "run", truth)), f"K = {truth.k}")
+
+
+def _true_tpot_s(truth: Truth, batch: int, k: int) -> float:
+    chains = np.array([batch])
+    verify = truth.cost.verify_s(chains, chains * (k + 1))[0]
+    draft = truth.cost.drafting_s(chains, k)[0] if k else 0.0
+    return float(verify + draft) / (1 + float(truth.marginal()[:k].sum()))
+
+
+def _off(at: Prediction, truth: Truth) -> list[float]:
+    return [e.value / _true_tpot_s(truth, at.batch, k) - 1 for k, e in enumerate(at.tpot_s)]
+
+
+def test_two_ks_give_every_k_from_none_to_the_largest(seven: RunSummary, three: RunSummary) -> None:
+    found = advise(seven, [three])
+    assert found is not None
+    assert found.assumed == ()
+    at = {each.batch: each for each in found.by_batch}
+    for batch in BATCHES:
+        assert max(map(abs, _off(at[batch], TRUTH))) < 0.05
+        inside = [
+            e.interval.low <= _true_tpot_s(TRUTH, batch, k) <= e.interval.high
+            for k, e in enumerate(at[batch].tpot_s)
+        ]
+        assert sum(inside) >= 7, "of 8 intervals of 95%"
+
+
+def test_the_best_k_is_the_true_one(seven: RunSummary, three: RunSummary) -> None:
+    found = advise(seven, [three])
+    assert found is not None
+    for at in found.by_batch:
+        true = [_true_tpot_s(TRUTH, at.batch, k) for k in range(8)]
+        assert true[at.best_k] <= min(true) * 1.01
+
+
+def test_one_k_says_what_it_does_not_identify(seven: RunSummary) -> None:
+    found = advise(seven)
+    assert found is not None
+    said = " ".join(found.assumed)
+    assert "verification time by K is not identified directly" in said
+    assert "drafting time by depth is not identified" in said
+
+
+def test_one_k_at_one_batch_size_takes_verification_as_free_of_k() -> None:
+    model = fit([_cell(7, 8)])
+    assert model is not None
+    assert "the same for every K" in model.assumed[0]
+    assert model.step_s(8, 0)[0] == pytest.approx(0.006)
+    assert model.step_s(8, 7)[0] == pytest.approx(0.010)
+
+
+def test_the_token_rule_splits_a_batch_s_cost() -> None:
+    """One K at several batch sizes: 1 ms for each 8 tokens verified."""
+    cells = [replace(_cell(7, b), step_s=0.006 + 0.001 * b, draft_s=0.002) for b in (1, 2, 4)]
+    model = fit(cells)
+    assert model is not None
+    assert model.step_s(4, 0)[0] == pytest.approx(0.004 + 0.0005, rel=1e-3)
+
+
+def test_no_drafting_step_no_model() -> None:
+    assert fit([]) is None
+    assert fit([_cell(0, 1)]) is None
+
+
+def _cell(k: int, batch: int) -> StepCell:
+    return StepCell(
+        k=k, batch=batch, steps=100, step_s=0.010, step_error_s=0.0, draft_s=0.004,
+        draft_error_s=0.0, recorded=False,
+    )  # fmt: skip
+
+
+def test_a_cell_measured_twice_counts_once() -> None:
+    few, many = _cell(7, 1), replace(_cell(7, 1), steps=1000, step_s=0.02)
+    assert pooled([few, many, _cell(7, 2)]) == (many, _cell(7, 2))
+
+
+def test_cells_leave_out_what_follows_another_kind_of_step(seven: RunSummary) -> None:
+    assert all(cell.steps >= MIN_STEPS for cell in seven.cells)
+    assert {cell.k for cell in seven.cells} == {7}
+    assert set(BATCHES) <= {cell.batch for cell in seven.cells}
+
+
+def test_idle_time_is_no_step_time(tmp_path: Path) -> None:
+    idle = _run(tmp_path / "a", replace(TRUTH, requests=60, gap_s=5.0))
+    assert all(cell.step_s < 0.1 for cell in idle.cells)
+
+
+def test_expensive_verification_brings_a_schedule_by_batch_size(tmp_path: Path) -> None:
+    """At batch 1 tokens are nearly free, at 16 they are all there is."""
+    cost = Cost(base_s=0.02, token_s=0.0008, depth_s=0.0002)
+    truth = replace(TRUTH, cost=cost)
+    found = advise(_run(tmp_path / "7", truth), [_run(tmp_path / "2", replace(truth, k=2))])
+    assert found is not None
+    (first, *_, last) = found.schedule
+    assert first[0] == 1
+    assert last[1] == 16
+    assert first[2] > last[2]
+    assert found.options[BY_BATCH] == [list(each) for each in found.schedule]
+    assert found.options[FIXED] == max(k for _, _, k in found.schedule)
+    assert found.command is not None
+    assert '"num_speculative_tokens_per_batch_size": [[1, ' in found.command
+
+
+def test_vllm_takes_the_schedule(tmp_path: Path) -> None:
+    """Its own reader of the option, where vLLM is installed."""
+    utils = pytest.importorskip("vllm.v1.spec_decode.dynamic.utils")
+    schedule = [[1, 3, 6], [4, 16, 2]]
+    lookup = utils.build_dynamic_sd_schedule_lookup(schedule, 32, 6)
+    assert [lookup[b] for b in (1, 3, 4, 16, 32)] == [6, 6, 2, 2, 2]
