@@ -51,6 +51,10 @@ def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[]
     ) -> Any:
         if meta is None or not switch.on:
             return original(layer_, query, key, value, cache, meta, *a, **kw)
+        if not _offered:
+            result = original(layer_, query, key, value, cache, meta, *a, **kw)
+            switch.observe("attention", lambda: observer(query, None))
+            return result
         with catch_lse() as caught:
             result = original(layer_, query, key, value, cache, meta, *a, **kw)
         switch.observe("attention", lambda: observer(query, caught[-1] if caught else None))
@@ -60,6 +64,8 @@ def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[]
     return lambda: delattr(layer.impl, "forward")
 
 
+_offered = False
+"""vLLM was made to answer `catch_lse`."""
 _caught: list[torch.Tensor] | None = None
 """Where the log-sum-exp of the attention call under way goes; one thread runs a model."""
 
@@ -78,11 +84,13 @@ def catch_lse() -> Iterator[list[torch.Tensor]]:
 
 def offer_lse() -> bool:
     """Make vLLM's FlashAttention backend answer `catch_lse`; whether this vLLM can."""
+    global _offered
     try:
         module = importlib.import_module(FLASH_ATTENTION)
         original = module.flash_attn_varlen_func
     except (ImportError, AttributeError):
         return False
+    _offered = True
     if hasattr(original, "_driftscope"):
         return True
 

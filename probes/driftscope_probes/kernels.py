@@ -61,6 +61,11 @@ class _Views:
         self.lse = {name: lse[:batch].unbind(1) for name, lse in buffers.lse.items()}
 
 
+LOGITS_AT_ONCE = 1 << 20
+"""Logits of a chain, in elements, up to which they are kept and measured together: so many small
+ops cost more than a copy. Beyond, each depth's are measured at once."""
+
+
 class TorchKernels:
     """See Kernels."""
 
@@ -72,9 +77,14 @@ class TorchKernels:
         self._dims: dict[int, int] = {}
         """Column -> size of the states whose length is in it; the scale follows from it."""
         self._cut: dict[int, _Views] = {}
+        self._memory = torch.empty(0)
+        self._logits: torch.Tensor | None = None
+        """[depths, B, vocabulary] float32 of the chains under way, if they are kept."""
+        self._kept = 0
+        """Depths of them that are there."""
 
     def begin(self, batch: int) -> None:
-        self._batch, self._depth = batch, 0
+        self._batch, self._depth, self._logits = batch, 0, None
         if batch not in self._cut:
             self._cut[batch] = _Views(self._buffers, batch)
         self._views = self._cut[batch]
@@ -85,6 +95,10 @@ class TorchKernels:
     def finish(self) -> None:
         """What was written are lengths; one product makes them RMS."""
         self._views.values.mul_(self._scale)
+        if self._logits is not None:
+            top1, entropy = _confidence(self._logits[: self._kept])
+            self._put("top1", top1)
+            self._put("entropy", entropy)
         self._batch = 0
 
     def advance(self) -> None:
@@ -97,9 +111,11 @@ class TorchKernels:
     def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
         if not self._batch:
             return
-        wanted = x.index_select(0, self._views.rows)
-        for i, chunk in enumerate(wanted.chunk(chunks, dim=-1)):
-            self._norm(chunk, self._columns[name] + first + i)
+        wanted = x.index_select(0, self._views.rows).view(self._batch, chunks, -1)
+        at = self._columns[name] + first
+        out = self._views.values[:, at : at + chunks]
+        self._is_length(at, chunks, wanted.shape[-1])
+        torch.linalg.vector_norm(wanted, dim=-1, dtype=torch.float32, out=out)
 
     def copy_query(self, layer: str, query: torch.Tensor) -> None:
         if self._open:
@@ -113,12 +129,32 @@ class TorchKernels:
     def confidence(self, logits: torch.Tensor) -> None:
         if not self._open:
             return
-        column, depth = self._views.column, self._depth - 1
+        depth = self._depth - 1
         if len(logits) != self._batch:
             logits = logits[: self._batch]
-        p = torch.softmax(logits, dim=-1, dtype=torch.float32)
-        torch.amax(p, -1, out=column[self._columns["top1"] + depth])
-        torch.sum(torch.special.entr(p), -1, out=column[self._columns["entropy"] + depth])
+        if depth == 0:
+            self._logits = self._room_for(logits)
+        if self._logits is not None:
+            self._logits[depth].copy_(logits)
+            self._kept = self._depth
+            return
+        top1, entropy = _confidence(logits)
+        self._views.column[self._columns["top1"] + depth].copy_(top1)
+        self._views.column[self._columns["entropy"] + depth].copy_(entropy)
+
+    def _room_for(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """Memory for the logits of all depths, unless they are many."""
+        depths = self._buffers.layout.depths
+        if depths == 1 or depths * logits.numel() > LOGITS_AT_ONCE:
+            return None
+        if not len(self._memory):
+            self._memory = torch.empty(LOGITS_AT_ONCE)
+        return self._memory[: depths * logits.numel()].view(depths, *logits.shape)
+
+    def _put(self, name: str, found: torch.Tensor) -> None:
+        """[depths, B] into a quantity's columns."""
+        at = self._columns[name]
+        self._views.values[:, at : at + len(found)] = found.T
 
     @property
     def _open(self) -> bool:
@@ -130,6 +166,16 @@ class TorchKernels:
         return x if len(x) == self._batch else x[: self._batch]
 
     def _norm(self, x: torch.Tensor, at: int) -> None:
-        if self._dims.get(at) != (size := x.shape[-1]):
-            self._dims[at], self._scale[at] = size, 1 / math.sqrt(size)
+        self._is_length(at, 1, x.shape[-1])
         torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32, out=self._views.column[at])
+
+    def _is_length(self, at: int, columns: int, size: int) -> None:
+        """Columns from `at` on hold lengths of states of that size."""
+        if self._dims.get(at) != size:
+            self._dims[at], self._scale[at : at + columns] = size, 1 / math.sqrt(size)
+
+
+def _confidence(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Top-1 probability and entropy of the last dimension's softmax."""
+    p = torch.softmax(logits, dim=-1, dtype=torch.float32)
+    return p.amax(-1), torch.special.entr(p).sum(-1)

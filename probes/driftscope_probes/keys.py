@@ -15,12 +15,13 @@ class KeyReader(Protocol):
     """Finds the keys of a layer in its cache."""
 
     paged: bool
-    """Whether `pages` can be used; else only `gather`."""
+    """Whether `pages` can be used; else only `score`."""
 
-    def gather(
-        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
     ) -> torch.Tensor:
-        """[B, kv_heads, head_size, length] float32 of the first `length` slots of B requests.
+        """[B, kv_heads, Q, N] float32: [B, kv_heads, Q, head_size] queries, float32, times the keys
+        of the first N slots, at least `length`, of B requests.
 
         `block_table` [B, blocks] int; what lies beyond a request's context may be anything.
         """
@@ -50,14 +51,14 @@ class PagedKeys:
             return kv_cache[:, 0]
         return kv_cache.transpose(1, 2)[..., : self._size]
 
-    def gather(
-        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
     ) -> torch.Tensor:
         """See KeyReader."""
         pages = self.pages(kv_cache)
         wanted = block_table[:, : -(-length // pages.shape[1])].long().clamp(0, len(pages) - 1)
-        slots = pages[wanted].flatten(1, 2)[:, :length]  # [B, length, kv_heads, head_size]
-        return slots.permute(0, 2, 3, 1).float()
+        slots = pages[wanted].flatten(1, 2)  # [B, N, kv_heads, head_size]
+        return queries @ slots.permute(0, 2, 3, 1).float()
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """See KeyReader."""
@@ -83,10 +84,11 @@ class CpuAttnKeys:
         """See KeyReader: keys are packed differently here."""
         raise NotImplementedError
 
-    def gather(
-        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
     ) -> torch.Tensor:
-        """See KeyReader."""
+        """See KeyReader: block by block, since scores are fewer numbers to put in order than
+        keys."""
         keys = self._keys(kv_cache)
         blocks, heads, block_size, head_size = keys.shape
         if self._order is None:
@@ -96,9 +98,8 @@ class CpuAttnKeys:
         packed = keys[wanted].flatten(-2)
         if not self._in_order:
             packed = packed[..., self._order]
-        batch, count = wanted.shape
-        blockwise = packed.view(batch, count, heads, head_size, block_size).permute(0, 2, 3, 1, 4)
-        return blockwise.flatten(-2).float()[..., :length]
+        blockwise = packed.view(*wanted.shape, heads, head_size, block_size).float()
+        return (queries[:, None] @ blockwise).permute(0, 2, 3, 1, 4).flatten(-2)
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """See KeyReader."""

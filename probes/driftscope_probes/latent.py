@@ -67,13 +67,13 @@ class LatentKeys:
         """See KeyReader: a head of this size is more than the paged kernel takes."""
         raise NotImplementedError
 
-    def gather(
-        self, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
     ) -> torch.Tensor:
         """See KeyReader."""
         blocks, size, _ = kv_cache.shape
         wanted = block_table[:, : -(-length // size)].long().clamp(0, blocks - 1)
-        return kv_cache[wanted].flatten(1, 2)[:, None, :length].transpose(-1, -2).float()
+        return queries @ kv_cache[wanted].flatten(1, 2)[:, None].transpose(-1, -2).float()
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """[B, K, heads * (nope + rope)] absorbed, [B, K, heads * (latent + rope)] float32."""

@@ -8,6 +8,7 @@ keys are read once per chain, outside whatever graph the drafter ran in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,17 +58,21 @@ class Chains:
         return replace(self, position=self.position[some], prompt_tokens=self.prompt_tokens[some])
 
 
+Score = Callable[[torch.Tensor], torch.Tensor]
+"""[B, kv_heads, Q, head_size] float32 queries -> [B, kv_heads, Q, N] float32, their products with
+the keys of N slots, more than every slot that a query sees; what lies beyond may be anything."""
+
+
 def masses(
-    queries: torch.Tensor, keys: torch.Tensor, chains: Chains, kind: AttentionKind
+    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
 ) -> torch.Tensor:
     """[B, K, heads, 5] float32 in the order of MASSES; NaN where a class cannot be.
 
-    `queries` [B, K, heads * head_size]; `keys` [B, kv_heads, head_size, N] float32 with N more than
-    every slot that a query sees; what lies beyond may hold anything.
+    `queries` [B, K, heads * head_size].
     """
-    batch, n = len(queries), keys.shape[-1]
-    slot, own, _, weights, null = _attend(queries, keys, chains, kind)
-    found = weights.view(batch, -1, n) @ _classes(chains, slot)
+    batch = len(queries)
+    slot, own, _, weights, null = _attend(queries, score, chains, kind)
+    found = weights.view(batch, -1, len(slot)) @ _classes(chains, slot)
     out = torch.cat((found.view(batch, kind.heads, chains.k, 4), null.unsqueeze(-1)), dim=-1)
     out = out.transpose(1, 2)
     if not len(chains.sink_slots):
@@ -80,7 +85,7 @@ def masses(
 
 
 def slot_weights(
-    queries: torch.Tensor, keys: torch.Tensor, chains: Chains, kind: AttentionKind
+    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
 ) -> torch.Tensor:
     """[B, SLOTS + 1] float32: weight of each of the first slots at depth 1, mean over heads, then
     what a slot of the context that the query sees holds on average.
@@ -88,33 +93,34 @@ def slot_weights(
     NaN for a slot that the query does not see, or that is less than RECENT before it. Arguments as
     for `masses`.
     """
-    slot, own, hidden, weights, _ = _attend(queries, keys, chains, kind)
+    slot, own, hidden, weights, _ = _attend(queries, score, chains, kind)
     first = weights[:, :, 0].mean(1)
     seen = ~hidden[:, 0] & (slot <= chains.position[:, None])
     even = first.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
     telling = seen & (slot <= own[:, :1] - RECENT)
     out = first.new_full((len(queries), SLOTS + 1), torch.nan)
-    shown = min(SLOTS, keys.shape[-1])
+    shown = min(SLOTS, len(slot))
     out[:, :shown] = first.masked_fill(~telling, torch.nan)[:, :shown]
     out[:, SLOTS:] = even
     return out
 
 
 def _attend(
-    queries: torch.Tensor, keys: torch.Tensor, chains: Chains, kind: AttentionKind
+    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
 ) -> tuple[torch.Tensor, ...]:
     """Slots [N], the queries' own [B, K], which are hidden from them [B, K, N], the weights
     [B, heads, K, N], and the learned bias's share [B, heads, K]."""
-    batch, k, n = len(queries), chains.k, keys.shape[-1]
+    batch, k = len(queries), chains.k
     groups = kind.heads // kind.kv_heads
     q = queries[:, :k].float().view(batch, k, kind.kv_heads, groups, kind.head_size) * kind.scale
-    # [B, kv_heads, groups * K, N]: one product for all depths and for all heads that share keys.
-    scores = q.permute(0, 2, 3, 1, 4).reshape(batch, kind.kv_heads, groups * k, -1) @ keys
+    # One product for all depths and for all heads that share keys.
+    scores = score(q.permute(0, 2, 3, 1, 4).reshape(batch, kind.kv_heads, groups * k, -1))
     if kind.softcap:
         scores = (scores / kind.softcap).tanh_().mul_(kind.softcap)
+    n, device = scores.shape[-1], scores.device
     scores = scores.view(batch, kind.heads, k, n)
-    slot = torch.arange(n, device=keys.device)
-    own = chains.position[:, None] + chains.ahead + torch.arange(k, device=keys.device)  # [B, K]
+    slot = torch.arange(n, device=device)
+    own = chains.position[:, None] + chains.ahead + torch.arange(k, device=device)  # [B, K]
     last = own if chains.causal else own[:, -1:].expand_as(own)
     hidden = slot > last[..., None]
     if kind.window is not None:

@@ -13,7 +13,14 @@ from driftscope_probes.buffers import MASSES, ChainBuffers
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.keys import KeyReader, reader_for
 from driftscope_probes.latent import is_latent, query_size
-from driftscope_probes.masses import AttentionKind, Chains, at_once, masses, slot_weights
+from driftscope_probes.masses import (
+    AttentionKind,
+    Chains,
+    Score,
+    at_once,
+    masses,
+    slot_weights,
+)
 from driftscope_probes.sinks import SLOTS
 from driftscope_probes.view import DeviceStep, DraftStep
 
@@ -103,8 +110,8 @@ class Meter:
             size = at_once(batch, chains.k, part.kind.heads, slots)
             for first in range(0, batch, size):
                 some = slice(first, first + size)
-                keys = part.reader.gather(cache, table[some], slots)
-                of_layer[some] = slot_weights(queries[some], keys, chains[some], part.kind)
+                score = _scorer(part.reader, cache, table[some], slots)
+                of_layer[some] = slot_weights(queries[some], score, chains[some], part.kind)
         return found.nanmean(0)
 
     def _chains(self, step: DraftStep, at: DeviceStep) -> Chains:
@@ -149,10 +156,8 @@ class Meter:
         size = at_once(len(out), chains.k, part.kind.heads, slots)
         for first in range(0, len(out), size):
             some = slice(first, first + size)
-            found = masses(
-                queries[some], part.reader.gather(cache, table[some], slots), chains[some],
-                part.kind,
-            )  # fmt: skip
+            score = _scorer(part.reader, cache, table[some], slots)
+            found = masses(queries[some], score, chains[some], part.kind)
             out[some] = found.mean(2)
             if per_head is not None:
                 per_head[some] = found
@@ -166,6 +171,10 @@ def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:
     """[B * queries, depths, ...] as [B, queries * depths, ...], a view: one of the two is 1."""
     queries, depths = values.shape[0] // batch, values.shape[1]
     return values.view(batch, queries, depths, *values.shape[2:]).flatten(1, 2)
+
+
+def _scorer(reader: KeyReader, cache: torch.Tensor, table: torch.Tensor, slots: int) -> Score:
+    return lambda queries: reader.score(queries, cache, table, slots)
 
 
 def _slots(context: int, chains: Chains, table: torch.Tensor, cache: torch.Tensor) -> int:

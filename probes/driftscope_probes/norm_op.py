@@ -30,25 +30,30 @@ torch.library.register_fake("driftscope::residual", lambda x, out, tap: None)
 
 
 def tap_residual(
-    norm: Any, out: torch.Tensor, observer: Callable[[torch.Tensor], None]
+    norm: Any, out: torch.Tensor, observer: Callable[[torch.Tensor], None], *, compiled: bool = True
 ) -> Callable[[], None]:
     """Show `observer` the residual stream, [rows, dim], that enters vLLM's fused RMSNorm `norm`.
+
+    Where the norm is not `compiled`, without the op: it takes longer than some observers.
 
     By `out`, of one element, the compiler knows that the op has an effect. It must not be what the
     observer writes to: a compiler may hand the op a copy, and later write that back over it.
     A norm that is called without a residual is shown its plain input. Returns the undoing.
     """
     number = next(i for i in range(len(_observers) + 1) if i not in _observers)
+    show = observer
+    if compiled:
+        show = functools.partial(torch.ops.driftscope.residual, out=out, tap=number)
     name = "_forward_method" if hasattr(norm, "_forward_method") else "forward"
     original = getattr(norm, name)
 
     @functools.wraps(original)
     def tapped(x: torch.Tensor, residual: torch.Tensor | None = None, *a: Any, **kw: Any) -> Any:
         if residual is None:
-            torch.ops.driftscope.residual(x, out, number)
+            show(x)
             return original(x, residual, *a, **kw)
         result = original(x, residual, *a, **kw)
-        torch.ops.driftscope.residual(result[1], out, number)
+        show(result[1])
         return result
 
     def undo() -> None:

@@ -49,8 +49,8 @@ class Taps:
         """Until the first step that is served: vLLM warms up and captures, and what it captures
         has to hold the taps. Their gate is shut."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
-        self._residual: int | None = None
-        """Where the residual stream of the forward under way lies, if that is certain."""
+        self._residual: torch.Tensor | None = None
+        """The residual stream of the forward under way, if it stays as it is until its end."""
         self.same: dict[str, str] = {}
         """Columns that are not written because they are others': the same tensor."""
         self.forwards: list[str] = []
@@ -69,7 +69,8 @@ class Taps:
             self._undo.append(tap_attention(layer, observer, self))
         for norm in drafter.final_norms:
             out = torch.zeros(1, device=drafter.device)
-            self._undo.append(tap_residual(norm, out, self._on_residual))
+            show = self._on_residual if drafter.compiled else self._keep_residual
+            self._undo.append(tap_residual(norm, out, show, compiled=drafter.compiled))
         for name, observe in (
             ("compute_logits", self._on_logits),
             ("combine_hidden_states", self._on_combined if drafter.aux_states else None),
@@ -151,7 +152,9 @@ class Taps:
         results = output if isinstance(output, tuple) else (output,)
         measured: dict[int, str] = {}
         if self._residual is not None:
-            measured[self._residual] = "prenorm_rms"
+            self._kernels.rms(self._residual, "prenorm_rms")
+            if self.active:
+                measured[self._residual.data_ptr()] = "prenorm_rms"
             self._residual = None
         for name, index in self._drafter.kind.outputs.items():
             at = results[index].data_ptr()
@@ -167,11 +170,13 @@ class Taps:
             self._kernels.copy_lse(name, lse)
 
     def _on_residual(self, residual: torch.Tensor) -> None:
+        """In compiled code, which may give its memory to another tensor before the forward ends."""
         if self.on:
             self._guard.run("residual", lambda: self._kernels.rms(residual, "prenorm_rms"))
-            if self.active and not self._compiled:
-                # Compiled code may give its memory to another tensor before the forward ends.
-                self._residual = residual.data_ptr()
+
+    def _keep_residual(self, residual: torch.Tensor) -> None:
+        if self.on:
+            self._residual = residual
 
     def _on_logits(self, hidden: Any, logits: Any) -> None:
         if logits is not None:

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope_probes.keys import CpuAttnKeys, PagedKeys, reader_for
+from driftscope_probes.keys import CpuAttnKeys, KeyReader, PagedKeys, reader_for
 
 BLOCKS, HEADS, BATCH = 13, 2, 3
+UNSET = 1234.0
+"""Found in slots that were never written."""
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +29,17 @@ def vllm() -> Any:
     return SimpleNamespace(ops=_custom_ops, isa_of=_get_attn_isa)
 
 
+def _read(
+    reader: KeyReader, cache: torch.Tensor, table: torch.Tensor, length: int, size: int
+) -> torch.Tensor:
+    """[B, kv_heads, size, length] float32: the keys, which are what unit vectors score."""
+    units = torch.eye(size).expand(len(table), HEADS, size, size)
+    scores = reader.score(units, cache, table, length)
+    assert scores.dtype == torch.float32
+    assert scores.shape[-1] >= length
+    return scores[..., :length]
+
+
 class Cache:
     """A paged cache in which B requests' blocks lie in shuffled order."""
 
@@ -34,7 +47,8 @@ class Cache:
         self.isa = vllm.isa_of(dtype, block_size, head_size)
         self._write, self._block_size = vllm.ops.cpu_attn_reshape_and_cache, block_size
         generator = torch.Generator().manual_seed(1)
-        self.tensor = torch.full((BLOCKS, HEADS, block_size, 2 * head_size), torch.nan, dtype=dtype)
+        self.size = head_size
+        self.tensor = torch.full((BLOCKS, HEADS, block_size, 2 * head_size), UNSET, dtype=dtype)
         per_request = BLOCKS // BATCH
         order = torch.randperm(BLOCKS, generator=generator)
         self.block_table = order[: per_request * BATCH].view(BATCH, per_request).int()
@@ -74,8 +88,7 @@ def test_what_vllm_wrote_is_read_back(
         cache.write(request, 0, cache.capacity)
     reader = CpuAttnKeys(SimpleNamespace(isa=cache.isa))
     for length in (1, block_size, block_size + 3, cache.capacity):
-        read = reader.gather(cache.tensor, cache.block_table, length)
-        assert read.dtype == torch.float32
+        read = _read(reader, cache.tensor, cache.block_table, length, cache.size)
         assert torch.equal(read, cache.expected(length))
 
 
@@ -84,9 +97,9 @@ def test_keys_written_token_by_token_and_in_pieces(make_cache: Callable[..., Cac
     reader = CpuAttnKeys(SimpleNamespace(isa=cache.isa))
     for start, end in ((0, 5), (5, 6), (6, 40), (40, 41)):
         cache.write(1, start, end)
-        read = reader.gather(cache.tensor, cache.block_table, end)
+        read = _read(reader, cache.tensor, cache.block_table, end, cache.size)
         assert torch.equal(read[1], cache.expected(end)[1])
-        assert read[0].isnan().all(), "another request's slots hold what they held"
+        assert (read[0] == read[0, 0, 0, 0]).all(), "another request's slots hold what they held"
 
 
 def test_a_padded_block_table_does_not_reach_outside_the_cache(
@@ -96,7 +109,8 @@ def test_a_padded_block_table_does_not_reach_outside_the_cache(
     cache.write(0, 0, 32)
     table = cache.block_table.clone()
     table[1:] = -1
-    read = CpuAttnKeys(SimpleNamespace(isa=cache.isa)).gather(cache.tensor, table, 64)
+    reader = CpuAttnKeys(SimpleNamespace(isa=cache.isa))
+    read = _read(reader, cache.tensor, table, 64, cache.size)
     assert torch.equal(read[0, :, :, :32], cache.expected(32)[0])
 
 
@@ -106,7 +120,7 @@ def test_the_instruction_set_is_found_where_older_vllm_keeps_it(
     cache = make_cache(torch.float32, 32, 32)
     cache.write(0, 0, 20)
     layer = SimpleNamespace(impl=SimpleNamespace(isa=cache.isa))
-    read = CpuAttnKeys(layer).gather(cache.tensor, cache.block_table[:1], 20)
+    read = _read(CpuAttnKeys(layer), cache.tensor, cache.block_table[:1], 20, cache.size)
     assert torch.equal(read[0], cache.expected(20)[0])
 
 
@@ -125,9 +139,7 @@ def test_keys_of_a_gpu_backend_are_read_in_either_layout(dim: int, dtype: torch.
     assert torch.equal(reader.pages(cache), keys)
     assert reader.pages(cache).data_ptr() == cache.data_ptr(), "a view: nothing is copied"
     table = torch.tensor([[3, 0, 12], [5, 1, -1]])
-    read = reader.gather(cache, table, 10)
-    assert read.dtype == torch.float32
-    assert read.shape == (2, HEADS, size, 10)
+    read = _read(reader, cache, table, 10, size)
     for slot in range(10):
         block = table[0, slot // block_size]
         assert torch.equal(read[0, :, :, slot], keys[block, slot % block_size].float())

@@ -72,7 +72,7 @@ class Batch:
         for b, position in enumerate(self.positions):
             seen = position + self.depths
             padded[b, :, :, :seen] = keys[b, :, :, :seen]
-        return masses(queries.flatten(2), padded, self.chains(), self.kind())
+        return masses(queries.flatten(2), lambda q: q @ padded, self.chains(), self.kind())
 
     def weights(self, b: int, depth: int) -> torch.Tensor:
         """[heads, slots, then the bias] in float64, of one query alone."""
@@ -189,7 +189,7 @@ def test_weights_of_the_first_slots_at_depth_1(
     batch = Batch(positions=(90, 17, 5), prompts=(40, 9, 2), window=window, bias=bias)
     keys, queries = batch.tensors()
     chains = replace(batch.chains(), causal=causal)
-    found = slot_weights(queries.flatten(2), keys, chains, batch.kind()).double()
+    found = slot_weights(queries.flatten(2), lambda q: q @ keys, chains, batch.kind()).double()
     for b, position in enumerate(batch.positions):
         every = batch.weights(b, 1) if causal else _block_weights(batch, b)
         weights = every[:, : position + 1].mean(0)
@@ -262,17 +262,18 @@ def test_queries_of_half_precision_are_measured_in_float32() -> None:
     batch = Batch(positions=(10,), prompts=(5,), depths=2)
     keys, queries = batch.tensors()
     half = queries.flatten(2).bfloat16()
-    found = masses(half, keys, batch.chains(), batch.kind())
-    assert torch.equal(
-        found[..., :4], masses(half.float(), keys, batch.chains(), batch.kind())[..., :4]
+    found, exact = (
+        masses(q, lambda q: q @ keys, batch.chains(), batch.kind()) for q in (half, half.float())
     )
+    assert torch.equal(found[..., :4], exact[..., :4])
 
 
 def test_some_of_the_chains_are_measured_like_all() -> None:
     batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30))
     keys, queries = batch.tensors()
     some = slice(1, 3)
-    part = masses(queries.flatten(2)[some], keys[some], batch.chains()[some], batch.kind())
+    mine = queries.flatten(2)[some]
+    part = masses(mine, lambda q: q @ keys[some], batch.chains()[some], batch.kind())
     torch.testing.assert_close(part[..., :4], batch.measured()[some][..., :4])
 
 

@@ -52,7 +52,6 @@ MAY_LOOP = {
     ("buffers", "Layout.columns"): "over quantities, at start-up",
     ("buffers", "Layout.width"): "over quantities, at start-up",
     ("buffers", "Layout._sizes"): "over quantities, at start-up",
-    ("kernels", "TorchKernels.rms_of_chunks"): "over captured layers",
     ("kernels", "_Views.__init__"): "over layers, once for each batch size",
     ("kernels", "TorchKernels.__init__"): "over quantities, at start-up",
     ("keys", "CpuAttnKeys._find_order"): "over two digits, once",

@@ -274,7 +274,8 @@ class Paged:
     def wanted(self) -> torch.Tensor:
         """[B, K, heads, 5] by the twin."""
         queries, pages, table = self.tensors()
-        return masses(queries, self.keys(pages, table), self.chains, self.kind)
+        keys = self.keys(pages, table)
+        return masses(queries, lambda q: q @ keys, self.chains, self.kind)
 
     def lse(self) -> torch.Tensor:
         """[B, K, heads] as the served kernel has it."""
