@@ -17,6 +17,7 @@ from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.exit_codes import EPILOG
 from driftscope.cli.probe import probe
+from driftscope.cli.replay import replay
 from driftscope.cli.serve import serve
 from driftscope.errors import EXIT_ERROR, DriftscopeError
 
@@ -45,7 +46,7 @@ def driftscope_command(
     """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
 
 
-for command in (demo, analyze, doctor):
+for command in (demo, analyze, replay, doctor):
     app.command(epilog=EPILOG)(command)
 app.command(
     epilog=EPILOG,

@@ -18,6 +18,8 @@ BY_DEPTH = "depth"
 """`Manifest.query_kind` of an autoregressive chain."""
 BY_QUERY = "query index"
 """`Manifest.query_kind` of a drafter that guesses all of its tokens in one pass."""
+CLIENT = "client"
+"""`Manifest.engine` of a run that was recorded from outside, by the sender of the requests."""
 _RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
 """Keys of version 1.0 that are called otherwise since."""
 
@@ -42,7 +44,7 @@ class Manifest:
     created_s: float
     driftscope_version: str
     engine: str
-    """"vllm" or "reference"."""
+    """"vllm" or "reference"; CLIENT for a replay's view of any server."""
     engine_version: str
     runner: str
     """"v1", "v2" (vLLM's model runner generations) or "reference"."""
@@ -93,6 +95,8 @@ class Manifest:
     schema_version: str = SCHEMA_VERSION
     notes: tuple[str, ...] = field(default=())
     """Warnings about this run that a reader must see."""
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    """What a replay asked of which server, see `driftscope.workloads.manifest`; {} in a probe's."""
 
     def __post_init__(self) -> None:
         if not self.sink_slots and self.sink_source not in (SINK_FOUND, SINK_SOUGHT):
@@ -191,6 +195,7 @@ _KINDS: dict[Any, tuple[tuple[type, ...], Any]] = {
     float | None: ((float, int, type(None)), None),
     tuple[int, ...]: ((list,), int),
     tuple[str, ...]: ((list,), str),
+    Mapping[str, Any]: ((dict,), None),
     Mapping[str, bool]: ((dict,), bool),
 }
 """By a field's type: what JSON may hold for it, and what its elements must be."""

@@ -32,6 +32,7 @@ class Trace:
     step: pa.Table
     request: pa.Table
     resource: pa.Table
+    client: pa.Table
     statuses: tuple[Status, ...]
     problems: tuple[str, ...]
     """What is missing or was lost, in words; empty for a run that closed cleanly."""

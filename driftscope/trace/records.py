@@ -231,9 +231,108 @@ class ResourceRow:
     """Memory that the machine could still give."""
     gpu_used_bytes: int | None
     """Memory in use on the process's GPU, by anyone; None without one."""
+    gpu_busy: float | None = None
+    """Share of the time in which the GPU ran anything, as NVML has it; only beside a replay."""
+    gpu_power_w: float | None = None
 
 
-Row = DraftRow | VerifyRow | StepRow | RequestRow | ResourceRow
+class Ended:
+    """Values of ClientRow.ended: how a request came to its end, as its sender saw it."""
+
+    ANSWERED = "answered"
+    """The whole answer came, with a finish reason."""
+    INTERRUPTED = "interrupted"
+    """The stream broke off, or ended without saying why, after tokens had come."""
+    TIMEOUT = "timeout"
+    """Nothing came for longer than the sender waits."""
+    REFUSED = "refused"
+    """The server answered with an error, also when asked again."""
+    UNREACHED = "unreached"
+    """No connection, or it broke before an answer began, also when asked again."""
+    CANCELLED = "cancelled"
+    """Running when the replay was stopped."""
+    UNSENT = "unsent"
+    """Never sent: the replay was stopped, or the server was gone."""
+
+    ALL = (ANSWERED, INTERRUPTED, TIMEOUT, REFUSED, UNREACHED, CANCELLED, UNSENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRow:
+    """One request of a replay, as its sender saw it; one row for each that was planned.
+
+    Durations are the sender's, the network and the server's queue in them. What the server did not
+    say is None.
+    """
+
+    time_s: float
+    """When it ended."""
+    request: str
+    """Id that the sender gave it, unique in the run; sent as X-Request-Id."""
+    response: str | None
+    """Id in the server's answer, such as "chatcmpl-<request>". RequestRow.request begins with it in
+    vLLM, see `driftscope.workloads.join`."""
+    order: int
+    """Place in the randomised plan, from 0."""
+    condition: str
+    """Also its workload label."""
+    pair: str
+    """Rows with the same pair, concurrency and repeat asked the same question, in each condition
+    and in each run of the same suite."""
+    repeat: int
+    warmup: bool
+    """Sent to warm the server up: no figure counts it."""
+    concurrency: int | None
+    """Requests kept running at once (closed loop); None: sent at `rate`."""
+    rate: float | None
+    """Requests per second as asked for (open loop)."""
+    due_s: float | None
+    """When an open loop wanted it sent."""
+    sent_s: float | None
+    """When its last attempt was sent; None: never."""
+    ended: str
+    """See `Ended`."""
+    status: int | None
+    """HTTP status of the last attempt that had one."""
+    error: str | None
+    """What went wrong last, also in an attempt that was retried."""
+    attempts: int
+    waited_s: float
+    """Between attempts."""
+    ttft_s: float | None
+    """From `sent_s` to the first token."""
+    tpot_s: float | None
+    """From the first token to the last, over the tokens after the first."""
+    e2e_s: float | None
+    """From the first attempt to the end, waits included."""
+    gaps_s: Floats | None
+    """Time between arrivals of pieces of the answer; with speculation a piece may hold several
+    tokens."""
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    """Prompt tokens from the server's prefix cache."""
+    finish_reason: str | None
+    temperature: float | None
+    max_tokens: int | None
+    drafted: Ints | None
+    """Per round, from the server's `metrics.speculative_decoding`; None: it did not say."""
+    accepted: Ints | None
+    """As `drafted`; where the server gives a histogram only, sorted."""
+    digest: str | None
+    """sha256 of the answer's text and tool calls, first 16 hex digits; no text is kept."""
+    json_ok: bool | None
+    """Where JSON was asked for: whether the answer parses and fits the schema, if there is one."""
+    tool_ok: bool | None
+    """Where a tool call was expected: right function, arguments parse and fit its schema."""
+    early_stop: bool | None
+    """Where a least length was expected: it stopped by itself before."""
+    garbled: bool | None
+    looping: bool | None
+    """The answer ends in a repetition loop."""
+
+
+Row = DraftRow | VerifyRow | StepRow | RequestRow | ResourceRow | ClientRow
 
 RECORDS: dict[str, type[Row]] = {
     "draft": DraftRow,
@@ -241,6 +340,7 @@ RECORDS: dict[str, type[Row]] = {
     "step": StepRow,
     "request": RequestRow,
     "resource": ResourceRow,
+    "client": ClientRow,
 }
 
 

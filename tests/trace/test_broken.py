@@ -184,7 +184,7 @@ def test_a_segment_that_is_there_twice_counts_once(run: Path) -> None:
     for path, content in streams.items():
         path.write_bytes(content)
     after = read_trace(run)
-    assert len(streams) == len(RECORDS)
+    assert len(streams) == len(RECORDS) - 1, "all but the sender's"
     for record in RECORDS:
         assert getattr(after, record) == getattr(before, record)
 
@@ -291,7 +291,9 @@ def test_a_manifest_that_lacks_a_field(run: Path, field: str) -> None:
     except DamagedTraceError:
         _fails(DamagedTraceError, run, field)
     else:
-        optional = {f.name for f in fields(Manifest) if f.default is not MISSING}
+        optional = {
+            f.name for f in fields(Manifest) if (f.default, f.default_factory) != (MISSING,) * 2
+        }
         assert field in optional
 
 

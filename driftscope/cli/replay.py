@@ -1,0 +1,123 @@
+"""`driftscope replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from driftscope.workloads.plan import Level
+
+DEFAULT_RUN = Path("driftscope-runs/replay-{time}")
+
+
+def replay(
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="An OpenAI-compatible server.")
+    ] = None,
+    suite: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="A shipped suite, or a YAML file.")
+    ] = "smoke",
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE", help="Other prompts than the suite's: see --list-suites."
+        ),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="RUN", help="Run directory; {time} is replaced."),
+    ] = DEFAULT_RUN,
+    model: Annotated[str | None, typer.Option(help="Default: the first that it serves.")] = None,
+    concurrency: Annotated[
+        str | None, typer.Option(metavar="1,4,16", help="Requests kept running, one level each.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="R,...", help="Requests per second, at random times.")
+    ] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Times that each is asked.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Prompts at most.")] = None,
+    warmup: Annotated[
+        int, typer.Option(min=0, help="Requests before each level that no figure counts.")
+    ] = 4,
+    seed: Annotated[int | None, typer.Option(help="Of the order and of what is random.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds without a byte.")] = 120.0,
+    retries: Annotated[
+        int, typer.Option(min=0, help="Of requests that were refused or not reached.")
+    ] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    list_suites: Annotated[
+        bool, typer.Option("--list-suites", help="Say which suites and prompts there are.")
+    ] = False,
+    list_transforms: Annotated[
+        bool, typer.Option("--list-transforms", help="Say which changes a suite can make.")
+    ] = False,
+) -> None:
+    """Send a suite of prompts to a server and record what came back, as a run for `analyze`.
+
+    Exits 1 when a request was not answered in the end, 4 when none was, 130 after Ctrl-C; the run
+    holds every request in any case. OPENAI_API_KEY is used if it is set.
+    """
+    from driftscope.cli.extras import needs
+    from driftscope.errors import UsageError
+
+    with needs("replay"):
+        from driftscope.cli import replay_talk as talk
+        from driftscope.workloads.replay import Order
+        from driftscope.workloads.replay import replay as send
+        from driftscope.workloads.sending import Patience
+        from driftscope.workloads.sources import prompts_of
+        from driftscope.workloads.suite import load_suite
+    if list_suites or list_transforms:
+        talk.lists(suites=list_suites, transforms=list_transforms)
+        return
+    if url is None:
+        raise UsageError("give the URL of a server, such as http://127.0.0.1:8000")
+    order = Order(
+        url=url,
+        suite=load_suite(suite),
+        run=run_path(output),
+        model=model,
+        levels=levels(concurrency, rate),
+        repeat=repeat,
+        warmup=warmup,
+        limit=limit,
+        seed=seed,
+        patience=Patience(timeout_s=timeout, retries=retries),
+        prompts=None if prompts is None else prompts_of(prompts),
+        note={} if prompts is None else {"prompts": prompts},
+    )
+    with talk.watched(quiet=quiet) as watcher:
+        done = send(order, watcher)
+    raise typer.Exit(talk.tell(done, as_json=as_json, quiet=quiet))
+
+
+def run_path(output: Path) -> Path:
+    """`output` with {time} replaced."""
+    import time
+
+    return Path(str(output).replace("{time}", time.strftime("%Y%m%d-%H%M%S")))
+
+
+def levels(concurrency: str | None, rate: str | None) -> Sequence[Level]:
+    """From "1,4,16"; raises UsageError."""
+    from driftscope.errors import UsageError
+    from driftscope.workloads.suite import levels_of
+
+    def numbers(text: str | None, option: str) -> list[float]:
+        try:
+            found = [float(part) for part in (text or "").split(",") if part.strip()]
+        except ValueError:
+            found = [0.0]
+        if any(number <= 0 for number in found):
+            raise UsageError(f"{option} {text}: give numbers above 0, separated by commas")
+        return found
+
+    loops = numbers(concurrency, "--concurrency")
+    if any(number != int(number) for number in loops):
+        raise UsageError(f"--concurrency {concurrency}: give whole numbers")
+    return levels_of([int(number) for number in loops], numbers(rate, "--rate"))

@@ -1,0 +1,180 @@
+"""Sends one planned request, as often as it takes, and says how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import httpx2
+import openai
+
+from driftscope.trace.records import Ended
+from driftscope.workloads.answer import Answer
+from driftscope.workloads.body import path_of
+from driftscope.workloads.sse import BrokenStreamError, Events
+
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""Statuses after which the same request may succeed; what the openai client itself retries, and
+425."""
+FIRST_WAIT_S = 0.5
+"""Before the first retry, doubled for each further one, unless the server names a time."""
+LONGEST_WAIT_S = 60.0
+"""A server that asks for more than this is taken as refusing."""
+CUT_OFF = frozenset({"abort", "error"})
+"""Finish reasons of an answer that the server gave up."""
+_STREAM_ERRORS = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError)
+_RAW = {"X-Stainless-Raw-Response": "stream"}
+"""openai's switch for handing out the bytes as they come."""
+LABEL_HEADER = "X-Driftscope-Label"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long and how often a sender tries."""
+
+    timeout_s: float = 120.0
+    """Longest time without a byte."""
+    retries: int = 2
+    """Of an attempt that brought no token. One that broke off later is not repeated: its tokens
+    were seen, and a second answer would hide that."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sent:
+    """How one request went; times are of `time.perf_counter` but for those that say unix."""
+
+    request: str
+    attempts: int = 0
+    begun: float = 0.0
+    over: float = 0.0
+    waited_s: float = 0.0
+    sent: float = 0.0
+    sent_unix_s: float | None = None
+    pieces: list[float] = field(default_factory=list)
+    """When each piece of the answer came."""
+    answer: Answer = field(default_factory=Answer)
+    status: int | None = None
+    error: str | None = None
+    ended: str = Ended.UNSENT
+
+
+class Sender:
+    """Requests through one openai client."""
+
+    def __init__(self, client: openai.AsyncOpenAI, patience: Patience, *, seed: int = 0) -> None:
+        self._client, self._patience = client, patience
+        self._random = random.Random(seed)
+
+    async def send(self, sent: Sent, body: Mapping[str, Any], label: str) -> None:
+        """Fill `sent`; raises nothing but CancelledError, and is filled then, too."""
+        name, sent.begun = sent.request, time.perf_counter()
+        try:
+            for attempt in range(self._patience.retries + 1):
+                sent.request = name if attempt == 0 else f"{name}.{attempt + 1}"
+                sent.attempts, sent.answer, sent.pieces = attempt + 1, Answer(), []
+                wait_s = await self._attempt(sent, body, label)
+                if wait_s is None or attempt == self._patience.retries:
+                    break
+                await self._wait(sent, wait_s or self._backoff_s(attempt))
+        except asyncio.CancelledError:
+            sent.ended = Ended.CANCELLED
+            raise
+        finally:
+            sent.over = time.perf_counter()
+
+    async def _wait(self, sent: Sent, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        sent.waited_s += seconds
+
+    def _backoff_s(self, attempt: int) -> float:
+        return min(FIRST_WAIT_S * 2.0**attempt, LONGEST_WAIT_S) * self._random.uniform(0.75, 1.25)
+
+    async def _attempt(self, sent: Sent, body: Mapping[str, Any], label: str) -> float | None:
+        """None: that was it; else try again after so many seconds, 0: when the sender likes."""
+        sent.sent, sent.sent_unix_s = time.perf_counter(), time.time()
+        try:
+            async with asyncio.timeout(self._patience.timeout_s) as limit:
+                await self._stream(sent, body, label, limit)
+        except TimeoutError:  # ours alone: below, openai's aiohttp transport calls a reset one
+            sent.ended = Ended.TIMEOUT
+            sent.error = f"nothing came for {self._patience.timeout_s:g} s"
+        except openai.APIStatusError as error:
+            return self._refused(sent, error)
+        except BrokenStreamError as error:
+            self._broke(sent, str(error))
+        except (openai.APIConnectionError, *_STREAM_ERRORS) as error:
+            self._broke(sent, _words(error))
+            return 0.0 if sent.ended == Ended.UNREACHED else None
+        else:
+            self._ended(sent)
+        return None
+
+    def _refused(self, sent: Sent, error: openai.APIStatusError) -> float | None:
+        sent.ended, sent.status, sent.error = Ended.REFUSED, error.status_code, _words(error)
+        if error.status_code not in RETRIED:
+            return None
+        asked_s = _retry_after_s(error.response.headers.get("retry-after"))
+        return None if asked_s > LONGEST_WAIT_S else asked_s
+
+    def _broke(self, sent: Sent, words: str) -> None:
+        sent.ended = Ended.INTERRUPTED if sent.pieces else Ended.UNREACHED
+        sent.error = words
+
+    async def _stream(
+        self, sent: Sent, body: Mapping[str, Any], label: str, limit: asyncio.Timeout
+    ) -> None:
+        response: Any = await self._client.post(
+            path_of(body), body=body, cast_to=object, stream=True,
+            stream_cls=openai.AsyncStream[object],
+            options={
+                "headers": {"X-Request-Id": sent.request, LABEL_HEADER: label, **_RAW},
+                "timeout": None,
+            },
+        )  # fmt: skip
+        sent.status = response.status_code
+        events, add, clock = Events(), sent.answer.add, asyncio.get_running_loop().time
+        try:
+            async for piece in response.iter_bytes():
+                now = time.perf_counter()
+                limit.reschedule(clock() + self._patience.timeout_s)
+                said = False
+                for event in events.feed(piece):
+                    said |= add(event)
+                if said:
+                    sent.pieces.append(now)
+                if events.done:
+                    break
+        finally:
+            await response.close()
+        if events.open and not events.done:
+            raise BrokenStreamError("the stream ended in the middle of an event")
+
+    def _ended(self, sent: Sent) -> None:
+        answer = sent.answer
+        if answer.error is not None:
+            sent.ended = Ended.INTERRUPTED if sent.pieces else Ended.REFUSED
+            sent.error = answer.error
+        elif answer.finish_reason is None or answer.finish_reason in CUT_OFF:
+            sent.ended = Ended.INTERRUPTED
+            sent.error = f"the stream ended with finish reason {answer.finish_reason}"
+        else:
+            sent.ended = Ended.ANSWERED
+
+
+def _retry_after_s(header: str | None) -> float:
+    """Seconds of a Retry-After header; 0 where there is none, or a date."""
+    try:
+        return max(float(header or 0.0), 0.0)
+    except ValueError:
+        return 0.0
+
+
+def _words(error: BaseException) -> str:
+    cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else None
+    text = str(cause or error) or type(cause or error).__name__
+    return " ".join(text.split())[:300]

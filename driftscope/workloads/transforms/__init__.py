@@ -1,0 +1,20 @@
+"""Perturbations of prompts, by name."""
+
+from __future__ import annotations
+
+from driftscope.workloads.transforms.agent import AgentLoop, Tools
+from driftscope.workloads.transforms.base import NotApplicableError, Transform
+from driftscope.workloads.transforms.context import Filler
+from driftscope.workloads.transforms.system import OwnCache, System
+from driftscope.workloads.transforms.template import Reworded, Template, Whitespace
+from driftscope.workloads.transforms.wording import MixedLanguages, Sampling
+
+__all__ = ["TRANSFORMS", "NotApplicableError", "Transform"]
+
+TRANSFORMS: dict[str, type[Transform]] = {
+    kind.name: kind
+    for kind in (
+        Template, Whitespace, Reworded, System, OwnCache, Filler, Tools, AgentLoop, MixedLanguages,
+        Sampling,
+    )
+}  # fmt: skip

@@ -1,0 +1,82 @@
+"""`driftscope replay` as a command: options, exit codes, what it prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.stub_server import stub_server
+
+from driftscope.trace.reader import read_trace
+
+Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def _prompts(folder: Path, *texts: str) -> Path:
+    path = folder / "mine.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return path
+
+
+def test_it_records_a_run_and_says_what_next(driftscope: Driftscope, tmp_path: Path) -> None:
+    with stub_server() as stub:
+        done = driftscope("replay", stub.url, "--limit", "3", "--concurrency", "1,2", "-o", "run",
+                          "--warmup", "1", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["ended"] == {"answered": 14} and said["planned"] == 14
+    assert "next: driftscope analyze run" in done.stderr
+    rows = read_trace(tmp_path / "run").client.to_pylist()
+    assert {row["condition"] for row in rows} == {"as asked", "other wording"}
+    assert {row["concurrency"] for row in rows} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("texts", "code"), [(["fine", "refuse 400"], 1), (["refuse 400"], 4), (["half"], 4)]
+)
+def test_exit_codes(driftscope: Driftscope, tmp_path: Path, texts: list[str], code: int) -> None:
+    suite, mine = tmp_path / "plain.yaml", _prompts(tmp_path, *texts)
+    suite.write_text("{prompts: chat, baseline: a, conditions: {a: []}}")
+    with stub_server() as stub:
+        done = driftscope("replay", stub.url, "--suite", suite, "--prompts", mine, "--warmup", 0,
+                          "-o", "run")  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert read_trace(tmp_path / "run").client.num_rows == len(texts)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "give the URL"),
+        (["ftp://nowhere"], "no server's URL"),
+        (["http://x", "--suite", "none"], "--suite none: neither a shipped suite"),
+        (["http://x", "--concurrency", "2.5"], "give whole numbers"),
+        (["http://x", "--rate", "-1"], "--rate -1: give numbers above 0"),
+        (["http://x", "--rate", "5", "--concurrency", "1,2"], "concurrency is one number"),
+        (["http://x", "--prompts", "none"], "prompts none: neither"),
+    ],
+)
+def test_options_that_cannot_be_used(
+    driftscope: Driftscope, options: list[str], words: str
+) -> None:
+    done = driftscope("replay", *options)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert words in line
+
+
+def test_nobody_there(driftscope: Driftscope) -> None:
+    done = driftscope("replay", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "no OpenAI-compatible server answers there" in done.stderr
+
+
+def test_lists(driftscope: Driftscope) -> None:
+    suites = driftscope("replay", "--list-suites")
+    assert suites.returncode == 0 and "\ntemplate\n" in suites.stdout and "trio" in suites.stdout
+    transforms = driftscope("replay", "--list-transforms")
+    assert "filler: {tokens, form='documents', needle=None}" in transforms.stdout

@@ -1,0 +1,99 @@
+"""What is said about an answer without a judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from driftscope.workloads.answer import Answer, ToolCall
+from driftscope.workloads.outcome import is_garbled, is_json, is_looping, outcome_of
+from driftscope.workloads.prompt import Expect, Prompt
+from driftscope.workloads.rows import rounds_of
+from driftscope.workloads.sse import BrokenStreamError, Events
+from driftscope.workloads.texts import document, json_result, shell, stack_trace
+from driftscope.workloads.tools import TOOLS
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [("[1, 2]", True), ("```json\n[1]\n```", True), ("[1, 2", False), ("Sure! [1]", False),
+     ('["a"]', False), ("", False)],
+)  # fmt: skip
+def test_json(text: str, fits: bool) -> None:
+    assert is_json(text, {"type": "array", "items": {"type": "integer"}}) is fits
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "right"),
+    [
+        ("weather", '{"city": "Lisbon", "unit": "celsius"}', True),
+        ("weather", '{"city": "Lisbon", "unit": "kelvin"}', False),
+        ("weather", '{"city": "Lisbon"}', False),
+        ("weather", '{"city": "Lis', False),
+        ("shell", '{"command": "weather Lisbon"}', False),
+    ],
+)
+def test_a_tool_call(name: str, arguments: str, right: bool) -> None:
+    prompt = Prompt(key="x", tools=TOOLS, expect=Expect(tool="weather"))
+    answer = Answer(calls={0: ToolCall(name=name, arguments=arguments)})
+    assert outcome_of(prompt, answer, 9).tool_ok is right
+    assert outcome_of(prompt, Answer(), 9).tool_ok is False
+
+
+def test_a_call_that_is_streamed_in_pieces() -> None:
+    answer = Answer()
+    for delta in ({"index": 0, "function": {"name": "shell", "arguments": ""}},
+                  {"index": 0, "function": {"arguments": '{"com'}},
+                  {"index": 0, "function": {"arguments": 'mand": "ls"}'}}):  # fmt: skip
+        assert answer.add({"choices": [{"delta": {"tool_calls": [delta]}}]})
+    assert answer.calls == {0: ToolCall(name="shell", arguments='{"command": "ls"}')}
+
+
+@pytest.mark.parametrize(
+    ("reason", "tokens", "early"), [("stop", 10, True), ("stop", 300, False), ("length", 10, False)]
+)
+def test_an_early_stop(reason: str, tokens: int, early: bool) -> None:
+    prompt = Prompt(key="x", expect=Expect(min_tokens=200))
+    assert outcome_of(prompt, Answer(finish_reason=reason), tokens).early_stop is early
+    assert outcome_of(Prompt(key="x"), Answer(finish_reason=reason), tokens).early_stop is None
+
+
+def test_a_repetition_loop() -> None:
+    import random
+
+    source = random.Random(3)
+    assert is_looping("It began well. " + "and then again " * 12)
+    assert is_looping("x" * 100) and is_looping("start " + "self.buffer[0] = 0\n" * 9 + "self.b")
+    for text in ("", "ok", "....", "ha ha ha ha ha", "-" * 60, document(3000, source),
+                 json_result(source), shell(source), stack_trace(source)):  # fmt: skip
+        assert not is_looping(text), text
+
+
+def test_garbled() -> None:
+    assert is_garbled("the \ufffd\ufffd\ufffd\ufffd end") and is_garbled("\x00\x01\x02 a")
+    for text in ("", "plain\n\ttext", "早上好，世界", "👩‍🔬 works", "cut off \ufffd"):
+        assert not is_garbled(text), text
+
+
+def test_rounds_as_vllm_tells_them() -> None:
+    detailed = {"per_step_accepted": [1, 0], "per_step_drafted": [4, 4],
+                "acceptance_histogram": [1, 1, 0, 0, 0]}  # fmt: skip
+    assert rounds_of(detailed) == ([4, 4], [1, 0])
+    assert rounds_of({"acceptance_histogram": [2, 1, 0]}) == (None, [0, 0, 1])
+    odd: list[Any] = [None, {}, {"acceptance_histogram": [0, 0]}, {"acceptance_histogram": "x"},
+                      {"acceptance_histogram": [-1, 2]}]  # fmt: skip
+    assert [rounds_of(told) for told in odd] == [(None, None)] * len(odd)
+
+
+def test_events_however_they_are_cut() -> None:
+    stream = b': hi\n\ndata: {"a": 1}\n\ndata:{"a": "\xc3\xa4"}\r\n\r\ndata: [DONE]\n\n'
+    for size in range(1, len(stream)):
+        events, found = Events(), []
+        for at in range(0, len(stream), size):
+            found += list(events.feed(stream[at : at + size]))
+        assert found == [{"a": 1}, {"a": "ä"}] and events.done and not events.open
+    with pytest.raises(BrokenStreamError):
+        list(Events().feed(b"data: {no\n"))
+    with pytest.raises(BrokenStreamError):
+        list(Events().feed(b"data: [1]\n"))
