@@ -25,7 +25,7 @@ def test_columns_that_came_later_read_as_their_default(name: str) -> None:
     trace = read_trace(DATA / name)
     for record, kind in RECORDS.items():
         table = getattr(trace, record)
-        assert table.num_rows > 0
+        assert table.num_rows > 0 or record == "client", "a record of 1.2"
         later = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
         for column, default in later.items():
             expected = FROM_MANIFEST.get(column, default)
