@@ -6,8 +6,9 @@ The tiny trio on one CPU core. One engine without driftscope, one with it, whose
 between requests, and one without it that vLLM compiles, as the price of the peers' way: tools that
 hook modules force eager execution. All are asked in turn, so that each ratio is of neighbours in
 time; the order rotates. Single repeats differ by a tenth on a shared machine, so each point gets as
-many as fit into its seconds, and the interval is that of their median. The tiny trio's round takes a few milliseconds, so these ratios are a worst
-case for Python's share: they say nothing of a GPU (benchmarks/cuda/overhead.py does).
+many as fit into its seconds, and the interval is that of their median. The tiny trio's round takes
+a few milliseconds, so these ratios are a worst case for Python's share: they say nothing of a GPU
+(benchmarks/cuda/overhead.py does).
 """
 
 from __future__ import annotations
