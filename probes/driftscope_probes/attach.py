@@ -15,7 +15,7 @@ from driftscope_probes.drafter import open_drafter
 from driftscope_probes.identity import manifest_of, manifest_of_lookup, with_sinks
 from driftscope_probes.process import open_writer, place_in, role_of, run_id_of
 from driftscope_probes.recorder import Recorder
-from driftscope_probes.settings import Settings, settings_from
+from driftscope_probes.settings import IN_GRAPH, Settings, settings_from
 from driftscope_probes.timer import StepTimer
 
 _ATTRIBUTE = "_driftscope_recorder"
@@ -24,8 +24,12 @@ RANKS_EVERY = 64
 recorded step at half of another's time, under the default budget."""
 
 
-def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config: Any) -> None:
+def attach_recorder(
+    proposer: Any, runner: str, *, layer_names: set[str], config: Any, without_graphs: bool = True
+) -> None:
     """Start recording the drafter `proposer.model`, unless the probe is off.
+
+    `without_graphs`: the runner can be made to draft a chain that passes its CUDA graphs by.
 
     Raises ProbeError or TraceError: at start-up an engine that cannot be recorded as asked stops.
     """
@@ -35,6 +39,7 @@ def attach_recorder(proposer: Any, runner: str, *, layer_names: set[str], config
     try:
         drafter, place = open_drafter(proposer.model, layer_names, config), place_in(config)
         _check_can_seek(settings, config)
+        _check_recording(settings, runner, without_graphs)
         ranks = int(getattr(config.parallel_config, "tensor_parallel_size", 1))
         check_unused(settings.trace, run_id_of(config))  # before anything is written or hooked
         _separate_compile_cache(config)
@@ -126,6 +131,15 @@ def _check_can_seek(settings: Settings, config: Any) -> None:
         raise ProbeError(
             "DRIFTSCOPE_SINK_TOKENS=auto looks for one sink set in one worker: record this engine "
             "once with tensor and data parallel size 1, and give the slots that it finds"
+        )
+
+
+def _check_recording(settings: Settings, runner: str, without_graphs: bool) -> None:
+    if settings.recording != IN_GRAPH and not without_graphs:
+        raise ProbeError(
+            f"DRIFTSCOPE_RECORDING={settings.recording} needs chains drafted without CUDA graphs, "
+            f"and this vLLM's {runner} runner does not offer them where driftscope knows it; leave "
+            f"it at {IN_GRAPH}, and see `driftscope doctor`"
         )
 
 

@@ -30,7 +30,7 @@ class Hook:
     """Dotted name inside the module."""
     purpose: str
     optional: bool = False
-    """Wanted for one kind of drafter only, which not every version of vLLM has."""
+    """Wanted for one kind of drafter or of recording only, or not in every version of vLLM."""
 
 
 HOOKS = {
@@ -59,6 +59,12 @@ HOOKS = {
             module="vllm.v1.spec_decode.llm_base_proposer",
             name="SpecDecodeBaseProposer.propose",
             purpose="the draft itself",
+        ),
+        Hook(
+            module="vllm.v1.spec_decode.llm_base_proposer",
+            name="SpecDecodeBaseProposer._determine_batch_execution_and_padding",
+            purpose="chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
+            optional=True,
         ),
         Hook(
             module="vllm.v1.spec_decode.medusa",

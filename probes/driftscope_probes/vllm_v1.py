@@ -18,6 +18,7 @@ from driftscope_probes.view import DeviceStep, DraftStep
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Proposers without a model."""
+_CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
 
 
 def install_runner(module: Any) -> None:
@@ -108,6 +109,7 @@ def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
         "v1",
         layer_names=set(proposer._draft_attn_layer_names),
         config=proposer.vllm_config,
+        without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
     )
     return result
 
@@ -168,12 +170,12 @@ def _without_graphs(wrapped: Any, proposer: Any, call: dict[str, Any]) -> Any:
         if isinstance(value := getattr(common, field.name), torch.Tensor)
         and field.name not in ("block_table_tensor", "slot_mapping")
     }
-    whole = proposer._determine_batch_execution_and_padding
-    proposer._determine_batch_execution_and_padding = functools.partial(whole, use_cudagraphs=False)
+    whole = getattr(proposer, _CHOOSES_GRAPH)
+    setattr(proposer, _CHOOSES_GRAPH, functools.partial(whole, use_cudagraphs=False))
     try:
         return wrapped(**{**call, "common_attn_metadata": dataclasses.replace(common, **own)})
     finally:
-        del proposer._determine_batch_execution_and_padding
+        delattr(proposer, _CHOOSES_GRAPH)
 
 
 def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:

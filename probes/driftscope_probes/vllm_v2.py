@@ -17,6 +17,8 @@ from driftscope_probes.view import DeviceStep, DraftStep
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
 LOOKUP = "NgramGPUSpeculator"
+_PASSES_GRAPHS_BY = "is_profile"
+"""vLLM's flag of a profiling run; this is all that it does in a speculator."""
 SPECULATORS = (
     "EagleSpeculator",
     "MTPSpeculator",
@@ -66,6 +68,7 @@ def _load_model(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
         "v2",
         layer_names=set(speculator.draft_attn_layer_names),
         config=speculator.vllm_config,
+        without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
     )
     return result
 
@@ -99,8 +102,7 @@ def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
     return recorder.draft(
         lambda: _draft_step(runner, speculator, wrapped, args, kwargs),
         lambda: wrapped(*args, **kwargs),
-        # All that vLLM's profiling flag does here is to pass the graphs by.
-        lambda: wrapped(*args, **{**kwargs, "is_profile": True}),
+        lambda: wrapped(*args, **{**kwargs, _PASSES_GRAPHS_BY: True}),
     )
 
 

@@ -66,6 +66,20 @@ def test_off_the_drafter_is_left_alone(loaded: Loaded, monkeypatch: pytest.Monke
     assert loaded.config.additional_config == {}
 
 
+@pytest.mark.parametrize("recording", ["eager", "shadow"])
+def test_a_recording_that_the_runner_cannot_do_is_refused_at_start_up(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, recording: str
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_RECORDING", recording)
+    with pytest.raises(ProbeError, match=f"RECORDING={recording} needs .* leave it at in-graph"):
+        attach_recorder(
+            loaded.proposer, "v1", layer_names=set(LAYERS), config=loaded.config,
+            without_graphs=False,
+        )  # fmt: skip
+    assert recorder_of(loaded.proposer) is None
+    assert not run.exists()
+
+
 def test_on_a_run_begins(loaded: Loaded, run: Path) -> None:
     loaded.attach()
     recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
