@@ -8,6 +8,7 @@
     │   └── MixedTraceError         files that do not belong together
     ├── ProbeError                  the engine cannot be instrumented as asked
     ├── ControlError                a running probe cannot be reached, or does not do as asked
+    ├── TelemetryError              figures cannot be sent where or as asked
     ├── NoDataError                 exit 4: a run without a single round
     └── UsageError                  exit 2: an option's value
 
@@ -55,6 +56,10 @@ class ProbeError(DriftscopeError):
 
 class ControlError(DriftscopeError):
     """A running probe cannot be reached, or does not do as it is asked."""
+
+
+class TelemetryError(DriftscopeError):
+    """Figures cannot be sent where, or as, it is asked; raised at start-up only in an engine."""
 
 
 class NoDataError(DriftscopeError):

@@ -16,6 +16,7 @@ from driftscope.cli.analyze import analyze
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.exit_codes import EPILOG
+from driftscope.cli.export import export
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.serve import serve
@@ -46,7 +47,7 @@ def driftscope_command(
     """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
 
 
-for command in (demo, analyze, replay, doctor):
+for command in (demo, analyze, replay, export, doctor):
     app.command(epilog=EPILOG)(command)
 app.command(
     epilog=EPILOG,

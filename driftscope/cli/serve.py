@@ -47,6 +47,18 @@ def serve(
     token_ids: Annotated[
         bool, typer.Option("--token-ids", help="Also record the drafted token ids.")
     ] = False,
+    otlp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send metrics and spans to this OpenTelemetry collector, such as "
+            "http://localhost:4318. OTEL_* variables say the rest.",
+        ),
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Answer Prometheus there, at /metrics."),
+    ] = None,
 ) -> None:
     """Serve MODEL with vLLM and record its drafter.
 
@@ -62,7 +74,7 @@ def serve(
     try:
         recording = Recording(
             trace=trace, every=every, budget=budget, labels=tuple(label) if label else None,
-            sink_tokens=sink_tokens, token_ids=token_ids,
+            sink_tokens=sink_tokens, token_ids=token_ids, otlp=otlp, prometheus=prometheus,
         )  # fmt: skip
     except ControlValueError as error:
         raise UsageError(f"--{error}") from error

@@ -70,6 +70,16 @@ NO_DRIFT = Definition(
     source="driftscope; for a target without a sink it is even attention over the visible slots",
 )
 
+EXCESS = Definition(
+    name="attention.excess",
+    title="Attention on the chain beyond no drift",
+    meaning="Attention on the chain's own tokens at the last depth, less the no-drift expectation. "
+    "0 means that they get what the slots that they add account for.",
+    unit="1",
+    range="-1 to 1",
+    source="driftscope",
+)
+
 
 def per_layer(masses: Array, weight: Array | None = None) -> Array:
     """[n, K, layers] -> [K, layers], mean over chains of `weight`."""
@@ -117,11 +127,37 @@ def no_drift(
     / (p + 1 - sink_slots), so d - 1 of them take (d-1)w / (1 + (d-1)w). A chain whose context is
     all sink, or whose sink lies outside the attention window, says nothing and is left out.
     """
-    others = position + 1.0 - sink_slots
-    free = 1.0 - sink - (0.0 if null is None else null)
-    each = np.where(others > 0, free / np.maximum(others, 1.0), np.nan)
-    added = np.arange(k)[None, :] * each[:, None]
+    added = _added_weight(position, sink, null, sink_slots, k)
     return NoDrift(
         self_mass=finite_mean(added / (1.0 + added), weight),
         kept=finite_mean(1.0 / (1.0 + added), weight),
     )
+
+
+def excess(
+    self_mass: Array,
+    position: NDArray[np.int64],
+    sink: Array,
+    null: Array | None,
+    sink_slots: NDArray[np.int64] | int,
+) -> Array:
+    """[n] what the chain's own tokens get at the last depth beyond the expectation.
+
+    `self_mass` is [n, K], the rest as in `no_drift`.
+    """
+    added = _added_weight(position, sink, null, sink_slots, self_mass.shape[1])[:, -1]
+    return np.asarray(self_mass[:, -1] - added / (1.0 + added))
+
+
+def _added_weight(
+    position: NDArray[np.int64],
+    sink: Array,
+    null: Array | None,
+    sink_slots: NDArray[np.int64] | int,
+    k: int,
+) -> Array:
+    """[n, K] (d-1)w, see `no_drift`."""
+    others = position + 1.0 - sink_slots
+    free = 1.0 - sink - (0.0 if null is None else null)
+    each = np.where(others > 0, free / np.maximum(others, 1.0), np.nan)
+    return np.asarray(np.arange(k)[None, :] * each[:, None])

@@ -11,13 +11,13 @@ DEFINITIONS: dict[str, Definition] = {
     definition.name: definition
     for definition in (
         *(a.MEAN_LENGTH, a.MARGINAL, a.CONDITIONAL, a.TOKEN_RATE),
-        *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL, t.NO_DRIFT),
+        *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL, t.NO_DRIFT, t.EXCESS),
         *(hidden.IN_RMS, hidden.PRENORM_RMS, hidden.POSTNORM_RMS, hidden.FED_RMS),
         *(hidden.GROWTH, hidden.AUX_RMS),
         *(confidence.TOP1, confidence.ENTROPY),
         *(latency.TTFT, latency.TPOT),
         *(fallback.REJECTED, fallback.UNDRAFTED),
         overhead.OVERHEAD,
-        *(throughput.RELATIVE_SPEED, throughput.PREDICTED_TPOT),
+        *(throughput.RELATIVE_SPEED, throughput.PREDICTED_TPOT, throughput.SPEEDUP),
     )
 }

@@ -32,6 +32,17 @@ PREDICTED_TPOT = Definition(
     source="driftscope, from measured acceptance and step times",
 )
 
+SPEEDUP = Definition(
+    name="throughput.speedup",
+    title="Estimated speed against no speculation",
+    meaning="Tokens per second with the drafter, relative to the target alone: below 1 speculation "
+    "costs more than it gives. An estimate: verifying is taken to last as long as a step of the "
+    "target alone, which holds best at small batches.",
+    unit="1",
+    range="more than 0",
+    source="driftscope, from measured acceptance and step times",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
@@ -59,3 +70,8 @@ def relative_speed(marginal: Sequence[float], cost: StepCost) -> tuple[float, ..
         for k in range(1, k_ran + 1)
     ]
     return tuple(rate / rates[-1] for rate in rates)
+
+
+def speedup(mean_length: float, cost: StepCost) -> float:
+    """Speed with the drafter over the target's alone; needs a positive step time."""
+    return mean_length * (cost.step_s - cost.draft_s) / cost.step_s

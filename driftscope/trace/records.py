@@ -216,6 +216,8 @@ class RequestRow:
     """Whether the request was selected for recording."""
     replica: int = 0
     """As in DraftRow."""
+    traceparent: str | None = None
+    """The caller's trace context (W3C), where the engine was given one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

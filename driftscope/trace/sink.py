@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +18,25 @@ from driftscope.trace.segment import VERSION_KEY, seal, segment_path
 
 SEGMENT_BYTES = 64 << 20
 """A stream is sealed to Parquet when it has grown to this size, so that sealing stays short."""
+
+
+Batch = tuple[str, pa.RecordBatch]
+"""Rows of one record, and which."""
+
+
+def batches_of(rows: Iterable[Row | Block]) -> Iterator[Batch]:
+    """One batch per record, then one per block; raises for a value that does not fit."""
+    by_record: defaultdict[str, list[Row]] = defaultdict(list)
+    blocks = []
+    for row in rows:
+        if isinstance(row, Block):
+            blocks.append(row)
+        else:
+            by_record[record_of(row)].append(row)
+    for record, group in by_record.items():
+        yield record, to_batch(record, group)
+    for block in blocks:
+        yield block.record, block.to_batch()
 
 
 class DiskLimitError(Exception):
@@ -72,19 +91,14 @@ class RecordFiles:
 
     def append(self, rows: Iterable[Row | Block]) -> None:
         """Write and flush one batch per record and block; raises DiskLimitError or OSError."""
+        self.write(batches_of(rows))
+
+    def write(self, batches: Iterable[Batch]) -> None:
+        """Write and flush each of `batches`; raises as `append` does."""
         if self._sealed_bytes + sum(s.size for s in self._open.values()) >= self._max_bytes:
             raise DiskLimitError
-        by_record: defaultdict[str, list[Row]] = defaultdict(list)
-        blocks = []
-        for row in rows:
-            if isinstance(row, Block):
-                blocks.append(row)
-            else:
-                by_record[record_of(row)].append(row)
-        for record, group in by_record.items():
-            self._write(record, to_batch(record, group))
-        for block in blocks:
-            self._write(block.record, block.to_batch())
+        for record, batch in batches:
+            self._write(record, batch)
         self.last_write_s = time.time()
 
     def seal(self) -> None:

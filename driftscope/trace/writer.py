@@ -12,7 +12,7 @@ import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from driftscope.trace.block import Block
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.records import Row
-from driftscope.trace.sink import DiskLimitError, RecordFiles
+from driftscope.trace.sink import Batch, DiskLimitError, RecordFiles, batches_of
 from driftscope.trace.status import Status, read_statuses, status_path
 
 Deferred = Callable[[], Iterable[Row]]
@@ -70,6 +70,7 @@ class TraceWriter:
     `set_gauges(rate=...)`  what the probe does at present, for the status file
     `status()`              how this process fares
     `watch(look)`           have `look` called now and then, on the writer's thread
+    `listen(hear, ended)`   have `hear` called with what is written, on the writer's thread
     `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
     ======================  ===============================================================
 
@@ -98,6 +99,8 @@ class TraceWriter:
         self._gauges: dict[str, Any] = {}
         self._look: Callable[[], None] | None = None
         self._looked_at = -WATCH_S
+        self._hear: Callable[[Sequence[Batch]], None] | None = None
+        self._ended: Callable[[], None] = lambda: None
         self._closed = threading.Event()
         self._last_status, self._status_at = "", 0.0
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
@@ -105,6 +108,11 @@ class TraceWriter:
         self._thread = threading.Thread(target=self._work, name="driftscope-writer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
+
+    @property
+    def source(self) -> str:
+        """The process, as in its status."""
+        return self._source
 
     def put(self, item: Item) -> bool:
         """Hand over a row, or a function that makes rows; never blocks, never raises."""
@@ -138,6 +146,14 @@ class TraceWriter:
         """Call `look` on the writer's thread, at most every WATCH_S; what it raises is counted."""
         self._look = look
 
+    def listen(
+        self, hear: Callable[[Sequence[Batch]], None], ended: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call `hear` on the writer's thread with the batches of each flush, none included, also
+        with those that the disk has no room for, and `ended` after the last; what they raise is
+        counted."""
+        self._hear, self._ended = hear, ended
+
     def close(self, timeout_s: float = 30.0) -> None:
         """Write and seal everything that was handed over, and mark the source closed."""
         self._closed.set()
@@ -169,6 +185,7 @@ class TraceWriter:
             self._closed.wait(self._flush_s)
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
+        self._guarded(self._ended)
 
     def _due(self, serving: bool) -> list[Item]:
         """The sampler, when its time has come: an idle server records nothing."""
@@ -196,20 +213,42 @@ class TraceWriter:
             except Exception as error:  # the border: a bad capture costs its rows, not the run
                 self._dropped["encode_error"] += count
                 self.count_error("encode", error)
-        if not rows:
-            return
-        number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
-        unwritten = number + self._files.rows.total()
+        batches = self._encoded(rows)
+        if batches:
+            self._write(batches)
+        self._tell(batches)
+
+    def _encoded(self, rows: list[Row | Block]) -> list[Batch]:
+        batches: list[Batch] = []
         try:
-            self._files.append(rows)
+            for each in batches_of(rows):
+                batches.append(each)  # noqa: PERF402  what was made before an error is kept
+        except Exception as error:  # a value that does not fit its column
+            number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
+            self._dropped["encode_error"] += number - sum(b.num_rows for _, b in batches)
+            self.count_error("encode", error)
+        return batches
+
+    def _write(self, batches: list[Batch]) -> None:
+        unwritten = sum(batch.num_rows for _, batch in batches) + self._files.rows.total()
+        try:
+            self._files.write(batches)
         except DiskLimitError:
-            self._dropped["disk_limit"] += number
+            self._dropped["disk_limit"] += unwritten - self._files.rows.total()
         except OSError as error:  # a full disk, most often
             self._count_lost("disk_error", unwritten)
             self.count_error("write", error)
-        except Exception as error:  # a value that does not fit its column
+        except Exception as error:  # the border: rows are lost and counted, not the run
             self._count_lost("encode_error", unwritten)
             self.count_error("encode", error)
+
+    def _tell(self, batches: Sequence[Batch]) -> None:
+        if self._hear is None:
+            return
+        try:
+            self._hear(batches)
+        except Exception as error:  # the same border: figures are lost, no row
+            self.count_error("telemetry", error)
 
     def _count_lost(self, cause: str, unwritten: int) -> None:
         """Count the rows of a failed append, less those of records that it had written before."""

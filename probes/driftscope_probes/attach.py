@@ -9,7 +9,7 @@ from typing import Any
 from driftscope.errors import ProbeError
 from driftscope.trace.records import SINK_SOUGHT
 from driftscope.trace.writer import check_unused, create_run, rewrite_manifest
-from driftscope_probes import support
+from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
 from driftscope_probes.drafter import open_drafter
 from driftscope_probes.identity import manifest_of, manifest_of_lookup, with_sinks
@@ -44,6 +44,7 @@ def attach_recorder(
         check_unused(settings.trace, run_id_of(config))  # before anything is written or hooked
         _separate_compile_cache(config)
         writer = open_writer(settings, role_of(place))
+        telemetry.publish(writer, settings)
         settings, notes = _of_one_rank(settings, place.rank, ranks)
         recorder = Recorder(drafter, settings, writer, masses_only=place.rank > 0)
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
@@ -76,7 +77,9 @@ def attach_timer(proposer: Any, runner: str, *, config: Any) -> None:
         return
     support.check_speculation(config)
     check_unused(settings.trace, run_id_of(config))
-    timer = StepTimer(settings, open_writer(settings, role_of(place_in(config))))
+    writer = open_writer(settings, role_of(place_in(config)))
+    telemetry.publish(writer, settings)
+    timer = StepTimer(settings, writer)
     create_run(settings.trace, manifest_of_lookup(runner, settings, config), join=True)
     setattr(proposer, _ATTRIBUTE, timer)
 

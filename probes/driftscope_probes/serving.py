@@ -47,6 +47,10 @@ class Recording:
     sink_tokens: str | None = None
     """Such as "4", "0,1,17" or "auto"."""
     token_ids: bool = False
+    otlp: str | None = None
+    """An OpenTelemetry collector's URL."""
+    prometheus: str | None = None
+    """Port, or host:port, that scrapes are answered at."""
 
     def __post_init__(self) -> None:
         share = None if self.budget is None else share_of(self.budget)
@@ -64,6 +68,8 @@ class Recording:
             "LABELS": None if self.labels is None else ",".join(self.labels),
             "SINK_TOKENS": self.sink_tokens,
             "TOKEN_IDS": "1" if self.token_ids else None,
+            "OTLP": self.otlp,
+            "PROMETHEUS": self.prometheus,
         }
         return {f"DRIFTSCOPE_{name}": value for name, value in values.items() if value is not None}
 

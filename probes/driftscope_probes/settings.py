@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.errors import ProbeError
+from driftscope.telemetry import settings as telemetry
 from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
 from driftscope.trace.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 from driftscope_probes.sampling import DEFAULT_BUDGET
@@ -56,6 +57,9 @@ class Settings:
     """Record the chains of requests with one of these workload labels only; (): of all."""
     max_mb: int = DEFAULT_MAX_MB
     """Bound of each process's record files, MiB."""
+    telemetry: telemetry.Settings | None = None
+    """Where figures are sent while it records; None: nowhere. OpenTelemetry's own variables count
+    beside `otlp`, `prometheus` and `metric_labels`."""
 
     @property
     def sink_slots(self) -> tuple[int, ...]:
@@ -85,6 +89,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         token_ids=_flag("token_ids", values.get("token_ids", "")),
         labels=_labels(values.get("labels", "")),
         max_mb=_number("max_mb", values.get("max_mb", DEFAULT_MAX_MB), 1, 1 << 30),
+        telemetry=telemetry.settings_from({**environ, **_telemetry(values)}),
         test_raise=_choice("test_raise", values.get("test_raise", ""), ("", "before", "after")),
     )
 
@@ -108,6 +113,9 @@ _NAMES = (
     "strategy",
     "token_ids",
     "max_mb",
+    "otlp",
+    "prometheus",
+    "metric_labels",
     "test_raise",
 )
 
@@ -135,6 +143,11 @@ def _file(name: str) -> dict[str, str]:
     if isinstance(sinks := raw.get("sink_tokens"), list):
         raw["sink_tokens"] = "".join(f"{slot}," for slot in sinks)
     return {key: str(value) for key, value in raw.items()}
+
+
+def _telemetry(values: Mapping[str, Any]) -> dict[str, str]:
+    names = (telemetry.OTLP, telemetry.PROMETHEUS, telemetry.METRIC_LABELS)
+    return {name: values.get(name.removeprefix("DRIFTSCOPE_").lower(), "") for name in names}
 
 
 def _number(name: str, value: object, low: int, high: int) -> int:

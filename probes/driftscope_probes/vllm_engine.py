@@ -16,7 +16,7 @@ import wrapt
 
 from driftscope.trace.records import RequestRow, VerifyRow
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes import support
+from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
 from driftscope_probes.guard import Guard
 from driftscope_probes.labels import Selection, label_of
@@ -63,9 +63,14 @@ def _free_request(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
 
 def _shutdown(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
     """Close first: vLLM then waits for its workers, and may be killed while it does."""
-    if observer := getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None):
+    observer = getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None)
+    if observer is not None:
         observer.close()
-    return wrapped(*args, **kwargs)
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        if observer is not None:
+            observer.workers_closed()
 
 
 @dataclass(slots=True)
@@ -86,6 +91,9 @@ class EngineObserver:
     def __init__(self, scheduler: Any, settings: Settings) -> None:
         self._scheduler = scheduler
         self._writer: TraceWriter = open_writer(settings, _role(scheduler))
+        self._speaker = telemetry.speak(
+            self._writer, settings, getattr(scheduler.vllm_config, "model_config", None)
+        )
         self._guard = Guard(self._writer, test_raise=settings.test_raise)
         self._selection = Selection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
@@ -105,6 +113,11 @@ class EngineObserver:
     def close(self) -> None:
         """Seal the trace."""
         self._writer.close()
+
+    def workers_closed(self) -> None:
+        """What the workers said last can be told."""
+        if self._speaker is not None:
+            self._speaker.close()
 
     def _observe(self, scheduled: Any, output: Any) -> None:
         now, rows = time.time(), []
@@ -163,6 +176,7 @@ class EngineObserver:
                 temperature=getattr(sampling, "temperature", None),
                 max_tokens=getattr(sampling, "max_tokens", None),
                 traced=self._selection.selects(label),
+                traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
             )
         )
 

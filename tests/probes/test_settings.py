@@ -44,8 +44,21 @@ def test_the_defaults() -> None:
 
 
 def test_every_setting_can_be_given() -> None:
-    """By a variable and in the file; the sink's source follows from whether it was."""
-    assert set(_NAMES) == {field.name for field in fields(Settings)} - {"sink_source"}
+    """By a variable and in the file; the sink's source follows from whether it was, and three
+    names together say where figures go."""
+    telemetry = {"otlp", "prometheus", "metric_labels"}
+    attributes = {field.name for field in fields(Settings)} - {"sink_source", "telemetry"}
+    assert set(_NAMES) == attributes | telemetry
+
+
+def test_a_config_file_says_where_figures_go(tmp_path: Path) -> None:
+    file = tmp_path / "driftscope.toml"
+    file.write_text('trace = "/runs/a"\notlp = "http://collector:4318"\nprometheus = 9464\n')
+    found = settings_from({"DRIFTSCOPE_CONFIG": str(file)})
+    assert found is not None and found.telemetry is not None
+    assert found.telemetry.prometheus == ("0.0.0.0", 9464)
+    assert found.telemetry.metrics is not None
+    assert found.telemetry.metrics.endpoint == "http://collector:4318/v1/metrics"
 
 
 def test_every_setting_has_a_variable() -> None:

@@ -1,0 +1,261 @@
+"""Every metric that driftscope exports: name, unit (UCUM), description, buckets, attributes.
+
+Descriptions are those of `driftscope.metrics` where it defines the quantity. By-depth quantities
+are histograms without bounds, that is a count and a sum per depth: drift is a change of means over
+depth, and one bucket for each of some 80 depths and kinds would cost a time series each. What is
+asked for quantiles (lengths, growth, excess, durations) has explicit buckets and no depth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftscope.metrics import attention, confidence, hidden, latency
+from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
+from driftscope.metrics.definition import Definition
+from driftscope.metrics.fallback import REJECTED, UNDRAFTED
+from driftscope.metrics.overhead import OVERHEAD
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+DEPTH = "driftscope.depth"
+CLASS = "driftscope.class"
+PLACE = "driftscope.place"
+REASON = "driftscope.reason"
+CAUSE = "driftscope.cause"
+HOOK = "driftscope.hook"
+SOURCE = "driftscope.source"
+"""A recording process without its pid, such as "worker0": role and rank."""
+LABEL = "driftscope.label"
+"""A workload label of the allow-list DRIFTSCOPE_METRIC_LABELS, or OTHER_LABEL."""
+SIGNAL = "driftscope.signal"
+OUTCOME = "driftscope.outcome"
+MODEL = "gen_ai.request.model"
+DRAFTER = "driftscope.drafter"
+ENGINE = "driftscope.engine"
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+OTHER_LABEL = "other"
+
+TOKEN_BOUNDS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0)
+"""Acceptance lengths that are met: 1 is none accepted, published drafters reach 3 to 6."""
+RATIO_BOUNDS = (0.5, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+"""Growth of a hidden state: about 1 is stable; the paper's drifting drafter grows 3.6-fold."""
+SHARE_BOUNDS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+"""Attention beyond the no-drift expectation; the report's threshold is 0.1."""
+STEP_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+TTFT_BOUNDS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
+TPOT_BOUNDS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+"""Both as OpenTelemetry's conventions for GenAI metrics advise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instrument:
+    """One metric."""
+
+    name: str
+    kind: str
+    unit: str
+    """UCUM."""
+    description: str
+    attributes: tuple[str, ...] = ()
+    """Beside MODEL, DRAFTER and ENGINE, which every series has."""
+    bounds: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets but the last; (): count and sum only."""
+
+
+def _defined(
+    definition: Definition, name: str, kind: str, *, more: str = "", unit: str | None = None,
+    attributes: tuple[str, ...] = (), bounds: tuple[float, ...] = (),
+) -> Instrument:  # fmt: skip
+    """An instrument whose words are a definition's."""
+    return Instrument(
+        name=name, kind=kind, unit=definition.unit if unit is None else unit,
+        description=f"{definition.meaning} {more}".strip(), attributes=attributes, bounds=bounds,
+    )  # fmt: skip
+
+
+ROUNDS = Instrument(
+    name="driftscope.rounds",
+    kind=COUNTER,
+    unit="{round}",
+    description="Rounds: drafts that the target verified.",
+)
+PROPOSED = Instrument(
+    name="driftscope.tokens.proposed",
+    kind=COUNTER,
+    unit="{token}",
+    description="Tokens that the drafter proposed in verified rounds.",
+)
+ACCEPTED = Instrument(
+    name="driftscope.tokens.accepted",
+    kind=COUNTER,
+    unit="{token}",
+    description="Proposed tokens that the target accepted. One more token per round is the "
+    "target's own.",
+)
+REACHED = _defined(
+    MARGINAL, "driftscope.rounds.reached", COUNTER, unit="{round}", attributes=(DEPTH,),
+    more="Counts the rounds that were; divide by driftscope.rounds.",
+)  # fmt: skip
+REJECTED_ROUNDS = _defined(
+    REJECTED, "driftscope.rounds.rejected", COUNTER, unit="{round}",
+    more="Counts them; divide by rounds and undrafted steps.",
+)  # fmt: skip
+UNDRAFTED_STEPS = _defined(
+    UNDRAFTED, "driftscope.steps.undrafted", COUNTER, unit="{step}", attributes=(REASON,),
+    more="Counts them; divide by rounds and undrafted steps.",
+)  # fmt: skip
+LENGTH = _defined(
+    MEAN_LENGTH, "driftscope.acceptance.length", HISTOGRAM, bounds=TOKEN_BOUNDS,
+    more="One observation per round.",
+)  # fmt: skip
+REQUEST_LENGTH = _defined(
+    MEAN_LENGTH, "driftscope.request.acceptance_length", HISTOGRAM, attributes=(LABEL,),
+    bounds=TOKEN_BOUNDS, more="One observation per finished request: the mean of its rounds.",
+)  # fmt: skip
+MASS = Instrument(
+    name="driftscope.attention.mass",
+    kind=HISTOGRAM,
+    unit="1",
+    description="Share of the drafter's attention by class of slots and depth: mean over heads and "
+    f"layers, one observation per recorded chain. {attention.SELF.meaning}",
+    attributes=(DEPTH, CLASS),
+)
+EXCESS = _defined(
+    attention.EXCESS, "driftscope.attention.excess", HISTOGRAM, bounds=SHARE_BOUNDS,
+    more="One observation per recorded chain, at its last depth.",
+)  # fmt: skip
+RMS = Instrument(
+    name="driftscope.hidden.rms",
+    kind=HISTOGRAM,
+    unit="1",
+    description="RMS of the drafter's hidden state by place and depth, one observation per "
+    "recorded chain. Places: in, prenorm, postnorm, fed.",
+    attributes=(DEPTH, PLACE),
+)
+GROWTH = _defined(
+    hidden.GROWTH, "driftscope.hidden.growth", HISTOGRAM, bounds=RATIO_BOUNDS,
+    more="One observation per recorded chain.",
+)  # fmt: skip
+TOP1 = _defined(confidence.TOP1, "driftscope.confidence.top1", HISTOGRAM, attributes=(DEPTH,))
+ENTROPY = _defined(
+    confidence.ENTROPY, "driftscope.confidence.entropy", HISTOGRAM, attributes=(DEPTH,)
+)
+DRAFT_TIME = Instrument(
+    name="driftscope.draft.duration",
+    kind=HISTOGRAM,
+    unit="s",
+    description="Wall time of the drafter in a step that drafted.",
+    bounds=STEP_BOUNDS_S,
+)
+VERIFY_TIME = Instrument(
+    name="driftscope.verify.duration",
+    kind=HISTOGRAM,
+    unit="s",
+    description="Wall time of the rest of a step that drafted: the target, which verifies, and "
+    "sampling.",
+    bounds=STEP_BOUNDS_S,
+)
+TTFT = _defined(
+    latency.TTFT, "gen_ai.server.time_to_first_token", HISTOGRAM, bounds=TTFT_BOUNDS_S,
+    attributes=(OPERATION, PROVIDER),
+)  # fmt: skip
+TPOT = _defined(
+    latency.TPOT, "gen_ai.server.time_per_output_token", HISTOGRAM, bounds=TPOT_BOUNDS_S,
+    attributes=(OPERATION, PROVIDER),
+)  # fmt: skip
+REQUESTS = Instrument(
+    name="driftscope.requests",
+    kind=COUNTER,
+    unit="{request}",
+    description="Finished requests.",
+)
+CHAINS = Instrument(
+    name="driftscope.chains.recorded",
+    kind=COUNTER,
+    unit="{chain}",
+    description="Chains that the probe recorded.",
+)
+DROPPED = Instrument(
+    name="driftscope.rows.dropped",
+    kind=COUNTER,
+    unit="{row}",
+    description="Rows that the probe lost, by cause. disk_limit: the trace is full and is no "
+    "longer written, while metrics go on.",
+    attributes=(SOURCE, CAUSE),
+)
+ERRORS = Instrument(
+    name="driftscope.probe.errors",
+    kind=COUNTER,
+    unit="{error}",
+    description="Exceptions that the probe's hooks swallowed.",
+    attributes=(SOURCE, HOOK),
+)
+PROBE_TIME = _defined(
+    OVERHEAD, "driftscope.probe.time", COUNTER, unit="s", attributes=(SOURCE,),
+    more="This counts the seconds; divide by driftscope.step.time.",
+)  # fmt: skip
+STEP_TIME = Instrument(
+    name="driftscope.step.time",
+    kind=COUNTER,
+    unit="s",
+    description="Wall time of the worker's model steps.",
+)
+RATE = Instrument(
+    name="driftscope.probe.sampling_rate",
+    kind=GAUGE,
+    unit="1",
+    description="Share of draft steps that are recorded at present.",
+    attributes=(SOURCE,),
+)
+PROBE_OVERHEAD = _defined(
+    OVERHEAD, "driftscope.probe.overhead", GAUGE, attributes=(SOURCE,),
+    more="Of late, a moving mean.",
+)  # fmt: skip
+CONFIGURED_K = Instrument(
+    name="driftscope.draft.tokens_configured",
+    kind=GAUGE,
+    unit="{token}",
+    description="K: tokens that the drafter is configured to draft per round.",
+)
+EXPORTS = Instrument(
+    name="driftscope.export.attempts",
+    kind=COUNTER,
+    unit="{export}",
+    description="Batches that were sent to a collector, by signal and outcome. What failed is sent "
+    "again: counts are cumulative, and spans wait in a queue.",
+    attributes=(SIGNAL, OUTCOME),
+)
+BEHIND = Instrument(
+    name="driftscope.export.behind",
+    kind=GAUGE,
+    unit="s",
+    description="Time since a collector last took a batch, or since the start.",
+    attributes=(SIGNAL,),
+)
+SPANS_LOST = Instrument(
+    name="driftscope.export.spans_dropped",
+    kind=COUNTER,
+    unit="{span}",
+    description="Spans that no collector took before the queue was full.",
+)
+LISTENER_ERRORS = Instrument(
+    name="driftscope.export.errors",
+    kind=COUNTER,
+    unit="{error}",
+    description="Exceptions inside telemetry itself, which cost figures and nothing else.",
+)
+
+INSTRUMENTS: dict[str, Instrument] = {
+    instrument.name: instrument
+    for instrument in (
+        *(ROUNDS, PROPOSED, ACCEPTED, REACHED, REJECTED_ROUNDS, UNDRAFTED_STEPS),
+        *(LENGTH, REQUEST_LENGTH, MASS, EXCESS, RMS, GROWTH, TOP1, ENTROPY),
+        *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
+        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, RATE, PROBE_OVERHEAD, CONFIGURED_K),
+        *(EXPORTS, BEHIND, SPANS_LOST, LISTENER_ERRORS),
+    )
+}

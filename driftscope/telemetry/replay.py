@@ -1,0 +1,204 @@
+"""A recorded run told again, with the times that it had."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from driftscope.errors import NoDataError, TelemetryError
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.feed import Feed
+from driftscope.telemetry.identity import Identity
+from driftscope.telemetry.requests import Finished, RequestLog
+from driftscope.telemetry.settings import Settings
+from driftscope.telemetry.statuses import tell
+from driftscope.telemetry.tally import Key, Point, Tally, difference
+from driftscope.trace.ranks import place_of
+from driftscope.trace.reader import Trace
+
+if TYPE_CHECKING:
+    from driftscope.telemetry.spans import Spans
+
+DEFAULT_INTERVAL_S = 10.0
+"""Of run time, between two points of a series."""
+ATTEMPTS = 6
+FIRST_WAIT_S = 1.0
+"""A collector that does not take a batch is asked again after 1, 2, 4, 8 and 16 seconds."""
+_RECORDS = ("draft", "verify", "step", "request")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """An engine's figures as they stood at `time_s`, and who finished since the moment before."""
+
+    time_s: float
+    points: dict[Key, Point]
+    finished: tuple[Finished, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """One replica of a run."""
+
+    identity: Identity
+    start_s: float
+    moments: tuple[Moment, ...]
+    feed: Feed
+
+
+def replays(
+    trace: Trace, *, interval_s: float = DEFAULT_INTERVAL_S, labels: tuple[str, ...] = ()
+) -> Iterator[Replay]:
+    """Every data-parallel replica of `trace`; raises NoDataError for a run without a row."""
+    found = {0} | {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
+    if not any(getattr(trace, name).num_rows for name in _RECORDS):
+        raise NoDataError(f"{trace.path}: nothing was recorded, so there is nothing to export")
+    for replica in sorted(found):
+        yield _replay(trace, replica, interval_s, labels)
+
+
+def _replicas(table: pa.Table) -> set[int]:
+    return set(table.column("replica").unique().to_pylist())
+
+
+def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ...]) -> Replay:
+    manifest = trace.manifest
+    tally = Tally()
+    # All that drifted hard is kept: nobody looks in between.
+    feed = Feed(tally=tally, sink_slots=lambda: manifest.sink_slots)
+    feed.notable = type(feed.notable)()
+    log = RequestLog(tally, labels)
+    tally.set(i.CONFIGURED_K, manifest.k)
+    tables = {name: _sorted(getattr(trace, name), replica) for name in _RECORDS}
+    times = {name: _times(table) for name, table in tables.items()}
+    start_s = min(t[0] for t in times.values() if len(t))
+    end_s = max(t[-1] for t in times.values() if len(t))
+    moments, last = [], dict.fromkeys(_RECORDS, 0)
+    for until_s in _until(start_s, end_s, interval_s):
+        done: list[Finished] = []
+        for name in _RECORDS:
+            upto = int(np.searchsorted(times[name], until_s, side="right"))
+            part, last[name] = tables[name].slice(last[name], upto - last[name]), upto
+            for batch in part.combine_chunks().to_batches():
+                feed.take(name, batch)
+                if name == "verify":
+                    log.verified(batch)
+                elif name == "request":
+                    done += log.finished(batch)
+        if until_s >= end_s:
+            _statuses(trace, replica, tally)
+        moments.append(Moment(time_s=until_s, points=tally.snapshot(), finished=tuple(done)))
+    identity = Identity(manifest=manifest, model=manifest.target.name, replica=replica)
+    return Replay(identity=identity, start_s=start_s, moments=tuple(moments), feed=feed)
+
+
+def _statuses(trace: Trace, replica: int, tally: Tally) -> None:
+    for status in trace.statuses:
+        if (place_of(status.source).replica or 0) == replica:
+            tell(tally, status)
+
+
+def _sorted(table: pa.Table, replica: int) -> pa.Table:
+    mine = np.flatnonzero(table.column("replica").to_numpy() == replica)
+    order = np.argsort(_times(table)[mine], kind="stable")
+    return table.take(pa.array(mine[order]))
+
+
+def _times(table: pa.Table) -> Any:
+    return np.asarray(table.column("time_s").to_numpy(), dtype=np.float64)
+
+
+def _until(start_s: float, end_s: float, interval_s: float) -> Iterator[float]:
+    """Ends of the intervals; the last is the run's."""
+    until_s = start_s + interval_s
+    while until_s < end_s:
+        yield until_s
+        until_s += interval_s
+    yield end_s
+
+
+def send(
+    replay: Replay, settings: Settings, *, wait: Callable[[float], None] = time.sleep
+) -> tuple[int, int]:
+    """Send a replica's figures and spans; how many batches and spans were taken.
+
+    Raises TelemetryError when the collector takes a batch at none of ATTEMPTS attempts.
+    """
+    from driftscope.telemetry.exporters import metric_exporter, span_exporter
+
+    batches = spans = 0
+    if (to := metric_exporter(settings)) is not None:
+        for data in _metrics(replay, delta=settings.temporality != "cumulative"):
+            _until_taken(lambda data=data: to.export(data), wait)  # type: ignore[misc]
+            batches += 1
+        to.shutdown()
+    if (to_spans := span_exporter(settings)) is not None:
+        made = _spans(replay)
+        while several := made.take(settings.span_batch):
+            _until_taken(lambda several=several: to_spans.export(several), wait)  # type: ignore[misc]
+            made.sent(len(several))
+            spans += len(several)
+        to_spans.shutdown()
+    return batches, spans
+
+
+def _metrics(replay: Replay, *, delta: bool) -> Iterator[Any]:
+    from driftscope.telemetry.otel import metrics_data
+
+    start_s, before = replay.start_s, dict[Key, Point]()
+    resource, constants = replay.identity.resource(), replay.identity.attributes
+    for moment in replay.moments:
+        points = difference(moment.points, before) if delta else moment.points
+        yield metrics_data(
+            points, resource=resource, constants=constants, start_s=start_s,
+            time_s=moment.time_s, delta=delta,
+        )  # fmt: skip
+        if delta:
+            start_s, before = moment.time_s, moment.points
+
+
+def _spans(replay: Replay) -> Spans:
+    from driftscope.telemetry.spans import Spans
+
+    done = [each for moment in replay.moments for each in moment.finished]
+    spans = Spans(queue=len(done) or 1)
+    spans.start(replay.identity.resource(), replay.identity.attributes)
+    by_request: dict[str, list[Any]] = {}
+    for chain in replay.feed.notable:
+        by_request.setdefault(chain.request, []).append(chain)
+    for each in done:
+        spans.note(by_request.get(each.row["request"], ()))
+        spans.add(each)
+    return spans
+
+
+def _until_taken(export: Callable[[], Any], wait: Callable[[float], None]) -> None:
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            wait(FIRST_WAIT_S * 2.0 ** (attempt - 1))
+        if export().name == "SUCCESS":
+            return
+    raise TelemetryError(
+        f"the collector took nothing in {ATTEMPTS} attempts; is its URL right, and does it run?"
+    )
+
+
+def to_openmetrics(replays: Sequence[Replay]) -> str:
+    """The runs as OpenMetrics text with their times."""
+    from driftscope.telemetry.scrape import families_text
+
+    return families_text(
+        [
+            (
+                [(moment.time_s, moment.points) for moment in replay.moments],
+                {**replay.identity.attributes, **({"driftscope.replica": str(
+                    replay.identity.replica)} if len(replays) > 1 else {})},
+            )
+            for replay in replays
+        ]
+    )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Where figures go, by environment variables."""
+
+from __future__ import annotations
+
+import pytest
+
+from driftscope.errors import TelemetryError
+from driftscope.telemetry.settings import settings_from
+
+URL = "http://collector:4318"
+
+
+def test_nothing_is_sent_unless_asked_for() -> None:
+    assert settings_from({}) is None
+    assert settings_from({"OTEL_SERVICE_NAME": "chat"}) is None
+
+
+def test_the_short_form_sends_both_signals_over_http() -> None:
+    found = settings_from({"DRIFTSCOPE_OTLP": URL + "/"})
+    assert found is not None and found.metrics is not None and found.traces is not None
+    assert found.metrics.endpoint == f"{URL}/v1/metrics"
+    assert found.traces.endpoint == f"{URL}/v1/traces"
+    assert found.interval_s == 60.0
+
+
+def test_standard_endpoints_are_left_to_the_exporters() -> None:
+    found = settings_from({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": URL})
+    assert found is not None and found.traces is None
+    assert found.metrics is not None and found.metrics.endpoint is None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OTEL_SDK_DISABLED": "true", "DRIFTSCOPE_OTLP": URL},
+        {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none", "DRIFTSCOPE_OTLP": URL},
+    ],
+)
+def test_it_can_be_switched_off(environ: dict[str, str]) -> None:
+    assert settings_from(environ) is None
+
+
+def test_prometheus() -> None:
+    found = settings_from({"DRIFTSCOPE_PROMETHEUS": "9100"})
+    assert found is not None and found.prometheus == ("0.0.0.0", 9100)
+    found = settings_from({"OTEL_METRICS_EXPORTER": "prometheus"})
+    assert found is not None and found.prometheus == ("localhost", 9464)
+    assert found.metrics is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"DRIFTSCOPE_OTLP": "collector:4318"}, "give the collector's URL"),
+        ({"DRIFTSCOPE_PROMETHEUS": "no"}, "give a port"),
+        ({"DRIFTSCOPE_OTLP": URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "http/protobuf"),
+        ({"OTEL_METRICS_EXPORTER": "statsd"}, "give one of otlp"),
+        ({"DRIFTSCOPE_OTLP": URL, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}, "whole number"),
+        ({"DRIFTSCOPE_OTLP": URL, "DRIFTSCOPE_METRIC_LABELS": "a,b,c,d,e,f,g,h,i"}, "at most 8"),
+    ],
+)
+def test_what_cannot_be_used_is_said(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(TelemetryError, match=words):
+        settings_from(environ)

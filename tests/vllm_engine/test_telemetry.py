@@ -1,0 +1,100 @@
+"""A real server that speaks: to a collector that misbehaves, and to a scrape."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.collector import ERROR, HANG, OK, http
+
+from driftscope.analysis.summarise import summarise
+from driftscope.trace.reader import read_trace
+from vllm_engine.serving import serve
+from vllm_engine.test_server import ask
+
+pytestmark = pytest.mark.vllm
+TOKENS = 24
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _scraped(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    out: dict[str, float] = {}
+    for family in families:
+        for sample in family.samples:
+            out[sample.name] = out.get(sample.name, 0.0) + sample.value
+    return out
+
+
+def test_output_is_untouched_and_counts_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
+    port = _free_port()
+    with http() as collector:
+        options = ("--otlp", collector.url, "--prometheus", f"127.0.0.1:{port}",
+                   "--otlp-traces-endpoint", "http://127.0.0.1:9/v1/traces")  # fmt: skip
+        with serve(tmp_path, *options) as server:
+            texts = {}
+            for behaviour in (OK, HANG, ERROR):
+                collector.behaviour = behaviour
+                texts[behaviour] = [_text(a) for a in ask(server, 4, TOKENS)]
+                asked = collector.asked
+                _until(lambda asked=asked: collector.asked > asked)
+            assert texts[HANG] == texts[OK] == texts[ERROR]
+            collector.behaviour = OK
+            collector.released.set()
+            server.complete("traced", prompt="def f(", max_tokens=4,
+                            headers={"traceparent": PARENT})  # fmt: skip
+            _until(lambda: _scraped(port).get("driftscope_requests_total") == 13)
+            scraped = _scraped(port)
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(60) == 0
+        trace = read_trace(server.run)
+        summary = summarise(trace, "run")
+        assert trace.problems == ()
+        assert collector.value("driftscope.rounds") == scraped["driftscope_rounds_total"]
+        assert collector.value("driftscope.rounds") == summary.rounds
+        for depth in range(1, 9):
+            reached = collector.value("driftscope.rounds.reached", depth=depth)
+            assert reached == sum(summary.acceptance.histogram[depth:])
+        assert collector.value("driftscope.requests") == summary.requests == 13
+        assert collector.value("driftscope.chains.recorded") == summary.recording.chains
+        assert collector.value("driftscope.export.attempts", outcome="failure") > 0
+        assert collector.value("driftscope.export.errors") == 0
+        for (name, labels), point in collector.points().items():
+            assert dict(labels)["gen_ai.request.model"] == "tiny", name
+            short = {key.rpartition(".")[2]: value for key, value in labels}
+            if name == "driftscope.attention.mass" and short["class"] == "self":
+                assert summary.attention.self_mass is not None
+                expected = summary.attention.self_mass[int(short["depth"]) - 1]
+                assert point.sum / point.count == pytest.approx(expected, abs=1e-4)
+        spans = collector.all_spans()
+        assert len(spans) == 13
+        (traced,) = [s for s in spans if s.trace_id.hex() == PARENT.split("-")[1]]
+        assert traced.parent_span_id.hex() == PARENT.split("-")[2]
+
+
+def _text(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["text"])
+
+
+def _until(is_so: Any, limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.1)
