@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driftscope.analysis.catalogue import findings_of
+from driftscope.analysis.catalogue import findings_of, in_order
 from driftscope.analysis.finding import Finding
-from driftscope.analysis.quality import QualityWarning, warnings_of
+from driftscope.analysis.quality import QualityWarning, sender_warnings, warnings_of
+from driftscope.analysis.rules.senders import about_senders
+from driftscope.analysis.senders import (
+    SenderSummary,
+    Versus,
+    is_sender,
+    summarise_sender,
+    versus,
+)
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.verdict import verdict_of
+from driftscope.analysis.verdict import sender_verdict, verdict_of
 from driftscope.trace.reader import Trace
 
 
@@ -24,6 +32,10 @@ class Analysis:
     warnings: tuple[QualityWarning, ...]
     verdict: tuple[str, ...]
     """Sentences; the first carries the message."""
+    senders: tuple[SenderSummary, ...] = ()
+    """Replays."""
+    versus: tuple[Versus, ...] = ()
+    """The first replay against each other one that asked the same prompts."""
 
 
 def analyze(traces: Sequence[Trace], labels: Sequence[str]) -> Analysis:
@@ -31,15 +43,27 @@ def analyze(traces: Sequence[Trace], labels: Sequence[str]) -> Analysis:
 
     Raises MixedTraceError, DamagedTraceError or NoDataError for a trace that cannot be analysed.
     """
-    return conclude([summarise(t, label) for t, label in zip(traces, labels, strict=True)])
+    named = list(zip(traces, labels, strict=True))
+    servers = [(trace, label) for trace, label in named if not is_sender(trace)]
+    sent = [(trace, label) for trace, label in named if is_sender(trace)]
+    return conclude(
+        [summarise(trace, label) for trace, label in servers],
+        [summarise_sender(trace, label, [t for t, _ in servers]) for trace, label in sent],
+    )
 
 
-def conclude(runs: Sequence[RunSummary]) -> Analysis:
+def conclude(runs: Sequence[RunSummary], senders: Sequence[SenderSummary] = ()) -> Analysis:
     """Findings, warnings and verdict about summaries that are already made."""
-    findings = findings_of(runs)
+    pairs = [each for other in senders[1:] for each in versus(senders[0], other)]
+    findings = in_order([*findings_of(runs), *about_senders(list(senders), pairs)])
     return Analysis(
         runs=tuple(runs),
         findings=findings,
-        warnings=tuple(warning for run in runs for warning in warnings_of(run)),
-        verdict=verdict_of(runs, findings),
+        warnings=(
+            *(warning for run in runs for warning in warnings_of(run)),
+            *(warning for run in senders for warning in sender_warnings(run)),
+        ),
+        verdict=verdict_of(runs, findings) if runs else sender_verdict(senders),
+        senders=tuple(senders),
+        versus=tuple(pairs),
     )

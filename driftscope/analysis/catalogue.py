@@ -27,5 +27,10 @@ def findings_of(runs: Sequence[RunSummary]) -> tuple[Finding, ...]:
     """Every finding about `runs`, worst first."""
     found = [rule(run) for rule in RUN_RULES for run in runs]
     found += [rule(runs[0], other) for rule in PAIR_RULES for other in runs[1:]]
+    return in_order([f for f in found if f])
+
+
+def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Worst first, else as they came."""
     order = list(Severity)
-    return tuple(sorted((f for f in found if f), key=lambda f: order.index(f.severity)))
+    return tuple(sorted(findings, key=lambda f: order.index(f.severity)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, percent
 
@@ -35,6 +36,16 @@ def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
         QualityWarning(id=name, run=run.label, affects=affects, message=message)
         for name, affects, message in (*losses, *notes, *doubts)
         if message
+    )
+
+
+def sender_warnings(run: SenderSummary) -> tuple[QualityWarning, ...]:
+    """Every warning about a replay."""
+    said = [("loss", problem) for problem in run.problems]
+    said += [("note", note) for note in run.manifest.notes]
+    return tuple(
+        QualityWarning(id=name, run=run.label, affects="senders", message=message)
+        for name, message in said
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.finding import Finding
+from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import listed, percent, times
+from driftscope.analysis.words import count, listed, milliseconds, number, percent, times
+from driftscope.trace.records import Ended
 
 
 def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -18,6 +20,23 @@ def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple
         _acceptance(runs, findings),
     )
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def sender_verdict(runs: Sequence[SenderSummary]) -> tuple[str, ...]:
+    """Of replays alone, without a run of a probe."""
+    return tuple(f"{run.label} {_sender(run)}." for run in runs)
+
+
+def _sender(run: SenderSummary) -> str:
+    answered = run.ended.get(Ended.ANSWERED, 0)
+    said = f"answered {answered:,} of {count(run.planned, 'request')}"
+    if not run.cells:
+        return said
+    cell = run.cells[0]
+    figures = [f"{milliseconds(cell.tpot_s)} per token"] if cell.tpot_s is not None else []
+    if cell.mean_length is not None:
+        figures.insert(0, f"{number(cell.mean_length)} tokens per round")
+    return f"{said}: {', '.join(figures)} in {cell.condition}" if figures else said
 
 
 _About = dict[str, set[str]]

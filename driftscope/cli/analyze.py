@@ -53,6 +53,7 @@ def write_reports(
     cannot be used, OSError for files that cannot be written.
     """
     from driftscope.analysis.analyze import conclude
+    from driftscope.analysis.senders import is_sender, summarise_sender
     from driftscope.analysis.summarise import summarise
     from driftscope.cli import talk
     from driftscope.cli.progress import steps
@@ -65,10 +66,16 @@ def write_reports(
     if json_path == html:
         raise UsageError(f"--json and --output both name {html}; give two files")
     named = list(zip(runs, labels, strict=True))
-    summaries = [
-        summarise(read_trace(run), label) for run, label in steps(named, "analysing", quiet=quiet)
-    ]
-    analysis = conclude(summaries)
+    summaries, replays, servers = [], [], []
+    for run, label in steps(named, "analysing", quiet=quiet):
+        trace = read_trace(run)
+        if is_sender(trace):
+            replays.append((trace, label))
+        else:
+            summaries.append(summarise(trace, label))
+            servers.append(trace)
+    senders = [summarise_sender(trace, label, servers) for trace, label in replays]
+    analysis = conclude(summaries, senders)
     write_text(html, to_html(analysis, command=talk.command_line(runs, labels, html)))
     if json_path == STDOUT:
         typer.echo(to_json(analysis), nl=False)

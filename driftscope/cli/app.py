@@ -13,6 +13,7 @@ import typer
 
 import driftscope
 from driftscope.cli.analyze import analyze
+from driftscope.cli.bench import bench
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.exit_codes import EPILOG
@@ -54,6 +55,10 @@ app.command(
     # vLLM's options pass through untouched.
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(serve)
+app.command(
+    epilog=EPILOG,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(bench)
 app.add_typer(probe, name="probe", epilog=EPILOG)
 
 

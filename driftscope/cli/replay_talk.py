@@ -77,11 +77,21 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
 
 def _say(done: Done) -> None:
     for note in done.notes:
-        sys.stderr.write(f"note: {note}\n")
-    counted = ", ".join(f"{count:,} {name}" for name, count in sorted(done.ended.items()))
-    stopped = "stopped; " if done.stopped else ""
-    sys.stderr.write(f"{stopped}{done.planned:,} requests: {counted}\n")
-    sys.stderr.write(f"written: {done.run}\nnext: driftscope analyze {done.run}\n")
+        say(f"note: {note}")
+    say(counted(done))
+    say(f"written: {done.run}")
+    say(f"next: driftscope analyze {done.run}")
+
+
+def counted(done: Done) -> str:
+    """How the requests ended."""
+    ended = ", ".join(f"{count:,} {name}" for name, count in sorted(done.ended.items()))
+    return f"{'stopped; ' if done.stopped else ''}{done.planned:,} requests: {ended}"
+
+
+def say(words: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"{words}\n")
 
 
 def lists(*, suites: bool, transforms: bool) -> None:

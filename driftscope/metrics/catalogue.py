@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driftscope.metrics import acceptance as a
 from driftscope.metrics import attention as t
-from driftscope.metrics import confidence, fallback, hidden, latency, overhead, throughput
+from driftscope.metrics import client, confidence, fallback, hidden, latency, overhead, throughput
 from driftscope.metrics.definition import Definition
 
 DEFINITIONS: dict[str, Definition] = {
@@ -17,6 +17,8 @@ DEFINITIONS: dict[str, Definition] = {
         *(confidence.TOP1, confidence.ENTROPY),
         *(latency.TTFT, latency.TPOT),
         *(fallback.REJECTED, fallback.UNDRAFTED),
+        *(client.CLIENT_TTFT, client.CLIENT_TPOT, client.THROUGHPUT, client.PER_USER),
+        *(client.AGAINST, client.OUTCOME),
         overhead.OVERHEAD,
         *(throughput.RELATIVE_SPEED, throughput.PREDICTED_TPOT, throughput.SPEEDUP),
     )

@@ -273,7 +273,7 @@ class ClientRow:
     """Id that the sender gave it, unique in the run; sent as X-Request-Id."""
     response: str | None
     """Id in the server's answer, such as "chatcmpl-<request>". RequestRow.request begins with it in
-    vLLM, see `driftscope.workloads.join`."""
+    vLLM, see `driftscope.analysis.senders`."""
     order: int
     """Place in the randomised plan, from 0."""
     condition: str

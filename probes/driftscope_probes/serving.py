@@ -106,7 +106,7 @@ def replace_with_server(
     if control:
         os.environ[DEV_MODE] = "1"
         _say(OPENED)
-    command = _server_command(model, options)
+    command = server_command(model, options)
     os.execv(command[0], command)
 
 
@@ -123,8 +123,11 @@ def _say(words: str) -> None:
     sys.stderr.flush()
 
 
-def _server_command(model: str, options: Sequence[str]) -> list[str]:
-    """`vllm serve` asks for the version of the distribution "vllm", which a CPU build has not."""
+def server_command(model: str, options: Sequence[str]) -> list[str]:
+    """What starts vLLM's OpenAI-compatible server with `options`.
+
+    `vllm serve` asks for the version of the distribution "vllm", which a CPU build has not.
+    """
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:

@@ -22,6 +22,7 @@ from driftscope_reports.sections import (
     fallback,
     hidden,
     segments,
+    senders,
 )
 
 _POLICY = (
@@ -42,7 +43,9 @@ _SECTIONS = (
 
 def to_html(analysis: Analysis, *, command: str | None = None) -> str:
     """The page; `command` is the command line that made it, shown at its end."""
-    sections = [made for make in _SECTIONS if (made := make(analysis)) is not None]
+    # What is made of a probe's runs needs one.
+    makers = (senders.section, *(_SECTIONS if analysis.runs else ()))
+    sections = [made for make in makers if (made := make(analysis)) is not None]
     affected = {section.affects for section in sections}
     figures = {f"figure-{p.id}": p.figure for section in sections for p in section.panels}
     body = el(
@@ -67,7 +70,8 @@ def to_html(analysis: Analysis, *, command: str | None = None) -> str:
 
 
 def _head(analysis: Analysis) -> Markup:
-    names = listed([run.label for run in analysis.runs])
+    labels = [run.label for run in analysis.runs] + [run.label for run in analysis.senders]
+    names = listed(labels)
     return el(
         "head",
         el("meta", charset="utf-8"),

@@ -15,6 +15,7 @@ from typing import Any
 import driftscope
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.finding import Finding
+from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
 
 SCHEMA_VERSION = 1
@@ -37,6 +38,9 @@ def to_dict(analysis: Analysis) -> dict[str, Any]:
         "warnings": [f"{warning.run}: {warning.message}" for warning in analysis.warnings],
         "runs": [_run(run) for run in analysis.runs],
     }
+    if analysis.senders:
+        content["replays"] = [_replay(run) for run in analysis.senders]
+        content["replays_compared"] = [asdict(pair) for pair in analysis.versus]
     cleaned: dict[str, Any] = _clean(content)
     return cleaned
 
@@ -87,6 +91,19 @@ def _run(run: RunSummary) -> dict[str, Any]:
         },
         "probe": _probe(run),
         "segments": [asdict(segment) for segment in run.segments],
+        "problems": run.problems,
+    }
+
+
+def _replay(run: SenderSummary) -> dict[str, Any]:
+    return {
+        "label": run.label,
+        "workload": run.manifest.workload,
+        "planned": run.planned,
+        "ended": run.ended,
+        "joined": run.joined,
+        "outside_s": run.outside_s,
+        "conditions": [{**asdict(cell), "per_user": cell.per_user} for cell in run.cells],
         "problems": run.problems,
     }
 

@@ -12,6 +12,7 @@ from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.finding import Severity
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, milliseconds, number, percent, times
+from driftscope_reports.sections.senders import length, ratio
 
 _MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
 
@@ -39,8 +40,8 @@ def render(analysis: Analysis) -> RenderableType:
     return Group(
         Text(plain(" ".join(analysis.verdict)), style="bold"),
         "",
-        _table(analysis),
-        "",
+        *((_table(analysis), "") if analysis.runs else ()),
+        *((_senders(analysis), "") if analysis.senders else ()),
         *(_finding_lines(analysis)),
     )
 
@@ -57,6 +58,23 @@ def _table(analysis: Analysis) -> Table:
         table.add_column(Text(plain(f"{run.label} (K = {run.k})")), justify="right")
     for name, show in _ROWS:
         table.add_row(name, *(show(run) for run in analysis.runs))
+    return table
+
+
+def _senders(analysis: Analysis) -> Table:
+    """Replays: a row per condition and load."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("replay", "condition"):
+        table.add_column(name)
+    for name in ("load", "tokens/round", "to baseline", "per token", "tokens/s", "first token"):
+        table.add_column(name, justify="right")
+    for run in analysis.senders:
+        for cell in run.cells:
+            cells = (
+                run.label, cell.condition, cell.load, length(cell), ratio(cell.length_ratio),
+                milliseconds(cell.tpot_s), number(cell.throughput, 1), milliseconds(cell.ttft_s),
+            )  # fmt: skip
+            table.add_row(*(Text(plain(each)) for each in cells))
     return table
 
 

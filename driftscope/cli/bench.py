@@ -1,0 +1,190 @@
+"""`driftscope bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from driftscope.workloads.engine import Contender
+
+DEFAULT_FOLDER = Path("driftscope-bench/{time}")
+TRIO = "trio"
+NO_SPECULATION = "no speculation"
+
+
+def bench(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Argument(help="Target, as for `vllm serve`; `trio` is the small shipped one.")
+    ],
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME|LABEL=NAME", help="A drafter to serve it with; repeatable."),
+    ] = None,
+    no_spec: Annotated[
+        bool, typer.Option("--no-spec", help="Also serve it without speculation.")
+    ] = False,
+    method: Annotated[str, typer.Option(help="vLLM's name of the speculation method.")] = "eagle3",
+    k: Annotated[str, typer.Option("-k", metavar="4|2,4,8", help="Draft tokens per round.")] = "4",
+    suite: Annotated[str, typer.Option(metavar="NAME|FILE")] = "concurrency",
+    prompts: Annotated[str | None, typer.Option(metavar="NAME|FILE")] = None,
+    concurrency: Annotated[str | None, typer.Option(metavar="1,4,16")] = None,
+    rate: Annotated[str | None, typer.Option(metavar="R,...")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Times that each is asked.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Prompts at most.")] = None,
+    warmup: Annotated[int, typer.Option(min=0)] = 4,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Serve all of them in turn, so many times.")
+    ] = 1,
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Record each n-th draft step; default: a 1% budget.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for runs, logs and report.")
+    ] = DEFAULT_FOLDER,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+) -> None:
+    """Serve MODEL with each drafter, one after another, replay a suite to each, and compare.
+
+    Starts and stops vLLM by itself; every other option goes to vLLM unchanged. Ends in one report.
+    Exits 1 when a request was not answered, 130 after Ctrl-C; the report has what was done.
+    """
+    from driftscope.cli.analyze import write_reports
+    from driftscope.cli.extras import needs
+    from driftscope.errors import EXIT_ERROR, UsageError
+
+    with needs("replay"):
+        from driftscope.cli import replay_talk as talk
+        from driftscope.cli.replay import levels, run_path
+        from driftscope.workloads.bench import bench as run_all
+        from driftscope.workloads.replay import Order
+        from driftscope.workloads.sources import prompts_of
+        from driftscope.workloads.suite import load_suite
+    contenders = contenders_of(
+        model, drafter or [], draft_tokens(k), context.args, method=method, every=every,
+        no_spec=no_spec,
+    )  # fmt: skip
+    if not contenders:
+        raise UsageError("give --drafter or --no-spec: there is nothing to serve")
+    folder = run_path(output)
+    order = Order(
+        url="",
+        suite=load_suite(suite),
+        run=folder,
+        levels=levels(concurrency, rate),
+        repeat=repeat,
+        limit=limit,
+        warmup=warmup,
+        prompts=None if prompts is None else prompts_of(prompts),
+        note={} if prompts is None else {"prompts": prompts},
+    )
+    results = []
+    for contender in contenders:
+        if not quiet:
+            talk.say(f"to serve: {contender.label}")
+    with talk.watched(quiet=quiet) as watcher:
+        for result in run_all(contenders, order, folder, rounds=rounds, watcher=watcher):
+            results.append(result)
+            if not quiet:
+                talk.say(f"{result.label}: {talk.counted(result.done)}")
+    named = [
+        (path, f"{result.label}{suffix}")
+        for result in results
+        for path, suffix in ((result.server, ""), (result.client, " (client)"))
+        if path is not None
+    ]
+    write_reports(
+        [path for path, _ in named],
+        labels=[label for _, label in named],
+        html=folder / "report.html",
+        json_path=folder / "report.json",
+        quiet=quiet,
+    )
+    if any(result.done.stopped for result in results):
+        raise typer.Exit(talk.INTERRUPTED)
+    if any(result.done.answered < result.done.planned for result in results):
+        raise typer.Exit(EXIT_ERROR)
+
+
+def draft_tokens(text: str) -> list[int]:
+    """From "2,4,8"; raises UsageError."""
+    from driftscope.errors import UsageError
+
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [0]
+    if any(number < 1 for number in found):
+        raise UsageError(f"-k {text}: give whole numbers from 1, separated by commas")
+    return found
+
+
+def contenders_of(
+    model: str,
+    drafters: Sequence[str],
+    k: Sequence[int],
+    options: Sequence[str],
+    *,
+    method: str,
+    every: int | None,
+    no_spec: bool,
+) -> list[Contender]:
+    """One per drafter and K, and one without speculation if asked for."""
+    from driftscope.workloads.engine import Contender
+
+    target, options, environ = _resolved(model, options)
+    out = []
+    for given in drafters:
+        label, _, path = given.rpartition("=")
+        for tokens in k:
+            name = label or Path(path).name
+            out.append(
+                Contender(
+                    label=name if len(k) == 1 else f"{name}, K = {tokens}",
+                    model=target,
+                    speculation={
+                        "method": method,
+                        "model": _drafter(model, path),
+                        "num_speculative_tokens": tokens,
+                    },
+                    options=options,
+                    environ=environ,
+                    every=every,
+                )
+            )
+    if no_spec:
+        out.append(
+            Contender(
+                label=NO_SPECULATION,
+                model=target,
+                speculation=None,
+                options=options,
+                environ=environ,
+            )
+        )
+    return out
+
+
+def _resolved(model: str, options: Sequence[str]) -> tuple[str, Sequence[str], Mapping[str, str]]:
+    """The model's path, and what the small shipped one needs besides."""
+    if model != TRIO:
+        return model, options, {}
+    from driftscope_probes.trio import trio_path
+    from driftscope_probes.trio.serving import ENVIRONMENT, OPTIONS
+
+    missing = [pair for pair in OPTIONS if not any(o.startswith(pair[0]) for o in options)]
+    added = [part for pair in missing for part in pair]
+    return str(trio_path() / "target"), [*options, *added], ENVIRONMENT
+
+
+def _drafter(model: str, name: str) -> Any:
+    if model != TRIO:
+        return name
+    from driftscope_probes.trio import trio_path
+
+    shipped = trio_path() / name
+    return str(shipped) if shipped.is_dir() else name

@@ -1,0 +1,83 @@
+"""What the sender of requests measures; see `driftscope.trace.records.ClientRow`."""
+
+from __future__ import annotations
+
+import math
+
+from driftscope.metrics.definition import Definition
+
+CLIENT_TTFT = Definition(
+    name="client.ttft_s",
+    title="Time to first token, seen by the sender",
+    meaning="From sending a request to the first piece of its answer, the network and the server's "
+    "queue included; mean over answered requests.",
+    unit="s",
+    range="0 or more",
+    source="driftscope replay",
+)
+CLIENT_TPOT = Definition(
+    name="client.tpot_s",
+    title="Time per output token, seen by the sender",
+    meaning="From the first piece of an answer to the last, over the tokens after the first; mean "
+    "over answered requests, each counting once.",
+    unit="s",
+    range="0 or more",
+    source="driftscope replay; as `vllm bench serve` computes it",
+)
+THROUGHPUT = Definition(
+    name="client.throughput",
+    title="Output tokens per second",
+    meaning="Output tokens of answered requests over the time from the first of them being sent to "
+    "the last being over, all users together.",
+    unit="{token}/s",
+    range="0 or more",
+    source="driftscope replay; as `vllm bench serve` computes it",
+)
+PER_USER = Definition(
+    name="client.per_user",
+    title="Tokens per second and user",
+    meaning="1 over the time per output token: how fast an answer grows before one user's eyes.",
+    unit="{token}/s",
+    range="more than 0",
+    source="driftscope",
+)
+AGAINST = Definition(
+    name="client.against_baseline",
+    title="Against the baseline",
+    meaning="Ratio of a condition's figure to the baseline's, over the prompts that both answered, "
+    "with a 95% interval by resampling prompts: both sides of a pair together.",
+    unit="1",
+    range="more than 0",
+    source="driftscope (paired percentile bootstrap)",
+)
+OUTCOME = Definition(
+    name="client.outcomes",
+    title="Outcomes",
+    meaning="Share of answers that were as asked for (JSON, tool call), or not as they should be "
+    "(stopped too early, garbled, ending in a repetition loop).",
+    unit="1",
+    range="0 to 1",
+    source="driftscope.workloads.outcome",
+)
+
+
+def tokens_per_second(tokens: int, seconds: float) -> float | None:
+    """THROUGHPUT; None without time."""
+    return tokens / seconds if seconds > 0 else None
+
+
+def per_user(tpot_s: float | None) -> float | None:
+    """PER_USER; None without a time per token."""
+    return 1.0 / tpot_s if tpot_s else None
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Two-sided exact p-value that a pair's outcome is as often wrong in one run as in the other.
+
+    From the pairs that differ alone (McNemar 1947, in its exact binomial form).
+    """
+    n, k = only_first + only_second, min(only_first, only_second)
+    if n == 0:
+        return 1.0
+    tail = sum(math.comb(n, i) for i in range(k + 1)) / (1 << n)
+    return min(1.0, 2.0 * tail)

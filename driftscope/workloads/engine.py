@@ -1,0 +1,135 @@
+"""A server that a benchmark starts and stops by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from driftscope.errors import DriftscopeError
+from driftscope_probes.serving import server_command
+
+POLL_S = 0.5
+STOP_S = 60.0
+"""What a server gets to finish and to close its trace; then it is killed."""
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One server of a benchmark."""
+
+    label: str
+    model: str
+    speculation: Mapping[str, Any] | None
+    """vLLM's --speculative-config; None: served without."""
+    options: Sequence[str] = ()
+    """Of vLLM."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    every: int | None = None
+    """Record each n-th draft step; None: what the probe's budget pays for."""
+
+    def command(self, port: int, trace: Path) -> list[str]:
+        """What starts it: `driftscope serve`, or plain vLLM where there is no drafter to record."""
+        where = ["--host", HOST, "--port", str(port), *self.options]
+        if self.speculation is None:
+            return server_command(self.model, where)
+        every = [] if self.every is None else ["--every", str(self.every)]
+        metrics = ["--per-request-spec-decode-metrics", "detailed"]
+        if any(option.startswith(metrics[0]) for option in self.options):
+            metrics = []
+        return [
+            sys.executable, "-m", "driftscope", "serve", self.model, "--trace", str(trace), *every,
+            "--speculative-config", json.dumps(self.speculation), *metrics, *where,
+        ]  # fmt: skip
+
+    def environment(self) -> dict[str, str]:
+        """The caller's, without its DRIFTSCOPE_* settings: each server has a run of its own."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
+        return {**kept, **self.environ}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A server that answers."""
+
+    url: str
+    trace: Path
+    """Its run directory; there is none without speculation."""
+    log: Path
+    start_s: float
+    """How long it took to answer."""
+
+
+@contextlib.contextmanager
+def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[Running]:
+    """Start the server, wait until it answers, and stop it in the end, whatever happens.
+
+    Its log and its trace are in `folder`. Raises DriftscopeError when it does not come up.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    trace, log, port = folder / "server", folder / "server.log", _free_port()
+    begun = time.monotonic()
+    with log.open("wb") as sink:
+        # A session of its own: Ctrl-C is for the replay, which then stops the server in order.
+        process = subprocess.Popen(
+            contender.command(port, trace), env=contender.environment(), stdout=sink,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    url = f"http://{HOST}:{port}"
+    try:
+        _wait(process, url, contender.label, log, begun + ready_s)
+        yield Running(url=url, trace=trace, log=log, start_s=time.monotonic() - begun)
+    finally:
+        _stop(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(
+    process: subprocess.Popen[bytes], url: str, label: str, log: Path, deadline: float
+) -> None:
+    while time.monotonic() < deadline:
+        code = process.poll()
+        if code is not None:
+            raise DriftscopeError(
+                f"the server of {label} ended with code {code} before it answered "
+                f"({_cause(log)}); its log is {log}"
+            )
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            urllib.request.urlopen(f"{url}/health", timeout=2).close()
+            return
+        time.sleep(POLL_S)
+    raise DriftscopeError(f"the server of {label} did not answer in time; its log is {log}")
+
+
+def _cause(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    found = next((line for line in reversed(lines) if "rror: " in line), "no error in its log")
+    return found.strip()[-300:]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask, wait, and take its whole session down if it does not go."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
