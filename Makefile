@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 OLDER  := 0.31.0
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants kinds kinds-table bench trio browser clean help
+.PHONY: demo test lint type layers truth variants kinds kinds-table bench trio browser prometheus clean help
 
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -13,7 +13,7 @@ help:
 demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM, write the report
 	$(BIN)/driftscope demo
 
-test: $(VENV)/installed-dev lint type layers browser $(VENV)/vllm-$(OLDER) ## all checks and tests
+test: $(VENV)/installed-dev lint type layers browser prometheus $(VENV)/vllm-$(OLDER) ## all checks and tests
 	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(VENV)/vllm-$(OLDER)) $(BIN)/python -m pytest
 
 lint: $(VENV)/installed-dev ## ruff
@@ -49,6 +49,12 @@ browser: ## Chromium, which a test of the report renders it in
 	@command -v chromium >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no Chromium and no right to install it: the test that needs it will say so"
+
+prometheus: ## Prometheus and Alertmanager, which tests of rules and alerts run
+	@{ command -v promtool && command -v prometheus-alertmanager; } >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
+	    apt-get install -y -qq --no-install-recommends prometheus prometheus-alertmanager >/dev/null; } || \
+	  echo "no Prometheus and no right to install it: the tests that need it will say so"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

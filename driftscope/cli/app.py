@@ -14,6 +14,7 @@ import typer
 import driftscope
 from driftscope.cli.analyze import analyze
 from driftscope.cli.bench import bench
+from driftscope.cli.dashboards import dashboards
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.exit_codes import EPILOG
@@ -48,7 +49,7 @@ def driftscope_command(
     """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
 
 
-for command in (demo, analyze, replay, export, doctor):
+for command in (demo, analyze, replay, export, dashboards, doctor):
     app.command(epilog=EPILOG)(command)
 app.command(
     epilog=EPILOG,

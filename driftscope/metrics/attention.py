@@ -73,7 +73,7 @@ NO_DRIFT = Definition(
 EXCESS = Definition(
     name="attention.excess",
     title="Attention on the chain beyond no drift",
-    meaning="Attention on the chain's own tokens at the last depth, less the no-drift expectation. "
+    meaning="Attention on the chain's own tokens, less the no-drift expectation. "
     "0 means that they get what the slots that they add account for.",
     unit="1",
     range="-1 to 1",
@@ -129,24 +129,21 @@ def no_drift(
     """
     added = _added_weight(position, sink, null, sink_slots, k)
     return NoDrift(
-        self_mass=finite_mean(added / (1.0 + added), weight),
+        self_mass=finite_mean(expected_self(position, sink, null, sink_slots, k), weight),
         kept=finite_mean(1.0 / (1.0 + added), weight),
     )
 
 
-def excess(
-    self_mass: Array,
+def expected_self(
     position: NDArray[np.int64],
     sink: Array,
     null: Array | None,
     sink_slots: NDArray[np.int64] | int,
+    k: int,
 ) -> Array:
-    """[n] what the chain's own tokens get at the last depth beyond the expectation.
-
-    `self_mass` is [n, K], the rest as in `no_drift`.
-    """
-    added = _added_weight(position, sink, null, sink_slots, self_mass.shape[1])[:, -1]
-    return np.asarray(self_mass[:, -1] - added / (1.0 + added))
+    """[n, K] the no-drift expectation of each chain; arguments as in `no_drift`."""
+    added = _added_weight(position, sink, null, sink_slots, k)
+    return np.asarray(added / (1.0 + added))
 
 
 def _added_weight(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from driftscope.metrics.attention import excess, over_layers, visible_sink
+from driftscope.metrics.attention import expected_self, over_layers, visible_sink
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.columns import Matrix, matrix, numbers, rows_where, strings
@@ -111,12 +111,14 @@ def _chains(feed: Feed, batch: pa.RecordBatch, k: int) -> None:
     masses = _masses(batch, k)
     for name, values in masses.items():
         feed.tally.observe_depths(i.MASS, values, **{"class": name})
-    beyond = _excess(batch, masses, feed.sink_slots())
+    expected = _expected(batch, masses, feed.sink_slots(), k)
     if not feed.first_rank:
         return
     feed.tally.add(i.CHAINS, batch.num_rows)
-    if beyond is not None:
-        feed.tally.observe(i.EXCESS, beyond)
+    beyond = None
+    if expected is not None:
+        feed.tally.observe_depths(i.EXPECTED, expected)
+        beyond = np.asarray(masses["self"][:, -1] - expected[:, -1])
     for place in PLACES:
         if (rms := matrix(batch, f"{place}_rms", k)) is not None:
             feed.tally.observe_depths(i.RMS, rms, place=place)
@@ -140,9 +142,10 @@ def _masses(batch: pa.RecordBatch, k: int) -> Mapping[str, Matrix]:
     return out
 
 
-def _excess(
-    batch: pa.RecordBatch, masses: Mapping[str, Matrix], sink_slots: Sequence[int]
+def _expected(
+    batch: pa.RecordBatch, masses: Mapping[str, Matrix], sink_slots: Sequence[int], k: int
 ) -> Matrix | None:
+    """[n, K] attention on the chain without drift; None where it cannot be stated."""
     if "self" not in masses:
         return None
     position = numbers(batch, "position").astype(np.int64)
@@ -153,8 +156,8 @@ def _excess(
         sink = np.where(np.isfinite(masses["self"][:, 0]), 0.0, np.nan)
     else:
         return None
-    return np.asarray(excess(masses["self"], position, sink, null,
-                             visible_sink(position, sink_slots)))  # fmt: skip
+    visible = visible_sink(position, sink_slots)
+    return np.asarray(expected_self(position, sink, null, visible, k), np.float64)
 
 
 def _growth(fed: Matrix | None) -> Matrix | None:

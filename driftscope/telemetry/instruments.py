@@ -41,8 +41,6 @@ TOKEN_BOUNDS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0)
 """Acceptance lengths that are met: 1 is none accepted, published drafters reach 3 to 6."""
 RATIO_BOUNDS = (0.5, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Growth of a hidden state: about 1 is stable; the paper's drifting drafter grows 3.6-fold."""
-SHARE_BOUNDS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-"""Attention beyond the no-drift expectation; the report's threshold is 0.1."""
 STEP_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 TTFT_BOUNDS_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
@@ -124,9 +122,9 @@ MASS = Instrument(
     f"layers, one observation per recorded chain. {attention.SELF.meaning}",
     attributes=(DEPTH, CLASS),
 )
-EXCESS = _defined(
-    attention.EXCESS, "driftscope.attention.excess", HISTOGRAM, bounds=SHARE_BOUNDS,
-    more="One observation per recorded chain, at its last depth.",
+EXPECTED = _defined(
+    attention.NO_DRIFT, "driftscope.attention.expected", HISTOGRAM, attributes=(DEPTH,),
+    more="One observation per recorded chain; compare with the class self.",
 )  # fmt: skip
 RMS = Instrument(
     name="driftscope.hidden.rms",
@@ -253,7 +251,7 @@ INSTRUMENTS: dict[str, Instrument] = {
     instrument.name: instrument
     for instrument in (
         *(ROUNDS, PROPOSED, ACCEPTED, REACHED, REJECTED_ROUNDS, UNDRAFTED_STEPS),
-        *(LENGTH, REQUEST_LENGTH, MASS, EXCESS, RMS, GROWTH, TOP1, ENTROPY),
+        *(LENGTH, REQUEST_LENGTH, MASS, EXPECTED, RMS, GROWTH, TOP1, ENTROPY),
         *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
         *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, RATE, PROBE_OVERHEAD, CONFIGURED_K),
         *(EXPORTS, BEHIND, SPANS_LOST, LISTENER_ERRORS),

@@ -99,13 +99,11 @@ class Spans:
         context, row = span.get_span_context(), done.row
         served = {"operation": OPERATION, "provider": "vllm"}
         growth = max((c.growth for c in chains if c.growth is not None), default=None)
-        beyond = max((c.excess for c in chains if c.excess is not None), default=None)
         for instrument, value, by in (
             (i.TTFT, row["ttft_s"], served),
             (i.TPOT, row["tpot_s"], served),
             (i.REQUEST_LENGTH, done.rounds.mean_length, self._labels_of(row)),
             (i.GROWTH, growth, {}),
-            (i.EXCESS, beyond, {}),
         ):
             if value is not None:
                 self.exemplars[instrument.name, named(by)] = Exemplar(
@@ -177,6 +175,6 @@ def _of_chain(chain: NotableChain) -> dict[str, Any]:
         "driftscope.position": chain.position,
         "driftscope.k": chain.k,
         i.GROWTH.name: chain.growth,
-        i.EXCESS.name: chain.excess,
+        "driftscope.attention.excess": chain.excess,
     }
     return {name: value for name, value in found.items() if value is not None}

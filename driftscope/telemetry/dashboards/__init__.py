@@ -1,0 +1,1 @@
+"""Grafana dashboards and Prometheus rules, made from the instruments' own names and words."""

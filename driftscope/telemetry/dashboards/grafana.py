@@ -1,0 +1,236 @@
+"""Four Grafana dashboards: overview, drift by depth, fallback, fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.dashboards import recording as r
+from driftscope.telemetry.dashboards.recording import Rule, Times
+from driftscope.telemetry.scrape import label_name
+
+SCHEMA_VERSION = 39
+"""Of Grafana 11's dashboard model; newer ones migrate it when they load it."""
+WIDTH, HEIGHT = 12, 8
+"""Of a panel, on Grafana's grid of 24 columns."""
+_UNITS = {"s": "s", "{token}": "short", "{round}/s": "ops", "{step}/s": "ops"}
+_MODEL, _DRAFTER = label_name(i.MODEL), label_name(i.DRAFTER)
+_CHOSEN = f'{_MODEL}=~"$model", {_DRAFTER}=~"$drafter", instance=~"$instance"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """A time series panel, described by the words of what it shows."""
+
+    title: str
+    exprs: tuple[tuple[str, str], ...]
+    """Expression and legend."""
+    description: str
+    unit: str
+    share: bool = False
+    """Whether values are shares of 1."""
+
+
+def dashboards(rules: Sequence[Rule], times: Times) -> dict[str, dict[str, Any]]:
+    """Every dashboard by file name."""
+    by = {rule.record: rule for rule in rules}
+    made = {
+        "driftscope-overview": ("driftscope / overview", _overview(by, times)),
+        "driftscope-drift": ("driftscope / drift by depth", _drift(by)),
+        "driftscope-fallback": ("driftscope / fallback", _fallback(by)),
+        "driftscope-fleet": ("driftscope / fleet", _fleet(by, times)),
+    }
+    return {uid: _dashboard(uid, title, panels) for uid, (title, panels) in made.items()}
+
+
+def _of(rule: Rule, title: str, legend: str, *, where: str = "", share: bool = False) -> Panel:
+    chosen = f"{_CHOSEN}, {where}" if where else _CHOSEN
+    return Panel(
+        title=title, exprs=((f"{rule.record}{{{chosen}}}", legend),), description=rule.meaning,
+        unit=rule.unit, share=share,
+    )  # fmt: skip
+
+
+def _overview(by: dict[str, Rule], times: Times) -> list[Panel]:
+    chains = f"rate({r.name_of(i.CHAINS)}{{{_CHOSEN}}}[{times.window}])"
+    lost = f"rate({r.name_of(i.DROPPED)}{{{_CHOSEN}}}[{times.window}])"
+    return [
+        _of(by[r.LENGTH], "Acceptance length", "{{instance}}"),
+        _of(by[r.SPEEDUP], "Estimated speed against no speculation", "{{instance}}"),
+        _of(by[r.TPOT], "Time per output token", "{{instance}}"),
+        _of(by[r.TTFT], "Time to first token", "{{instance}}"),
+        _both(by, (r.DRAFT_S, "draft"), (r.VERIFY_S, "verify"), title="Draft and verify time"),
+        _of(by[r.ROUNDS], "Rounds", "{{instance}}"),
+        _of(by[r.OVERHEAD_SHARE], "Time spent in the probe", "{{instance}}", share=True),
+        Panel(
+            title="Chains recorded, rows dropped",
+            exprs=((chains, "recorded {{instance}}"), (lost, "dropped {{driftscope_cause}}")),
+            description=f"{i.CHAINS.description} {i.DROPPED.description}",
+            unit="ops",
+        ),
+        Panel(
+            title="Export behind",
+            exprs=((f"{r.name_of(i.BEHIND)}{{{_CHOSEN}}}", "{{driftscope_signal}} {{instance}}"),),
+            description=i.BEHIND.description,
+            unit="s",
+        ),
+        Panel(
+            title="Sampling rate",
+            exprs=((f"{r.name_of(i.RATE)}{{{_CHOSEN}}}", "{{driftscope_source}} {{instance}}"),),
+            description=i.RATE.description,
+            unit="1",
+            share=True,
+        ),
+    ]
+
+
+def _drift(by: dict[str, Rule]) -> list[Panel]:
+    masses = [
+        _of(by[r.MASS], f"Attention on {words}", "depth {{driftscope_depth}}",
+            where=f'{r.CLASS}="{name}"', share=True)
+        for name, words in _CLASSES.items()
+    ]  # fmt: skip
+    states = [
+        _of(by[r.RMS], f"Hidden RMS, {words}", "depth {{driftscope_depth}}",
+            where=f'{r.PLACE}="{name}"')
+        for name, words in _PLACES.items()
+    ]  # fmt: skip
+    return [
+        _of(by[r.REACHED], "Acceptance by depth", "depth {{driftscope_depth}}", share=True),
+        _of(by[r.EXCESS], "Attention on the chain beyond no drift", "{{instance}}", share=True),
+        *masses,
+        _of(by[r.GROWTH], "Growth of the hidden state", "{{instance}}"),
+        *states,
+        _of(by[r.TOP1], "Confidence by depth", "depth {{driftscope_depth}}", share=True),
+    ]
+
+
+def _fallback(by: dict[str, Rule]) -> list[Panel]:
+    return [
+        _of(by[r.REJECTED_SHARE], "Rejected rounds", "{{instance}}", share=True),
+        _of(by[r.UNDRAFTED_SHARE], "Undrafted steps by reason", "{{driftscope_reason}}",
+            share=True),
+        _of(by[r.STEPS], "Decode steps", "{{instance}}"),
+        _of(by[r.LENGTH], "Acceptance length", "{{instance}}"),
+    ]  # fmt: skip
+
+
+def _fleet(by: dict[str, Rule], times: Times) -> list[Panel]:
+    rate = f"sum by ({_MODEL}) (rate({r.name_of(i.ACCEPTED)}[{times.window}]))"
+    return [
+        _of(by[r.LENGTH], "Acceptance length by replica", "{{instance}}"),
+        Panel(
+            title="Median acceptance length by model",
+            exprs=((r.LENGTH_FLEET, f"{{{{{_MODEL}}}}} with {{{{{_DRAFTER}}}}}"),),
+            description=by[r.LENGTH_FLEET].meaning,
+            unit="{token}",
+        ),
+        Panel(
+            title="Replica against its fleet",
+            exprs=(((f"{r.LENGTH}{{{_CHOSEN}}} / on ({_MODEL}, {_DRAFTER}) group_left () "
+                    f"{r.LENGTH_FLEET}"), "{{instance}}"),),
+            description="Acceptance length over the median of the engines with the same model and "
+            "drafter.",
+            unit="1",
+        ),
+        Panel(
+            title="Accepted tokens by model",
+            exprs=((rate, f"{{{{{_MODEL}}}}}"),),
+            description=i.ACCEPTED.description,
+            unit="ops",
+        ),
+        _of(by[r.EXCESS], "Attention beyond no drift by replica", "{{instance}}", share=True),
+        _of(by[r.GROWTH], "Hidden growth by replica", "{{instance}}"),
+    ]  # fmt: skip
+
+
+_CLASSES = {
+    "sink": "the sink",
+    "prompt": "the prompt",
+    "generated": "the verified output",
+    "self": "the chain itself",
+}
+_PLACES = {
+    "in": "fed in",
+    "prenorm": "before the final norm",
+    "postnorm": "after the final norm",
+    "fed": "fed to the next depth",
+}
+
+
+def _both(by: dict[str, Rule], *shown: tuple[str, str], title: str) -> Panel:
+    return Panel(
+        title=title,
+        exprs=tuple((f"{name}{{{_CHOSEN}}}", f"{word} {{{{instance}}}}") for name, word in shown),
+        description=" ".join(by[name].meaning for name, _ in shown),
+        unit=by[shown[0][0]].unit,
+    )
+
+
+def _dashboard(uid: str, title: str, panels: Sequence[Panel]) -> dict[str, Any]:
+    return {
+        "uid": uid,
+        "title": title,
+        "description": "Made by `driftscope dashboards`; the recording rules beside it are needed.",
+        "tags": ["driftscope", "speculative-decoding"],
+        "schemaVersion": SCHEMA_VERSION,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "timezone": "browser",
+        "templating": {"list": _variables()},
+        "panels": [_panel(at, panel) for at, panel in enumerate(panels)],
+    }
+
+
+def _variables() -> list[dict[str, Any]]:
+    source = {
+        "name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus",
+        "refresh": 1, "hide": 0,
+    }  # fmt: skip
+    narrower = {"model": "", "drafter": f'{{{_MODEL}=~"$model"}}',
+                "instance": f'{{{_MODEL}=~"$model", {_DRAFTER}=~"$drafter"}}'}  # fmt: skip
+    label = {"model": _MODEL, "drafter": _DRAFTER, "instance": "instance"}
+    chosen = [
+        {
+            "name": name, "label": name.capitalize(), "type": "query", "datasource": _SOURCE,
+            "query": f"label_values({r.name_of(i.ROUNDS)}{where}, {label[name]})",
+            "refresh": 2, "hide": 0, "multi": True, "includeAll": True, "allValue": ".*",
+            "sort": 1,
+        }
+        for name, where in narrower.items()
+    ]  # fmt: skip
+    return [source, *chosen]
+
+
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def _panel(at: int, panel: Panel) -> dict[str, Any]:
+    unit = "percentunit" if panel.share else _UNITS.get(panel.unit, panel.unit)
+    return {
+        "id": at + 1,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": _SOURCE,
+        "gridPos": {"x": at % 2 * WIDTH, "y": at // 2 * HEIGHT, "w": WIDTH, "h": HEIGHT},
+        "targets": [
+            {"refId": chr(ord("A") + n), "expr": expr, "legendFormat": legend, "range": True,
+             "datasource": _SOURCE}
+            for n, (expr, legend) in enumerate(panel.exprs)
+        ],
+        "fieldConfig": {
+            "defaults": {"unit": "short" if unit == "1" else unit,
+                         "custom": {"lineWidth": 1, "fillOpacity": 0, "spanNulls": False}},
+            "overrides": [],
+        },
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True,
+                       "calcs": []},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+    }  # fmt: skip

@@ -1,0 +1,40 @@
+"""Debian's Prometheus, its promtool and Alertmanager, on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def tool(name: str) -> str:
+    """The path of a program; without it the test says how to get it."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"no {name} here: `make prometheus` installs it where it may")
+    return path
+
+
+def promtool(*arguments: str | Path) -> str:
+    """What promtool prints; fails the test with it when promtool does."""
+    command = [tool("promtool"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def check_rules_with(folder: Path, rules: Path, series: list[dict[str, str]],
+                     expected: list[dict[str, Any]]) -> None:  # fmt: skip
+    """Have promtool evaluate `rules` over `series` and compare what expressions give."""
+    test = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": "30s",
+        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": expected}],
+    }
+    file = folder / "test.yml"
+    file.write_text(json.dumps(test))  # JSON is YAML
+    promtool("test", "rules", file)
