@@ -44,8 +44,8 @@ def analyze(traces: Sequence[Trace], labels: Sequence[str]) -> Analysis:
     Raises MixedTraceError, DamagedTraceError or NoDataError for a trace that cannot be analysed.
     """
     named = list(zip(traces, labels, strict=True))
-    servers = [(trace, label) for trace, label in named if not is_sender(trace)]
-    sent = [(trace, label) for trace, label in named if is_sender(trace)]
+    servers = [(trace, label) for trace, label in named if not is_sender(trace.manifest)]
+    sent = [(trace, label) for trace, label in named if is_sender(trace.manifest)]
     return conclude(
         [summarise(trace, label) for trace, label in servers],
         [summarise_sender(trace, label, [t for t, _ in servers]) for trace, label in sent],

@@ -1,94 +1,119 @@
-"""The draft table as arrays: recorded chains with what was measured in them."""
+"""Recorded chains by cluster of requests: sums of what was measured in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.columns import Codes, Matrix, bools, floats, ints, matrix, present
-from driftscope.analysis.requests import Requests
-from driftscope.trace.reader import Trace
-
-MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
-BY_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy")
-AUX = ("aux_rms", "aux_norm_rms")
-"""By captured target layer, not by depth."""
+from driftscope.analysis import passes
+from driftscope.analysis.columns import Codes, Matrix, sums, whole
+from driftscope.analysis.shape import MASSES, Shape
+from driftscope.metrics.chains import Array, ratio
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mean:
+    """A mean that is not divided yet; both [clusters, width]."""
+
+    top: Matrix
+    bottom: Matrix
+
+    def all(self) -> Array:
+        """[width] the mean over all clusters, NaN where nothing finite was measured."""
+        return ratio(self.top.sum(axis=0), self.bottom.sum(axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chains:
-    """Recorded chains, [chains] first; a quantity that the drafter lacks is not in its mapping."""
+    """Recorded chains; a quantity that the drafter lacks is not in its mapping."""
 
-    request: Codes
-    position: NDArray[np.int64]
-    chunked_prefill: NDArray[np.bool_]
-    weight: NDArray[np.float64]
-    """How many chains each stands for: 1 over the share that was recorded at its time."""
-    broken: NDArray[np.bool_]
-    """Whether the chain holds a value that is no finite number; means leave such values out. A
-    class of slots that does not apply, or a quantity that was not taken, breaks nothing."""
-    masses: Mapping[str, Matrix]
-    """[chains, K, layers] by column name; NaN where a class does not apply."""
-    by_depth: Mapping[str, Matrix]
-    """[chains, K] by column name."""
+    depths: int
+    """K."""
+    cluster: Codes
+    """[clusters] number of each."""
+    chains: NDArray[np.int64]
+    weight: Matrix
+    """How many chains they stand for: 1 over the share that was recorded at its time."""
+    chunked: NDArray[np.int64]
+    means: Mapping[str, Mean]
+    """By list column, [clusters, its width]; `<mass>_mean` of several layers, `no_drift` and
+    `growth`, whose top is the RMS at depth K and bottom that at depth 1."""
 
     def __len__(self) -> int:
-        return len(self.request)
+        """Chains in all."""
+        return int(self.chains.sum())
 
     def of(self, wanted: NDArray[np.bool_]) -> Chains:
-        """Those of the requests that `wanted`, [requests], names."""
-        mine = wanted[self.request]
+        """Those of the clusters that `wanted`, by number of cluster, names."""
+        mine = wanted[self.cluster]
+        means = {
+            name: Mean(top=each.top[mine], bottom=each.bottom[mine])
+            for name, each in self.means.items()
+        }
         return Chains(
-            request=self.request[mine],
-            position=self.position[mine],
-            chunked_prefill=self.chunked_prefill[mine],
+            depths=self.depths,
+            cluster=self.cluster[mine],
+            chains=self.chains[mine],
             weight=self.weight[mine],
-            broken=self.broken[mine],
-            masses={name: values[mine] for name, values in self.masses.items()},
-            by_depth={name: values[mine] for name, values in self.by_depth.items()},
+            chunked=self.chunked[mine],
+            means=means,
         )
 
+    def by_layer(self, name: str) -> Array:
+        """[K, layers] a mass, mean over chains."""
+        flat, depths = self.means[name].all(), self.depths
+        return flat.reshape(depths, -1)
 
-def chains_of(trace: Trace, requests: Requests) -> Chains:
-    """The recorded chains of a `trace` that `driftscope.analysis.consistency.check` has passed."""
-    table, k = trace.draft, trace.manifest.k
-    layers = int(ints(table, "layers").max(initial=1))
-    masses = _matrices(table, MASSES, k * layers)
-    by_depth = _matrices(table, BY_DEPTH, k)
+    def over_layers(self, name: str) -> Mean | None:
+        """[clusters, K] a mass, mean over layers."""
+        return self.means.get(f"{name}_mean", self.means.get(name))
+
+
+def chains_of(table: pa.Table, shape: Shape) -> Chains:
+    """The chains of a pass by cluster, possibly over several layouts of files."""
+    number, at = np.unique(whole(table, "cluster"), return_inverse=True)
+
+    def add(name: str) -> Matrix:
+        added = np.bincount(at, weights=sums(table, name), minlength=len(number))
+        return np.asarray(added, dtype=np.float64)
+
+    def mean(name: str, width: int) -> Mean:
+        tops = [add(passes.top(name, i)) for i in range(width)]
+        bottoms = [add(passes.bottom(name, i)) for i in range(width)]
+        return Mean(top=np.stack(tops, axis=1), bottom=np.stack(bottoms, axis=1))
+
+    there = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
+    means = {name: mean(name, shape.width(name)) for name in there if shape.width(name)}
+    if shape.layers > 1:
+        means |= {f"{name}_mean": mean(f"{name}_mean", shape.k) for name in there if name in MASSES}
+    if "self_mass" in there and passes.top("no_drift", 0) in table.column_names:
+        means |= {"no_drift": mean("no_drift", shape.k), "even_sink": mean("even_sink", 1)}
+    if "fed_rms" in there:
+        growth = (add("fed_last")[:, None], add("fed_first")[:, None])
+        means["growth"] = Mean(top=growth[0], bottom=growth[1])
     return Chains(
-        request=requests.codes(table),
-        position=ints(table, "position"),
-        chunked_prefill=bools(table, "chunked_prefill"),
-        weight=1.0 / floats(table, "rate"),
-        broken=_broken_masses(table, masses) | _broken_depths(table, by_depth),
-        masses={name: values.reshape(-1, k, layers) for name, values in masses.items()},
-        by_depth=by_depth,
+        depths=shape.k,
+        cluster=number,
+        chains=add("chains").astype(np.int64),
+        weight=add("weight"),
+        chunked=add("chunked").astype(np.int64),
+        means=means,
     )
 
 
-def _matrices(table: pa.Table, names: Iterable[str], width: int) -> dict[str, Matrix]:
-    found = {name: matrix(table, name, width) for name in names}
-    return {name: values for name, values in found.items() if values is not None}
-
-
-def _broken_masses(table: pa.Table, masses: Mapping[str, Matrix]) -> NDArray[np.bool_]:
-    """[chains] infinite somewhere, or no class with a number at some depth and layer."""
-    broken = np.zeros(table.num_rows, dtype=np.bool_)
-    if not masses:
-        return broken
-    taken = np.any([present(table, name) for name in masses], axis=0)
-    nothing = np.all([np.isnan(values) for values in masses.values()], axis=0)
-    for values in (nothing, *(np.isinf(values) for values in masses.values())):
-        broken |= taken & values.any(axis=1)
-    return broken
-
-
-def _broken_depths(table: pa.Table, by_depth: Mapping[str, Matrix]) -> NDArray[np.bool_]:
-    broken = np.zeros(table.num_rows, dtype=np.bool_)
-    for name, values in by_depth.items():
-        broken |= present(table, name) & ~np.isfinite(values).all(axis=1)
-    return broken
+def doubtful(table: pa.Table, shape: Shape) -> tuple[str, ...]:
+    """Lists in which some element that is there is no finite number: its weight is missing from the
+    element's bottom. Sums over the same rows in the same order are the same to the bit."""
+    return tuple(
+        name
+        for name in shape.lists()
+        for weight in [sums(table, f"{name}_weight")]
+        if any(
+            not np.array_equal(sums(table, passes.bottom(name, i)), weight)
+            for i in range(shape.width(name))
+        )
+    )

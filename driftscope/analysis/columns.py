@@ -50,3 +50,14 @@ def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
     values = pc.list_flatten(column.drop_null()).to_numpy(zero_copy_only=False)
     out[valid] = np.asarray(values, dtype=np.float64).reshape(-1, width)
     return out
+
+
+def whole(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """[n] a column of counts or numbers, as some engines sum them in wider types; null is 0."""
+    return np.asarray(pc.fill_null(table.column(name).cast(pa.int64()), 0).to_numpy(), np.int64)
+
+
+def sums(table: pa.Table, name: str) -> Matrix:
+    """[n] a column of sums; null, the sum of nothing, is 0."""
+    values = pc.fill_null(table.column(name).cast(pa.float64()), 0.0)
+    return np.asarray(values.to_numpy(), dtype=np.float64)

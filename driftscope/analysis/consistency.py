@@ -2,95 +2,88 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 
-from driftscope.analysis.chains import AUX, BY_DEPTH, MASSES
-from driftscope.analysis.columns import floats, has_width, ints
+from driftscope.analysis import passes
+from driftscope.analysis.columns import whole
+from driftscope.analysis.shape import Shape
+from driftscope.analysis.tables import Tables
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
-from driftscope.trace.reader import Trace
 from driftscope.trace.records import MASS_CLASSES
 
 
-def check(trace: Trace) -> None:
-    """Raise MixedTraceError, DamagedTraceError or NoDataError for a run that cannot be analysed.
+def shape_of(tables: Tables) -> Shape:
+    """The one shape that all chains of a run have.
 
-    A round that drafted fewer than K tokens is legitimate: it ran close to a length limit.
+    Raises MixedTraceError for chains of several. A round that drafted fewer than K tokens is
+    legitimate: it ran close to a length limit.
     """
-    _check_k(trace)
-    _check_layers(trace)
-    _check_rates(trace)
-    _check_lists(trace)
-    _check_heads(trace)
-    _check_rounds(trace)
-
-
-def _check_k(trace: Trace) -> None:
-    drew = ints(trace.step, "chains") > 0
-    lengths = {trace.manifest.k, *ints(trace.draft, "k"), *ints(trace.step, "k")[drew]}
-    drafted = ints(trace.verify, "drafted")
-    lengths |= {n for n in set(drafted.tolist()) if n > trace.manifest.k}
+    manifest, rows = tables.manifest, tables.engine.rows
+    kinds = rows(passes.kinds_of_chains())
+    lengths = {
+        manifest.k,
+        *whole(kinds, "k").tolist(),
+        *whole(rows(passes.kinds_of_steps()), "k").tolist(),
+        *whole(rows(passes.drafted_more_than(manifest.k)), "drafted").tolist(),
+    }
     if len(lengths) > 1:
-        found = ", ".join(str(int(k)) for k in sorted(lengths))
+        found = ", ".join(str(k) for k in sorted(lengths))
         raise MixedTraceError(
-            f"{trace.path}: chains of different lengths in one run (K = {found}); "
+            f"{tables.path}: chains of different lengths in one run (K = {found}); "
             "record one run directory per K and give them all to analyze"
         )
-
-
-def _check_layers(trace: Trace) -> None:
-    layers = sorted(set(ints(trace.draft, "layers").tolist()))
+    layers = sorted(set(whole(kinds, "layers").tolist()))
     if len(layers) > 1:
         raise MixedTraceError(
-            f"{trace.path}: drafters of {' and '.join(map(str, layers))} layers in one run; "
+            f"{tables.path}: drafters of {' and '.join(map(str, layers))} layers in one run; "
             "record one run directory per drafter"
         )
+    held = rows(passes.rows_with())
+    return Shape(
+        k=manifest.k,
+        layers=max(layers[0], 1) if layers else 1,
+        aux=len(manifest.aux_layers),
+        sink_slots=tuple(manifest.sink_slots),
+        sinkless=manifest.sinkless,
+        absent=tuple(name for name in held.column_names if not whole(held, name).sum()),
+    )
 
 
-def _check_rates(trace: Trace) -> None:
-    rate = floats(trace.draft, "rate")
-    if not bool(((rate > 0) & (rate <= 1)).all()):
+def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
+    """Raise DamagedTraceError for rates and lists that no writer makes.
+
+    Per-depth lists have K elements, masses K times the drafter's layers.
+    """
+    if whole(chains, "bad_rates").sum():
         raise DamagedTraceError(
-            f"{trace.path}: draft rows whose sampling rate is not above 0 and at most 1; "
+            f"{tables.path}: draft rows whose sampling rate is not above 0 and at most 1; "
             "the run's files are damaged"
         )
-
-
-def _check_lists(trace: Trace) -> None:
-    """Per-depth lists have K elements, masses K times the drafter's layers."""
-    k, layers = trace.manifest.k, int(ints(trace.draft, "layers").max(initial=1))
-    widths = {**dict.fromkeys(MASSES, k * layers), **dict.fromkeys(BY_DEPTH, k)}
-    widths |= dict.fromkeys(AUX, len(trace.manifest.aux_layers))
-    for name, width in widths.items():
-        if not has_width(trace.draft, name, width):
+    for name in shape.lists():
+        if whole(chains, f"{name}_misfits").sum():
             raise DamagedTraceError(
-                f"{trace.path}: draft rows whose {name} is not {width} long; "
+                f"{tables.path}: draft rows whose {name} is not {shape.width(name)} long; "
                 "the run's files are damaged or not from one run"
             )
-
-
-def _check_heads(trace: Trace) -> None:
-    """Masses by head have K times layers times heads times classes elements."""
-    lengths = pc.fill_null(pc.list_value_length(trace.draft.column("head_mass")), -1)
-    k, layers, heads = (ints(trace.draft, name) for name in ("k", "layers", "heads"))
-    found = np.asarray(lengths.to_numpy())
-    if bool(((found >= 0) & (found != k * layers * heads * len(MASS_CLASSES))).any()):
+    if "bad_heads" in chains.column_names and whole(chains, "bad_heads").sum():
         raise DamagedTraceError(
-            f"{trace.path}: draft rows whose head_mass is not K times layers times heads times "
+            f"{tables.path}: draft rows whose head_mass is not K times layers times heads times "
             f"{len(MASS_CLASSES)} long; the run's files are damaged or not from one run"
         )
 
 
-def _check_rounds(trace: Trace) -> None:
-    drafted, accepted = ints(trace.verify, "drafted"), ints(trace.verify, "accepted")
-    if bool(((accepted > drafted) | (accepted < 0)).any()):
+def check_rounds(tables: Tables, rounds: pa.Table) -> None:
+    """Raise DamagedTraceError or NoDataError for rounds that cannot be, or that are not there."""
+    if whole(rounds, "wrong").sum():
         raise DamagedTraceError(
-            f"{trace.path}: verify rows with more tokens accepted than drafted; "
+            f"{tables.path}: verify rows with more tokens accepted than drafted; "
             "the run's files are damaged or not from one run"
         )
-    if not bool((drafted > 0).any()):
+    if not whole(rounds, "rounds").sum():
+        finished = tables.engine.rows(passes.requests_that_finished()).num_rows
+        undrafted = whole(rounds, "undrafted").sum()
         raise NoDataError(
-            f"{trace.path}: no round in it ({trace.request.num_rows} requests, {len(drafted)} "
+            f"{tables.path}: no round in it ({finished} requests, {undrafted} "
             "steps without a draft); send requests to the server while the probe is on, and check "
             "that speculation is configured"
         )

@@ -3,84 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis import measure
-from driftscope.analysis.columns import Codes, floats, ints
+from driftscope.analysis import measure, passes
+from driftscope.analysis.collect import Sums
+from driftscope.analysis.columns import Codes, whole
 from driftscope.analysis.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
-from driftscope.analysis.join import accepted_of_chains
-from driftscope.analysis.requests import UNFINISHED, Requests
-from driftscope.analysis.rounds import Rounds
-from driftscope.trace.reader import Trace
-from driftscope.trace.records import Execution, UndraftedReason
-
-_NONE = np.empty(0, dtype=np.int64)
+from driftscope.analysis.rounds import Rounds, rounds_of
+from driftscope.trace.records import Execution
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rounds:
-    """[rounds] in order of request and time."""
-
-    request: Codes
-    time_s: NDArray[np.float64]
-    context: NDArray[np.int64]
-    drafted: NDArray[np.int64]
-    accepted: NDArray[np.int64]
-
-
-def groups_of(trace: Trace, requests: Requests) -> Groups:
-    """The groups of `trace`."""
-    k, rounds = trace.manifest.k, _rounds(trace, requests)
-    quarter = _quarters(rounds, len(requests))
-    labels = np.array([str(label) for label in requests.labels])[rounds.request]
-    looping, long_enough = _loops(rounds, requests, k)
+def groups_of(run: Sums) -> Groups:
+    """The groups of a run."""
+    k, rounds = run.shape.k, run.rounds
+    quarter = _quarters(run)
+    labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
+    looping, long_enough = _loops(run)
+    there = rounds.rounds > 0
+    begin, end = run.first_s[there], run.last_s[there]
     return Groups(
-        context=tuple(_by_context(rounds, k)),
+        context=tuple(_by_context(run)),
         label=tuple(_by_value(rounds, labels, k)),
         time=tuple(_by_value(rounds, quarter, k)),
-        execution=_by_execution(trace, requests, k),
-        structured=_by_structure(trace, requests, rounds, k),
-        duration_s=float(np.ptp(rounds.time_s)) if len(rounds.time_s) else 0.0,
+        execution=_by_execution(run),
+        structured=_by_structure(run),
+        duration_s=float(end.max() - begin.min()) if there.any() else 0.0,
         looping=looping,
         long_enough=long_enough,
-        shares=_shares(labels, quarter),
+        shares=_shares(rounds, labels, quarter),
     )
 
 
-def _rounds(trace: Trace, requests: Requests) -> _Rounds:
-    drafted = ints(trace.verify, "drafted")
-    request, time_s = requests.codes(trace.verify), floats(trace.verify, "time_s")
-    kept = np.lexsort((time_s, request))
-    kept = kept[drafted[kept] > 0]
-    return _Rounds(
-        request=request[kept],
-        time_s=time_s[kept],
-        context=ints(trace.verify, "position")[kept] + 1,
-        drafted=drafted[kept],
-        accepted=ints(trace.verify, "accepted")[kept],
-    )
-
-
-def _group(name: str, rounds: _Rounds, mine: NDArray[np.bool_], k: int) -> Group:
-    return _measured(name, rounds.request[mine], rounds.drafted[mine], rounds.accepted[mine], k)
-
-
-def _measured(
-    name: str, request: Codes, drafted: NDArray[np.int64], accepted: NDArray[np.int64], k: int
-) -> Group:
-    none = np.empty(0, dtype=np.object_)
-    rounds = Rounds(
-        request=request, drafted=drafted, accepted=accepted, undrafted_request=_NONE, reasons=none
-    )
-    found = measure.acceptance(rounds, k, intervals=True)
+def _group(name: str, rounds: Rounds, k: int) -> Group:
+    found = measure.acceptance(rounds, k, spread=True)
     return Group(
         name=name,
-        requests=len(np.unique(request)),
-        rounds=len(request),
+        requests=rounds.requests,
+        rounds=len(rounds),
         mean_length=found.mean_length,
         mean_length_interval=found.mean_length_interval,
         marginal=found.marginal,
@@ -88,75 +50,85 @@ def _measured(
     )
 
 
-def _by_context(rounds: _Rounds, k: int) -> Iterator[Group]:
-    power = np.floor(np.log2(np.maximum(rounds.context, 1))).astype(np.int64)
+def _by_value(rounds: Rounds, value: NDArray[np.str_], k: int) -> Iterator[Group]:
+    for each in np.unique(value[rounds.rounds > 0]).tolist():
+        yield _group(each, rounds.where(value == each), k)
+
+
+def _by_context(run: Sums) -> Iterator[Group]:
+    found = _sorted(run.tables.engine.rows(passes.by_context(run.shape.k)), "bucket")
+    rounds, power = rounds_of(found, run.requests.codes(found), run.shape.k), whole(found, "bucket")
     for each in np.unique(power).tolist():
-        yield _group(f"{2**each:,} to {2 ** (each + 1) - 1:,} tokens", rounds, power == each, k)
+        name = f"{2**each:,} to {2 ** (each + 1) - 1:,} tokens"
+        yield _group(name, rounds.where(power == each), run.shape.k)
 
 
-def _by_value(rounds: _Rounds, value: NDArray[np.str_], k: int) -> Iterator[Group]:
-    for each in np.unique(value).tolist():
-        yield _group(each, rounds, value == each, k)
-
-
-def _quarters(rounds: _Rounds, requests: int) -> NDArray[np.str_]:
-    """[rounds] part of the run, named so that the names sort in time."""
-    start = np.full(requests, np.inf)
-    np.minimum.at(start, rounds.request, rounds.time_s)
-    begin = start[rounds.request]
-    if not len(begin):
-        return np.empty(0, dtype=np.str_)
-    lasted = max(float(np.ptp(begin)), np.finfo(np.float64).tiny)
-    part = np.minimum(((begin - begin.min()) / lasted * QUARTERS).astype(int), QUARTERS - 1)
+def _quarters(run: Sums) -> NDArray[np.str_]:
+    """[rows of rounds] part of the run, named so that the names sort in time."""
+    begin, there = run.first_s, run.rounds.rounds > 0
+    first, last = begin[there].min(initial=np.inf), begin[there].max(initial=-np.inf)
+    lasted = max(float(last - first), np.finfo(np.float64).tiny)
+    part = np.clip((begin - first) / lasted * QUARTERS, 0, QUARTERS - 1).astype(int)
     names = np.array([f"quarter {n + 1}" for n in range(QUARTERS)])
     return np.asarray(names[part])
 
 
-def _shares(labels: NDArray[np.str_], quarter: NDArray[np.str_]) -> dict[str, tuple[float, ...]]:
-    parts = np.unique(quarter)
+def _shares(
+    rounds: Rounds, labels: NDArray[np.str_], quarter: NDArray[np.str_]
+) -> dict[str, tuple[float, ...]]:
+    there = rounds.rounds > 0
+    parts, names = np.unique(quarter[there]), np.unique(labels[there]).tolist()
+    whole_of = {part: rounds.rounds[quarter == part].sum() for part in parts}
     return {
-        label: tuple(float((labels[quarter == part] == label).mean()) for part in parts)
-        for label in np.unique(labels).tolist()
+        label: tuple(
+            float(rounds.rounds[(quarter == part) & (labels == label)].sum() / whole_of[part])
+            for part in parts
+        )
+        for label in names
     }
 
 
-def _by_execution(trace: Trace, requests: Requests, k: int) -> tuple[Group, ...]:
-    names = np.asarray(trace.draft.column("execution").to_pylist(), dtype=np.object_)
-    if len(set(names.tolist()) - {Execution.UNSAID}) < 2:
+def _by_execution(run: Sums) -> tuple[Group, ...]:
+    rows, k = run.tables.engine.rows, run.shape.k
+    names = set(rows(passes.executions()).column("execution").to_pylist()) - {Execution.UNSAID}
+    if len(names) < 2:
         return ()
-    accepted = accepted_of_chains(trace, requests)
-    request, known = requests.codes(trace.draft), np.isfinite(accepted)
-    drafted = ints(trace.draft, "k")
-    groups = []
-    for name in sorted(set(names.tolist()) - {Execution.UNSAID}):
-        mine = known & (names == name)
-        if mine.any():
-            taken = accepted[mine].astype(np.int64)
-            groups.append(_measured(name, request[mine], drafted[mine], taken, k))
-    return tuple(groups)
+    found = _sorted(rows(passes.by_execution(k, run.repeated)), "execution")
+    rounds = rounds_of(found, run.requests.codes(found), k)
+    ran = np.asarray(found.column("execution").to_pylist(), dtype=np.str_)
+    return tuple(_group(each, rounds.where(ran == each), k) for each in sorted(set(ran) & names))
 
 
-def _by_structure(trace: Trace, requests: Requests, rounds: _Rounds, k: int) -> tuple[Group, ...]:
-    lost = pc.equal(trace.verify.column("reason"), UndraftedReason.STRUCTURED_OUTPUT)
-    lost = np.asarray(pc.fill_null(lost, False).to_numpy(), dtype=np.bool_)
-    if not lost.any():
+def _sorted(table: pa.Table, bucket: str) -> pa.Table:
+    return table.sort_by([(name, "ascending") for name in (bucket, *passes.REQUEST)])
+
+
+def _by_structure(run: Sums) -> tuple[Group, ...]:
+    if not run.structured.any():
         return ()
-    touched = np.zeros(len(requests), dtype=np.bool_)
-    touched[requests.codes(trace.verify)[lost]] = True
-    mine = touched[rounds.request]
+    touched = np.zeros(len(run.requests), dtype=np.bool_)
+    touched[run.rounds.request[run.structured > 0]] = True
+    mine = touched[run.rounds.request]
     both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
-    return tuple(_group(name, rounds, some, k) for name, some in both if some.any())
+    parts = [(name, run.rounds.where(some)) for name, some in both]
+    return tuple(_group(name, rounds, run.shape.k) for name, rounds in parts if len(rounds))
 
 
-def _loops(rounds: _Rounds, requests: Requests, k: int) -> tuple[int, int]:
+def _loops(run: Sums) -> tuple[int, int]:
     """Finished requests that end in LOOP_ROUNDS rounds accepted whole, and those long enough."""
-    if not len(rounds.request):
-        return 0, 0
-    starts = np.flatnonzero(np.append(True, np.diff(rounds.request) != 0))
-    ends = np.append(starts[1:], len(rounds.request))
-    finished = requests.labels[rounds.request[starts]] != UNFINISHED
-    enough = finished & (ends - starts >= LOOP_ROUNDS)
-    whole = (rounds.accepted >= np.minimum(rounds.drafted, k)) & (rounds.drafted == k)
-    run = np.append(0, np.cumsum(whole))
-    tail = run[ends] - run[np.maximum(ends - LOOP_ROUNDS, starts)]
-    return int((enough & (tail == LOOP_ROUNDS)).sum()), int(enough.sum())
+    rounds = run.rounds
+    finished = run.requests.finished[rounds.request]
+    enough = finished & (rounds.rounds >= LOOP_ROUNDS)
+    maybe = enough & (rounds.histogram[:, -1] >= LOOP_ROUNDS)
+    if not maybe.any():
+        return 0, int(enough.sum())
+    return _ends_whole(run, rounds.request[maybe]), int(enough.sum())
+
+
+def _ends_whole(run: Sums, requests: Codes) -> int:
+    """How many of `requests` have only rounds accepted whole among their last LOOP_ROUNDS."""
+    some = run.requests.keys.take(pa.array(requests, pa.int64()))
+    some = some.append_column("cluster", pa.array(requests, pa.int64()))
+    run.tables.engine.view(passes.SUSPECTS, some, some.schema)
+    found = run.tables.engine.rows(passes.whole_at_the_end(run.shape.k, LOOP_ROUNDS))
+    return int((whole(found, "whole") == LOOP_ROUNDS).sum())

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftscope.analysis.interval import RESAMPLES, SEED, Interval
+from driftscope.analysis.interval import Interval
 
+RESAMPLES = 1000
+"""Enough for a 95% interval: the percentile's own error is then about 0.7 % of coverage."""
+SEED = 20260511
 FEWEST_PAIRS = 5
 """With fewer, a bootstrap over prompts says nothing."""
 

@@ -104,9 +104,9 @@ class Versus:
     """By OUTCOMES: pairs in which only the first, only the other was bad, and pairs in all."""
 
 
-def is_sender(trace: Trace) -> bool:
+def is_sender(manifest: Manifest) -> bool:
     """Whether the run was recorded by a sender, not in an engine."""
-    return trace.manifest.engine == CLIENT
+    return manifest.engine == CLIENT
 
 
 def summarise_sender(trace: Trace, label: str, servers: Sequence[Trace] = ()) -> SenderSummary:

@@ -31,6 +31,8 @@ class Acceptance:
     token_rate: float | None
     mean_length_interval: Interval | None = None
     marginal_interval: tuple[Interval, ...] | None = None
+    mean_length_by_request: float | None = None
+    mean_length_by_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,9 +55,11 @@ def write_reports(
     from driftscope.analysis.analyze import conclude
     from driftscope.analysis.senders import is_sender, summarise_sender
     from driftscope.analysis.summarise import summarise
+    from driftscope.analysis.tables import open_run
     from driftscope.cli import talk
     from driftscope.cli.progress import steps
     from driftscope.errors import UsageError
+    from driftscope.trace.manifest import read_manifest
     from driftscope.trace.reader import read_trace
     from driftscope_reports.files import write_text
     from driftscope_reports.html import to_html
@@ -68,13 +70,13 @@ def write_reports(
     named = list(zip(runs, labels, strict=True))
     summaries, replays, servers = [], [], []
     for run, label in steps(named, "analysing", quiet=quiet):
-        trace = read_trace(run)
-        if is_sender(trace):
-            replays.append((trace, label))
+        if is_sender(read_manifest(run)):
+            replays.append((run, label))
         else:
-            summaries.append(summarise(trace, label))
-            servers.append(trace)
-    senders = [summarise_sender(trace, label, servers) for trace, label in replays]
+            summaries.append(summarise(open_run(run), label))
+            servers.append(run)
+    traces = [read_trace(run) for run in servers] if replays else []
+    senders = [summarise_sender(read_trace(run), label, traces) for run, label in replays]
     analysis = conclude(summaries, senders)
     write_text(html, to_html(analysis, command=talk.command_line(runs, labels, html)))
     if json_path == STDOUT:

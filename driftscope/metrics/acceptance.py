@@ -8,6 +8,7 @@ accepted. Every rate by depth divides by all rounds, also by those that drafted 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -47,6 +48,24 @@ MEAN_LENGTH = Definition(
     range="1 to K + 1",
     source="vLLM's mean acceptance length; some tools and papers leave the added token out",
 )
+MEAN_LENGTH_BY_REQUEST = Definition(
+    name="acceptance.mean_length_by_request",
+    title="Acceptance length per request",
+    meaning="The acceptance length of each request, averaged with every request counting once: "
+    "what a typical request sees, however long it is.",
+    unit="{token}",
+    range="1 to K + 1",
+    source="driftscope",
+)
+MEAN_LENGTH_BY_TOKEN = Definition(
+    name="acceptance.mean_length_by_token",
+    title="Acceptance length per token",
+    meaning="Length of the round that a token came from, averaged over tokens: long rounds count "
+    "more, so that it is never less than the length per round.",
+    unit="{token}",
+    range="1 to K + 1",
+    source="driftscope; the size-biased mean of the same lengths",
+)
 TOKEN_RATE = Definition(
     name="acceptance.token_rate",
     title="Accepted share of drafted tokens",
@@ -79,8 +98,8 @@ def conditional_rates(counts: ArrayLike, rounds: float) -> tuple[float | None, .
     return tuple(now / before if before else None for before, now in pairwise(reached))
 
 
-def mean_length(accepted_tokens: float, rounds: float) -> float:
-    """1 + accepted tokens per round; `rounds` must be positive."""
+def mean_length(accepted_tokens: Any, rounds: Any) -> Any:
+    """1 + accepted tokens per round, of numbers or arrays; `rounds` must be positive."""
     return 1.0 + accepted_tokens / rounds
 
 
@@ -92,3 +111,46 @@ def mean_length_of(marginal: Sequence[float]) -> float:
 def token_rate(accepted_tokens: float, drafted_tokens: float) -> float | None:
     """Accepted over drafted tokens; None when nothing was drafted."""
     return accepted_tokens / drafted_tokens if drafted_tokens else None
+
+
+def mean_length_by_request(accepted: ArrayLike, rounds: ArrayLike) -> float | None:
+    """Mean over requests of each one's acceptance length; None without a request with a round."""
+    n = np.asarray(rounds, dtype=np.float64)
+    lengths = mean_length(np.asarray(accepted)[n > 0], n[n > 0])
+    return float(np.mean(lengths)) if (n > 0).any() else None
+
+
+def mean_length_by_token(histogram: ArrayLike) -> float:
+    """Sum of squared round lengths over their sum."""
+    counts = np.asarray(histogram, dtype=np.float64)
+    length = np.arange(len(counts)) + 1.0
+    return float((counts * length**2).sum() / (counts * length).sum())
+
+
+def check_identities(histogram: ArrayLike, rounds: float, k: int) -> None:
+    """Raise ValueError unless counts of a run fit together: no count is negative, all rounds are
+    in the histogram, the marginal rates fall, and 1 + their sum is the mean length.
+    """
+    counts = np.asarray(histogram, dtype=np.float64)
+    if len(counts) != k + 1 or (counts < 0).any() or counts.sum() != rounds:
+        raise ValueError(f"a histogram over 0..{k} that does not hold all {rounds} rounds")
+    marginal = marginal_rates(counts_of(counts), rounds)
+    accepted = float((counts * np.arange(k + 1)).sum())
+    if not math.isclose(mean_length_of(marginal), mean_length(accepted, rounds), rel_tol=1e-9):
+        raise ValueError("marginal rates that do not sum to the mean length")
+
+
+def as_labelled(rates: Sequence[float], reported: float, *, within: float = 0.05) -> str | None:
+    """What published `rates` by depth are, told by the reported mean length: "marginal" or
+    "conditional"; None where neither fits, or both do.
+
+    1 + the sum of marginal rates is the mean length, and conditional rates multiply to marginal
+    ones. Lengths without the target's own token are one less.
+    """
+    marginal = {"marginal": tuple(rates), "conditional": tuple(np.cumprod(rates).tolist())}
+    fits = [
+        name
+        for name, each in marginal.items()
+        if min(abs(mean_length_of(each) - reported - extra) for extra in (0.0, 1.0)) <= within
+    ]
+    return fits[0] if len(fits) == 1 else None

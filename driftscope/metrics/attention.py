@@ -8,13 +8,13 @@ averaged over heads by the probe, over layers and chains here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from driftscope.metrics.chains import Array, finite_mean
+from driftscope.metrics.chains import finite
 from driftscope.metrics.definition import Definition
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
 
 _PAPER = "Attention Drift, arXiv 2605.09992; classes as in driftscope's trace"
 
@@ -81,80 +81,49 @@ EXCESS = Definition(
 )
 
 
-def per_layer(masses: Array, weight: Array | None = None) -> Array:
-    """[n, K, layers] -> [K, layers], mean over chains of `weight`."""
-    return finite_mean(masses, weight)
+def over_layers(layers: Sequence[ir.FloatingValue]) -> ir.FloatingValue:
+    """Mean of one chain and depth over the layers to which the class applies, else null."""
+    import ibis
+
+    if len(layers) == 1:
+        return layers[0]
+    taken = [finite(each).fill_null(False) for each in layers]
+    total = sum(ibis.ifelse(ok, each, 0.0) for ok, each in zip(taken, layers, strict=True))
+    return total / sum(ok.cast("float64") for ok in taken).nullif(0.0)
 
 
-def over_layers(masses: Array) -> Array:
-    """[n, K, layers] -> [n, K], mean over the layers to which the class applies."""
-    return finite_mean(masses, axis=2)
+def visible_sink(position: ir.IntegerValue, sink_slots: Sequence[int]) -> ir.IntegerValue:
+    """Slots of the sink set among the verified slots 0..p, sets with gaps included."""
+    import ibis
+
+    slots = sorted(set(sink_slots))
+    if slots == list(range(len(slots))):
+        return ibis.least(position + 1, len(slots))
+    return sum((position >= slot).cast("int64") for slot in slots)
 
 
-def visible_sink(position: NDArray[np.int64], sink_slots: Sequence[int]) -> NDArray[np.int64]:
-    """[n] slots of the sink set among the verified slots 0..p, sets with gaps included."""
-    return np.searchsorted(np.unique(sink_slots), position, side="right")
+def even_share(position: ir.IntegerValue, slots: ir.IntegerValue) -> ir.FloatingValue:
+    """Mass that attention spread evenly over the p + 1 verified slots gives `slots` of them."""
+    import ibis
+
+    return ibis.least(slots / (position + 1.0), 1.0)
 
 
-def even_share(
-    position: NDArray[np.int64], slots: NDArray[np.int64] | int, weight: Array | None = None
-) -> float:
-    """Mean mass that attention spread evenly over the p + 1 verified slots gives `slots` of
-    them."""
-    return float(finite_mean(np.minimum(slots / (position + 1.0), 1.0), weight))
+def free_slots(position: ir.IntegerValue, sink_slots: ir.IntegerValue) -> ir.FloatingValue:
+    """Verified slots outside the sink set; null where there is none: such a chain says nothing of
+    what drifts."""
+    return (position + 1.0 - sink_slots).nullif(0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoDrift:
-    """The no-drift expectation; both [K], depth 1 first."""
-
-    self_mass: Array
-    kept: Array
-    """Share of its depth-1 mass that any class of context slots keeps beside the growing chain."""
+def slot_weight(free: Any, sink: Any, null: Any) -> Any:
+    """What an average slot outside the sink set weighs at depth 1: (1 - sink - null) / free slots.
+    Of expressions or arrays."""
+    return (1.0 - sink - null) / free
 
 
-def no_drift(
-    position: NDArray[np.int64],
-    sink: Array,
-    null: Array | None,
-    sink_slots: NDArray[np.int64] | int,
-    k: int,
-    weight: Array | None = None,
-) -> NoDrift:
-    """The expectation from depth 1: `sink` and `null` are [n] masses there, `position` is p.
-
-    With `sink_slots` of the p + 1 slots in the sink set, a chain slot weighs w = (1 - sink - null)
-    / (p + 1 - sink_slots), so d - 1 of them take (d-1)w / (1 + (d-1)w). A chain whose context is
-    all sink, or whose sink lies outside the attention window, says nothing and is left out.
-    """
-    added = _added_weight(position, sink, null, sink_slots, k)
-    return NoDrift(
-        self_mass=finite_mean(expected_self(position, sink, null, sink_slots, k), weight),
-        kept=finite_mean(1.0 / (1.0 + added), weight),
-    )
-
-
-def expected_self(
-    position: NDArray[np.int64],
-    sink: Array,
-    null: Array | None,
-    sink_slots: NDArray[np.int64] | int,
-    k: int,
-) -> Array:
-    """[n, K] the no-drift expectation of each chain; arguments as in `no_drift`."""
-    added = _added_weight(position, sink, null, sink_slots, k)
-    return np.asarray(added / (1.0 + added))
-
-
-def _added_weight(
-    position: NDArray[np.int64],
-    sink: Array,
-    null: Array | None,
-    sink_slots: NDArray[np.int64] | int,
-    k: int,
-) -> Array:
-    """[n, K] (d-1)w, see `no_drift`."""
-    others = position + 1.0 - sink_slots
-    free = 1.0 - sink - (0.0 if null is None else null)
-    each = np.where(others > 0, free / np.maximum(others, 1.0), np.nan)
-    return np.asarray(np.arange(k)[None, :] * each[:, None])
+def no_drift_self(weight: Any, depth: int) -> Any:
+    """The no-drift expectation: d - 1 slots of `weight` w beside the 1 of all others get
+    (d-1)w / (1 + (d-1)w). What they leave, 1 less this, is the share of its depth-1 mass that any
+    class of context slots keeps. Of expressions or arrays."""
+    added = weight * (depth - 1)
+    return added / (added + 1.0)

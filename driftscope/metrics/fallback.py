@@ -6,7 +6,7 @@ A step here is one decode step of one request (a VerifyRow): steps = rounds + un
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from driftscope.metrics.definition import Definition
@@ -60,9 +60,11 @@ class Fallback:
         return self.undrafted / self.steps if self.steps else 0.0
 
 
-def fallback(rejected_rounds: int, rounds: int, reasons: Iterable[str | None]) -> Fallback:
-    """Shares of a run with one of `reasons` per undrafted step."""
-    by_reason = Counter(reason or UNKNOWN for reason in reasons)
+def fallback(rejected_rounds: int, rounds: int, reasons: Mapping[str | None, int]) -> Fallback:
+    """Shares of a run whose undrafted steps have these `reasons`, counted."""
+    by_reason: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        by_reason[reason or UNKNOWN] += count
     undrafted = sum(by_reason.values())
     return Fallback(
         steps=rounds + undrafted,

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,20 +49,26 @@ def read_trace(run: str | Path) -> Trace:
     manifest = read_manifest(run)
     statuses = read_statuses(run)
     problems: list[str] = []
-    tables = {name: _read_record(run, name, manifest, problems) for name in RECORDS}
-    problems += _losses(statuses)
+    tables = {name: read_record(run, name, manifest, problems) for name in RECORDS}
+    problems += losses_of(statuses)
     return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 
 
-def _read_record(run: Path, record: str, manifest: Manifest, problems: list[str]) -> pa.Table:
-    by_rank: defaultdict[int, list[pa.Table]] = defaultdict(list)
+def defaults_of(manifest: Manifest) -> dict[str, Any]:
+    """What a run's manifest says of all rows that do not say it themselves."""
     execution = Execution.OF_MODE.get(manifest.mode, Execution.UNSAID)
-    defaults = {"execution": execution, "rate": 1.0 / max(manifest.every, 1)}
+    return {"execution": execution, "rate": 1.0 / max(manifest.every, 1)}
+
+
+def read_record(run: Path, record: str, manifest: Manifest, problems: list[str]) -> pa.Table:
+    """All rows of one record; what is missing is added to `problems`. Raises as `read_trace`."""
+    by_rank: defaultdict[int, list[pa.Table]] = defaultdict(list)
+    defaults = defaults_of(manifest)
     for path in segments(run, record):
         place = place_of(source_of(path, record))
         table = _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
         try:
-            rows = _said(conform(table, record, defaults), execution)
+            rows = _said(conform(table, record, defaults), defaults["execution"])
         except pa.ArrowException as error:
             raise DamagedTraceError(
                 f"{path}: its columns are not those of a {record} record ({_first_line(error)}); "
@@ -86,11 +93,8 @@ def _read_sealed(path: Path) -> pa.Table:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise DamagedTraceError(
-            f"{path}: not a readable Parquet file ({_first_line(error)}); "
-            "move it away to analyse the rest of the run"
-        ) from error
-    _check_segment(table.schema, path)
+        raise unreadable(path, error) from error
+    check_segment(table.schema, path)
     try:
         return restore(table)
     except (KeyError, ValueError, pa.ArrowException) as error:
@@ -109,7 +113,7 @@ def _read_stream(path: Path, problems: list[str]) -> pa.Table:
             if source.size() == 0:
                 return pa.table({})
             reader = pa.ipc.open_stream(source)
-            _check_segment(reader.schema, path)
+            check_segment(reader.schema, path)
             try:
                 batches.extend(iter(reader))
             except (pa.ArrowException, OSError, EOFError):
@@ -127,14 +131,24 @@ def _read_stream(path: Path, problems: list[str]) -> pa.Table:
         ) from error
 
 
-def _check_segment(schema: pa.Schema, path: Path) -> None:
+def unreadable(path: Path, error: BaseException) -> DamagedTraceError:
+    """What to raise for a sealed file that cannot be opened."""
+    return DamagedTraceError(
+        f"{path}: not a readable Parquet file ({_first_line(error)}); "
+        "move it away to analyse the rest of the run"
+    )
+
+
+def check_segment(schema: pa.Schema, path: Path) -> None:
+    """Raise DamagedTraceError or SchemaVersionError for a file that is not to be read."""
     version = (schema.metadata or {}).get(VERSION_KEY)
     if version is None:
         raise DamagedTraceError(f"{path}: not written by driftscope (no schema version in it)")
     check_version(version.decode(), path)
 
 
-def _losses(statuses: tuple[Status, ...]) -> list[str]:
+def losses_of(statuses: tuple[Status, ...]) -> list[str]:
+    """What processes of the run lost, in words."""
     out = []
     for status in statuses:
         if not status.closed:

@@ -71,7 +71,7 @@ def conform(table: pa.Table, record: str, defaults: Mapping[str, Any] | None = N
     The default is `defaults`' for what the run's manifest says of all rows, else the record's, else
     null. A reader must meet minor versions on either side without failing.
     """
-    known = {**_field_defaults(record), **(defaults or {})}
+    known = {**record_defaults(record), **(defaults or {})}
     schema = schema_of(record)
     columns = [
         table.column(f.name).cast(f.type)
@@ -84,5 +84,6 @@ def conform(table: pa.Table, record: str, defaults: Mapping[str, Any] | None = N
 
 
 @cache
-def _field_defaults(record: str) -> dict[str, Any]:
+def record_defaults(record: str) -> Mapping[str, Any]:
+    """What the columns that came later than version 1.0 of a record read as in older runs."""
     return {f.name: f.default for f in fields(RECORDS[record]) if f.default is not MISSING}

@@ -3,55 +3,72 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftscope.analysis.interval import Interval, difference, per_request, ratio_intervals
+from driftscope.analysis.interval import (
+    Interval,
+    difference,
+    intervals,
+    rate_intervals,
+    ratio_of,
+)
 
 
 def test_alike_rounds_within_a_request_do_not_narrow_the_interval() -> None:
-    """Ten copies of each round say no more than one: a bootstrap over rounds would think so."""
+    """Ten copies of each round say no more than one: an interval over rounds would think so."""
     random = np.random.RandomState(0)
     per = random.random_sample((40, 1))
-    single = ratio_intervals(per, np.ones((40, 1)))
-    copied = ratio_intervals(10 * per, np.full((40, 1), 10.0))
-    assert single is not None and copied is not None
-    assert np.isclose(single[0].low, copied[0].low)
-    assert np.isclose(single[0].high, copied[0].high)
+    for of in (intervals, rate_intervals):
+        single, copied = (
+            of(ratio_of(per, np.ones((40, 1)))),
+            of(ratio_of(10 * per, np.full((40, 1), 10.0))),
+        )
+        assert single is not None and copied is not None
+        assert np.isclose(single[0].low, copied[0].low)
+        assert np.isclose(single[0].high, copied[0].high)
 
 
-def test_covers_the_truth_about_95_times_in_100() -> None:
-    """300 simulated runs of 60 requests that differ in how easy they are."""
-    random = np.random.RandomState(1)
+@pytest.mark.parametrize(("requests", "rate"), [(8, 0.5), (60, 0.5), (30, 0.05), (60, 0.05)])
+def test_covers_the_truth_about_95_times_in_100(requests: int, rate: float) -> None:
+    """1000 simulated runs of requests that differ in how easy they are, and in length."""
+    random, trials = np.random.RandomState(1), 1000
     covered = 0
-    for _ in range(300):
-        ease = random.beta(4, 4, size=60)
-        accepted = random.binomial(20, ease)[:, None].astype(float)
-        found = ratio_intervals(accepted, np.full((60, 1), 20.0))
+    for _ in range(trials):
+        ease = random.beta(8 * rate, 8 * (1 - rate), size=requests)
+        rounds = random.randint(20, 60, size=requests)
+        accepted = random.binomial(rounds, ease)[:, None].astype(float)
+        found = rate_intervals(ratio_of(accepted, rounds[:, None].astype(float)))
         assert found is not None
-        covered += found[0].low <= 0.5 <= found[0].high
-    assert 0.91 <= covered / 300 <= 0.98
+        covered += found[0].low <= rate <= found[0].high
+    assert 0.925 <= covered / trials <= 0.975
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=60))
-def test_sums_by_request(pairs: list[tuple[int, int]]) -> None:
-    request = np.array([r for r, _ in pairs])
-    values = np.array([[float(v)] for _, v in pairs])
-    expected = [sum(v for r, v in pairs if r == name) for name in sorted(set(request.tolist()))]
-    assert per_request(request, values)[:, 0].tolist() == expected
-
-
-def test_one_request_cannot_be_resampled() -> None:
-    assert ratio_intervals(np.ones((1, 1)), np.ones((1, 1))) is None
-
-
-def test_many_requests_are_grouped_and_keep_their_total() -> None:
-    random = np.random.RandomState(2)
-    values = random.random_sample((5000, 1))
-    found = ratio_intervals(values, np.ones((5000, 1)))
+@given(st.integers(0, 30), st.integers(2, 30))
+def test_a_rate_stays_a_rate(accepted: int, requests: int) -> None:
+    counts = np.arange(requests)[:, None] < accepted
+    found = rate_intervals(ratio_of(counts.astype(float), np.ones((requests, 1))))
     assert found is not None
-    assert found[0].low < values.mean() < found[0].high
-    assert found[0].high - found[0].low < 0.03
+    value = counts.mean()
+    assert 0 <= found[0].low <= value <= found[0].high <= 1
+    assert found[0].low < found[0].high
+
+
+def test_one_request_says_nothing_of_how_requests_differ() -> None:
+    one = ratio_of(np.ones((1, 1)), np.ones((1, 1)))
+    assert intervals(one) is rate_intervals(one) is None
+    assert one.value[0] == 1.0
+
+
+def test_the_error_is_that_of_leaving_each_request_out() -> None:
+    random = np.random.RandomState(2)
+    bottom = random.randint(1, 9, (20, 1)).astype(float)
+    top = random.random_sample((20, 1)) * bottom
+    found = ratio_of(top, bottom)
+    left_out = (top.sum() - top) / (bottom.sum() - bottom)
+    jackknife = np.sqrt(19 / 20 * np.square(left_out - found.value).sum())
+    assert found.error[0] == pytest.approx(jackknife)
 
 
 def test_a_difference_covers_its_truth_as_often_as_it_says() -> None:

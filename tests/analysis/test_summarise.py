@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 from support.runs import Spec, rows, verify, write_rows, write_run
 
+from driftscope.analysis import passes
 from driftscope.analysis.analyze import analyze
-from driftscope.analysis.chains import MASSES
-from driftscope.analysis.join import accepted_of_chains
-from driftscope.analysis.requests import UNFINISHED, UNLABELLED, requests_of
+from driftscope.analysis.requests import UNFINISHED, UNLABELLED
 from driftscope.analysis.rules.attention import has_sink
+from driftscope.analysis.shape import MASSES
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.tables import tables_of
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import DraftRow, VerifyRow
@@ -68,21 +69,32 @@ def test_short_rounds_count_as_not_accepted_at_depths_not_drafted(tmp_path: Path
     assert run.recording.short_rounds == 1
 
 
-def test_a_round_belongs_to_the_latest_chain_of_its_position(tmp_path: Path) -> None:
-    spec = Spec(requests=2, rounds=3)
-    trace = read_trace(write_run(tmp_path / "run", spec))
-    requests = requests_of(trace)
-    accepted = accepted_of_chains(trace, requests)
-    assert np.isnan(accepted).sum() == 2, "the last chain of each request is never verified"
-    expected = trace.verify.column("accepted").to_pylist()
-    assert accepted[~np.isnan(accepted)].tolist() == expected
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_round_belongs_to_the_chain_of_its_position(tmp_path: Path, repeated: bool) -> None:
+    trace = read_trace(write_run(tmp_path / "run", Spec(requests=2, rounds=3)))
+    found = _verified(trace, repeated=repeated)
+    verify = trace.verify.to_pydict()
+    assert {key: row["accepted"] for key, row in found.items()} == dict(
+        zip(
+            zip(verify["request"], verify["position"], strict=True), verify["accepted"], strict=True
+        )
+    )
+    assert len(found) == trace.draft.num_rows - 2, "a request's last chain is never verified"
 
-    again = replace(next(r for r in rows(spec) if isinstance(r, DraftRow)), time_s=1.0)
-    write_rows(trace.path, "worker0-9", iter([again]))
-    twice = read_trace(trace.path)
-    joined = accepted_of_chains(twice, requests_of(twice))
-    assert np.isnan(joined[-1]), "an earlier chain of the position was thrown away"
-    assert np.isnan(joined).sum() == 3
+
+def test_a_round_belongs_to_the_latest_chain_of_its_position(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(requests=2, rounds=3))
+    before = summarise(read_trace(path), "run").recording
+    first = next(r for r in rows(Spec(requests=2, rounds=3)) if isinstance(r, DraftRow))
+    early = replace(first, time_s=1.0, execution="compiled")
+    late = replace(first, time_s=first.time_s + 1e6, execution="compiled")
+    write_rows(path, "worker0-9", iter([early, late]))
+    twice = read_trace(path)
+    found = _verified(twice, repeated=True)
+    assert {row["execution"] for row in found.values()} == {"eager"}
+    after = summarise(twice, "run").recording
+    assert after.verified_chains == before.verified_chains
+    assert after.chains == before.chains + 2
 
 
 def test_with_sampling_most_rounds_have_no_chain(tmp_path: Path) -> None:
@@ -90,13 +102,24 @@ def test_with_sampling_most_rounds_have_no_chain(tmp_path: Path) -> None:
     verify = trace.verify.to_pydict()
     keys = zip(verify["request"], verify["position"], strict=True)
     truth = dict(zip(keys, verify["accepted"], strict=True))
-    found = accepted_of_chains(trace, requests_of(trace))
-    for request, position, accepted in zip(
-        trace.draft["request"].to_pylist(), trace.draft["position"].to_pylist(), found, strict=True
-    ):
-        assert truth.get((request, position), -1) == (-1 if np.isnan(accepted) else accepted)
+    found = _verified(trace, repeated=False)
+    chains = set(
+        zip(trace.draft["request"].to_pylist(), trace.draft["position"].to_pylist(), strict=True)
+    )
+    assert {key: row["accepted"] for key, row in found.items()} == {
+        key: truth[key] for key in chains & truth.keys()
+    }
     run = summarise(trace, "run")
+    assert run.recording.verified_chains == len(found)
     assert run.recording.verified_chains < run.recording.chains < run.rounds / 7
+
+
+def _verified(trace: Trace, *, repeated: bool) -> dict[tuple[str, int], dict[str, object]]:
+    """Verified chains by request and position."""
+    found = tables_of(trace).engine.rows(passes.verified(repeated)).to_pylist()
+    by_key = {(row["request"], row["position"]): row for row in found}
+    assert len(by_key) == len(found)
+    return by_key
 
 
 def test_segments_follow_request_labels(tmp_path: Path) -> None:

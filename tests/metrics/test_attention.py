@@ -4,64 +4,112 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.expressions import evaluate
 
-from driftscope.metrics.attention import even_share, no_drift, over_layers, visible_sink
+from driftscope.metrics import live
+from driftscope.metrics.attention import (
+    even_share,
+    free_slots,
+    no_drift_self,
+    over_layers,
+    slot_weight,
+    visible_sink,
+)
+
+chains = st.lists(
+    st.tuples(st.integers(1, 500), st.floats(0, 0.5), st.floats(0, 0.5)), min_size=1, max_size=50
+)
 
 
-@given(st.integers(1, 500), st.integers(1, 8), st.integers(1, 12))
-def test_without_a_sink_it_is_even_attention(position: int, sink_tokens: int, k: int) -> None:
+def _expected(
+    chains: list[tuple[int, float, float]], depth: int, sink_tokens: int
+) -> list[float | None]:
+    position, sink, null = (list(column) for column in zip(*chains, strict=True))
+    return evaluate(
+        lambda t: no_drift_self(
+            slot_weight(
+                free_slots(t.position, visible_sink(t.position, range(sink_tokens))), t.sink, t.null
+            ),
+            depth,
+        ),
+        position=position,
+        sink=sink,
+        null=null,
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 500), min_size=1), st.integers(1, 8), st.integers(1, 12))
+def test_without_a_sink_it_is_even_attention(
+    positions: list[int], sink_tokens: int, depth: int
+) -> None:
     """With nothing on the sink, d-1 of the p + d - sink_tokens other visible slots."""
-    if position + 1 <= sink_tokens:
-        return
-    found = no_drift(np.array([position]), np.array([0.0]), None, sink_tokens, k)
-    expected = [(d - 1) / (position + d - sink_tokens) for d in range(1, k + 1)]
-    assert found.self_mass.tolist() == pytest.approx(expected)
+    positions = [p for p in positions if p + 1 > sink_tokens] or [sink_tokens]
+    found = _expected([(p, 0.0, 0.0) for p in positions], depth, sink_tokens)
+    assert found == pytest.approx([(depth - 1) / (p + depth - sink_tokens) for p in positions])
 
 
-@given(st.integers(10, 500), st.floats(0, 1), st.integers(1, 12))
-def test_all_of_the_attention_is_accounted_for(position: int, sink: float, k: int) -> None:
-    found = no_drift(np.array([position]), np.array([sink]), None, 1, k)
-    assert (found.self_mass + found.kept).tolist() == pytest.approx([1.0] * k)
-    assert found.self_mass[0] == 0.0
-    assert (np.diff(found.self_mass) >= 0).all()
+@settings(max_examples=20, deadline=None)
+@given(chains)
+def test_it_starts_at_0_and_grows_with_depth(chains: list[tuple[int, float, float]]) -> None:
+    by_depth = np.array([_expected(chains, depth, 1) for depth in range(1, 6)])
+    assert (by_depth[0] == 0).all()
+    assert (np.diff(by_depth, axis=0) >= 0).all()
+    assert (by_depth < 1).all()
 
 
 def test_a_learned_sink_bias_takes_from_what_the_chain_would_get() -> None:
-    position, sink = np.array([9]), np.array([0.0])
-    plain = no_drift(position, sink, None, 1, 3).self_mass
-    biased = no_drift(position, sink, np.array([0.5]), 1, 3).self_mass
-    assert (biased[1:] < plain[1:]).all()
+    plain, biased = (_expected([(9, 0.0, null)], 3, 1)[0] for null in (0.0, 0.5))
+    assert plain is not None and biased is not None
+    assert biased < plain
 
 
 def test_a_context_that_is_all_sink_says_nothing() -> None:
-    both = no_drift(np.array([2, 99]), np.array([0.0, 0.0]), None, 4, 3)
-    one = no_drift(np.array([99]), np.array([0.0]), None, 4, 3)
-    assert both.self_mass.tolist() == one.self_mass.tolist()
+    assert _expected([(2, 0.0, 0.0), (99, 0.0, 0.0)], 3, 4) == [None, pytest.approx(2 / 98)]
 
 
 def test_even_share_is_slots_over_context() -> None:
-    assert even_share(np.array([9, 19]), 2) == pytest.approx((0.2 + 0.1) / 2)
-    assert even_share(np.array([0]), 4) == 1.0
+    found = evaluate(lambda t: even_share(t.position, t.slots), position=[9, 0], slots=[2, 4])
+    assert found == [pytest.approx(0.2), 1.0]
 
 
 def test_a_layer_to_which_a_class_does_not_apply_is_no_zero() -> None:
-    masses = np.array([[[0.4, np.nan], [np.nan, np.nan]]])
-    assert np.array_equal(over_layers(masses), [[0.4, np.nan]], equal_nan=True)
+    nan = float("nan")
+    found = evaluate(lambda t: over_layers([t.a, t.b]), a=[0.4, nan, 0.2], b=[nan, nan, 0.4])
+    assert found == [0.4, None, pytest.approx(0.3)]
 
 
-def test_a_sink_counts_as_far_as_it_is_in_the_context() -> None:
-    assert visible_sink(np.array([0, 3, 4, 99]), (0, 4, 50)).tolist() == [1, 1, 2, 3]
-    assert visible_sink(np.array([5]), ()).tolist() == [0]
+@pytest.mark.parametrize(
+    ("slots", "expected"),
+    [((0, 4, 50), [1, 1, 2, 3]), ((), [0, 0, 0, 0]), ((0, 1), [1, 2, 2, 2])],
+)
+def test_a_sink_counts_as_far_as_it_is_in_the_context(
+    slots: tuple[int, ...], expected: list[int]
+) -> None:
+    found = evaluate(lambda t: visible_sink(t.position, slots), position=[0, 3, 4, 99])
+    assert found == expected
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1, max_size=9))
-def test_a_weight_counts_a_chain_several_times(chains: list[tuple[int, int]]) -> None:
-    position, weight = (np.array(column) for column in zip(*chains, strict=True))
-    again = np.repeat(position, weight)
-    assert even_share(position, 2, 1.0 * weight) == pytest.approx(even_share(again, 2))
-    zero = np.zeros(len(position))
-    weighted = no_drift(position, zero, None, 1, 3, 1.0 * weight).self_mass
-    plain = no_drift(again, np.zeros(len(again)), None, 1, 3).self_mass
-    assert np.allclose(weighted, plain, equal_nan=True)
+def test_a_serving_process_computes_the_same() -> None:
+    random = np.random.RandomState(3)
+    masses = random.dirichlet([1.0, 1.0, 1.0, 1.0], (50, 4)) * 0.25
+    sink, null = masses[:, 0, 1], masses[:, 0, 2]
+    position = random.randint(0, 30, 50)
+    slots = (0, 1, 7)
+    found = live.expected_self(position, sink, null, live.visible_sink(position, slots), 4)[:, -1]
+    rows = [(int(p), float(s), float(n)) for p, s, n in zip(position, sink, null, strict=True)]
+    free = evaluate(
+        lambda t: no_drift_self(
+            slot_weight(free_slots(t.position, visible_sink(t.position, slots)), t.sink, t.null), 4
+        ),
+        position=[p for p, _, _ in rows],
+        sink=[s for _, s, _ in rows],
+        null=[n for _, _, n in rows],
+    )
+    expected = [np.nan if e is None else e for e in free]
+    assert found == pytest.approx(expected, nan_ok=True)
+    assert live.over_layers(np.array([[[0.4, np.nan], [np.nan, np.nan]]])) == pytest.approx(
+        np.array([[0.4, np.nan]]), nan_ok=True
+    )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.expressions import evaluate
 
 from driftscope.metrics.catalogue import DEFINITIONS
-from driftscope.metrics.chains import by_depth
+from driftscope.metrics.chains import ratio, weight_of, weighted
 from driftscope.metrics.fallback import UNKNOWN, fallback
 from driftscope.metrics.hidden import growth
 from driftscope.metrics.latency import mean_s
@@ -20,7 +22,7 @@ from driftscope.trace.records import UndraftedReason
 
 
 def test_rejected_and_undrafted_are_two_shares_of_all_steps() -> None:
-    found = fallback(3, 8, ["k_zero", "no_draft"])
+    found = fallback(3, 8, {"k_zero": 1, "no_draft": 1})
     assert (found.steps, found.rejected_share, found.undrafted_share) == (10, 0.3, 0.2)
     assert found.by_reason == {"k_zero": 1, "no_draft": 1}
     assert found.deliberate == 1
@@ -32,7 +34,7 @@ def test_rejected_and_undrafted_are_two_shares_of_all_steps() -> None:
 def test_every_undrafted_step_has_a_reason(
     rejected: int, accepted: int, reasons: list[str | None]
 ) -> None:
-    found = fallback(rejected, rejected + accepted, reasons)
+    found = fallback(rejected, rejected + accepted, Counter(reasons))
     assert sum(found.by_reason.values()) == found.undrafted == len(reasons)
     assert found.steps == rejected + accepted + len(reasons)
     assert found.by_reason.get(UNKNOWN, 0) == reasons.count(None)
@@ -51,10 +53,13 @@ def test_growth_is_last_over_first() -> None:
 
 
 def test_means_leave_out_what_is_no_number() -> None:
-    values = np.array([[1.0, math.inf], [3.0, math.nan], [math.nan, math.nan]])
-    first, second = by_depth(values)
-    assert first == 2.0
-    assert math.isnan(second)
+    nan, inf = math.nan, math.inf
+    rows = {"value": [1.0, inf, nan, None, 4.0], "weight": [1.0, 1.0, 1.0, 1.0, 2.0]}
+    (top,) = evaluate(lambda t: weighted(t.value, t.weight), **rows)
+    (bottom,) = evaluate(lambda t: weight_of(t.value, t.weight), **rows)
+    assert (top, bottom) == (9.0, 3.0)
+    assert ratio(np.array([top, 0.0]), np.array([bottom, 0.0]))[0] == 3.0
+    assert math.isnan(ratio(np.array([0.0]), np.array([0.0]))[0])
 
 
 def test_overhead_counts_worker_and_engine_core() -> None:

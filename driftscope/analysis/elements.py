@@ -1,0 +1,73 @@
+"""Elements of the list columns of draft rows, also of those that a sealed file leaves out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftscope.analysis.shape import Shape
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+
+class Elements:
+    """The lists of `table`, which lacks the `derived` ones; see `driftscope.trace.compact`."""
+
+    def __init__(self, table: ir.Table, derived: dict[str, str], shape: Shape) -> None:
+        self._table, self._derived, self._shape = table, derived, shape
+        self._others = [name for name in shape.masses() if name != "generated_mass"]
+
+    def there(self, name: str) -> ir.BooleanColumn:
+        """Whether the row has the list."""
+        import ibis
+
+        if name == "generated_mass" and name in self._derived:
+            return ibis.or_(*(self._table[each].notnull() for each in self._others))
+        return self._table[self._source(name)].notnull()
+
+    def length(self, name: str) -> ir.IntegerColumn:
+        """Elements of the list, null where the row has none. A list that was left out is as long as
+        what it follows from."""
+        import ibis
+
+        if name == "generated_mass" and name in self._derived:
+            return ibis.coalesce(*(self._table[each].length() for each in self._others))
+        return self._table[self._source(name)].length()
+
+    def at(self, name: str, index: int) -> ir.FloatingColumn:
+        """The element at `index`, from 0; null where the row has no such list or element."""
+        if name not in self._derived:
+            return self._table[name][index].cast("float64")
+        if name == "generated_mass":
+            return self._complement(index)
+        if name == "in_rms":
+            return self._fed_in(index)
+        return self.at(self._source(name), index)
+
+    def layers(self, name: str, depth: int) -> list[ir.FloatingColumn]:
+        """Of a mass, the elements of a depth (from 0)."""
+        start = depth * self._shape.layers
+        return [self.at(name, start + layer) for layer in range(self._shape.layers)]
+
+    def _source(self, name: str) -> str:
+        """The column that is there and as long as `name`."""
+        while name in self._derived:
+            name = self._derived[name]
+        return name
+
+    def _fed_in(self, index: int) -> ir.FloatingColumn:
+        """The fc output, then what the depth before fed."""
+        import ibis
+
+        if index:
+            return self.at("fed_rms", index - 1)
+        fc = self._table.fc_rms.cast("float32").cast("float64")
+        return ibis.ifelse(self.there("in_rms"), fc, ibis.null("float64"))
+
+    def _complement(self, index: int) -> ir.FloatingColumn:
+        import ibis
+
+        others = [self._table[name][index].cast("float64") for name in self._others]
+        zero = [ibis.ifelse(each.isnull() | each.isnan(), 0.0, each) for each in others]
+        left = ibis.greatest(1.0 - sum(zero), 0.0)
+        return ibis.ifelse(self.there("generated_mass"), left, ibis.null("float64"))

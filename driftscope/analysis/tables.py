@@ -1,0 +1,190 @@
+"""A run's records as views that queries read, in memory or left in their files.
+
+The views are named as the records (`draft`, `verify`, `step`, `request`), with the columns of
+`driftscope.trace.records`: times as seconds, defaults of older versions filled in, replicas told
+apart. Lists that a sealed file leaves out (`driftscope.trace.compact`) are null in `draft`; what
+reads them goes through `parts`, file layout by file layout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from driftscope.analysis.engine import Content, DuckDB, Engine, Files
+from driftscope.errors import DamagedTraceError
+from driftscope.trace.compact import DERIVED_KEY
+from driftscope.trace.manifest import Manifest, read_manifest
+from driftscope.trace.ranks import place_of
+from driftscope.trace.reader import (
+    Trace,
+    check_segment,
+    defaults_of,
+    losses_of,
+    read_record,
+    unreadable,
+)
+from driftscope.trace.schema import conform, record_defaults, schema_of
+from driftscope.trace.segment import SEALED, segments, source_of
+from driftscope.trace.status import Status, read_statuses
+
+QUERIED = ("draft", "verify", "step", "request")
+"""Records that queries read."""
+PART = "draft_part"
+"""The view of the draft rows of one layout."""
+Derived = tuple[tuple[str, str], ...]
+"""Columns that files leave out, and what each follows from, by name; see `compact`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """One run, ready to be queried."""
+
+    path: Path
+    manifest: Manifest
+    statuses: tuple[Status, ...]
+    problems: tuple[str, ...]
+    """As in `Trace`."""
+    engine: Engine
+    parts: Mapping[Derived, Content]
+    """The draft rows by what their files leave out."""
+
+    def use(self, derived: Derived) -> None:
+        """Have the view PART stand for the draft rows of this layout."""
+        self.engine.view(PART, self.parts[derived], queried("draft"))
+
+
+def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
+    """The tables of a `trace` that is in memory already."""
+    engine = engine or DuckDB()
+    for record in QUERIED:
+        engine.view(record, _queried(getattr(trace, record), record), queried(record))
+    return Tables(
+        path=trace.path,
+        manifest=trace.manifest,
+        statuses=trace.statuses,
+        problems=trace.problems,
+        engine=engine,
+        parts={(): _queried(trace.draft, "draft")},
+    )
+
+
+def open_run(run: str | Path, engine: Engine | None = None) -> Tables:
+    """The tables of the run directory `run`, whose sealed files are left where they are.
+
+    What cannot be queried in place is read: streams, and the records of several tensor-parallel
+    ranks. Raises NotATraceError, DamagedTraceError or SchemaVersionError.
+    """
+    run, engine = Path(run), engine or DuckDB()
+    manifest, statuses = read_manifest(run), read_statuses(run)
+    problems: list[str] = []
+    parts: dict[Derived, Content] = {}
+    for record in QUERIED:
+        found = _in_place(run, record, manifest)
+        if found is None:
+            table = _queried(read_record(run, record, manifest, problems), record)
+            found = {(): table}
+        if record == "draft":
+            parts = dict(found)
+        engine.view(record, _together(found), queried(record))
+    return Tables(
+        path=run,
+        manifest=manifest,
+        statuses=statuses,
+        problems=(*problems, *losses_of(statuses)),
+        engine=engine,
+        parts=parts,
+    )
+
+
+def queried(record: str) -> pa.Schema:
+    """The schema of a record's view: that of the record, everything nullable."""
+    return pa.schema([f.with_nullable(True) for f in schema_of(record)])
+
+
+def _queried(table: pa.Table, record: str) -> pa.Table:
+    return conform(table, record).cast(queried(record))
+
+
+def _together(parts: Mapping[Derived, Content]) -> Content:
+    if any(isinstance(content, pa.Table) for content in parts.values()):
+        (content,) = parts.values()
+        return content
+    return [files for content in parts.values() for files in content]
+
+
+def _in_place(run: Path, record: str, manifest: Manifest) -> dict[Derived, Content] | None:
+    """The sealed files of a record by layout; None where they have to be read."""
+    paths = segments(run, record)
+    ranks = {place_of(source_of(path, record)).rank for path in paths}
+    if not paths or len(ranks) > 1 or any(path.suffix != SEALED for path in paths):
+        return None
+    alike: defaultdict[tuple[Any, ...], list[Path]] = defaultdict(list)
+    for path in paths:
+        schema = _schema(path)
+        check_segment(schema, path)
+        _check_columns(schema, record, path)
+        derived = json.loads((schema.metadata or {}).get(DERIVED_KEY, b"{}"))
+        columns = tuple(zip(schema.names, schema.types, strict=True))
+        replica = place_of(source_of(path, record)).replica
+        alike[tuple(sorted(derived.items())), columns, replica].append(path)
+    parts: defaultdict[Derived, list[Files]] = defaultdict(list)
+    for (derived, columns, replica), mine in alike.items():
+        constant = {} if replica is None else {"replica": replica}
+        filled = {
+            name: value
+            for name, value in {**record_defaults(record), **defaults_of(manifest)}.items()
+            if name not in dict(columns)
+        }
+        said = {"execution": defaults_of(manifest)["execution"]} if record in _EXECUTED else {}
+        parts[derived].append(
+            Files(
+                paths=tuple(mine), columns=dict(columns), constant={**filled, **constant},
+                unsaid=said,
+            )
+        )  # fmt: skip
+    return dict(parts)
+
+
+_EXECUTED = tuple(name for name in QUERIED if "execution" in schema_of(name).names)
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, error) from error
+
+
+def _check_columns(schema: pa.Schema, record: str, path: Path) -> None:
+    """Raise DamagedTraceError for a column of another kind than the record's."""
+    known = schema_of(record)
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name not in known.names or kind.equals(known.field(name).type):
+            continue
+        if not _fits(kind, known.field(name).type):
+            raise DamagedTraceError(
+                f"{path}: its columns are not those of a {record} record ({name} holds {kind}); "
+                "move it away to analyse the rest of the run"
+            )
+
+
+def _fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(wanted == pa.float64())
+    if pa.types.is_list(kind) and pa.types.is_list(wanted):
+        return _fits(kind.value_type, wanted.value_type) or kind.value_type == wanted.value_type
+    both = (kind, wanted)
+    return bool(
+        all(map(pa.types.is_integer, both))
+        or all(map(pa.types.is_floating, both))
+        or (pa.types.is_integer(kind) and pa.types.is_floating(wanted))
+        or pa.types.is_null(kind)
+    )
