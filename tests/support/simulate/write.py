@@ -14,7 +14,7 @@ from support.simulate.truth import Truth
 from driftscope.trace.block import Block, Lists
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.records import Execution
-from driftscope.trace.schema import SCHEMA_VERSION
+from driftscope.trace.schema import SCHEMA_VERSION, record_defaults
 from driftscope.trace.segment import (
     SEALED,
     VERSION_KEY,
@@ -123,6 +123,11 @@ def blocks(truth: Truth, chunk: Chunk) -> list[Block]:
     ]
 
 
+def _block(record: str, rows: int, columns: dict[str, Any]) -> Block:
+    """What later versions of the trace added reads as in older runs."""
+    return Block(record=record, rows=rows, columns={**record_defaults(record), **columns})
+
+
 def _names(chunk: Chunk) -> np.ndarray[Any, Any]:
     return np.array([f"req-{chunk.first + n}" for n in range(len(chunk.kind))], dtype=object)
 
@@ -154,7 +159,7 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
         "head_mass": None, "heads": HEADS, "strategy": "lse",
         "execution": Execution.OF_MODE[truth.mode], "replica": 0,
     }  # fmt: skip
-    return Block(record="draft", rows=len(kept), columns=columns)
+    return _block("draft", len(kept), columns)
 
 
 def _around(
@@ -189,7 +194,7 @@ def _verify(truth: Truth, chunk: Chunk) -> Block:
         "drafted": chunk.drafted[kept], "accepted": chunk.accepted[kept],
         "reason": named[chunk.reason[kept]].tolist(), "replica": 0,
     }  # fmt: skip
-    return Block(record="verify", rows=len(kept), columns=columns)
+    return _block("verify", len(kept), columns)
 
 
 def _step(truth: Truth, chunk: Chunk) -> Block:
@@ -203,7 +208,7 @@ def _step(truth: Truth, chunk: Chunk) -> Block:
         "execution": Execution.OF_MODE[truth.mode], "gpu_draft_s": None, "gpu_probe_s": None,
         "replica": 0,
     }  # fmt: skip
-    return Block(record="step", rows=len(chunk.number), columns=columns)
+    return _block("step", len(chunk.number), columns)
 
 
 def _request(truth: Truth, chunk: Chunk) -> Block:
@@ -219,4 +224,4 @@ def _request(truth: Truth, chunk: Chunk) -> Block:
         "temperature": [kind.temperature for kind in kinds],
         "max_tokens": chunk.output, "traced": True, "replica": 0,
     }  # fmt: skip
-    return Block(record="request", rows=len(chunk.kind), columns=columns)
+    return _block("request", len(chunk.kind), columns)
