@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.live import expected_self, over_layers, visible_sink
-from driftscope.metrics.live import excess, over_layers, visible_sink
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.columns import Matrix, matrix, numbers, rows_where, strings
 from driftscope.telemetry.tally import Tally
