@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 OLDER  := 0.31.0
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants kinds kinds-table bench trio browser prometheus clean help
+.PHONY: demo test lint type layers truth variants kinds kinds-table bench trio browser prometheus replay-bench examples clean help
 
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,13 @@ kinds-table: $(VENV)/installed-dev ## write the list of kinds into the README
 bench: $(VENV)/installed-dev ## what recording costs
 	mkdir -p $(dir $(BENCH_JSON))
 	$(BIN)/python benchmarks/overhead.py --json $(BENCH_JSON)
+
+examples: $(VENV)/installed-dev ## run every example, on eight engines one after another
+	DRIFTSCOPE_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples
+
+replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures beside `vllm bench serve`'s
+	$(BIN)/python benchmarks/replay_client.py
+	$(BIN)/python benchmarks/replay_vs_vllm.py
 
 trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
 	$(BIN)/python -m driftscope_probes.trio.train -o build/trio

@@ -1,0 +1,162 @@
+"""`driftscope replay` beside `vllm bench serve`: same server, same prompts, same loads.
+
+python benchmarks/replay_vs_vllm.py [--concurrency 1,4] [--times 5] [--requests 24] [--json FILE]
+
+Serves the shipped EAGLE-3.1 trio, then lets both tools send the same chat requests in turn, warm-up
+first, and prints the medians of time per output token and of throughput side by side. In turn and
+medians, because other load on the machine moves both by more than they differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from driftscope.analysis.senders import summarise_sender
+from driftscope.cli.bench import contenders_of
+from driftscope.trace.reader import read_trace
+from driftscope.workloads.engine import running
+from driftscope.workloads.plan import Level
+from driftscope.workloads.prompt import chat
+from driftscope.workloads.replay import Order, replay
+from driftscope.workloads.sources import prompts_of
+from driftscope.workloads.suite import parse_suite
+from driftscope_probes.trio import trio_path
+
+WITHIN = 0.05
+MAX_TOKENS = 128
+WARMUP = 4
+MODEL = "tiny"
+SUITE = parse_suite(
+    f"{{prompts: trio, settings: {{max_tokens: {MAX_TOKENS}, temperature: 0, ignore_eos: true}}, "
+    "baseline: as asked, conditions: {as asked: []}}",
+    "plain",
+)
+BENCH = """
+import argparse
+from vllm.benchmarks.serve import add_cli_args, main
+parser = argparse.ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+"""`vllm bench serve`, whose own entry point asks for a distribution that a CPU build has not."""
+
+Figures = dict[str, float]
+
+
+def texts(count: int) -> list[str]:
+    """The held-out prompts' user turns."""
+    return [str(prompt.messages[-1]["content"]) for prompt in prompts_of("trio")[:count]]
+
+
+def by_replay(url: str, asked: list[str], concurrency: int, folder: Path) -> Figures:
+    """driftscope's figures."""
+    order = Order(
+        url=url, suite=SUITE, run=folder, warmup=WARMUP, levels=[Level(concurrency=concurrency)],
+        prompts=[chat(f"p{n}", text) for n, text in enumerate(asked)],
+    )  # fmt: skip
+    done = replay(order)
+    assert done.answered == done.planned, done.ended
+    (cell,) = summarise_sender(read_trace(folder), "replay").cells
+    assert cell.tpot_s is not None and cell.throughput is not None and cell.ttft_s is not None
+    return {
+        "tpot_ms": 1000 * cell.tpot_s, "tokens_per_s": cell.throughput,
+        "ttft_ms": 1000 * cell.ttft_s,
+    }  # fmt: skip
+
+
+def by_vllm(url: str, asked: list[str], concurrency: int, folder: Path) -> Figures:
+    """vLLM's own figures."""
+    folder.mkdir()
+    rows = "".join(json.dumps({"prompt": text}) + "\n" for text in asked)
+    (folder / "prompts.jsonl").write_text(rows)
+    options = {
+        "backend": "openai-chat", "base-url": url, "endpoint": "/v1/chat/completions",
+        "model": MODEL, "tokenizer": str(trio_path() / "target"), "dataset-name": "custom",
+        "dataset-path": str(folder / "prompts.jsonl"), "custom-output-len": str(MAX_TOKENS),
+        "num-prompts": str(len(asked)), "max-concurrency": str(concurrency),
+        "num-warmups": str(WARMUP), "temperature": "0", "result-dir": str(folder),
+        "result-filename": "result.json",
+    }  # fmt: skip
+    flags = ["skip-chat-template", "disable-shuffle", "ignore-eos", "save-result", "disable-tqdm"]
+    command = [sys.executable, "-c", BENCH, *(f"--{flag}" for flag in flags)]
+    command += [part for name, value in options.items() for part in (f"--{name}", value)]
+    done = subprocess.run(
+        command, env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    path = folder / "result.json"
+    if done.returncode or not path.exists():
+        raise SystemExit(f"vllm bench serve failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+    found = json.loads(path.read_text())
+    assert found["completed"] == len(asked), found["completed"]
+    return {
+        "tpot_ms": found["mean_tpot_ms"], "tokens_per_s": found["output_throughput"],
+        "ttft_ms": found["mean_ttft_ms"],
+    }  # fmt: skip
+
+
+def compare(url: str, levels: list[int], times: int, count: int, folder: Path) -> list[Any]:
+    """Medians of both, by load."""
+    asked, out = texts(count), []
+    for level in levels:
+        found: defaultdict[str, list[Figures]] = defaultdict(list)
+        for turn in range(times):
+            tools = [("driftscope", by_replay), ("vllm", by_vllm)]
+            for name, tool in tools if turn % 2 else tools[::-1]:
+                place = folder / f"{name}-{level}-{turn}"
+                found[name].append(tool(url, asked, level, place))
+        medians = {
+            name: {key: statistics.median(one[key] for one in runs) for key in runs[0]}
+            for name, runs in found.items()
+        }
+        out.append({"concurrency": level, **medians})
+    return out
+
+
+def show(rows: list[Any]) -> bool:
+    """Print side by side; whether time per token and throughput agree."""
+    print(f"{'load':>4} {'figure':14} {'driftscope':>11} {'vllm bench':>11} {'ratio':>7}")
+    fine = True
+    for row in rows:
+        for name in ("tpot_ms", "tokens_per_s", "ttft_ms"):
+            ours, theirs = row["driftscope"][name], row["vllm"][name]
+            ratio = ours / theirs
+            fine &= name == "ttft_ms" or abs(ratio - 1) <= WITHIN
+            print(f"{row['concurrency']:>4} {name:14} {ours:11.2f} {theirs:11.2f} {ratio:7.3f}")
+    print(f"time per token and throughput within {WITHIN:.0%}: {'yes' if fine else 'NO'}")
+    return fine
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--concurrency", default="1,4")
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    levels = [int(part) for part in options.concurrency.split(",")]
+    (contender,) = contenders_of(
+        "trio", ["eagle31"], [4], [], method="eagle3", every=None, no_spec=False
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with running(contender, folder / "server", ready_s=600) as server:
+            rows = compare(server.url, levels, options.times, options.requests, folder)
+    fine = show(rows)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
