@@ -77,6 +77,10 @@ class SenderSummary:
     outside_s: float | None
     """Mean of the sender's time to first token less the engine's, over joined requests: network,
     HTTP and what comes before the engine."""
+    gpu_used_bytes: int | None
+    """Most memory in use on the sender's machine's GPUs together, by anyone; None without one."""
+    gpu_power_w: float | None
+    """Mean power of those GPUs together."""
     rows: tuple[Row, ...]
     """What was counted: answered, no warm-up."""
     problems: tuple[str, ...]
@@ -124,12 +128,29 @@ def summarise_sender(trace: Trace, label: str, servers: Sequence[Trace] = ()) ->
         manifest=trace.manifest,
         planned=len(rows),
         ended=dict(sorted(ended.items())),
-        cells=_cells(measured, answered, str(trace.manifest.workload.get("baseline", ""))),
+        cells=_cells(measured, answered, trace.manifest.workload),
         joined=joined,
         outside_s=mean_s(outside),
+        **_gpus(trace),
         rows=tuple(answered),
         problems=trace.problems,
     )
+
+
+def _gpus(trace: Trace) -> dict[str, Any]:
+    """A sample is one row per GPU, the rows of one time together."""
+    used: dict[float, int] = {}
+    power: dict[float, float] = {}
+    for row in trace.resource.to_pylist():
+        when = row["time_s"]
+        if row["gpu_used_bytes"] is not None:
+            used[when] = used.get(when, 0) + row["gpu_used_bytes"]
+        if row["gpu_power_w"] is not None:
+            power[when] = power.get(when, 0.0) + row["gpu_power_w"]
+    return {
+        "gpu_used_bytes": max(used.values(), default=None),
+        "gpu_power_w": mean_s(list(power.values())),
+    }
 
 
 def versus(first: SenderSummary, other: SenderSummary) -> tuple[Versus, ...]:
@@ -165,9 +186,17 @@ def _grouped(rows: Iterable[Row]) -> dict[_Key, list[Row]]:
     return out
 
 
-def _cells(measured: Sequence[Row], answered: Sequence[Row], baseline: str) -> tuple[Cell, ...]:
+def _cells(
+    measured: Sequence[Row], answered: Sequence[Row], workload: Mapping[str, Any]
+) -> tuple[Cell, ...]:
+    """By load, the baseline first, the others as the suite has them."""
     planned, done = _grouped(measured), _grouped(answered)
-    order = sorted(planned, key=lambda k: (k[1] or 0, k[2] or 0.0, k[0] != baseline, k[0]))
+    baseline, listed = str(workload.get("baseline", "")), list(workload.get("conditions", ()))
+    place = {name: number for number, name in enumerate(listed)}
+    order = sorted(
+        planned,
+        key=lambda k: (k[1] or 0, k[2] or 0.0, k[0] != baseline, place.get(k[0], 0), k[0]),
+    )
     speeds = _throughputs(answered)
     return tuple(
         _cell(

@@ -46,6 +46,7 @@ def bench(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for runs, logs and report.")
     ] = DEFAULT_FOLDER,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Serve MODEL with each drafter, one after another, replay a suite to each, and compare.
@@ -102,8 +103,10 @@ def bench(
         labels=[label for _, label in named],
         html=folder / "report.html",
         json_path=folder / "report.json",
-        quiet=quiet,
+        quiet=quiet or as_json,
     )
+    if as_json:
+        typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
     if any(result.done.stopped for result in results):
         raise typer.Exit(talk.INTERRUPTED)
     if any(result.done.answered < result.done.planned for result in results):

@@ -15,6 +15,7 @@ from driftscope_reports.terminal import plain, render
 _PIPE_WIDTH = 100
 """Columns when the output is no terminal."""
 _RUN_WIDTH = 24
+_REPLAY_WIDTH = 160
 
 
 def command_line(runs: Sequence[Path], labels: Sequence[str], html: Path) -> str:
@@ -28,6 +29,7 @@ def show_table(analysis: Analysis, *, stderr: bool = False) -> None:
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         width = max(_PIPE_WIDTH, (len(analysis.runs) + 2) * _RUN_WIDTH)
+        width = max(width, _REPLAY_WIDTH if analysis.senders else 0)
         console = Console(stderr=stderr, highlight=False, width=width)
     console.print(render(analysis))
 

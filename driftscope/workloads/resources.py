@@ -25,12 +25,13 @@ class Sampler:
 
     def __call__(self) -> Iterable[ResourceRow]:
         """The rows of this moment."""
-        return [self._row(gpu) for gpu in self._gpus or (None,)]
+        now = time.time()
+        return [self._row(now, gpu) for gpu in self._gpus or (None,)]
 
-    def _row(self, gpu: Any | None) -> ResourceRow:
+    def _row(self, now: float, gpu: Any | None) -> ResourceRow:
         used, busy, power = (None, None, None) if gpu is None else _gpu_figures(gpu)
         return ResourceRow(
-            time_s=time.time(),
+            time_s=now,
             source=self._source,
             process_bytes=self._process.memory_info().rss,
             host_available_bytes=psutil.virtual_memory().available,

@@ -37,14 +37,6 @@ class Facts:
     """Tokens that its KV cache holds, those of the drafter included."""
     characters_per_token: float = 4.0
     """Of driftscope's filler text; 4, the rule of thumb for English, where it has no /tokenize."""
-    can_tokenize: bool = False
-
-    @property
-    def sequences(self) -> float | None:
-        """Requests of the full length that fit its KV cache at once."""
-        if self.kv_tokens is None or not self.max_model_len:
-            return None
-        return self.kv_tokens / self.max_model_len
 
     def to_dict(self) -> dict[str, Any]:
         """For the manifest."""

@@ -206,7 +206,7 @@ async def facts_for(suite: Suite, facts: Facts, renderer: Renderer) -> Facts:
         tokens = await renderer.count(sample)
     except DriftscopeError:  # no /tokenize: lengths are about right, and recorded as they were
         return facts
-    return replace(facts, can_tokenize=True, characters_per_token=len(sample) / max(tokens, 1))
+    return replace(facts, characters_per_token=len(sample) / max(tokens, 1))
 
 
 def _transform(step: Mapping[str, Mapping[str, Any]], where: str) -> Transform:

@@ -103,6 +103,8 @@ def _replay(run: SenderSummary) -> dict[str, Any]:
         "ended": run.ended,
         "joined": run.joined,
         "outside_s": run.outside_s,
+        "gpu_used_bytes": run.gpu_used_bytes,
+        "gpu_power_w": run.gpu_power_w,
         "conditions": [{**asdict(cell), "per_user": cell.per_user} for cell in run.cells],
         "problems": run.problems,
     }

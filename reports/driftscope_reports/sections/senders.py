@@ -26,7 +26,7 @@ _HEAD = (
 )  # fmt: skip
 _MEMORY = (
     "replay", "KV cache, tokens", "requests of full length", "drafter's weights",
-    "joined with the probe", "first token outside the engine",
+    "GPU memory at most", "GPU power", "joined with the probe", "first token outside the engine",
 )  # fmt: skip
 _VERSUS = ("replay", "against", "condition", "load", "acceptance length", "time per token",
            "same text")  # fmt: skip
@@ -142,6 +142,8 @@ def _memory_row(run: SenderSummary) -> list[str]:
         f"{tokens:,}" if tokens else NOTHING,
         number(tokens / longest, 1) if tokens and longest else NOTHING,
         f"{weights / 2**20:,.1f} MiB" if weights else NOTHING,
+        f"{run.gpu_used_bytes / 2**30:,.1f} GiB" if run.gpu_used_bytes else NOTHING,
+        f"{run.gpu_power_w:,.0f} W" if run.gpu_power_w else NOTHING,
         f"{run.joined:,}" if run.joined else NOTHING,
         milliseconds(run.outside_s),
     ]
