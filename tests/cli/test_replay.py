@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,3 +83,21 @@ def test_lists(driftscope: Driftscope) -> None:
     assert suites.returncode == 0 and "\ntemplate\n" in suites.stdout and "trio" in suites.stdout
     transforms = driftscope("replay", "--list-transforms")
     assert "filler: {tokens, form='documents', needle=None}" in transforms.stdout
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    with stub_server(piece_s=0.02) as stub:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "driftscope", "replay", stub.url, "--repeat", "500",
+             "-o", "run"],
+            cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while len(stub.seen) < 20 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "stopped; 8,004 requests" in said and "next: driftscope analyze run" in said
+    trace = read_trace(tmp_path / "run")
+    assert trace.problems == () and trace.client.num_rows == 8004

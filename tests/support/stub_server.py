@@ -49,6 +49,8 @@ class Stub:
     dead: threading.Event = field(default_factory=threading.Event)
     piece_s: float = 0.0
     max_model_len: int = 4096
+    port: int = 0
+    """0: any that is free."""
 
 
 @contextlib.contextmanager
@@ -57,7 +59,7 @@ def stub_server(**options: Any) -> Iterator[Stub]:
 
     async def main() -> None:
         server = await asyncio.start_server(lambda r, w: _connection(stub, server, r, w),
-                                            "127.0.0.1", 0)  # fmt: skip
+                                            "127.0.0.1", stub.port)  # fmt: skip
         stub.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         ready.set()
         await stopped.wait()
@@ -103,6 +105,8 @@ async def _request(
     if path == "/v1/models":
         model = {"id": "stub", "object": "model", "max_model_len": stub.max_model_len}
         return _json(writer, {"object": "list", "data": [model]})
+    if path == "/health":
+        return _json(writer, {})
     if path == "/tokenize":
         return _json(writer, _tokenized(json.loads(content)))
     if path not in ("/v1/chat/completions", "/v1/completions"):
