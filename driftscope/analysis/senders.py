@@ -157,8 +157,9 @@ def versus(first: SenderSummary, other: SenderSummary) -> tuple[Versus, ...]:
     """Condition by condition, where both asked the same prompts."""
     out = []
     mine, theirs = _grouped(first.rows), _grouped(other.rows)
-    for key in mine:
-        a, b = mine[key], theirs.get(key, [])
+    for cell in first.cells:
+        key = (cell.condition, cell.concurrency, cell.rate)
+        a, b = mine.get(key, []), theirs.get(key, [])
         if not {_pair(row) for row in a} & {_pair(row) for row in b}:
             continue
         out.append(

@@ -19,7 +19,7 @@ from driftscope.workloads.transforms import TRANSFORMS, NotApplicableError
 from driftscope.workloads.transforms.roles import written
 from driftscope_probes.trio import load_prompts
 
-FACTS = Facts(url="http://x/v1", model="m", max_model_len=2048)
+FACTS = Facts(url="http://x/v1", model="m", max_model_len=2300)
 ASKED = chat("k", "How are you?", system="Be brief.")
 
 
@@ -113,8 +113,10 @@ def test_filler_is_as_long_as_asked_and_what_does_not_fit_is_left_out() -> None:
     assert 4000 <= added < 4600
     turns = _apply("filler", tokens=1000, form="turns")
     assert len(turns.messages) > 10 and _texts(turns)[-1] == "How are you?"
-    with pytest.raises(NotApplicableError, match="do not fit the server's 2048"):
+    with pytest.raises(NotApplicableError, match="do not fit the server's 2300"):
         _apply("filler", tokens=4000)
+    with pytest.raises(NotApplicableError, match="rules do not fit"):
+        _apply("system", text="policy", tokens=2100)
     made = load_suite("long-context").make(FACTS)
     assert "1k" in made.conditions and "4k" not in made.conditions
     assert any(note.startswith("condition 4k left out") for note in made.notes)

@@ -10,6 +10,10 @@ from pydantic import BaseModel, ConfigDict
 from driftscope.workloads.prompt import Prompt
 from driftscope.workloads.server import Facts
 
+ROOM_TOKENS = 300
+"""Left for the prompt itself and its answer beside added text: the shipped prompts have up to 150
+tokens, the suites ask for 128."""
+
 
 class NotApplicableError(Exception):
     """The server, or the prompt, is none that this change can be made for; the message says why."""
@@ -34,3 +38,10 @@ def need_messages(prompt: Prompt, name: str) -> None:
     """Raise NotApplicableError for a prompt of plain text."""
     if prompt.is_text:
         raise NotApplicableError(f"{name} changes conversations, and {prompt.key} is plain text")
+
+
+def need_room(tokens: int, facts: Facts, what: str) -> None:
+    """Raise NotApplicableError where so much added text leaves no room in the server's context."""
+    longest = facts.max_model_len
+    if longest is not None and tokens + ROOM_TOKENS > longest:
+        raise NotApplicableError(f"{tokens} tokens of {what} do not fit the server's {longest}")

@@ -10,7 +10,7 @@ from pydantic import Field
 from driftscope.workloads.prompt import Message, Prompt
 from driftscope.workloads.server import Facts
 from driftscope.workloads.texts import document, note
-from driftscope.workloads.transforms.base import NotApplicableError, Transform, need_messages
+from driftscope.workloads.transforms.base import Transform, need_messages, need_room
 
 DOCUMENT_TOKENS = 400
 TURN_TOKENS = 120
@@ -31,10 +31,7 @@ class Filler(Transform):
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
         need_messages(prompt, self.name)
-        if facts.max_model_len is not None and self.tokens >= facts.max_model_len:
-            raise NotApplicableError(
-                f"{self.tokens} tokens of filler do not fit the server's {facts.max_model_len}"
-            )
+        need_room(self.tokens, facts, "filler")
         size = DOCUMENT_TOKENS if self.form == "documents" else TURN_TOKENS
         pieces = _pieces(self.tokens, size, facts.characters_per_token, source)
         *before, last = prompt.messages

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from driftscope.workloads.prompt import Prompt
 from driftscope.workloads.server import Facts
 from driftscope.workloads.texts import policy
-from driftscope.workloads.transforms.base import Transform, need_messages
+from driftscope.workloads.transforms.base import Transform, need_messages, need_room
 
 _SHORT = {
     "odd": "You are the keeper of a lighthouse in the year 2291. You answer as if every question "
@@ -37,6 +37,8 @@ class System(Transform):
         rest = [m for m in prompt.messages if m["role"] != "system"]
         if self.text == "none":
             return prompt.with_messages(rest)
+        if self.text == "policy":
+            need_room(self.tokens, facts, "rules")
         content = _SHORT.get(self.text) or policy(int(self.tokens * facts.characters_per_token))
         return prompt.with_messages([{"role": "system", "content": content}, *rest])
 
