@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 OLDER  := 0.31.0
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants kinds kinds-table bench trio browser prometheus replay-bench examples clean help
+.PHONY: demo test lint type layers truth variants kinds kinds-table bench trio browser prometheus alerts replay-bench examples clean help
 
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as
 
 variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py
+
+alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live traffic (4 minutes)
+	PYTHONPATH=tests $(BIN)/python -m vllm_engine.alerts_main
 
 kinds: $(VENV)/installed-dev ## every kind of drafter in real vLLM against its witness, as a table
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.lanes

@@ -22,6 +22,7 @@ from driftscope.cli.export import export
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.serve import serve
+from driftscope.cli.watch import watch
 from driftscope.errors import EXIT_ERROR, DriftscopeError
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ def driftscope_command(
     """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
 
 
-for command in (demo, analyze, replay, export, dashboards, doctor):
+for command in (demo, analyze, replay, watch, export, dashboards, doctor):
     app.command(epilog=EPILOG)(command)
 app.command(
     epilog=EPILOG,

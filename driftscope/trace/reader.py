@@ -66,7 +66,7 @@ def read_record(run: Path, record: str, manifest: Manifest, problems: list[str])
     defaults = defaults_of(manifest)
     for path in segments(run, record):
         place = place_of(source_of(path, record))
-        table = _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
+        table = read_segment(path, problems)
         try:
             rows = _said(conform(table, record, defaults), defaults["execution"])
         except pa.ArrowException as error:
@@ -87,6 +87,14 @@ def _said(table: pa.Table, execution: str) -> pa.Table:
     at, said = table.schema.get_field_index("execution"), table.column("execution")
     filled = pc.if_else(pc.equal(said, Execution.UNSAID), execution, said)
     return table.set_column(at, table.field(at), filled)
+
+
+def read_segment(path: Path, problems: list[str]) -> pa.Table:
+    """The whole batches of one segment, with the columns of the version that wrote it.
+
+    A torn tail is noted in `problems`. Raises DamagedTraceError or SchemaVersionError.
+    """
+    return _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
 
 
 def _read_sealed(path: Path) -> pa.Table:

@@ -1,0 +1,48 @@
+"""The example's configuration, as far as the real tools can check it here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from support.promtool import promtool, tool
+
+from driftscope.telemetry.dashboards.alerts import Thresholds
+from driftscope.telemetry.dashboards.files import RULES, write
+from driftscope.telemetry.dashboards.recording import Times
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "monitoring"
+
+
+@pytest.mark.parametrize("name", ["prometheus.yml", "scrape.yml"])
+def test_prometheus_accepts_its_configuration(tmp_path: Path, name: str) -> None:
+    write(tmp_path, Times(), Thresholds())
+    text = (EXAMPLE / name).read_text()
+    inside = "/etc/prometheus/rules/driftscope.rules.yml"
+    assert inside in text
+    (tmp_path / name).write_text(text.replace(inside, str(tmp_path / RULES)))
+    assert "SUCCESS" in promtool("check", "config", tmp_path / name)
+
+
+def test_alertmanager_accepts_its_configuration() -> None:
+    import subprocess
+
+    command = [tool("amtool"), "check-config", str(EXAMPLE / "alertmanager.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "SUCCESS" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_file_of_the_example_is_yaml_and_is_listed() -> None:
+    readme = (EXAMPLE / "README.md").read_text()
+    for path in EXAMPLE.rglob("*.y*ml"):
+        assert yaml.safe_load(path.read_text())
+        listed = path.relative_to(EXAMPLE).parts[0]
+        assert f"`{listed}" in readme, listed
+
+
+def test_the_collector_s_pipelines_name_what_there_is() -> None:
+    config = yaml.safe_load((EXAMPLE / "collector.yaml").read_text())
+    for pipeline in config["service"]["pipelines"].values():
+        for part in ("receivers", "processors", "exporters"):
+            assert set(pipeline[part]) <= set(config[part])

@@ -1,0 +1,213 @@
+"""An alert for real: live vLLM, Prometheus, Alertmanager and a webhook, all on loopback.
+
+Traffic is in the drafter's distribution, then has its roles written as plain text, then is as
+before: "acceptance fell" has to reach the webhook as firing, and then as resolved. Run by `make
+alerts`; prints what happened when, and fails when it did not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from support.promtool import tool
+
+from driftscope.telemetry.dashboards.alerts import Thresholds
+from driftscope.telemetry.dashboards.files import RULES, write
+from driftscope.telemetry.dashboards.recording import Times
+from driftscope_probes.trio import load_prompts
+from vllm_engine.serving import Server, serve
+
+TIMES = Times(window="20s", past="40s", gap="25s", hold="2s", evaluate="1s")
+"""Days made seconds: the rules are those of production."""
+LEARN_S = 75
+"""Good traffic until there is a past to compare with: a window, the gap and most of the past."""
+LIMIT_S = 120
+CLIENTS = 4
+ALERT = "DriftscopeAcceptanceFell"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        _run(Path(folder), stack)
+
+
+def _run(folder: Path, stack: contextlib.ExitStack) -> None:
+    ports = [_free_port() for _ in range(4)]
+    scrape, prometheus, alertmanager, hook = ports
+    server = stack.enter_context(
+        serve(folder, "--prometheus", f"127.0.0.1:{scrape}", drafter="eagle3")
+    )
+    heard = stack.enter_context(_webhook(hook))
+    _write_config(folder, *ports)
+    stack.enter_context(_running(
+        tool("prometheus-alertmanager"), f"--config.file={folder}/alertmanager.yml",
+        f"--storage.path={folder}/am", f"--web.listen-address=127.0.0.1:{alertmanager}",
+        "--cluster.listen-address=", log=folder / "am.log",
+    ))  # fmt: skip
+    stack.enter_context(_running(
+        tool("prometheus"), f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/tsdb", f"--web.listen-address=127.0.0.1:{prometheus}",
+        log=folder / "prometheus.log",
+    ))  # fmt: skip
+    traffic = stack.enter_context(_traffic(server))
+    _say("traffic in distribution")
+    time.sleep(LEARN_S)
+    _show(prometheus)
+    assert not _states(heard, "firing"), f"fired on good traffic: {heard}"
+    traffic.plain = True
+    _say("traffic with plain-text roles")
+    _until(lambda: ALERT in _states(heard, "firing"), prometheus, "no alert fired")
+    _say(f"webhook: {ALERT} firing")
+    _show(prometheus)
+    traffic.plain = False
+    _say("traffic in distribution")
+    _until(lambda: ALERT in _states(heard, "resolved"), prometheus, "it did not resolve")
+    _say(f"webhook: {ALERT} resolved")
+    _show(prometheus)
+    _say(f"others that fired: {', '.join(sorted(_states(heard, 'firing') - {ALERT})) or 'none'}")
+    assert traffic.failed == 0, f"{traffic.failed} requests failed"
+
+
+def _write_config(folder: Path, scrape: int, prometheus: int, alertmanager: int, hook: int) -> None:
+    write(folder, TIMES, Thresholds(least_rounds=0.5, acceptance=0.9))
+    (folder / "prometheus.yml").write_text(json.dumps({
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(folder / RULES)],
+        "alerting": {"alertmanagers": [
+            {"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
+        "scrape_configs": [{"job_name": "vllm", "static_configs": [
+            {"targets": [f"127.0.0.1:{scrape}"]}]}],
+    }))  # fmt: skip
+    (folder / "alertmanager.yml").write_text(json.dumps({
+        "route": {"receiver": "hook", "group_by": ["alertname"], "group_wait": "1s",
+                  "group_interval": "1s", "repeat_interval": "1h"},
+        "receivers": [{"name": "hook", "webhook_configs": [
+            {"url": f"http://127.0.0.1:{hook}/", "send_resolved": True}]}],
+    }))  # fmt: skip
+
+
+class _Traffic:
+    """Clients that ask one after the other, until they are told to stop."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self.plain, self.failed = server, False, 0
+        self.stopped = threading.Event()
+
+    def client(self, number: int) -> None:
+        prompts = load_prompts()
+        at = number
+        while not self.stopped.is_set():
+            prompt = prompts[at % len(prompts)]
+            text = prompt.plain_text_roles if self.plain else prompt.in_distribution
+            try:
+                self._server.complete(f"{number}-{at}", prompt=text, add_special_tokens=False,
+                                      max_tokens=48)  # fmt: skip
+            except OSError:
+                self.failed += not self.stopped.is_set()
+            at += CLIENTS
+
+
+@contextlib.contextmanager
+def _traffic(server: Server) -> Iterator[_Traffic]:
+    traffic = _Traffic(server)
+    clients = [threading.Thread(target=traffic.client, args=(n,)) for n in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    try:
+        yield traffic
+    finally:
+        traffic.stopped.set()
+        for client in clients:
+            client.join()
+
+
+@contextlib.contextmanager
+def _webhook(port: int) -> Iterator[list[dict[str, Any]]]:
+    heard: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            heard.extend(json.loads(body)["alerts"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield heard
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def _running(*command: str, log: Path) -> Iterator[None]:
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _states(heard: list[dict[str, Any]], status: str) -> set[str]:
+    return {alert["labels"]["alertname"] for alert in heard if alert["status"] == status}
+
+
+def _query(prometheus: int, expr: str) -> dict[str, float]:
+    url = f"http://127.0.0.1:{prometheus}/api/v1/query?query={urllib.parse.quote(expr)}"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found = json.load(answer)["data"]["result"]
+    return {each["metric"].get("__name__", ""): float(each["value"][1]) for each in found}
+
+
+def _show(prometheus: int) -> None:
+    names = "engine:driftscope_(acceptance_length:(mean|past)|attention_excess:mean|rounds:rate)"
+    for name, value in sorted(_query(prometheus, f'{{__name__=~"{names}"}}').items()):
+        sys.stdout.write(f"           {name} {value:.3f}\n")
+
+
+def _until(is_so: Callable[[], bool], prometheus: int, otherwise: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            _show(prometheus)
+            raise SystemExit(f"alerts: {otherwise} within {LIMIT_S} s")
+        time.sleep(0.5)
+
+
+def _say(words: str) -> None:
+    sys.stdout.write(f"{time.monotonic() - _BEGUN:7.1f} s  {words}\n")
+    sys.stdout.flush()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+_BEGUN = time.monotonic()
+
+if __name__ == "__main__":
+    main()
