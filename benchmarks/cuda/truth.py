@@ -35,7 +35,7 @@ MEMORY = {"gpu_memory_utilization": 0.08, "kv_cache_memory_bytes": 1 << 30, "max
 def _job(runner: str, graphs: bool, llm: dict[str, Any], drafter: str = "eagle31",
          **probe: str) -> Job:  # fmt: skip
     return Job(
-        drafter=drafter, runner=runner, compiled=graphs, device="cuda",
+        drafter=drafter, runner=runner, compiled=graphs, device="cuda", processes=True,
         llm={**MEMORY, **llm}, probe={**RECORD, **probe},
     )  # fmt: skip
 

@@ -9,16 +9,18 @@ import pytest
 
 from vllm_engine.job import Job, Outcome, run_jobs
 from vllm_engine.truth import JOBS as TRUTH_JOBS
+from vllm_engine.versions import older_job, runners, version
 
 SAMPLED_EVERY = 3
-OLDER = os.environ.get("DRIFTSCOPE_TEST_OLDER_VLLM", "")
-"""Folder with an unpacked older vLLM (see the Makefile's `test` target)."""
+_GIVEN = os.environ.get("DRIFTSCOPE_TEST_OLDER_VLLM", "")
+OLDER = [Path(folder) for folder in _GIVEN.split(os.pathsep) if folder]
+"""Folders with unpacked older vLLMs (see the Makefile's `test` target)."""
 
 BOTH_SIZES = {"drafter": "eagle31", "sizes": (8, 1)}
 HARMLESS_JOBS = {
     "v1 off": Job(**BOTH_SIZES),
     "v1 sampled": Job(**BOTH_SIZES, probe={"EVERY": str(SAMPLED_EVERY)}),
-    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after", "EVERY": "1"}),
+    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after", "EVERY": "1"}, processes=True),
     "v1 compiled off": Job(drafter="eagle31", compiled=True),
     "v2 off": Job(drafter="eagle31", runner="v2"),
     "v2 raising": Job(drafter="eagle31", runner="v2", probe={"TEST_RAISE": "before", "EVERY": "1"}),
@@ -29,9 +31,7 @@ HARMLESS_JOBS = {
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Outcome by name: TRUTH_JOBS, HARMLESS_JOBS and, where there is one, an older vLLM."""
     jobs = {**TRUTH_JOBS, **HARMLESS_JOBS}
-    if OLDER:
-        jobs["older"] = Job(
-            drafter="eagle3", runner="v2", vllm_path=OLDER, probe={"TOKEN_IDS": "1", "EVERY": "1"}
-        )
+    for older in OLDER:
+        jobs[version(older)] = older_job(older, runners(older)[-1], "eagle3")
     folder: Path = tmp_path_factory.mktemp("engines")
     return run_jobs(jobs, folder)

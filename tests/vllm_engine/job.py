@@ -1,12 +1,15 @@
-"""Jobs for real vLLM engines, run in processes of their own, two at a time."""
+"""Jobs for real vLLM engines, each apart from all others, two at a time."""
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import functools
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,6 +18,7 @@ from queue import Queue
 from typing import Any
 
 from driftscope_probes.trio import CONDITIONS, encode, load_prompts, trio_path
+from vllm_engine.forks import Forks
 
 HERE = Path(__file__).parent
 K = 8
@@ -47,6 +51,9 @@ class Job:
     situations: tuple[Any, ...] = ()
     """For situations_main.py, in place of batches."""
     env: dict[str, str] = field(default_factory=dict)
+    processes: bool = False
+    """As users start it, an import of vLLM and more for each process: front end, engine core,
+    workers. Else all of it is in one fork of a process that has imported vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +83,49 @@ def run_job(job: Job, folder: Path, core: str = "0") -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     spec, result, log = folder / "job.json", folder / "result.json", folder / "log.txt"
     spec.write_text(json.dumps(_description(job)))
-    with log.open("wb") as sink:
-        code = subprocess.run(
-            [sys.executable, str(HERE / job.main), str(spec), str(result)],
-            env=environment(job, folder, core),
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            timeout=ENGINE_TIMEOUT_S,
-            check=False,
-        ).returncode
+    main, arguments, env = HERE / job.main, [str(spec), str(result)], environment(job, folder, core)
+    if _forked(job):
+        code = forks(job.runner).run(main, arguments, env, log, ENGINE_TIMEOUT_S)
+    else:
+        code = _run_alone(main, arguments, env, log)
     text = log.read_text(errors="replace")
     if code != 0 or not result.exists():
         raise RuntimeError(f"engine ended with {code}:\n{text[-6000:]}")
     return Outcome(job=job, run=folder / "run", log=text, **json.loads(result.read_text()))
 
 
+def _run_alone(main: Path, arguments: list[str], env: dict[str, str], log: Path) -> int:
+    with log.open("wb") as sink:
+        return subprocess.run(
+            [sys.executable, str(main), *arguments],
+            env=env,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            timeout=ENGINE_TIMEOUT_S,
+            check=False,
+        ).returncode
+
+
+@functools.cache
+def _forks(runner: str) -> Forks:
+    started = Forks(environment(Job(drafter="", runner=runner), Path(), "0"))
+    atexit.register(started.close)
+    return started
+
+
+_STARTING = threading.Lock()
+
+
+def forks(runner: str) -> Forks:
+    """A process to fork engines from; whether Triton is there is settled when vLLM is imported."""
+    with _STARTING:
+        return _forks(runner)
+
+
 def run_jobs(
     jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
 ) -> dict[str, Outcome]:
-    """Run jobs side by side, one per core."""
+    """Outcomes in the jobs' order; they run side by side, one per core."""
     cores: Queue[str] = Queue()
     for core in side_by_side[: os.cpu_count() or 1]:
         cores.put(core)
@@ -106,8 +137,21 @@ def run_jobs(
         finally:
             cores.put(core)
 
+    for runner in {job.runner for job in jobs.values() if _forked(job)}:
+        forks(runner)
+    order = sorted(jobs.items(), key=lambda item: _slowness(item[1]), reverse=True)
     with ThreadPoolExecutor(cores.qsize()) as pool:
-        return dict(zip(jobs, pool.map(one, jobs.items()), strict=True))
+        found = dict(zip(dict(order), pool.map(one, order), strict=True))
+    return {name: found[name] for name in jobs}
+
+
+def _forked(job: Job) -> bool:
+    return not job.processes and job.device == "cpu" and job.vllm_path is None
+
+
+def _slowness(job: Job) -> tuple[bool, ...]:
+    """The slow ones go first, so that no core is left with one at the end."""
+    return job.runner == "v2", job.compiled, not _forked(job)
 
 
 def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
@@ -120,10 +164,13 @@ def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1" if job.processes else "0",
     }
+    if not job.processes:  # nobody else divides the cores then
+        env["OMP_NUM_THREADS"] = "1"
     path = [p for p in (job.vllm_path, str(HERE.parent), env.get("PYTHONPATH")) if p]
     if job.runner == "v2" and job.device == "cpu":
-        env["DRIFTSCOPE_TRITON_ON_CPU"] = "1"
+        env |= {"DRIFTSCOPE_TRITON_ON_CPU": "1", "TRITON_INTERPRET": "1"}
         path.insert(0, str(HERE / "triton_on_cpu"))
     env["PYTHONPATH"] = os.pathsep.join(path)
     if job.probe:

@@ -84,7 +84,7 @@ def serve(folder: Path, *options: str, drafter: str = "eagle31") -> Iterator[Ser
     with log.open("wb") as sink:
         process = subprocess.Popen(
             command,
-            env=environment(Job(drafter=drafter), folder, "0"),
+            env=environment(Job(drafter=drafter, processes=True), folder, "0"),
             stdout=sink,
             stderr=subprocess.STDOUT,
         )

@@ -205,7 +205,7 @@ SAMPLED = Situation(
         Ask(name="sampled1", prompt=_prompt(17, 60), sampling=_greedy(**WARM)),
     ),
 )
-ASYNC = {"async_scheduling": True, "distributed_executor_backend": "mp"}
+ASYNC = {"async_scheduling": True}
 """As on a GPU: see situations_main.keep_async_scheduling."""
 TIGHT_ENGINE = {
     **ASYNC,
@@ -231,8 +231,7 @@ FLOWS_ENGINE = {
         "num_speculative_tokens_per_batch_size": K_BY_BATCH,
     },
 }
-IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-_COMMON = Job(drafter="eagle31", main="situations_main.py", env=IN_PROCESS)
+_COMMON = Job(drafter="eagle31", main="situations_main.py")
 _TIGHT = replace(_COMMON, llm=TIGHT_ENGINE, situations=(*tight(), structured()))
 _TIGHT_V2 = replace(_TIGHT, runner="v2", situations=tight())
 _FLOWS = replace(

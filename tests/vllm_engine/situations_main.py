@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,9 @@ class Driver:
             sampling["structured_outputs"] = StructuredOutputsParams(regex=sampling.pop("regex"))
         prompt = {"prompt_token_ids": ask["prompt"]}
         self._engine.add_request(ask["name"], prompt, SamplingParams(**sampling))
+        for request in self._scheduler.requests.values():
+            if request.structured_output_request is not None:
+                _wait_for_grammar(request.structured_output_request)
 
     def _keep(self, output: Any) -> None:
         for one in output.outputs:
@@ -98,6 +102,12 @@ class Driver:
                 "preempted": sorted(output.preempted_req_ids or ()),
             }
         )
+
+
+def _wait_for_grammar(structured: Any) -> None:
+    """A thread compiles it, and how many steps go by meanwhile is not for a clock to say."""
+    while structured.grammar is None:
+        time.sleep(0.001)
 
 
 def keep_async_scheduling() -> None:

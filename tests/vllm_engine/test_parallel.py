@@ -25,7 +25,7 @@ ENTROPY_TOLERANCE = 1e-3
 HEADS = 4
 CHAINS = 100
 BOTH_CORES = "0|1"
-_COMMON = Job(drafter="eagle31", main="parallel_main.py")
+_COMMON = Job(drafter="eagle31", main="parallel_main.py", processes=True)
 KINDS = {
     "tensor": replace(_COMMON, llm={"tensor_parallel_size": 2}),
     "data": replace(_COMMON, llm={"data_parallel_size": 2, "data_parallel_backend": "mp"}),

