@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench trio browser prometheus alerts replay-bench examples clean help
+.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench calibration trio browser prometheus alerts replay-bench examples clean help
 
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -56,6 +56,9 @@ examples: $(VENV)/installed-dev ## run every example, on eight engines one after
 replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures beside `vllm bench serve`'s
 	$(BIN)/python benchmarks/replay_client.py
 	$(BIN)/python benchmarks/replay_vs_vllm.py
+
+calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of known truth, as tables
+	PYTHONPATH=tests $(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json
 
 trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
 	$(BIN)/python -m driftscope_probes.trio.train -o build/trio

@@ -48,8 +48,8 @@ class Rounds:
         """Those of the requests that `wanted`, [requests], names."""
         return self.where(wanted[self.request])
 
-    def where(self, mine: NDArray[np.bool_]) -> Rounds:
-        """Some of the rows."""
+    def where(self, mine: NDArray[np.bool_] | Codes) -> Rounds:
+        """Some of the rows, or rows in an order."""
         return Rounds(
             request=self.request[mine],
             rounds=self.rounds[mine],

@@ -14,6 +14,7 @@ import typer
 import driftscope
 from driftscope.cli.analyze import analyze
 from driftscope.cli.bench import bench
+from driftscope.cli.compare import compare
 from driftscope.cli.dashboards import dashboards
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
@@ -50,7 +51,7 @@ def driftscope_command(
     """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
 
 
-for command in (demo, analyze, replay, watch, export, dashboards, doctor):
+for command in (demo, analyze, compare, replay, watch, export, dashboards, doctor):
     app.command(epilog=EPILOG)(command)
 app.command(
     epilog=EPILOG,

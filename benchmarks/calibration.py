@@ -1,0 +1,143 @@
+"""Whether intervals cover and gates hold: simulated runs whose truth is known.
+
+Prints two tables: how often 95 % intervals hold the truth (wanted: 93 to 97 % each), beside those
+of a percentile bootstrap over requests; and in how many of TRIALS comparisons of two runs of the
+same truth any difference is called one, corrected for all that are looked at (wanted: at most 5 %).
+
+    PYTHONPATH=tests python benchmarks/calibration.py [--trials 1000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from support.simulate import Prompts, Truth
+from support.simulate.sums import side
+
+from driftscope.analysis.compare import Side, comparison
+from driftscope.analysis.interval import Interval, intervals, rate_intervals, ratio_of
+from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
+
+TRIALS = 1000
+RESAMPLES = 500
+TWO = (Prompts(label="chat", shift=0.4), Prompts(label="code", shift=-0.4, tokens=(500, 4000)))
+RUNS = {
+    "30 requests": Truth(requests=30, rounds=30),
+    "100 requests": Truth(requests=100, rounds=30),
+    "300 short requests": Truth(requests=300, rounds=8),
+    "100 requests that differ much": Truth(requests=100, rounds=30, between=1.2),
+    "100 requests of two kinds": Truth(requests=100, rounds=30, prompts=TWO),
+}
+"""Their depths reach marginal rates from 0.8 down to about 0.05."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How often the intervals of one figure held its truth."""
+
+    run: str
+    figure: str
+    truth: float
+    covered: float
+    bootstrap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """How often chance alone was called a difference."""
+
+    run: str
+    pairing: str
+    called: float
+    """Share of comparisons in which anything was called a difference."""
+
+
+def coverage(name: str, truth: Truth, trials: int) -> Iterator[Coverage]:
+    true = np.append(truth.mean_length(), truth.marginal())
+    hits, boot = np.zeros(len(true)), np.zeros(len(true))
+    for trial in range(trials):
+        top, rounds = _drawn(truth, trial).rounds.by_request()
+        ours = (
+            *(intervals(ratio_of(top[:, :1], rounds)) or ()),
+            *(rate_intervals(ratio_of(top[:, 1:], rounds)) or ()),
+        )
+        hits += [_holds(each, value) for each, value in zip(ours, true, strict=True)]
+        other = _bootstrap(top, rounds, trial)
+        boot += [_holds(each, value) for each, value in zip(other, true, strict=True)]
+    figures = ["acceptance length", *(f"marginal, depth {d}" for d in range(1, truth.k + 1))]
+    for at, figure in enumerate(figures):
+        yield Coverage(
+            run=name,
+            figure=figure,
+            truth=float(true[at]),
+            covered=hits[at] / trials,
+            bootstrap=boot[at] / trials,
+        )
+
+
+def false_calls(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
+    called = 0
+    for trial in range(trials):
+        first = _drawn(truth, 2 * trial)
+        second = _drawn(truth, 2 * trial + 1, prompts=2 * trial if paired else None)
+        rows = np.arange(len(first.labels))
+        how = Pairing(
+            how=BY_ID if paired else UNPAIRED, first=rows if paired else rows[:0],
+            second=rows if paired else rows[:0], alone=0,
+        )  # fmt: skip
+        found = comparison(first, second, ("a", "b"), how)
+        called += any(each.differs for each in found.differences)
+    return Calls(run=name, pairing="paired" if paired else "unpaired", called=called / trials)
+
+
+def _drawn(truth: Truth, trial: int, prompts: int | None = None) -> Side:
+    prompts = trial if prompts is None else prompts
+    return side(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + prompts))
+
+
+def _holds(interval: Interval, value: float) -> bool:
+    return interval.low <= value <= interval.high
+
+
+def _bootstrap(top: np.ndarray, rounds: np.ndarray, seed: int) -> Iterator[Interval]:
+    n = len(top)
+    drawn = np.random.RandomState(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    low, high = np.percentile((drawn @ top) / (drawn @ rounds), [2.5, 97.5], axis=0)
+    return (Interval(low=a, high=b) for a, b in zip(low, high, strict=True))
+
+
+def main(argv: list[str] | None = None, say: Callable[[str], None] = print) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--json", type=Path)
+    wanted = parser.parse_args(argv)
+    covered = [row for n, t in RUNS.items() for row in coverage(n, t, wanted.trials)]
+    say(f"95 % intervals, {wanted.trials} simulated runs each: share that holds the truth\n")
+    say(f"{'run':32}{'figure':22}{'truth':>8}{'driftscope':>12}{'bootstrap':>11}")
+    for row in covered:
+        say(f"{row.run:32}{row.figure:22}{row.truth:8.3f}{row.covered:12.1%}{row.bootstrap:11.1%}")
+    calls = [
+        false_calls(name, truth, wanted.trials, paired=paired)
+        for name, truth in RUNS.items()
+        for paired in (False, True)
+    ]
+    say(f"\nTwo runs of the same truth, {wanted.trials} comparisons: share with any difference\n")
+    for call in calls:
+        say(f"{call.run:32}{call.pairing:12}{call.called:7.1%}")
+    if wanted.json:
+        rows = {"coverage": covered, "false_calls": calls}
+        plain = {
+            name: [{f: getattr(r, f) for f in r.__slots__} for r in each]
+            for name, each in rows.items()
+        }
+        wanted.json.write_text(json.dumps(plain, indent=1, sort_keys=True) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

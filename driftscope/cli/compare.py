@@ -1,0 +1,38 @@
+"""`driftscope compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="Run directory to compare with.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Run directory to compare.")],
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name of a run, once per run; default: directory name."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Say what sets run B apart from run A: acceptance by depth and by workload label.
+
+    Requests are paired where both runs answered the same prompts. Every difference has a 95%
+    interval, and all of them are tested together (Holm).
+    """
+    from driftscope.analysis.collect import collect
+    from driftscope.analysis.compare import compare as compared
+    from driftscope.analysis.tables import open_run
+    from driftscope.cli.labels import labels_of
+    from driftscope_reports import comparison
+
+    names = labels_of([first, second], label)
+    found = compared(
+        collect(open_run(first)), collect(open_run(second)), labels=(names[0], names[1])
+    )
+    if as_json:
+        typer.echo(comparison.to_json(found), nl=False)
+        return
+    comparison.show(found)

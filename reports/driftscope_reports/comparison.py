@@ -1,0 +1,123 @@
+"""A comparison of two runs, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from driftscope.analysis.compare import LENGTH, MARGINAL, WHOLE, Comparison, Difference
+from driftscope.analysis.multiple import ALPHA
+from driftscope.analysis.pairing import UNPAIRED
+from driftscope.analysis.words import count, number
+
+SCHEMA_VERSION = 1
+_DIGITS = 9
+
+
+def to_json(found: Comparison) -> str:
+    """The comparison as text, newline at the end; same runs, same bytes."""
+    content = {
+        **asdict(found),
+        "schema_version": SCHEMA_VERSION,
+        "verdict": verdict(found),
+        "parts_from": found.parts_from,
+        "correction": "Holm",
+        "alpha": ALPHA,
+        "differences": [{**asdict(d), "differs": d.differs} for d in found.differences],
+    }
+    return json.dumps(_clean(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def verdict(found: Comparison) -> str:
+    """One sentence: from which depth on which run accepts more, or that nothing shows it."""
+    depth, deepest = found.parts_from, found.at(MARGINAL)
+    if depth is not None:
+        at = deepest[depth - 1]
+        where = f"beyond depth {depth - 1}" if depth > 1 else "at every depth"
+        return (
+            f"{_better(found, at)} accepts more {where}: at depth {depth} "
+            f"{_apart(at)} (95% interval {_between(at)})"
+        )
+    (length,) = found.at(LENGTH)
+    if length.differs:
+        return (
+            f"{_better(found, length)} has the longer acceptance length, by "
+            f"{_apart(length)} (95% interval {_between(length)}), without one depth from which "
+            "all deeper ones differ"
+        )
+    some = [d for d in found.differences if d.differs]
+    if some:
+        return f"the runs differ in {count(len(some), 'figure')} and not from one depth on"
+    return "nothing tells the runs apart"
+
+
+def show(found: Comparison) -> None:
+    """The comparison on stdout: the verdict first."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=110)
+    console.print(f"{verdict(found)}.")
+    console.print(_pairing(found))
+    table = Table("", found.first, found.second, "difference", "95% interval", "p (Holm)", "")
+    for each in found.differences:
+        table.add_row(
+            _name(each),
+            number(each.first, 3),
+            number(each.second, 3),
+            f"{each.difference:+.3f}" if math.isfinite(each.difference) else "–",
+            _between(each) if each.interval else "not tested",
+            _p(each.p_adjusted),
+            "differs" if each.differs else "",
+        )
+    console.print(table)
+
+
+def _name(each: Difference) -> str:
+    what = "acceptance length" if each.metric == LENGTH else f"accepted to depth {each.depth}"
+    return what if each.segment == WHOLE else f"{each.segment}: {what}"
+
+
+def _pairing(found: Comparison) -> str:
+    if found.pairing == UNPAIRED:
+        return (
+            f"Unpaired: {found.requests[0]:,} against {count(found.requests[1], 'request')}; the "
+            "runs did not answer the same prompts."
+        )
+    alone = f"; {found.alone:,} without a partner left out" if found.alone else ""
+    return f"Paired by {found.pairing}: {count(found.pairs, 'pair')}{alone}."
+
+
+def _better(found: Comparison, at: Difference) -> str:
+    return found.second if at.difference > 0 else found.first
+
+
+def _apart(at: Difference) -> str:
+    low, high = sorted((at.first, at.second))
+    return f"{high:.3f} against {low:.3f}"
+
+
+def _between(each: Difference) -> str:
+    if each.interval is None:
+        return "–"
+    return f"{each.interval.low:+.3f} to {each.interval.high:+.3f}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "<0.0001" if value < 1e-4 else f"{value:.4f}"
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value
