@@ -16,18 +16,15 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda.overhead import Engine, measure, ratios
-from peers import lines
-
+from benchmarks.engines import Engine, measure, median_interval, ratios
+from benchmarks.peers import lines
 from driftscope_probes.trio import encode, load_prompts, trio_path
 
 K = 8
@@ -77,15 +74,6 @@ def _prompts(context: int, batch: int) -> list[list[int]]:
     """Held-out text joined and cut to `context` tokens, another start for each request."""
     ids = encode("".join(prompt.in_distribution for prompt in load_prompts())) * 2
     return [ids[start * 97 : start * 97 + context] for start in range(batch)]
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The least interval between two of the values that holds the median of what they are drawn
-    from with a probability of 95 % or more, whatever its distribution."""
-    ordered, n = sorted(values), len(values)
-    below = [math.comb(n, i) / 2**n for i in range(n + 1)]
-    rank = max((r for r in range(n // 2) if 2 * sum(below[: r + 1]) <= 0.05), default=0)
-    return ordered[rank], ordered[n - 1 - rank]
 
 
 def print_record(record: dict[str, Any]) -> None:

@@ -1,29 +1,30 @@
-"""What the probe costs on a GPU: TPOT by concurrency and context, with and without it, interleaved.
+"""What the probe costs on a GPU: TPOT and throughput by concurrency and context, interleaved.
 
-python3 benchmarks/cuda/overhead.py [--json FILE] [--seconds N] [--repeats N] [--k N] [--smoke]
+python3 benchmarks/cuda/overhead.py [--json FILE] [--seconds N] [--shape trio] [--smoke]
 
 Three engines of Llama-3.1-8B's shape (dummy weights) share one GPU and are asked in turn: one
 without driftscope, one with it, whose sampling is changed between requests, and one without
 driftscope that is kept from using CUDA graphs, which is what tools that hook modules do. Each ratio
-is of neighbours in time. `--smoke` runs the same with the tiny trio, anywhere.
+is of neighbours in time. `--shape trio` takes the tiny trio, `--smoke` runs that anywhere. Any
+installed vLLM will do; its version is in the file.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import random
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cuda import overhead_table as table
+from benchmarks.cuda import shape
+from benchmarks.engines import Engine, measure
+from benchmarks.results_file import ResultsFile, read
+from driftscope_probes.trio import trio_path
+
+Points = tuple[tuple[int, int], ...]
 SETTINGS = {
     "off": ("probe", {"stop": True}),
     "default": ("probe", {"budget": 0.01}),
@@ -31,52 +32,25 @@ SETTINGS = {
     "eager": ("eager", None),
 }
 """Setting -> engine and what its sampler is set to; each is held against "absent"."""
-POINTS = ((1, 1000), (16, 1000), (1, 8000), (64, 1000), (4, 8000), (1, 32_000), (16, 8000),
-          (4, 32_000), (1, 100_000), (4, 1000))  # fmt: skip
-"""(concurrency, context); what one engine's cache holds is the limit."""
+POINTS: dict[str, Points] = {
+    "llama-8b": ((1, 1000), (16, 1000), (1, 8000), (64, 1000), (4, 8000), (1, 32_000), (16, 8000),
+                 (4, 32_000), (1, 100_000), (4, 1000)),
+    "trio": ((1, 1000), (4, 1000), (16, 1000), (64, 1000), (1, 200), (64, 200)),
+}  # fmt: skip
+"""Shape -> (concurrency, context); what one engine's cache holds is the limit."""
 SMOKE_POINTS = ((1, 64), (4, 200))
 CACHE_BYTES = 24_000_000_000
 
 
-class Engine:
-    """A child process with one vLLM."""
-
-    def __init__(self, name: str, options: dict[str, Any], env: dict[str, str], log: Path) -> None:
-        self.name, self._log = name, log
-        child = Path(__file__).with_name("overhead_child.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(child), json.dumps(options)],
-            env={**os.environ, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=log.open("wb"), text=True,
-        )  # fmt: skip
-
-    def ask(self, **question: Any) -> dict[str, Any]:
-        """One line there, one line back; an empty question only waits for the start."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        if question:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(
-                f"engine {self.name} ended:\n{self._log.read_text(errors='replace')[-6000:]}"
-            )
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def close(self) -> None:
-        self._process.terminate()
-
-
-def _options(folder: Path, k: int, smoke: bool) -> dict[str, Any]:
-    if smoke:
-        from driftscope_probes.trio import trio_path
-
+def _options(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    if _tiny(options):
         target, drafter = trio_path() / "target", trio_path() / "eagle31"
-        own: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 8}
+        own: dict[str, Any] = {"max_model_len": 1200, "max_num_seqs": 64}
+        own |= {"dtype": "float32", "max_num_seqs": 8} if options.smoke else {
+            "attention_backend": "FLASH_ATTN", "gpu_memory_utilization": 0.1,
+            "kv_cache_memory_bytes": 1 << 30,
+        }  # fmt: skip
     else:
-        import shape  # beside this script
-
         target, drafter = shape.write(folder)
         own = {
             "load_format": "dummy", "max_model_len": 104_000, "max_num_seqs": 64,
@@ -86,15 +60,22 @@ def _options(folder: Path, k: int, smoke: bool) -> dict[str, Any]:
     return {
         "model": str(target), "skip_tokenizer_init": True, "enable_prefix_caching": True, **own,
         "speculative_config": {
-            "method": "eagle3", "model": str(drafter), "num_speculative_tokens": k
+            "method": "eagle3", "model": str(drafter), "num_speculative_tokens": options.k
         },
     }  # fmt: skip
 
 
-def _start(folder: Path, k: int, smoke: bool) -> dict[str, Engine]:
-    options = _options(folder, k, smoke)
+def _tiny(options: argparse.Namespace) -> bool:
+    return bool(options.shape == "trio")
+
+
+def _start(folder: Path, asked: argparse.Namespace) -> dict[str, Engine]:
+    options = _options(folder, asked)
     base = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "VLLM_NO_USAGE_STATS": "1",
             "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1"}  # fmt: skip
+    if asked.smoke:
+        # Three engines' default caches do not fit beside each other on a small machine.
+        base["VLLM_CPU_KVCACHE_SPACE"] = "1"
     probe = {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
     made = {
         "absent": ({}, {"DRIFTSCOPE_DISABLE": "1"}),
@@ -110,89 +91,89 @@ def _start(folder: Path, k: int, smoke: bool) -> dict[str, Engine]:
     return engines
 
 
-def _prompts(concurrency: int, context: int, smoke: bool) -> list[list[int]]:
+def _prompts(concurrency: int, context: int, vocabulary: int) -> list[list[int]]:
     chance = random.Random(concurrency * 1_000_003 + context)
-    size = 1000 if smoke else 100_000
-    return [[chance.randrange(100, size) for _ in range(context)] for _ in range(concurrency)]
+    return [[chance.randrange(100, vocabulary) for _ in range(context)] for _ in range(concurrency)]
 
 
-def measure(
-    engines: dict[str, Engine], point: tuple[int, int], repeats: int, tokens: int,
-    prompts: list[list[int]], settings: Mapping[str, tuple[str, dict[str, Any] | None]],
-    deadline: float,
-) -> dict[str, Any]:  # fmt: skip
-    """TPOT in seconds by setting, one figure per repeat, and what the sampler says at the end."""
-    found: dict[str, list[float]] = {name: [] for name in ("absent", *settings)}
-    for engine in engines.values():
-        engine.ask(prompts=prompts, tokens=8)  # prefills the cache
-    for repeat in range(repeats):
-        order = list(found)
-        turn = repeat % len(order)
-        for name in order[turn:] + order[:turn]:
-            engine, setting = settings.get(name, ("absent", None))
-            if setting is not None:
-                engines[engine].ask(set=setting)
-            found[name].append(engines[engine].ask(prompts=prompts, tokens=tokens)["tpot_s"])
-        if time.time() > deadline:
-            break
-    state = engines["probe"].ask(set={"budget": 0.01})
-    return {"concurrency": point[0], "context": point[1], "tpot_s": found, "sampler": state}
+def run(points: Points, options: argparse.Namespace, file: ResultsFile) -> list[dict[str, Any]]:
+    """Measure the points that the file lacks, and write it after each."""
+    deadline = time.time() + options.seconds
+    records: list[dict[str, Any]] = file.facts.get("records", [])
+    have = {(r["concurrency"], r["context"]) for r in records}
+    todo = [point for point in points if point not in have]
+    if not todo:
+        return records
+    with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as name:
+        engines = _start(Path(name), options)
+        print(f"engines ready, {deadline - time.time():.0f} s left", flush=True)
+        for point in todo:
+            if time.time() > deadline:
+                print(f"out of time before {point}: the same command goes on from here")
+                break
+            prompts = _prompts(*point, vocabulary=1000 if _tiny(options) else 100_000)
+            records.append(
+                measure(
+                    engines, point, options.repeats, options.tokens, prompts, SETTINGS, deadline
+                )
+            )  # fmt: skip
+            print("\n".join(table.points(records[-1:])), flush=True)
+            file.write(k=options.k, shape=options.shape, records=records)
+        for engine in engines.values():
+            engine.close()
+    return records
 
 
-def ratios(record: dict[str, Any], name: str) -> list[float]:
-    """Each repeat's TPOT as a ratio to that without driftscope in the same repeat."""
-    pairs = zip(record["tpot_s"][name], record["tpot_s"]["absent"], strict=False)
-    return [a / b for a, b in pairs]
+def show(records: list[dict[str, Any]]) -> None:
+    print("Ratios to an engine without driftscope: median of paired repeats (least-most)")
+    print("\n".join(table.points(records)))
+    print("What is added to TPOT, by context: median (its 95% interval; least to most of under 6)")
+    print("\n".join(table.context_lines(records)) or "one context only")
 
 
-def print_table(records: list[dict[str, Any]]) -> None:
-    print("TPOT as a ratio to that without driftscope: median of paired repeats (least-most)")
-    for record in records:
-        absent = statistics.median(record["tpot_s"]["absent"])
-        cells = [
-            f"{name} {statistics.median(r):.3f} ({min(r):.3f}-{max(r):.3f})"
-            for name in SETTINGS
-            if (r := ratios(record, name))
-        ]
-        print(f"x{record['concurrency']:<3} context {record['context']:7} "
-              f"{absent * 1000:7.3f} ms  {'  '.join(cells)}", flush=True)  # fmt: skip
+def judge(records: list[dict[str, Any]]) -> tuple[bool, str]:
+    """Whether the goals hold wherever they could be seen to fail, and a line of words."""
+    over, rows = table.over_goal(records), list(table.by_context(records))
+    growing = [f"{r['setting']} at {r['concurrency']}" for r in rows if r["growth"] == "grows"]
+    words = [f"{len(records)} points", f"above the goal: {', '.join(over) or 'none'}"]
+    words.append(f"cost grows with context: {', '.join(growing) or 'nowhere'}")
+    return not over and not growing, "; ".join(words)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    options = _parser().parse_args()
+    if options.show:
+        show(read(options.show)["records"])
+        return
+    if options.smoke:
+        options.shape, options.repeats = "trio", min(options.repeats, 3)
+    points = SMOKE_POINTS if options.smoke else POINTS[options.shape]
+    file = ResultsFile(options.json, "cpu" if options.smoke else "cuda", again=options.again)
+    records = run(points, options, file)
+    complete = len(records) >= len(points)
+    ok, verdict = judge(records)
+    if options.smoke:
+        # The tiny trio on a CPU: the code runs, the goals are a GPU's.
+        ok, verdict = bool(records), f"{len(records)} points ran; goals are not judged on a CPU"
+    facts = {"k": options.k, "shape": options.shape, "records": records}
+    rows = list(table.by_context(records))
+    file.write(complete=complete, ok=ok, verdict=verdict, **facts, cost_by_context=rows)
+    show(records)
+    print(verdict)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="written after each point, and taken up again")
+    parser.add_argument("--again", action="store_true", help="measure what the file has again")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print a file's tables, no more")
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=65)
     parser.add_argument("--k", type=int, default=4)
-    parser.add_argument("--smoke", action="store_true")
-    options = parser.parse_args()
-    deadline = time.time() + options.seconds
-    records: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as name:
-        engines = _start(Path(name), options.k, options.smoke)
-        print(f"engines ready, {deadline - time.time():.0f} s left", flush=True)
-        for point in SMOKE_POINTS if options.smoke else POINTS:
-            if time.time() > deadline:
-                print(f"out of time before {point}")
-                break
-            records.append(
-                measure(
-                    engines,
-                    point,
-                    options.repeats,
-                    options.tokens,
-                    _prompts(*point, options.smoke),
-                    SETTINGS,
-                    deadline,
-                )
-            )
-            print_table(records[-1:])
-            if options.json:
-                facts = {"k": options.k, "machine": platform.machine(), "records": records}
-                options.json.write_text(json.dumps(facts, indent=1) + "\n")
-        for engine in engines.values():
-            engine.close()
+    parser.add_argument("--shape", choices=list(POINTS), default="llama-8b")
+    parser.add_argument("--smoke", action="store_true", help="the tiny trio, anywhere")
+    return parser
 
 
 if __name__ == "__main__":

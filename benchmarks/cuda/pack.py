@@ -1,6 +1,7 @@
 """Packs vLLM's CUDA build for an offline host: what it lacks, in parts that fit one transfer each.
 
 python benchmarks/cuda/pack.py --out DIR [--gpu-arch 90] [--part-mb 46] [--host FILE]
+python benchmarks/cuda/pack.py --check DIR      the parts that are there: sizes and checksums
 
 Run it where pip reaches an index; needs `packaging` and `xz`. On the host, install.py takes the
 parts. Everything that the host has (host.txt) and everything that a Llama-shaped text model on a
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import shutil
 import tomllib
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
-from parts import write_parts
+from parts import MANIFEST, MOST_BYTES, faults, write_parts
 from site_tree import LEFT_OUT, Tree, write_site
 from wheels import Needs, read_host, resolve
 
@@ -58,6 +60,8 @@ SKIP = (
 
 def main() -> None:
     options = _options()
+    if options.check:
+        raise SystemExit(_check(options.check))
     host = read_host(options.host)
     needs = resolve(
         [Requirement(f"vllm=={options.vllm}"), *map(Requirement, PINS), *_own_requirements()],
@@ -75,7 +79,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for site/ and parts/")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, help="folder for site/ and parts/")
+    what.add_argument("--check", type=Path, metavar="DIR", help="judge the parts in DIR")
     parser.add_argument("--vllm", default="0.25.1", help="version (%(default)s, for torch 2.11)")
     parser.add_argument("--host", type=Path, default=HERE / "host.txt", help="what the host has")
     parser.add_argument("--wheels", type=Path, help="cache of wheels (default: OUT/wheels)")
@@ -85,6 +91,18 @@ def _options() -> argparse.Namespace:
         "--gpu-arch", type=int, help="blank the kernels of all other GPUs: 90 for H100 and H200"
     )
     return parser.parse_args()
+
+
+def _check(folder: Path) -> int:
+    """Print each part; 0 if all are whole and small enough to travel."""
+    rows = json.loads((folder / MANIFEST).read_text())["parts"]
+    for row in rows:
+        print(f"{folder / row['name']}  {row['bytes'] / MIB:.1f} MiB")
+    found = faults(folder)
+    for line in found:
+        print(line)
+    print(f"{len(rows)} parts, each below {MOST_BYTES / 1e6:.0f} MB" * (not found))
+    return int(bool(found))
 
 
 def _own_requirements() -> list[Requirement]:

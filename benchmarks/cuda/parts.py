@@ -11,7 +11,8 @@ from typing import IO, Any
 
 MANIFEST = "parts.json"
 XZ = ["xz", "-T2", "--check=crc32", "--stdout"]
-CHUNK = 1 << 20
+MOST_BYTES = 60_000_000
+"""A part has to stay below this to travel in one transfer."""
 
 
 def write_parts(
@@ -33,6 +34,20 @@ def write_parts(
     (out / "stream").unlink()
     _write_manifest(out / MANIFEST, parts, facts)
     return parts
+
+
+def faults(folder: Path) -> list[str]:
+    """What is wrong with the parts of a manifest in `folder`, a line each; nothing is unpacked."""
+    found = []
+    for row in json.loads((folder / MANIFEST).read_text())["parts"]:
+        path = folder / row["name"]
+        if not path.is_file():
+            found.append(f"{path}: missing")
+        elif path.stat().st_size != row["bytes"] or sha256(path) != row["sha256"]:
+            found.append(f"{path}: not the part that the manifest names")
+        elif row["bytes"] >= MOST_BYTES:
+            found.append(f"{path}: {row['bytes']} bytes, {MOST_BYTES} or more")
+    return found
 
 
 def _tar(folder: Path, out: IO[bytes]) -> None:

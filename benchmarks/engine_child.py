@@ -1,4 +1,4 @@
-"""One engine that answers one JSON line per line on stdin; started by overhead.py."""
+"""One engine that answers one JSON line per line on stdin; started by engines.py."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def _set(llm: Any, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
-    """Seconds per output token after the first, over the batch."""
+    """Seconds per output token after the first, over the batch; and output tokens per second of
+    the whole call, whose prompts are in the prefix cache."""
     from vllm import SamplingParams
 
     prompts = [{"prompt_token_ids": ids} for ids in ask["prompts"]]
@@ -63,8 +64,11 @@ def _measure(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
         llm.generate(prompts, params, use_tqdm=False)
         return time.perf_counter() - start
 
-    first = timed(1)
-    return {"tpot_s": (timed(ask["tokens"]) - first) / (ask["tokens"] - 1)}
+    first, whole = timed(1), timed(ask["tokens"])
+    return {
+        "tpot_s": (whole - first) / (ask["tokens"] - 1),
+        "tokens_per_s": len(prompts) * ask["tokens"] / whole,
+    }
 
 
 if __name__ == "__main__":

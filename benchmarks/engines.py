@@ -1,0 +1,88 @@
+"""vLLM engines in processes of their own, asked in turn: what the benchmarks of the cost share."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CHILD = Path(__file__).with_name("engine_child.py")
+FIGURES = ("tpot_s", "tokens_per_s")
+"""What one repeat gives: see `engine_child`."""
+Settings = Mapping[str, tuple[str, dict[str, Any] | None]]
+"""Setting -> engine and what its sampler is set to."""
+
+
+class Engine:
+    """A child process with one vLLM."""
+
+    def __init__(self, name: str, options: dict[str, Any], env: dict[str, str], log: Path) -> None:
+        self.name, self._log = name, log
+        # -P: the folder of this script must not come before the engine's own modules.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(CHILD), json.dumps(options)],
+            env={**os.environ, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=log.open("wb"), text=True,
+        )  # fmt: skip
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """One line there, one line back; an empty question only waits for the start."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        if question:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(
+                f"engine {self.name} ended:\n{self._log.read_text(errors='replace')[-6000:]}"
+            )
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self._process.terminate()
+
+
+def measure(
+    engines: dict[str, Engine], point: tuple[int, int], repeats: int, tokens: int,
+    prompts: list[list[int]], settings: Settings, deadline: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Each of FIGURES by setting, one per repeat, and what the sampler says at the end."""
+    names = ("absent", *settings)
+    found: dict[str, dict[str, list[float]]] = {f: {name: [] for name in names} for f in FIGURES}
+    for engine in engines.values():
+        engine.ask(prompts=prompts, tokens=8)  # prefills the cache
+    for repeat in range(repeats):
+        turn = repeat % len(names)
+        for name in names[turn:] + names[:turn]:
+            key, setting = settings.get(name, ("absent", None))
+            if setting is not None:
+                engines[key].ask(set=setting)
+            answer = engines[key].ask(prompts=prompts, tokens=tokens)
+            for figure, values in found.items():
+                values[name].append(answer[figure])
+        if time.time() > deadline:
+            break
+    state = engines["probe"].ask(set={"budget": 0.01})
+    return {"concurrency": point[0], "context": point[1], **found, "sampler": state}
+
+
+def ratios(record: dict[str, Any], name: str, figure: str = "tpot_s") -> list[float]:
+    """Each repeat's figure as a ratio to that without driftscope in the same repeat."""
+    pairs = zip(record[figure][name], record[figure]["absent"], strict=False)
+    return [a / b for a, b in pairs]
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The least interval between two of the values that holds the median of what they are drawn
+    from with a probability of 95 % or more, whatever its distribution."""
+    ordered, n = sorted(values), len(values)
+    below = [math.comb(n, i) / 2**n for i in range(n + 1)]
+    rank = max((r for r in range(n // 2) if 2 * sum(below[: r + 1]) <= 0.05), default=0)
+    return ordered[rank], ordered[n - 1 - rank]
