@@ -38,6 +38,12 @@ def gpu() -> str | None:
     return said.splitlines()[0].replace(", ", ", driver ", 1) if said else None
 
 
+def gpu_used_bytes() -> int | None:
+    """Memory in use on the first GPU, by whomever."""
+    said = _said("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    return int(said.splitlines()[0]) << 20 if said else None
+
+
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)

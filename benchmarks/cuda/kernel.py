@@ -1,29 +1,38 @@
 """The taps' own time on a GPU, kernel by kernel, against the least their memory traffic takes.
 
-python3 benchmarks/cuda/kernel.py [--json FILE]
+python3 benchmarks/cuda/kernel.py [--json FILE] [--device cpu]
 
 Llama-3.1-8B's shapes in bf16. Each time is a CUDA-event median of a captured graph of 20 launches,
 so that the host's launching does not count; the floor is bytes over the bandwidth of a large copy
 measured in the same process. A row says what one depth of a chain costs (`rms`, `copy`,
-`confidence`) or what one chain costs (`masses`).
+`confidence`) or what one chain costs (`masses`). With `--device cpu` the kernels run in Triton's
+interpreter against their twins in plain PyTorch, and no time is taken.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import torch
 
+from benchmarks.results_file import ResultsFile
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.kernels_triton import TritonKernels
 from driftscope_probes.masses import AttentionKind, Chains
 from driftscope_probes.masses_triton import paged_masses
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
+REPO = Path(__file__).resolve().parents[2]
+TWINS = REPO / "tests" / "probes" / "triton_twins.py"
+SHIM = REPO / "tests" / "vllm_engine" / "triton_on_cpu"
 LAUNCHES = 20
 REPEATS = 25
 
@@ -105,12 +114,10 @@ def masses(batch: int, context: int, use_lse: bool, generated: int = 256) -> tup
     return graph_time_s(launch), batch * slots * KV_HEADS * SIZE * 2
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def on_gpu(file: ResultsFile) -> None:
+    """Measure, print, keep."""
     rate = bandwidth()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for batch in (1, 16, 64):
         for name, (seconds, size) in taps(batch).items():
             rows.append({"kernel": name, "batch": batch, "seconds": seconds, "bytes": size})
@@ -124,9 +131,48 @@ def main() -> None:
         floor = row["bytes"] / rate
         print(f"{row['kernel']:24} batch {row['batch']:3} {row['seconds'] * 1e6:8.2f} us "
               f"floor {floor * 1e6:8.2f} us")  # fmt: skip
-    if options.json:
-        facts = {"gpu": torch.cuda.get_device_name(), "bytes_per_s": rate, "rows": rows}
-        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+    slowest = max(rows, key=lambda row: row["seconds"])
+    verdict = (
+        f"{len(rows)} rows; the slowest, {slowest['kernel']} at batch {slowest['batch']}, takes "
+        f"{slowest['seconds'] * 1e6:.1f} us"
+    )
+    file.write(complete=True, verdict=verdict, bytes_per_s=rate, rows=rows)
+
+
+def on_cpu(file: ResultsFile, selected: str) -> None:
+    """The kernels' cases in the interpreter, in a process of their own: Triton asks once."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", str(TWINS), f"--junitxml={report}",
+             "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning", "-k", selected],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SHIM), *sys.path]),
+                 "TRITON_INTERPRET": "1", "DRIFTSCOPE_TRITON_ON_CPU": "1"},
+            cwd=REPO, check=False,
+        )  # fmt: skip
+        if not report.exists():
+            raise SystemExit("the kernels' cases did not run: see above")
+        cases = {
+            str(case.get("name")): all(bad.tag == "system-out" for bad in case)
+            for case in ElementTree.parse(report).iter("testcase")
+        }
+    bad = [name for name, passed in cases.items() if not passed]
+    words = f"{len(cases) - len(bad)} of {len(cases)} cases agree with their twins; no times taken"
+    file.write(complete=True, ok=bool(cases) and not bad, verdict=words, cases=cases)
+    print(words)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--cases", default="test", help="on a CPU: pytest's -k (default: all)")
+    options = parser.parse_args()
+    file = ResultsFile(options.json, options.device, again=True)
+    if options.device == "cuda":
+        on_gpu(file)
+    else:
+        on_cpu(file, options.cases)
 
 
 if __name__ == "__main__":

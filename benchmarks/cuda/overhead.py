@@ -46,7 +46,9 @@ def _options(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     if _tiny(options):
         target, drafter = trio_path() / "target", trio_path() / "eagle31"
         own: dict[str, Any] = {"max_model_len": 1200, "max_num_seqs": 64}
-        own |= {"dtype": "float32", "max_num_seqs": 8} if options.smoke else {
+        # Eager: what a smoke shows is not worth three compilations on a CPU.
+        smoke = {"dtype": "float32", "max_num_seqs": 8, "enforce_eager": True}
+        own |= smoke if options.smoke else {
             "attention_backend": "FLASH_ATTN", "gpu_memory_utilization": 0.1,
             "kv_cache_memory_bytes": 1 << 30,
         }  # fmt: skip

@@ -2,12 +2,15 @@
 
 PYTHONPATH=tests:$PYTHONPATH python3 benchmarks/cuda/truth.py [--json FILE] [--logs DIR] [NAME ...]
 
-NAME picks the engines whose name contains it. Needs a CUDA GPU and a vLLM; see README.md here.
+NAME picks the engines whose name contains it. Needs a CUDA GPU and a vLLM; see README.md here. With
+`--device cpu` both runners serve eagerly in fp32. Engines that the file has are not run again,
+unless they failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -22,9 +25,13 @@ from typing import Any
 from vllm_engine.job import Job, Outcome, run_job
 from vllm_engine.truth import compare
 
+from benchmarks.results_file import ResultsFile
 from driftscope.trace.reader import read_trace
 
-SIDE_BY_SIDE = 6
+SIDE_BY_SIDE = {"cuda": 6, "cpu": 1}
+MASS_ERROR = {"fp32": 1e-3, "bf16": 1e-2}
+"""The largest absolute error of a mass that passes, by the engine's dtype."""
+ACCEPTED_BY_VLLM = "vllm:spec_decode_num_accepted_tokens"
 RECORD = {"TOKEN_IDS": "1", "EVERY": "1"}
 FP32 = {"dtype": "float32", "attention_backend": "TRITON_ATTN"}
 BF16 = {"dtype": "bfloat16", "attention_backend": "FLASH_ATTN"}
@@ -44,7 +51,7 @@ def _off(job: Job) -> Job:
     return replace(job, probe={})
 
 
-JOBS = {
+CUDA_JOBS = {
     "fp32 v2 graphs": _job("v2", True, FP32),
     "fp32 v1 graphs": _job("v1", True, FP32),
     "bf16 v2 graphs lse": _job("v2", True, BF16),
@@ -64,10 +71,17 @@ JOBS = {
     "bf16 v2 eager lse": _job("v2", False, BF16),
     "fp32 v2 per head": _job("v2", True, FP32, PER_HEAD="1"),
 }
+CPU_JOBS = {
+    "fp32 v1 eager": Job(drafter="eagle31", probe=RECORD),
+    "fp32 v2 eager": Job(drafter="eagle31", runner="v2", probe=RECORD),
+}
+JOBS = {"cuda": CUDA_JOBS, "cpu": CPU_JOBS}
 
 
 def _examine(name: str, outcome: Outcome) -> dict[str, Any]:
-    found: dict[str, Any] = {"tokens": outcome.tokens(), "metrics": outcome.metrics}
+    digest = hashlib.sha256(json.dumps(outcome.tokens()).encode()).hexdigest()
+    accepted = outcome.metrics.get(ACCEPTED_BY_VLLM)
+    found: dict[str, Any] = {"tokens_sha256": digest, "accepted_by_vllm": accepted}
     if not outcome.job.probe:
         return found
     trace = read_trace(outcome.run)
@@ -81,7 +95,7 @@ def _examine(name: str, outcome: Outcome) -> dict[str, Any]:
         "gpu_probe_ms": _middle([s["gpu_probe_s"] for s in steps]),
         "accepted": sum(v["accepted"] for v in trace.verify.to_pylist()),
         "drafted": sum(v["drafted"] for v in trace.verify.to_pylist()),
-        "truth": asdict(compare(outcome, rounded="bf16" in name)),
+        **asdict(compare(outcome, rounded="bf16" in name)),
     }
     return found
 
@@ -91,12 +105,36 @@ def _middle(values: list[float | None]) -> float | None:
     return known[len(known) // 2] * 1000 if known else None
 
 
-def run(name: str, folder: Path, logs: Path | None, keep: Path | None, core: str) -> dict[str, Any]:
+def faults(name: str, found: dict[str, Any]) -> list[str]:
+    """Why this engine's recording is not the truth; empty if it is."""
+    if "error" in found:
+        return ["did not run"]
+    if "mass_error" not in found:
+        return []
+    wrong = []
+    # Not below or equal: a NaN fails too.
+    if not found["mass_error"] <= MASS_ERROR[name[:4]]:
+        wrong.append(f"mass error {found['mass_error']:.1e}")
+    if found["accepted"] != found["accepted_by_vllm"]:
+        wrong.append(f"{found['accepted']} accepted, vLLM says {found['accepted_by_vllm']}")
+    # In bf16 the engine itself drafts other tokens than float64 where two are nearly as likely.
+    if name.startswith("fp32") and found["drafted_equal"] != found["chains"]:
+        wrong.append(f"{found['chains'] - found['drafted_equal']} chains drafted otherwise")
+    if name.startswith("fp32") and found["accepted_equal"] != found["verified"]:
+        wrong.append(f"{found['verified'] - found['accepted_equal']} counts differ")
+    if not found["chains"]:
+        wrong.append("nothing recorded")
+    return wrong + list(found["problems"])
+
+
+def run(
+    name: str, job: Job, folder: Path, logs: Path | None, keep: Path | None, core: str
+) -> dict[str, Any]:
     """One engine and what came of it; an error is part of the answer."""
     began = time.time()
     try:
-        outcome = run_job(JOBS[name], folder, core)
-        if keep is not None and outcome.job.probe:
+        outcome = run_job(job, folder, core)
+        if keep is not None and job.probe:
             shutil.copytree(outcome.run, keep / name.replace(" ", "-"))
         found = _examine(name, outcome)
     except Exception:
@@ -110,54 +148,91 @@ def run(name: str, folder: Path, logs: Path | None, keep: Path | None, core: str
     return {**found, "seconds": round(time.time() - began, 1)}
 
 
+def same_tokens(name: str, results: dict[str, dict[str, Any]]) -> bool | None:
+    """Whether an engine wrote what the one without the probe did; None where none was run."""
+    base = results.get(f"{name.rsplit(' ', 1)[0]} off") or results.get(f"{name} off") or {}
+    if "tokens_sha256" not in base or "tokens_sha256" not in results[name]:
+        return None
+    return bool(base["tokens_sha256"] == results[name]["tokens_sha256"])
+
+
 def print_table(results: dict[str, dict[str, Any]]) -> None:
     """A line per engine."""
-    for name, found in results.items():
-        if "error" in found:
-            print(f"{name:28} FAILED {found['seconds']} s: {found['error'][-300:]!r}")
-            continue
-        base = results.get(f"{name.rsplit(' ', 1)[0]} off") or results.get(f"{name} off") or {}
-        same = found["tokens"] == base["tokens"] if "tokens" in base else "-"
-        if "truth" not in found:
-            print(f"{name:28} no probe, {found['seconds']} s")
-            continue
-        t = found["truth"]
-        print(
-            f"{name:28} {'+'.join(found['execution'])} {'+'.join(found['strategy'])} "
-            f"chains {t['chains']} drafted= {t['drafted_equal']} accepted= {t['accepted_equal']}/"
-            f"{t['verified']} mass {t['mass_error']:.1e} rms {t['rms_error']:.1e} "
-            f"top1 {t['top1_error']:.1e} same-tokens {same} draft {found['gpu_draft_ms']} "
-            f"probe {found['gpu_probe_ms']} ms, {found['seconds']} s {found['problems']}"
-        )
+    for name, t in results.items():
+        if "error" in t:
+            print(f"{name:28} FAILED {t['seconds']} s: {t['error'][-300:]!r}")
+        elif "mass_error" not in t:
+            print(f"{name:28} no probe, {t['seconds']} s")
+        else:
+            print(
+                f"{name:28} {'+'.join(t['execution'])} {'+'.join(t['strategy'])} "
+                f"chains {t['chains']} drafted= {t['drafted_equal']} accepted= "
+                f"{t['accepted_equal']}/{t['verified']} mass {t['mass_error']:.1e} rms "
+                f"{t['rms_error']:.1e} top1 {t['top1_error']:.1e} same-tokens "
+                f"{same_tokens(name, results)} draft {t['gpu_draft_ms']} probe "
+                f"{t['gpu_probe_ms']} ms, {t['seconds']} s {', '.join(faults(name, t))}"
+            )
+
+
+def judge(results: dict[str, dict[str, Any]]) -> tuple[bool, str]:
+    """Whether all is as it should be, and a line of words."""
+    wrong = {name: why for name, found in results.items() if (why := faults(name, found))}
+    wrong |= {n: ["other tokens than without"] for n in results if same_tokens(n, results) is False}
+    errors = [found["mass_error"] for found in results.values() if "mass_error" in found]
+    words = f"{len(results)} engines, largest mass error {max(errors, default=float('nan')):.1e}"
+    told = "; ".join(f"{name}: {', '.join(why)}" for name, why in wrong.items())
+    return not wrong, f"{words}; {told}" if told else words
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--logs", type=Path)
-    parser.add_argument("--keep", type=Path, help="folder for the run directories")
-    parser.add_argument("--side-by-side", type=int, default=SIDE_BY_SIDE)
-    options = parser.parse_args()
-    wanted = [n for n in JOBS if not options.names or any(o in n for o in options.names)]
+    options = _parser().parse_args()
+    jobs = {
+        name: job
+        for name, job in JOBS[options.device].items()
+        if not options.names or any(part in name for part in options.names)
+    }
     if options.logs:
         options.logs.mkdir(parents=True, exist_ok=True)
-    root = Path(tempfile.mkdtemp(prefix="driftscope-cuda-"))
+    file = ResultsFile(options.json, options.device, again=options.again)
+    kept = file.facts.get("engines", {})
+    results = {name: found for name, found in kept.items() if "error" not in found}
+    root, deadline = (
+        Path(tempfile.mkdtemp(prefix="driftscope-cuda-")),
+        time.time() + options.seconds,
+    )
     os.environ.setdefault("OMP_NUM_THREADS", "2")
-    with ThreadPoolExecutor(options.side_by_side) as pool:
-        pending = {
-            name: pool.submit(
-                run, name, root / name.replace(" ", "-"), options.logs, options.keep, "0"
-            )
-            for name in wanted
-        }
-        results = {}
+
+    def one(name: str, job: Job) -> dict[str, Any] | None:
+        if time.time() > deadline:
+            return None
+        return run(name, job, root / name.replace(" ", "-"), options.logs, options.keep, "0")
+
+    with ThreadPoolExecutor(options.side_by_side or SIDE_BY_SIDE[options.device]) as pool:
+        todo = {n: job for n, job in jobs.items() if n not in results}
+        pending = {name: pool.submit(one, name, job) for name, job in todo.items()}
         for name, future in pending.items():
-            results[name] = future.result()
-            print(f"{name}: {results[name]['seconds']} s", flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(results, indent=1, default=str))
+            if (found := future.result()) is not None:
+                results[name] = found
+                print(f"{name}: {found['seconds']} s", flush=True)
+                file.write(engines=results)
     print_table(results)
+    ok, verdict = judge(results)
+    complete = all(name in results for name in jobs)
+    file.write(complete=complete, ok=ok, verdict=verdict, engines=results)
+    print(verdict)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--device", choices=list(JOBS), default="cuda")
+    parser.add_argument("--json", type=Path, help="written after each engine, and taken up again")
+    parser.add_argument("--again", action="store_true", help="run what the file has again")
+    parser.add_argument("--seconds", type=float, default=3600, help="start no engine after these")
+    parser.add_argument("--logs", type=Path)
+    parser.add_argument("--keep", type=Path, help="folder for the run directories")
+    parser.add_argument("--side-by-side", type=int)
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,0 +1,248 @@
+"""Minutes of mixed traffic at full recording: does memory grow, is anything dropped?
+
+python3 benchmarks/cuda/long.py [--json FILE] [--seconds 300] [--device cpu] [--without-probe]
+
+One engine (Llama-3.1-8B's shape with dummy weights; on a CPU, or with `--shape trio`, the tiny
+trio) records every round while prompts of several lengths come and go at several temperatures, some
+of them aborted. The resident memory of each of the engine's processes and the GPU's memory are read
+once a second. After a quarter of the time, in which caches fill, a line is fitted to the means of
+ten blocks, since neighbouring samples are not independent. `--without-probe` says what vLLM alone
+does under the same traffic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from benchmarks.cuda import shape
+from benchmarks.provenance import gpu_used_bytes
+from benchmarks.results_file import ResultsFile
+from driftscope.trace.reader import read_trace
+from driftscope_probes.trio import trio_path
+
+CHILD = Path(__file__).with_name("long_child.py")
+K = {"llama-8b": 4, "trio": 8}
+WARM_UP = 0.25
+"""Share of the time that is left out: prefix cache, allocators and lazy imports fill up in it."""
+BLOCKS = 10
+CONFIDENCE = 0.95
+RESOLVED_BYTES = 2_000_000
+"""A rise over the fitted time below this is not called growth: a record batch and glibc's arenas
+come and go in pieces of about a megabyte (M_MMAP_THRESHOLD grows to 32 MiB, M_TRIM_THRESHOLD to
+twice that)."""
+TRAFFIC: dict[str, dict[str, Any]] = {
+    "trio": {"concurrency": 8, "prompts": (20, 120, 400, 900), "outputs": (1, 16, 96)},
+    "llama-8b": {"concurrency": 24, "prompts": (200, 1000, 4000, 12_000), "outputs": (1, 64, 400)},
+}
+"""Shape -> how many requests at once, and the lengths that they are drawn from."""
+TEMPERATURES = (0.0, 0.7, 1.0)
+ABORTED_SHARE = 0.15
+
+
+def rss_bytes(pid: int) -> dict[str, int]:
+    """Resident bytes of a process and each of its descendants, by name and pid."""
+    found: dict[str, int] = {}
+    todo = [pid]
+    while todo:
+        one = todo.pop()
+        try:
+            title = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            pages = int(Path(f"/proc/{one}/statm").read_text().split()[1])
+            for task in Path(f"/proc/{one}/task").glob("*/children"):
+                todo += [int(child) for child in task.read_text().split()]
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
+        found[f"{_short(title)} {one}"] = pages * os.sysconf("SC_PAGE_SIZE")
+    return found
+
+
+def _short(title: str) -> str:
+    """What a process is called: vLLM names its own."""
+    if "VLLM::" in title:
+        return title[title.index("VLLM::") :].split()[0]
+    for name in ("resource_tracker", "long_child", "forkserver", "spawn_main"):
+        if name in title:
+            return "front end" if name == "long_child" else name
+    return title.split()[0] if title.split() else "unnamed"
+
+
+def growth(times: Sequence[float], values: Sequence[float]) -> dict[str, Any] | None:
+    """Slope in bytes per second with its interval, and whether that is growth.
+
+    None with fewer than two samples a block.
+    """
+    if len(times) < 2 * BLOCKS:
+        return None
+    size = len(times) / BLOCKS
+    cuts = [round(i * size) for i in range(BLOCKS + 1)]
+    blocks = [slice(a, b) for a, b in itertools.pairwise(cuts)]
+    at = [statistics.fmean(times[one]) for one in blocks]
+    level = [statistics.fmean(values[one]) for one in blocks]
+    fit = stats.linregress(at, level)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, BLOCKS - 2)) * fit.stderr
+    low, high = fit.slope - half, fit.slope + half
+    window = times[-1] - times[0]
+    return {
+        "bytes_per_s": fit.slope,
+        "interval": (low, high),
+        "first_bytes": level[0],
+        "last_bytes": level[-1],
+        "window_s": window,
+        "grows": bool(low > 0 and fit.slope * window > RESOLVED_BYTES),
+    }
+
+
+def serve(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run the traffic; samples by series, and what the child counted."""
+    job = folder / "job.json"
+    job.write_text(json.dumps(_job(options, folder)))
+    env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING",
+           "HF_HUB_OFFLINE": "1"}  # fmt: skip
+    if options.device == "cpu":
+        env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    if options.without_probe:
+        env["DRIFTSCOPE_DISABLE"] = "1"
+    else:
+        env |= {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
+    log = folder / "log.txt"
+    samples: dict[str, list[tuple[float, float]]] = {}
+    with log.open("wb") as sink:
+        child = subprocess.Popen(
+            [sys.executable, "-P", str(CHILD), str(job)], env=env, stdout=sink, stderr=sink
+        )
+        began = None
+        while child.poll() is None:
+            time.sleep(1)
+            if began is None and (folder / "ready").exists():
+                began = time.time()
+            if began is not None and not (folder / "done").exists():
+                series: dict[str, float] = dict(rss_bytes(child.pid))
+                if options.device == "cuda" and (used := gpu_used_bytes()) is not None:
+                    series["GPU"] = used
+                for name, value in series.items():
+                    samples.setdefault(name, []).append((time.time() - began, value))
+    if child.returncode or not (folder / "done").exists():
+        raise SystemExit(f"the engine ended with {child.returncode}:\n{_end(log)}")
+    return {"counts": json.loads((folder / "done").read_text()), "samples": samples}
+
+
+def _end(log: Path) -> str:
+    return log.read_text(errors="replace")[-4000:]
+
+
+def _job(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    traffic = TRAFFIC[options.shape]
+    if options.shape == "trio":
+        target, drafter = trio_path() / "target", trio_path() / "eagle31"
+        own: dict[str, Any] = {"max_model_len": 1100, "dtype": "float32"}
+        if options.device == "cuda":
+            own |= {"dtype": "bfloat16", "attention_backend": "FLASH_ATTN",
+                    "gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": 1 << 30}  # fmt: skip
+        else:
+            own["enforce_eager"] = True
+    else:
+        target, drafter = shape.write(folder)
+        own = {"load_format": "dummy", "max_model_len": 16_000, "attention_backend": "FLASH_ATTN",
+               "gpu_memory_utilization": 0.4, "kv_cache_memory_bytes": 24_000_000_000}  # fmt: skip
+    return {
+        "llm": {
+            "model": str(target), "skip_tokenizer_init": True, "max_num_seqs":
+            traffic["concurrency"], **own, "speculative_config": {
+                "method": "eagle3", "model": str(drafter),
+                "num_speculative_tokens": K[options.shape],
+            },
+        },
+        "vocabulary": 1000 if options.shape == "trio" else 100_000,
+        "seconds": options.seconds, "temperatures": TEMPERATURES, "aborted_share": ABORTED_SHARE,
+        **traffic,
+    }  # fmt: skip
+
+
+def recorded(run: Path) -> dict[str, Any]:
+    """What the statuses say of the recording."""
+    trace = read_trace(run)
+    return {
+        "rows": _summed(status.rows for status in trace.statuses),
+        "dropped": _summed(status.dropped for status in trace.statuses),
+        "errors": _summed(status.errors for status in trace.statuses),
+        "closed": all(status.closed for status in trace.statuses),
+        "problems": list(trace.problems),
+        "run_bytes": sum(path.stat().st_size for path in run.iterdir()),
+    }
+
+
+def _summed(counts: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def judge(memory: dict[str, Any], trace: dict[str, Any] | None) -> tuple[bool, str]:
+    """ "growth" or "no growth", what was lost, and whether all is well."""
+    growing = [name for name, fit in memory.items() if fit["grows"]]
+    words = [f"growth: {', '.join(growing)}" if growing else "no growth"]
+    ok = not growing and bool(memory)
+    if not memory:
+        words = ["too short to tell growth"]
+    if trace is not None:
+        lost, errors = sum(trace["dropped"].values()), sum(trace["errors"].values())
+        words.append(f"{trace['rows'].get('draft', 0)} chains, {lost} dropped, {errors} errors")
+        ok = ok and not lost and not errors and trace["rows"].get("draft", 0) > 0
+    return ok, "; ".join(words)
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    options.shape = options.shape or ("trio" if options.device == "cpu" else "llama-8b")
+    file = ResultsFile(options.json, options.device, again=True)
+    with tempfile.TemporaryDirectory(prefix="driftscope-long-") as name:
+        folder = Path(name)
+        found = serve(options, folder)
+        trace = None if options.without_probe else recorded(folder / "run")
+    memory = {}
+    for series, points in found["samples"].items():
+        kept = [(t, v) for t, v in points if t >= WARM_UP * options.seconds]
+        if fit := growth([t for t, _ in kept], [v for _, v in kept]):
+            memory[series] = fit
+            low, high = fit["interval"]
+            print(f"{series:28} {fit['first_bytes'] / 1e6:8.1f} -> {fit['last_bytes'] / 1e6:8.1f} "
+                  f"MB  {fit['bytes_per_s'] / 1e3:+8.2f} kB/s ({low / 1e3:+.2f} to "
+                  f"{high / 1e3:+.2f})")  # fmt: skip
+    ok, verdict = judge(memory, trace)
+    if options.device == "cpu":
+        verdict = f"CPU: {verdict}"
+    file.write(
+        complete=True, ok=ok, verdict=verdict, shape=options.shape, seconds=options.seconds,
+        probe=not options.without_probe, traffic=found["counts"], memory=memory, trace=trace,
+        samples={s: [(round(t, 1), v) for t, v in p] for s, p in found["samples"].items()},
+    )  # fmt: skip
+    print(verdict)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=300, help="of traffic (%(default)s)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--shape", choices=list(TRAFFIC), help="default: trio on a CPU")
+    parser.add_argument("--without-probe", action="store_true", help="vLLM alone")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
