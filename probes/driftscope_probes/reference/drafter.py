@@ -168,7 +168,7 @@ class Drafter(nn.Module):
         `embedding` [B, S, H] is of each slot's NEXT token, `fused` [B, S, H] what `fuse` gave.
         """
         start = before.slots if before else 0
-        positions = torch.arange(start, start + fused.shape[1])
+        positions = torch.arange(start, start + fused.shape[1], device=fused.device)
         hidden, layers = fused, list[Slots]()
         for index, layer in enumerate(self._layers()):
             x, residual = layer.enter(embedding, hidden)
@@ -226,7 +226,7 @@ class Drafter(nn.Module):
     ) -> Tensor:
         """Softmax of q.k / sqrt(D) over slots 0..p and the chain's own; 0 on slots after p."""
         queries = queries * self.config.layer.head_dim**-0.5
-        slots = torch.arange(context.keys.shape[2])
+        slots = torch.arange(context.keys.shape[2], device=context.keys.device)
         scores = queries @ context.keys.transpose(-1, -2)
         scores = scores.masked_fill(slots > anchors[:, None], float("-inf"))
         chain = [(queries * one.keys).sum(-1, keepdim=True).to(scores.dtype) for one in own]

@@ -35,7 +35,8 @@ class RMSNorm(nn.Module):
 class Rotary:
     """Rotary position embedding, halves rotated (the Llama layout of Hugging Face and vLLM).
 
-    The tables are float64 and no part of a module, so that casting a model leaves them exact.
+    The tables are float64 and no part of a module, so that casting a model leaves them exact; they
+    follow to the device that they are first used on.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -46,6 +47,8 @@ class Rotary:
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate `x` [B, heads, S, D] by `positions` [S]."""
+        if self.cos.device != x.device:
+            self.cos, self.sin = self.cos.to(x.device), self.sin.to(x.device)
         wide = at_least_float32(x.dtype)
         cos, sin = self.cos[positions].to(wide), self.sin[positions].to(wide)
         first, second = x.chunk(2, -1)

@@ -98,7 +98,7 @@ class Target(nn.Module):
     ) -> TargetOutput:
         """Run `ids` [B, S] behind what the cache holds. Layers count from 1, 0 the embedding."""
         start = cache.length if cache is not None else 0
-        positions = torch.arange(start, start + ids.shape[1])
+        positions = torch.arange(start, start + ids.shape[1], device=ids.device)
         outputs = [self.embed(ids)]
         for index, layer in enumerate(self.model.layers):
             outputs.append(layer(outputs[-1], self.rotary, positions, cache, index))
@@ -121,5 +121,5 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, positions: T
         return attend(queries, keys, values)
     if queries.shape[2] == keys.shape[2]:
         return attend(queries, keys, values, is_causal=True)
-    mask = torch.arange(keys.shape[2]) <= positions[:, None]
+    mask = torch.arange(keys.shape[2], device=keys.device) <= positions[:, None]
     return attend(queries, keys, values, attn_mask=mask)

@@ -1,8 +1,8 @@
 """The training text: Python source out of pinned, hashed, pure-Python wheels.
 
-The same bytes on every machine: `corpus.txt` pins version and hash of each wheel, and
-`CORPUS_SHA256` the text taken from them. An interpreter's own library would differ from build to
-build.
+The same bytes on every machine: `corpus.txt` (and `corpus-large.txt`) pins version and hash of each
+wheel, and `CORPUS_SHA256` the text taken from them. An interpreter's own library would differ from
+build to build.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("corpus.txt")
-CORPUS_SHA256 = "c0defb1c962fdc5c0933463b888100653ecde0583d07c3ecab4ba03b0537e3cd"
+LARGE_MANIFEST = Path(__file__).with_name("corpus-large.txt")
+"""The same wheels and six more: a long training sees each text fewer times."""
+CORPUS_SHA256 = {
+    MANIFEST: "c0defb1c962fdc5c0933463b888100653ecde0583d07c3ecab4ba03b0537e3cd",
+    LARGE_MANIFEST: "3eb1c7efe3649acf5cff0f37dfd0ef3b4b0b9658981cd5a641b099d89ba6b63f",
+}
 
 HELD_OUT_SHARE = 20
 """One file in this many is held out, chosen by the md5 of its path."""
@@ -44,14 +49,15 @@ class SourceFile:
         return int(digest, 16) % HELD_OUT_SHARE == 0
 
 
-def load_corpus(cache: Path) -> list[SourceFile]:
+def load_corpus(cache: Path, manifest: Path = MANIFEST) -> list[SourceFile]:
     """Fetch what `cache` lacks, read it, and check it. Raises CorpusError."""
-    fetch_wheels(cache)
-    files = _selected(file for wheel in pinned_wheels(cache) for file in _read_wheel(wheel))
-    digest = corpus_digest(files)
-    if digest != CORPUS_SHA256:
+    fetch_wheels(cache, manifest)
+    wheels = pinned_wheels(cache, manifest)
+    files = _selected(file for wheel in wheels for file in _read_wheel(wheel))
+    digest, expected = corpus_digest(files), CORPUS_SHA256[manifest]
+    if digest != expected:
         raise CorpusError(
-            f"corpus in {cache}: sha256 {digest}, expected {CORPUS_SHA256}; "
+            f"corpus in {cache}: sha256 {digest}, expected {expected}; "
             "empty the folder and fetch again"
         )
     return files
@@ -65,27 +71,27 @@ def load_folder(folder: Path) -> list[SourceFile]:
     )
 
 
-def fetch_wheels(cache: Path) -> None:
+def fetch_wheels(cache: Path, manifest: Path = MANIFEST) -> None:
     """Download the pinned wheels into `cache`, unless all are there. Raises CorpusError."""
-    if len(pinned_wheels(cache)) == len(pinned_hashes()):
+    if len(pinned_wheels(cache, manifest)) == len(pinned_hashes(manifest)):
         return
     cache.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", "--require-hashes", "-r", str(MANIFEST), "-d", str(cache)]
+    command += ["--only-binary=:all:", "--require-hashes", "-r", str(manifest), "-d", str(cache)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CorpusError(f"pip could not fetch {MANIFEST.name}: {done.stderr.strip()[-2000:]}")
+        raise CorpusError(f"pip could not fetch {manifest.name}: {done.stderr.strip()[-2000:]}")
 
 
-def pinned_hashes() -> set[str]:
+def pinned_hashes(manifest: Path = MANIFEST) -> set[str]:
     """The sha256 of each wheel that the manifest names."""
-    words = MANIFEST.read_text(encoding="utf-8").split()
+    words = manifest.read_text(encoding="utf-8").split()
     return {word.removeprefix("--hash=sha256:") for word in words if word.startswith("--hash")}
 
 
-def pinned_wheels(cache: Path) -> list[Path]:
+def pinned_wheels(cache: Path, manifest: Path = MANIFEST) -> list[Path]:
     """The wheels of the manifest that lie in `cache`, by name."""
-    wanted = pinned_hashes()
+    wanted = pinned_hashes(manifest)
     return [
         wheel
         for wheel in sorted(cache.glob("*.whl"))

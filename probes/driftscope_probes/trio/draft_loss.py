@@ -13,6 +13,7 @@ from driftscope_probes.reference.config import PAD_ID
 from driftscope_probes.reference.drafter import ChainKeys, StepOutput
 from driftscope_probes.reference.model import Drafter, Target
 from driftscope_probes.trio import recipe
+from driftscope_probes.trio.compute import autocast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +40,10 @@ class DraftLoss:
 
 
 @torch.no_grad()
-def teach(target: Target, ids: Tensor) -> Teaching:
+def teach(target: Target, ids: Tensor, aux_layers: Sequence[int] = recipe.AUX_LAYERS) -> Teaching:
     """Run the target over a batch."""
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST):
-        output = target(ids, aux_layers=recipe.AUX_LAYERS)
+    with autocast(ids.device):
+        output = target(ids, aux_layers=aux_layers)
         logits = target.logits(output.hidden)
     return Teaching(
         ids=ids,
@@ -60,9 +61,9 @@ def draft_loss(
     The loss is the sum over depth of decay^(depth-1) times the cross-entropy against the target's
     distribution. Captured states are multiplied by `aux_factors` first.
     """
-    total = torch.zeros(())
+    total = torch.zeros((), device=teaching.ids.device)
     agreement, prenorm_rms = [], []
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST):
+    with autocast(teaching.ids.device):
         scaled = [aux * by for aux, by in zip(teaching.aux, aux_factors, strict=True)]
         steps = _unrolled(drafter, scaled, teaching.embeddings, depths)
         for depth, step in enumerate(steps, start=1):
@@ -86,7 +87,7 @@ def _unrolled(
             embedding=embeddings[:, depth : depth + slots],
             hidden=hidden,
             depth=depth,
-            anchors=torch.arange(slots),
+            anchors=torch.arange(slots, device=embeddings.device),
             context=context,
             chain_keys=chain_keys,
         )

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from driftscope_probes.trio.corpus import pinned_wheels
+from driftscope_probes.trio.corpus import MANIFEST, pinned_wheels
 
 INTRODUCTION = """The models in this folder were trained on the source of the packages below, and
 `prompts.json` holds excerpts of it. The licence and notice files that each package ships follow, as
@@ -16,9 +16,9 @@ MARKS = ("license", "licence", "notice", "copying")
 RULE = "-" * 79
 
 
-def notice(cache: Path) -> str:
+def notice(cache: Path, manifest: Path = MANIFEST) -> str:
     """The text of NOTICE, from the wheels in `cache`."""
-    texts = [_section(wheel) for wheel in pinned_wheels(cache)]
+    texts = [_section(wheel) for wheel in pinned_wheels(cache, manifest)]
     return INTRODUCTION + "".join(texts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,6 +48,15 @@ class Optimizer:
             (muon, muon_rate),
             (adamw, adamw_rate),
         ]
+
+    def state_dict(self) -> dict[str, object]:
+        """Of both, in order."""
+        return {str(i): part.state_dict() for i, (part, _) in enumerate(self._parts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What `state_dict` gave."""
+        for i, (part, _) in enumerate(self._parts):
+            part.load_state_dict(state[str(i)])
 
     def step(self, loss: torch.Tensor, step: int) -> None:
         """Backward, clip, update, clear."""

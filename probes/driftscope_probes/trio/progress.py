@@ -11,11 +11,13 @@ from pathlib import Path
 class Progress:
     """Writes as it goes; each line has the seconds since the start."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep: bool = False) -> None:
+        """`keep`: what an earlier run wrote stays."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._start = time.monotonic()
-        path.write_text("", encoding="utf-8")
+        if not keep:
+            path.write_text("", encoding="utf-8")
 
     def note(self, text: str) -> None:
         """Say something on stderr only."""

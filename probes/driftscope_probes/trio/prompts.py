@@ -21,14 +21,18 @@ BODY_TOKENS = 64
 LENGTH_TOKENS = (60, 200)
 """Shortest and longest prompt, in both renderings."""
 SEED = 5
+LONG = {"400": (350, 450), "700": (643, 818)}
+"""Name -> shortest and longest of sets of longer prompts."""
 
 
-def make_prompts(tokenizer: Tokenizer, rows: RowMaker) -> list[Prompt]:
+def make_prompts(
+    tokenizer: Tokenizer, rows: RowMaker, lengths: tuple[int, int] = LENGTH_TOKENS
+) -> list[Prompt]:
     """Up to 64 prompts, at most two from one file."""
     rng = random.Random(SEED)
     pieces = [
         piece
-        for piece in rows.pieces(PIECE_TOKENS, held_out=True, rng=rng)
+        for piece in rows.pieces(_piece_tokens(lengths), held_out=True, rng=rng)
         if len(piece.body) >= BODY_TOKENS
     ]
     rng.shuffle(pieces)
@@ -36,7 +40,11 @@ def make_prompts(tokenizer: Tokenizer, rows: RowMaker) -> list[Prompt]:
     prompts: list[Prompt] = []
     for piece in pieces:
         prompt = _prompt(tokenizer, piece, len(prompts))
-        if len(prompts) < PROMPTS and taken[piece.path] < PER_FILE and _fits(tokenizer, prompt):
+        if (
+            len(prompts) < PROMPTS
+            and taken[piece.path] < PER_FILE
+            and _fits(tokenizer, prompt, lengths)
+        ):
             taken[piece.path] += 1
             prompts.append(prompt)
     return prompts
@@ -58,8 +66,13 @@ def _prompt(tokenizer: Tokenizer, piece: Piece, index: int) -> Prompt:
     )
 
 
-def _fits(tokenizer: Tokenizer, prompt: Prompt) -> bool:
-    shortest, longest = LENGTH_TOKENS
+def _piece_tokens(lengths: tuple[int, int]) -> int:
+    """A head is up to 0.6 of its piece, so that twice the longest prompt holds all lengths."""
+    return PIECE_TOKENS if lengths == LENGTH_TOKENS else 2 * lengths[1]
+
+
+def _fits(tokenizer: Tokenizer, prompt: Prompt, wanted: tuple[int, int]) -> bool:
+    shortest, longest = wanted
     texts = (prompt.in_distribution, prompt.plain_text_roles)
     lengths = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
     return all(shortest <= length <= longest for length in lengths)

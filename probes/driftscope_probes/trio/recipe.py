@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from driftscope_probes.reference.config import DecoderConfig, DrafterConfig
 
@@ -42,6 +43,8 @@ class TargetRecipe:
     log_every: int = 20
     validate_every: int = 100
     validation_tokens: int = 24 * 512
+    checkpoint_every: int = 0
+    """Steps between checkpoints; 0: none."""
     seed: int = 0
 
 
@@ -72,6 +75,7 @@ class DrafterRecipe:
     final_share: float = 0.04
     log_every: int = 20
     save_every: int = 100
+    checkpoint_every: int = 0
     seed: int = 11
 
 
@@ -82,6 +86,39 @@ class Recipe:
     target: TargetRecipe = TargetRecipe()
     sampling: SamplingRecipe = SamplingRecipe()
     drafters: DrafterRecipe = DrafterRecipe()
+    target_model: DecoderConfig = TARGET
+    drafter_models: Mapping[str, DrafterConfig] = field(default_factory=lambda: DRAFTERS)
+    long_prompts: bool = False
+    """Held-out prompts of the lengths in `prompts.LONG` too."""
+
+    def seeded(self, seed: int) -> Recipe:
+        """The same with other seeds; 0 changes nothing."""
+        parts = {name: getattr(self, name) for name in ("target", "sampling", "drafters")}
+        return replace(
+            self, **{name: replace(one, seed=one.seed + seed) for name, one in parts.items()}
+        )
+
+    def shortened(self, steps: int) -> Recipe:
+        """So many steps of target and drafters on the smallest batches: that the path works."""
+        target, drafters = self.target, self.drafters
+        return replace(
+            self,
+            target=replace(
+                target,
+                steps=steps,
+                tokens_per_step=max(target.lengths),
+                validate_every=steps,
+                validation_tokens=target.lengths[0],
+                checkpoint_every=min(1, target.checkpoint_every),
+            ),
+            sampling=replace(self.sampling, batches=1, batch_size=4),
+            drafters=replace(
+                drafters,
+                steps=steps,
+                batch_size=2,
+                checkpoint_every=min(1, drafters.checkpoint_every),
+            ),
+        )
 
 
 FULL = Recipe()
@@ -93,3 +130,45 @@ QUICK = Recipe(
     drafters=DrafterRecipe(steps=6, batch_size=4, length=128),
 )
 """Shows that the pipeline runs; the weights are worth nothing."""
+
+LARGE_TARGET = DecoderConfig(num_hidden_layers=10)
+"""7.6 M parameters, 15.3 MB in bf16: the shipped target with ten layers, since sinks form in the
+middle of deeper stacks (arXiv 2410.10781), and as many heads, so that it splits in two ranks too.
+"""
+LARGE_AUX_LAYERS = (2, 5, 8)
+_LARGE_LAYER = DecoderConfig(num_hidden_layers=1)
+LARGE_DRAFTERS = {
+    "eagle3": DrafterConfig(layer=_LARGE_LAYER, aux_layers=LARGE_AUX_LAYERS),
+    "eagle31": DrafterConfig(
+        layer=_LARGE_LAYER, aux_layers=LARGE_AUX_LAYERS, fc_norm=True, norm_output=True
+    ),
+}
+"""1.3 M parameters each."""
+LARGE = Recipe(
+    target_model=LARGE_TARGET,
+    drafter_models=LARGE_DRAFTERS,
+    long_prompts=True,
+    target=TargetRecipe(
+        steps=16_000,
+        tokens_per_step=65_536,
+        lengths=(512, 512, 1024),
+        warmup_steps=200,
+        log_every=100,
+        validate_every=1000,
+        validation_tokens=128 * 512,
+        checkpoint_every=500,
+    ),
+    sampling=SamplingRecipe(batches=32, batch_size=128, length=1024, prompt_tokens=(30, 700)),
+    drafters=DrafterRecipe(
+        steps=8000,
+        batch_size=16,
+        length=1024,
+        depths=4,
+        warmup_steps=200,
+        log_every=100,
+        save_every=1000,
+        checkpoint_every=500,
+    ),
+)
+"""For a GPU: 1.05e9 tokens of the target, of the larger corpus; each row starts with `<s>`, which
+is what a sink forms on. Drafters learn four depths on rows of 1024."""

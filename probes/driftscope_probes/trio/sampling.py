@@ -11,7 +11,7 @@ from torch import Tensor
 from driftscope_probes.reference.config import EOS_ID, PAD_ID
 from driftscope_probes.reference.model import Target
 from driftscope_probes.reference.target import KVCache
-from driftscope_probes.trio import recipe
+from driftscope_probes.trio.compute import autocast, device_of
 from driftscope_probes.trio.progress import Progress
 from driftscope_probes.trio.recipe import SamplingRecipe
 from driftscope_probes.trio.rows import RowMaker
@@ -25,12 +25,13 @@ def sample_rows(target: Target, rows: RowMaker, settings: SamplingRecipe, log: P
 
     Every second batch is greedy, the others are sampled.
     """
-    generator = torch.Generator().manual_seed(settings.seed)
+    device = device_of(target)
+    generator = torch.Generator(device).manual_seed(settings.seed)
     written = []
     for index, (prompts, prompt_tokens) in enumerate(_prompt_batches(rows, settings)):
         temperature = 0.0 if index % 2 == 0 else settings.temperature
         count = settings.length - prompt_tokens
-        batch = continue_rows(target, prompts, count, temperature, generator)
+        batch = continue_rows(target, prompts.to(device), count, temperature, generator)
         written.append(batch)
         log.note(f"sampling {index + 1}/{settings.batches}  temperature {temperature}")
     return torch.cat(written)
@@ -45,7 +46,7 @@ def continue_rows(
     cache = KVCache(ids.shape[1] + count)
     newest = ids
     for _ in range(count):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST):
+        with autocast(ids.device):
             logits = target.logits(target(newest, cache=cache).hidden[:, -1]).float()
         logits[:, : max(EOS_ID, PAD_ID) + 1] = float("-inf")
         newest = _pick(logits, temperature, generator)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from driftscope_probes.reference.config import DrafterConfig
 from driftscope_probes.reference.model import Drafter, Target, save_drafter
 from driftscope_probes.trio import recipe
+from driftscope_probes.trio.checkpoint import Checkpoint
+from driftscope_probes.trio.compute import device_of
 from driftscope_probes.trio.draft_loss import DraftLoss, Teaching, draft_loss, teach
 from driftscope_probes.trio.optimizer import Optimizer, Schedule
 from driftscope_probes.trio.progress import Progress
@@ -30,13 +33,19 @@ class Trainee:
     """
 
     def __init__(
-        self, name: str, target: Target, aux_rms: Sequence[float], s: DrafterRecipe
+        self,
+        name: str,
+        config: DrafterConfig,
+        target: Target,
+        aux_rms: Sequence[float],
+        s: DrafterRecipe,
     ) -> None:
         torch.manual_seed(s.seed)
         self.name = name
         self._settings = s
-        self.drafter = Drafter(recipe.DRAFTERS[name])
+        self.drafter = Drafter(config)
         _initialize(self.drafter, target)
+        self.drafter.to(device_of(target))
         fc_norm = self.drafter.config.fc_norm
         self.aux_factors = [1.0 if fc_norm else 1.0 / rms for rms in aux_rms]
         self.optimizer = Optimizer(
@@ -60,7 +69,7 @@ class Trainee:
     def exported(self) -> Drafter:
         """A copy that takes the captured states as they are."""
         copy = Drafter(self.drafter.config)
-        copy.load_state_dict(self.drafter.state_dict())
+        copy.load_state_dict(self.drafter.state_dict())  # on the CPU, whence it is saved
         size = copy.config.layer.hidden_size
         factors = torch.tensor(self.aux_factors).repeat_interleave(size)
         copy.fc.weight.data.mul_(factors)
@@ -68,17 +77,34 @@ class Trainee:
 
 
 def train_drafters(
-    target: Target, rows: RowMaker, written: Tensor, s: DrafterRecipe, folder: Path, log: Progress
+    target: Target,
+    rows: RowMaker,
+    written: Tensor,
+    s: DrafterRecipe,
+    folder: Path,
+    log: Progress,
+    *,
+    models: Mapping[str, DrafterConfig] = recipe.DRAFTERS,
+    checkpoint: Path | None = None,
 ) -> dict[str, Drafter]:
     """Train both, save them under `folder` as it goes, and return them.
 
     `written` [rows, length] is target-generated text: half of each batch, the rest is real text.
+    Both drafters of `models` capture the same layers. Goes on from `checkpoint` where there is one.
     """
     target.requires_grad_(False)
-    aux_rms = _aux_rms(target, written[:16])
-    trainees = [Trainee(name, target, aux_rms, s) for name in recipe.DRAFTERS]
-    for step, ids in zip(range(s.steps), _batches(rows, written, s), strict=False):
-        teaching = teach(target, ids)
+    (aux_layers,) = {config.aux_layers for config in models.values()}
+    aux_rms = _aux_rms(target, written[:16], aux_layers)
+    trainees = [Trainee(name, one, target, aux_rms, s) for name, one in models.items()]
+    kept = Checkpoint(
+        checkpoint or folder / "drafters.checkpoint",
+        s.checkpoint_every,
+        {t.name: t.drafter for t in trainees} | {f"{t.name} opt": t.optimizer for t in trainees},
+    )
+    start = kept.restore(device_of(target))
+    batches = itertools.islice(_batches(rows, written, s), start, None)
+    for step, ids in zip(range(start, s.steps), batches, strict=False):
+        teaching = teach(target, ids, aux_layers)
         for trainee in trainees:
             figures = trainee.learn(teaching, step)
             if step % s.log_every == 0 or step + 1 == s.steps:
@@ -93,6 +119,7 @@ def train_drafters(
         if (step + 1) % s.save_every == 0 or step + 1 == s.steps:
             for trainee in trainees:
                 save_drafter(trainee.exported(), folder / trainee.name)
+        kept.save(step + 1, s.steps)
     return {trainee.name: trainee.exported() for trainee in trainees}
 
 
@@ -106,9 +133,9 @@ def _initialize(drafter: Drafter, target: Target) -> None:
 
 
 @torch.no_grad()
-def _aux_rms(target: Target, ids: Tensor) -> list[float]:
+def _aux_rms(target: Target, ids: Tensor, aux_layers: Sequence[int]) -> list[float]:
     """RMS of each captured layer over all positions of `ids`."""
-    aux = target(ids, aux_layers=recipe.AUX_LAYERS).aux
+    aux = target(ids, aux_layers=aux_layers).aux
     return [layer.square().mean().sqrt().item() for layer in aux]
 
 
@@ -117,7 +144,8 @@ def _batches(rows: RowMaker, written: Tensor, s: DrafterRecipe) -> Iterator[Tens
     generator = torch.Generator().manual_seed(s.seed)
     for epoch in itertools.count():
         real = torch.from_numpy(rows.rows(s.length, held_out=False, seed=777 + epoch))
-        real = real[torch.randperm(len(real), generator=generator)]
+        # Drawn on the CPU, so that every device gets the same batches.
+        real = real[torch.randperm(len(real), generator=generator)].to(written.device)
         own = written[torch.randperm(len(written), generator=generator)]
         for first, second in zip(torch.split(own, half), torch.split(real, half), strict=False):
             if len(first) == len(second) == half:

@@ -10,22 +10,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from driftscope_probes.reference.config import PAD_ID
+from driftscope_probes.reference.config import PAD_ID, DecoderConfig
 from driftscope_probes.reference.model import Target, save_target
 from driftscope_probes.trio import recipe
+from driftscope_probes.trio.checkpoint import Checkpoint
+from driftscope_probes.trio.compute import autocast
 from driftscope_probes.trio.optimizer import Optimizer, Schedule
 from driftscope_probes.trio.progress import Progress
 from driftscope_probes.trio.recipe import TargetRecipe
 from driftscope_probes.trio.rows import RowMaker
 
 INIT_STD = 0.02
+CPU = torch.device("cpu")
 
 
-def train_target(rows: RowMaker, settings: TargetRecipe, folder: Path, log: Progress) -> Target:
-    """Train, save into `folder` at each validation, and return the target."""
+def train_target(
+    rows: RowMaker,
+    settings: TargetRecipe,
+    folder: Path,
+    log: Progress,
+    *,
+    model: DecoderConfig = recipe.TARGET,
+    device: torch.device = CPU,
+    checkpoint: Path | None = None,
+) -> Target:
+    """Train, save into `folder` at each validation, and return the target.
+
+    Goes on from `checkpoint` where there is one.
+    """
     torch.manual_seed(settings.seed)
-    target = Target(recipe.TARGET)
+    target = Target(model)
     _initialize(target)
+    target.to(device)
     optimizer = Optimizer(
         target,
         adamw_rate=settings.learning_rate,
@@ -35,8 +51,15 @@ def train_target(rows: RowMaker, settings: TargetRecipe, folder: Path, log: Prog
         schedule=_schedule(settings),
     )
     validation = torch.from_numpy(rows.rows(settings.lengths[0], held_out=True, seed=7))
-    validation = validation[: settings.validation_tokens // settings.lengths[0]]
-    for step, batch in zip(range(settings.steps), _batches(rows, settings), strict=False):
+    validation = validation[: settings.validation_tokens // settings.lengths[0]].to(device)
+    kept = Checkpoint(
+        checkpoint or folder / "target.checkpoint",
+        settings.checkpoint_every,
+        {"target": target, "optimizer": optimizer},
+    )
+    start = kept.restore(device)
+    batches = itertools.islice(_batches(rows, settings, device), start, None)
+    for step, batch in zip(range(start, settings.steps), batches, strict=False):
         loss = next_token_loss(target, batch)
         optimizer.step(loss, step)
         if step % settings.log_every == 0:
@@ -45,12 +68,13 @@ def train_target(rows: RowMaker, settings: TargetRecipe, folder: Path, log: Prog
             held_out_nats = validation_loss(target, validation)
             log.step("target", step + 1, settings.steps, held_out_nats=held_out_nats)
             save_target(target, folder)
+        kept.save(step + 1, settings.steps)
     return target
 
 
 def next_token_loss(target: Target, ids: Tensor) -> Tensor:
     """Mean cross-entropy, nats per token, over `ids` [B, S] without the padding."""
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST):
+    with autocast(ids.device):
         logits = target.logits(target(ids[:, :-1]).hidden)
     wanted = ids[:, 1:].flatten()
     return functional.cross_entropy(logits.float().flatten(0, 1), wanted, ignore_index=PAD_ID)
@@ -72,20 +96,22 @@ def _initialize(target: Target) -> None:
             nn.init.normal_(parameter, 0.0, residual_std if into_residual else INIT_STD)
 
 
-def _batches(rows: RowMaker, settings: TargetRecipe) -> Iterator[Tensor]:
+def _batches(rows: RowMaker, settings: TargetRecipe, device: torch.device) -> Iterator[Tensor]:
     """Batches of `tokens_per_step`, their row lengths taking turns."""
     streams = {
-        length: _stream(rows, length, settings.tokens_per_step // length)
+        length: _stream(rows, length, settings.tokens_per_step // length, device)
         for length in settings.lengths
     }
     for length in itertools.cycle(settings.lengths):
         yield next(streams[length])
 
 
-def _stream(rows: RowMaker, length: int, batch_size: int) -> Iterator[Tensor]:
+def _stream(rows: RowMaker, length: int, batch_size: int, device: torch.device) -> Iterator[Tensor]:
+    """Each epoch's rows lie on the device as a whole: no batch waits for a copy."""
     for epoch in itertools.count():
         # One seed per length and epoch, so that no two passes cut the files alike.
         epoch_rows = torch.from_numpy(rows.rows(length, held_out=False, seed=length + epoch))
+        epoch_rows = epoch_rows.to(device)
         yield from (
             batch for batch in torch.split(epoch_rows, batch_size) if len(batch) == batch_size
         )
