@@ -92,7 +92,9 @@ def growth(times: Sequence[float], values: Sequence[float]) -> dict[str, Any] | 
     at = [statistics.fmean(times[one]) for one in blocks]
     level = [statistics.fmean(values[one]) for one in blocks]
     fit = stats.linregress(at, level)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, BLOCKS - 2)) * fit.stderr
+    # A level that never moves is fitted without an error, which scipy calls not a number.
+    error = 0.0 if len(set(level)) == 1 else float(fit.stderr)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, BLOCKS - 2)) * error
     low, high = fit.slope - half, fit.slope + half
     window = times[-1] - times[0]
     return {

@@ -20,19 +20,27 @@ def wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
     return path
 
 
-def test_every_package_is_pinned_and_hashed() -> None:
-    text = corpus.MANIFEST.read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("manifest", "packages"), [(corpus.MANIFEST, 14), (corpus.LARGE_MANIFEST, 20)]
+)
+def test_every_package_is_pinned_and_hashed(manifest: Path, packages: int) -> None:
+    text = manifest.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     entry = re.compile(r"[a-z0-9-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}")
     entries = " ".join(lines).replace("\\ ", " ")
     found = entry.findall(re.sub(r" +", " ", entries))
-    assert len(found) == len(corpus.pinned_hashes()) == 14
+    assert len(found) == len(corpus.pinned_hashes(manifest)) == packages
     assert re.sub(r" +", " ", entries).strip() == " ".join(found)
     assert "://" not in text
 
 
 def test_the_digest_of_the_whole_is_pinned() -> None:
-    assert re.fullmatch("[0-9a-f]{64}", corpus.CORPUS_SHA256)
+    for digest in corpus.CORPUS_SHA256.values():
+        assert re.fullmatch("[0-9a-f]{64}", digest)
+
+
+def test_the_larger_corpus_has_the_smaller_ones_wheels() -> None:
+    assert corpus.pinned_hashes(corpus.MANIFEST) < corpus.pinned_hashes(corpus.LARGE_MANIFEST)
 
 
 def test_a_folder_gives_its_python_files_in_order(tmp_path: Path) -> None:
@@ -51,20 +59,19 @@ def test_a_corpus_other_than_the_pinned_one_is_refused(
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     manifest = tmp_path / "corpus.txt"
     manifest.write_text(f"package==1.0 \\\n    --hash=sha256:{digest}\n")
-    monkeypatch.setattr(corpus, "MANIFEST", manifest)
+    monkeypatch.setitem(corpus.CORPUS_SHA256, manifest, "0" * 64)
     with pytest.raises(CorpusError, match="expected"):
-        corpus.load_corpus(tmp_path)
+        corpus.load_corpus(tmp_path, manifest)
     files = [SourceFile(path="package/code.py", text=CODE)]
-    monkeypatch.setattr(corpus, "CORPUS_SHA256", corpus.corpus_digest(files))
-    assert corpus.load_corpus(tmp_path) == files
+    monkeypatch.setitem(corpus.CORPUS_SHA256, manifest, corpus.corpus_digest(files))
+    assert corpus.load_corpus(tmp_path, manifest) == files
 
 
-def test_a_failed_fetch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fetch_says_so(tmp_path: Path) -> None:
     manifest = tmp_path / "corpus.txt"
     manifest.write_text("this is no requirement\n --hash=sha256:00\n")
-    monkeypatch.setattr(corpus, "MANIFEST", manifest)
     with pytest.raises(CorpusError, match="pip could not fetch"):
-        corpus.load_corpus(tmp_path / "cache")
+        corpus.fetch_wheels(tmp_path / "cache", manifest)
 
 
 def test_about_one_file_in_twenty_is_held_out() -> None:
@@ -72,12 +79,11 @@ def test_about_one_file_in_twenty_is_held_out() -> None:
     assert 60 < sum(held) < 140
 
 
-def test_the_notice_holds_each_licence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notice_holds_each_licence(tmp_path: Path) -> None:
     licence = "package-1.0.dist-info/licenses/LICENSE.txt"
     path = wheel(tmp_path, "package", {licence: "Do as you like.", "package/license.py": "x"})
     manifest = tmp_path / "corpus.txt"
     manifest.write_text(f"--hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
-    monkeypatch.setattr(corpus, "MANIFEST", manifest)
-    text = notice(tmp_path)
+    text = notice(tmp_path, manifest)
     assert "package 1.0" in text
     assert text.endswith("Do as you like.\n")

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from driftscope_probes.reference.model import Drafter, Target
 from driftscope_probes.trio import load_prompts
 from driftscope_probes.trio.corpus import load_folder
 from driftscope_probes.trio.evaluate import main as evaluate_main
-from driftscope_probes.trio.recipe import QUICK
+from driftscope_probes.trio.recipe import LARGE, QUICK
+from driftscope_probes.trio.train import CHECKPOINTS, train
 from driftscope_probes.trio.train import main as train_main
-from driftscope_probes.trio.train import train
 
 WORDS = ("node", "edge", "graph", "value", "index", "total", "result", "queue", "weight", "path")
 FILES = 40
@@ -73,3 +74,66 @@ def test_training_is_reproducible(corpus_dir: Path, tmp_path: Path) -> None:
         train(load_folder(corpus_dir), recipe, tmp_path / name)
         weights.append((tmp_path / name / "eagle31" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
+
+
+def test_an_interrupted_training_goes_on_where_it_was(corpus_dir: Path, tmp_path: Path) -> None:
+    """The same bytes as one that was not interrupted; what was done is not done again."""
+    recipe = replace(
+        QUICK,
+        target=replace(QUICK.target, steps=3, validate_every=1, checkpoint_every=1),
+        sampling=replace(QUICK.sampling, length=64, prompt_tokens=(0, 60)),
+        drafters=replace(QUICK.drafters, steps=3, length=64, checkpoint_every=1),
+    )
+    files, whole, resumed = load_folder(corpus_dir), tmp_path / "whole", tmp_path / "resumed"
+    train(files, recipe, whole)
+
+    def interrupt(step: int) -> float:
+        if step >= 2:
+            raise KeyboardInterrupt
+        return 1.0
+
+    for schedule in ("train_target._schedule", "train_drafters._schedule"):
+        with pytest.MonkeyPatch.context() as patched:
+            # Of the interrupted run only: its first two steps take the true schedule's factors.
+            name = f"driftscope_probes.trio.{schedule}"
+            true = pytest.importorskip(name.rpartition(".")[0])._schedule
+            patched.setattr(name, lambda s, true=true: lambda step: interrupt(step) * true(s)(step))
+            with pytest.raises(KeyboardInterrupt):
+                train(files, recipe, resumed)
+    train(files, recipe, resumed)
+    for model in ("target", "eagle3", "eagle31"):
+        file = Path(model) / "model.safetensors"
+        assert (resumed / file).read_bytes() == (whole / file).read_bytes()
+    logged = [json.loads(line) for line in (resumed / "training.jsonl").read_text().splitlines()]
+    validated = [entry["step"] for entry in logged if "held_out_nats" in entry]
+    assert validated == [1, 2, 3]
+    assert {path.name for path in (resumed / CHECKPOINTS).iterdir()} == {
+        "target.pt",
+        "written.pt",
+        "drafters.pt",
+    }
+
+
+def test_the_large_recipe_is_large_and_its_files_are_small() -> None:
+    assert LARGE.target.steps * LARGE.target.tokens_per_step >= 1_000_000_000
+    assert (LARGE.drafters.depths, LARGE.drafters.length) == (4, 1024)
+    target = Target(LARGE.target_model)
+    drafters = [Drafter(config) for config in LARGE.drafter_models.values()]
+    for model in (target, *drafters):
+        assert 2 * sum(p.numel() for p in model.parameters()) <= 15_900_000
+    assert round(sum(p.numel() for p in target.parameters()) / 1e6, 1) == 7.6
+
+
+def test_seeds_change_the_weights_and_nothing_else() -> None:
+    assert LARGE.seeded(0) == LARGE
+    other = LARGE.seeded(1)
+    assert (other.target.seed, other.sampling.seed, other.drafters.seed) == (1, 1, 12)
+    assert other.target_model == LARGE.target_model
+
+
+def test_a_device_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert train_main(["-o", str(tmp_path), "--device", "cuda"]) == 1
+    assert "no CUDA GPU" in capsys.readouterr().err
