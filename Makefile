@@ -7,10 +7,10 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench calibration trio browser prometheus alerts replay-bench examples clean help
+.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench calibration cuda-smoke trio browser prometheus alerts replay-bench examples clean help
 
 help:
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM, write the report
 	$(BIN)/driftscope demo
@@ -48,7 +48,7 @@ kinds-table: $(VENV)/installed-dev ## write the list of kinds into the README
 
 bench: $(VENV)/installed-dev ## what recording costs
 	mkdir -p $(dir $(BENCH_JSON))
-	$(BIN)/python benchmarks/overhead.py --json $(BENCH_JSON)
+	PYTHONPATH=. $(BIN)/python benchmarks/overhead.py --json $(BENCH_JSON)
 
 examples: $(VENV)/installed-dev ## run every example, on eight engines one after another
 	DRIFTSCOPE_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples
@@ -59,6 +59,9 @@ replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures besi
 
 calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of known truth, as tables
 	PYTHONPATH=tests $(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json
+
+cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: does it run?
+	PYTHONPATH=. $(BIN)/python benchmarks/cuda/run.py --device cpu --out build/cuda-smoke
 
 trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
 	$(BIN)/python -m driftscope_probes.trio.train -o build/trio
