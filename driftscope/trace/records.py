@@ -244,7 +244,7 @@ class Ended:
     ANSWERED = "answered"
     """The whole answer came, with a finish reason."""
     INTERRUPTED = "interrupted"
-    """The stream broke off, or ended without saying why, after tokens had come."""
+    """The stream broke off after tokens had come, was none, or ended without saying why."""
     TIMEOUT = "timeout"
     """Nothing came for longer than the sender waits."""
     REFUSED = "refused"

@@ -106,7 +106,7 @@ class Sender:
         except openai.APIStatusError as error:
             return self._refused(sent, error)
         except BrokenStreamError as error:
-            self._broke(sent, str(error))
+            sent.ended, sent.error = Ended.INTERRUPTED, str(error)
         except (openai.APIConnectionError, *_STREAM_ERRORS) as error:
             self._broke(sent, _words(error))
             return 0.0 if sent.ended == Ended.UNREACHED else None

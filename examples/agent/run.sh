@@ -24,6 +24,8 @@ done
 # 1: a request was refused, as the README says; the run holds all of them.
 driftscope replay "http://127.0.0.1:$PORT" --suite agent --limit "$LIMIT" -o "$OUT/client" ||
   [ $? -eq 1 ]
+# Without --once it stays on the screen and follows the run.
+driftscope watch "$OUT/server" --once
 driftscope probe status "$OUT/server"
 kill -INT $SERVER
 wait $SERVER || true

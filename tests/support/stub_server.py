@@ -1,8 +1,8 @@
 """An OpenAI-compatible server on a real socket, which does what a prompt tells it to.
 
 What a request's text begins with decides: "stall", "reset", "refuse 429", "refuse 500 twice",
-"refuse 400", "half", "cut", "error", "silent", "die"; anything else is answered. It has a thread
-and an event loop of its own.
+"refuse 400", "half", "cut", "error", "silent", "babble", "die"; anything else is answered. It has a
+thread and an event loop of its own.
 """
 
 from __future__ import annotations
@@ -136,6 +136,10 @@ async def _answer(
         _abort(writer)
         return False
     _head(writer)
+    if text.startswith("babble"):
+        _piece(writer, b"data: <html>\n\n")
+        writer.write(b"0\r\n\r\n")
+        return True
     if text.startswith("silent"):
         await asyncio.sleep(60)
     for number in range(PIECES):
