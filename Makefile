@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench calibration cuda-smoke trio browser prometheus alerts replay-bench examples clean help
+.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench calibration cuda-smoke trio browser prometheus alerts export-bench replay-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as
 
 variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py
+
+export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
+	PYTHONPATH=tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
 alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live traffic (4 minutes)
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.alerts_main

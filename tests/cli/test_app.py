@@ -12,8 +12,20 @@ from pathlib import Path
 import pytest
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMANDS = ("demo", "analyze", "doctor", "serve", "probe")
-HEAVY = {"torch", "vllm", "plotly", "pandas", "pyarrow", "numpy", "transformers", "wrapt"}
+COMMANDS = ("demo", "analyze", "doctor", "serve", "probe", "export", "dashboards", "watch")
+HEAVY = {
+    "torch",
+    "vllm",
+    "plotly",
+    "pandas",
+    "pyarrow",
+    "numpy",
+    "transformers",
+    "wrapt",
+    "opentelemetry",
+    "prometheus_client",
+    "grpc",
+}
 
 
 @pytest.mark.parametrize(

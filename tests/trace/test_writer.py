@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RECORDS, Row
 from driftscope.trace.segment import segments
+from driftscope.trace.sink import Batch
 from driftscope.trace.status import Status, read_statuses
 from driftscope.trace.writer import TraceWriter, check_unused, create_run
 
@@ -380,3 +381,22 @@ def test_a_manifest_that_is_being_written_is_waited_for(
     monkeypatch.setattr("driftscope.trace.writer.MANIFEST_S", 0.05)
     with pytest.raises(TraceError, match="already holds a run"):
         create_run(run, first, join=True)
+
+
+def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path) -> None:
+    heard: list[int] = []
+    ended: list[bool] = []
+
+    def hear(batches: Sequence[Batch]) -> None:
+        heard.extend(batch.num_rows for _, batch in batches)
+        raise RuntimeError("no figure")
+
+    writer = TraceWriter(run, source="worker0-1", max_bytes=1, flush_s=0.01)
+    writer.listen(hear, lambda: ended.append(True))
+    for n in range(1, 4):
+        assert writer.put(_row(n))
+        time.sleep(0.05)  # mostly a flush each: the disk has room for the first only
+    writer.close()
+    assert sum(heard) == 3 and ended == [True]
+    assert len(_steps(run)) + _status(run).dropped["disk_limit"] == 3
+    assert _status(run).errors["telemetry"] >= 3

@@ -29,6 +29,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _series(port: int) -> int:
+    """As Prometheus counts them: every bucket, sum and count is one."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return sum(not line.startswith(b"#") for line in answer.read().splitlines())
+
+
 def _scraped(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
@@ -62,6 +68,7 @@ def test_output_is_untouched_and_counts_are_complete(
                             headers={"traceparent": PARENT})  # fmt: skip
             _until(lambda: _scraped(port).get("driftscope_requests_total") == 13)
             scraped = _scraped(port)
+            assert 200 < _series(port) < 500
             server.process.send_signal(signal.SIGINT)
             assert server.process.wait(60) == 0
         trace = read_trace(server.run)
