@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driftscope.analysis.catalogue import findings_of, in_order
+from driftscope.analysis.case import Case, cases_of
+from driftscope.analysis.catalogue import findings_about, ranked
 from driftscope.analysis.finding import Finding
+from driftscope.analysis.plain import PlainRun
 from driftscope.analysis.quality import QualityWarning, sender_warnings, warnings_of
 from driftscope.analysis.rules.senders import about_senders
 from driftscope.analysis.senders import (
@@ -27,8 +29,10 @@ class Analysis:
     """What a report is made of."""
 
     runs: tuple[RunSummary, ...]
+    cases: tuple[Case, ...]
+    """One per run: with what its rules were asked, the advice on K included."""
     findings: tuple[Finding, ...]
-    """Worst first."""
+    """What asks for action first, dearest first."""
     warnings: tuple[QualityWarning, ...]
     verdict: tuple[str, ...]
     """Sentences; the first carries the message."""
@@ -52,12 +56,23 @@ def analyze(traces: Sequence[Trace], labels: Sequence[str]) -> Analysis:
     )
 
 
-def conclude(runs: Sequence[RunSummary], senders: Sequence[SenderSummary] = ()) -> Analysis:
-    """Findings, warnings and verdict about summaries that are already made."""
+def conclude(
+    runs: Sequence[RunSummary],
+    senders: Sequence[SenderSummary] = (),
+    baseline: RunSummary | PlainRun | None = None,
+) -> Analysis:
+    """Findings, warnings and verdict about summaries that are already made.
+
+    `baseline` is not spoken about, and what the runs are held against; without one that is the
+    first of them.
+    """
     pairs = [each for other in senders[1:] for each in versus(senders[0], other)]
-    findings = in_order([*findings_of(runs), *about_senders(list(senders), pairs)])
+    cases = cases_of(runs, baseline)
+    found = [finding for case in cases for finding in findings_about(case)]
+    findings = ranked([*found, *about_senders(list(senders), pairs)])
     return Analysis(
         runs=tuple(runs),
+        cases=cases,
         findings=findings,
         warnings=(
             *(warning for run in runs for warning in warnings_of(run)),

@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from driftscope.analysis.case import Case
+from driftscope.analysis.entry import Entry
 from driftscope.analysis.finding import Finding, Severity
-from driftscope.analysis.rules import acceptance, attention, hidden_state, pairs, speed
-from driftscope.analysis.summary import RunSummary
-
-RUN_RULES: tuple[Callable[[RunSummary], Finding | None], ...] = (
-    hidden_state.hidden_state_grows,
-    attention.sink_lost,
-    acceptance.acceptance_dies,
-    attention.attention_moves_to_chain,
-    speed.smaller_k,
-    attention.no_sink,
-    hidden_state.hidden_state_stable,
+from driftscope.analysis.rules import (
+    acceptance,
+    attention,
+    captured,
+    circumstance,
+    fallback,
+    hidden_state,
+    modes,
+    pairs,
+    speed,
 )
-"""Each looks at one run. Order within a severity: what the paper calls the cause comes first."""
+from driftscope.analysis.rules.healthy import ENTRIES as HEALTHY
+from driftscope.analysis.rules.healthy import healthy
 
-PAIR_RULES: tuple[Callable[[RunSummary, RunSummary], Finding | None], ...] = (pairs.runs_part,)
-"""Each compares the first run with one other."""
+_MODULES = (
+    hidden_state, attention, captured, acceptance, circumstance, modes, speed, fallback, pairs,
+)  # fmt: skip
+_ASKED: tuple[Entry, ...] = tuple(entry for module in _MODULES for entry in module.ENTRIES)
+"""Order among findings alike in cost and severity: what the paper calls the cause comes first."""
+
+CATALOGUE: dict[str, Entry] = {entry.id: entry for entry in (*_ASKED, *HEALTHY)}
+"""Every kind of finding, by id."""
 
 
-def findings_of(runs: Sequence[RunSummary]) -> tuple[Finding, ...]:
-    """Every finding about `runs`, worst first."""
-    found = [rule(run) for rule in RUN_RULES for run in runs]
-    found += [rule(runs[0], other) for rule in PAIR_RULES for other in runs[1:]]
-    return in_order([f for f in found if f])
+def findings_about(case: Case) -> list[Finding]:
+    """Those about one run, in the catalogue's order."""
+    found = [finding for entry in _ASKED if (finding := entry.rule(case)) is not None]
+    good = healthy(case, found)
+    return [*found, *([good] if good else [])]
 
 
-def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Worst first, else as they came."""
-    order = list(Severity)
-    return tuple(sorted(findings, key=lambda f: order.index(f.severity)))
+def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """By cost in tokens per second; those of unknown cost after those of a known one."""
+    places = {name: place for place, name in enumerate(CATALOGUE)}
+    last = len(places)  # what is about replays comes after what is about drafters
+    return tuple(sorted(findings, key=lambda f: (*_rank(f), places.get(f.id, last))))
+
+
+def _rank(finding: Finding) -> tuple[int, float, int]:
+    place = list(Severity).index(finding.severity)
+    asks = finding.severity in (Severity.HIGH, Severity.MEDIUM)
+    cost = max(finding.cost_tps or 0.0, 0.0) if asks else 0.0
+    return (0 if asks else place, -cost, place)

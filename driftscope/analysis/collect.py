@@ -38,9 +38,11 @@ class Sums:
     rounds: Rounds
     """[requests that have decode steps]."""
     undrafted: NDArray[np.int64]
-    """As `rounds`, as are the next three: decode steps without a draft."""
+    """As `rounds`, as are the next four: decode steps without a draft."""
     structured: NDArray[np.int64]
     """Of these, those whose draft a grammar rejected."""
+    deliberate: NDArray[np.int64]
+    """Of these, those that a setting asked for."""
     first_s: Matrix
     """Time of the first decode step."""
     last_s: Matrix
@@ -82,6 +84,7 @@ def collect(tables: Tables) -> Sums:
         rounds=rounds_of(verify, requests.codes(verify), shape.k),
         undrafted=whole(verify, "undrafted"),
         structured=whole(verify, "structured"),
+        deliberate=whole(verify, "deliberate"),
         first_s=floats(verify, "first_s"),
         last_s=floats(verify, "last_s"),
         reasons=_reasons(tables),

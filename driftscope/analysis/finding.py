@@ -16,6 +16,14 @@ class Severity(StrEnum):
     GOOD = "good"
 
 
+class Trust(StrEnum):
+    """How sure a finding is, surest first."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
 Number = float | int | None
 
 
@@ -32,5 +40,14 @@ class Finding:
     statement: str
     """The same about this run, with numbers."""
     evidence: Mapping[str, Number] = field(default_factory=dict)
+    """Keys that end in `_low` and `_high` are the ends of a 95% interval."""
+    confidence: Trust = Trust.MEDIUM
+    because: str = ""
+    """Why it is as sure as that."""
     advice: str
     """What to do."""
+    option: str | None = None
+    """An option of vLLM's to paste, where there is one."""
+    cost_tps: float | None = None
+    """Output tokens per second that it costs the engine while it is busy, by the cost model; None
+    where that is not known."""

@@ -9,9 +9,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis import measure, passes
+from driftscope.analysis.chains import Chains
 from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import Codes, whole
 from driftscope.analysis.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
+from driftscope.analysis.interval import Interval, rate_intervals, ratio_intervals, ratio_of
 from driftscope.analysis.rounds import Rounds, rounds_of
 from driftscope.trace.records import Execution
 
@@ -22,6 +24,10 @@ def groups_of(run: Sums) -> Groups:
     quarter = _quarters(run)
     labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
     looping, long_enough = _loops(run)
+    steps, touched = rounds.rounds + run.undrafted, run.structured > 0
+    failed = _share(run.undrafted - run.deliberate, steps)
+    boundary = _share(run.structured[touched], steps[touched])
+    aux = _aux_ratio(run.chains)
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
     return Groups(
@@ -31,6 +37,14 @@ def groups_of(run: Sums) -> Groups:
         execution=_by_execution(run),
         structured=_by_structure(run),
         duration_s=float(end.max() - begin.min()) if there.any() else 0.0,
+        failed_share=failed[0],
+        failed_share_interval=failed[1],
+        boundary_share=boundary[0],
+        boundary_share_interval=boundary[1],
+        self_last_interval=_last_interval(run.chains, "self_mass"),
+        sink_last_interval=_last_interval(run.chains, "sink_mass"),
+        aux_ratio=None if aux is None else aux[0],
+        aux_ratio_interval=None if aux is None else aux[1],
         looping=looping,
         long_enough=long_enough,
         shares=_shares(rounds, labels, quarter),
@@ -86,6 +100,40 @@ def _shares(
         )
         for label in names
     }
+
+
+_Share = tuple[float, Interval | None]
+
+
+def _share(some: NDArray[np.int64], of: NDArray[np.int64]) -> _Share:
+    """Of all steps, both by request; the interval that of a rate."""
+    top, bottom = some[of > 0, None].astype(np.float64), of[of > 0, None].astype(np.float64)
+    if not len(top):
+        return 0.0, None
+    ratio = ratio_of(top, bottom)
+    spread = rate_intervals(ratio)
+    return float(ratio.value[0]), spread[0] if spread else None
+
+
+def _last_interval(chains: Chains, name: str) -> Interval | None:
+    """Of a mass at depth K, mean over layers and chains."""
+    mean = chains.over_layers(name)
+    found = None if mean is None else rate_intervals(ratio_of(mean.top, mean.bottom))
+    return found[-1] if found else None
+
+
+def _aux_ratio(chains: Chains) -> _Share | None:
+    """Of the layers after the norm before the fc where there is one, else as they are captured."""
+    mean = chains.means.get("aux_norm_rms", chains.means.get("aux_rms"))
+    if mean is None or mean.top.shape[1] < 2:
+        return None
+    rms = mean.all()
+    if not np.isfinite(rms).all() or rms.min() <= 0:
+        return None
+    most, least = int(rms.argmax()), int(rms.argmin())
+    # Both are measured in the same chains, so that their weights cancel.
+    spread = ratio_intervals(mean.top[:, [most]], mean.top[:, [least]])
+    return float(rms[most] / rms[least]), spread[0] if spread else None
 
 
 def _by_execution(run: Sums) -> tuple[Group, ...]:

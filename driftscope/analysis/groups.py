@@ -42,10 +42,22 @@ class Groups:
     structured: tuple[Group, ...] = ()
     """Requests that lost a draft to a grammar, then the others; empty where none did."""
     duration_s: float = 0.0
+    failed_share: float = 0.0
+    """Decode steps that should have drafted and did not, of all."""
+    failed_share_interval: Interval | None = None
+    boundary_share: float = 0.0
+    """Of the decode steps of requests that lost a draft to a grammar, those that did."""
+    boundary_share_interval: Interval | None = None
     looping: int = 0
     """Finished requests whose last LOOP_ROUNDS rounds were all accepted whole."""
     long_enough: int = 0
     """Finished requests with that many rounds."""
+    self_last_interval: Interval | None = None
+    """Of the mass on the chain itself at depth K."""
+    sink_last_interval: Interval | None = None
+    aux_ratio: float | None = None
+    """Largest over smallest RMS of the captured target layers as the fc reads them."""
+    aux_ratio_interval: Interval | None = None
     shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Share of the rounds in each quarter, by label."""
 

@@ -119,6 +119,13 @@ def ratio_intervals(top: Matrix, bottom: Matrix) -> tuple[Interval, ...] | None:
     return intervals(ratio_of(top, bottom))
 
 
+def mean_interval(values: Array) -> Interval | None:
+    """Of the mean of one value per request, [requests]; NaN ones are left out."""
+    known = values[np.isfinite(values)][:, None]
+    found = ratio_intervals(known, np.ones_like(known))
+    return found[0] if found else None
+
+
 def difference(a: float, a_interval: Interval, b: float, b_interval: Interval) -> Interval:
     """95% interval of a - b for independent estimates, from their own intervals.
 

@@ -104,6 +104,7 @@ def _rounds(rows: ir.Table, k: int) -> dict[str, Any]:
     drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
     is_round = drafted > 0
     lost = rows.reason == UndraftedReason.STRUCTURED_OUTPUT
+    meant = rows.reason.isin(UndraftedReason.DELIBERATE)
     return {
         "rounds": is_round.sum(),
         "drafted": drafted.sum(),
@@ -112,6 +113,7 @@ def _rounds(rows: ir.Table, k: int) -> dict[str, Any]:
         "wrong": ((accepted > drafted) | (accepted < 0)).sum(),
         "undrafted": (~is_round).sum(),
         "structured": (~is_round & lost.fill_null(False)).sum(),
+        "deliberate": (~is_round & meant.fill_null(False)).sum(),
         "first_s": rows.time_s.min(),
         "last_s": rows.time_s.max(),
         "prompt_end": rows.position.min(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from driftscope.analysis import measure
 from driftscope.analysis.collect import Sums, collect, probe_time, step_cells, step_cost
 from driftscope.analysis.grouping import groups_of
+from driftscope.analysis.interval import mean_interval
 from driftscope.analysis.segments import segments_of
 from driftscope.analysis.summary import Latency, Recording, RunSummary
 from driftscope.analysis.tables import Tables, tables_of
@@ -33,7 +34,11 @@ def summarise(run: Trace | Tables | Sums, label: str) -> RunSummary:
         attention=measure.attention(run.chains),
         hidden=measure.hidden(run.chains),
         confidence=measure.confidence(run.chains),
-        latency=Latency(ttft_s=mean_s(requests.ttft_s), tpot_s=mean_s(requests.tpot_s)),
+        latency=Latency(
+            ttft_s=mean_s(requests.ttft_s),
+            tpot_s=mean_s(requests.tpot_s),
+            tpot_s_interval=mean_interval(requests.tpot_s),
+        ),
         fallback=fallback(int(run.rounds.histogram[:, 0].sum()), len(run.rounds), run.reasons),
         recording=_recording(run),
         cost=step_cost(tables),

@@ -84,6 +84,7 @@ class Latency:
 
     ttft_s: float | None
     tpot_s: float | None
+    tpot_s_interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,17 @@ from typing import Annotated, NoReturn
 import typer
 
 import driftscope
+from driftscope.cli.advise import advise
 from driftscope.cli.analyze import analyze
 from driftscope.cli.bench import bench
+from driftscope.cli.check import check
 from driftscope.cli.compare import compare
 from driftscope.cli.dashboards import dashboards
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.exit_codes import EPILOG
 from driftscope.cli.export import export
+from driftscope.cli.findings import findings
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.serve import serve
@@ -51,7 +54,9 @@ def driftscope_command(
     """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
 
 
-for command in (demo, analyze, compare, replay, watch, export, dashboards, doctor):
+for command in (
+    demo, analyze, check, advise, findings, compare, replay, watch, export, dashboards, doctor,
+):  # fmt: skip
     app.command(epilog=EPILOG)(command)
 app.command(
     epilog=EPILOG,

@@ -15,6 +15,8 @@ from typing import Any
 import driftscope
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.finding import Finding
+from driftscope.analysis.interval import Interval
+from driftscope.analysis.plain import PlainRun
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
 
@@ -53,8 +55,34 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "title": finding.title,
         "statement": finding.statement,
         "evidence": finding.evidence,
+        "confidence": finding.confidence.value,
+        "because": finding.because,
         "advice": finding.advice,
+        "option": finding.option,
+        "cost_tps": finding.cost_tps,
     }
+
+
+def run_to_dict(run: RunSummary) -> dict[str, Any]:
+    """One run of the report, as plain values: what the gate's rules are asked about."""
+    content: dict[str, Any] = _clean(_run(run))
+    return content
+
+
+def plain_to_dict(run: PlainRun) -> dict[str, Any]:
+    """A run without speculation in the same words: null where it has none."""
+    latency = asdict(run.latency)
+    content: dict[str, Any] = _clean(
+        {
+            "label": run.label,
+            "rounds": 0,
+            "requests": run.requests,
+            "k": 0,
+            "latency": latency,
+            **dict.fromkeys(("acceptance", "attention", "hidden", "confidence", "fallback")),
+        }
+    )
+    return content
 
 
 def _run(run: RunSummary) -> dict[str, Any]:
@@ -68,6 +96,9 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "mean_length": run.acceptance.mean_length,
             "marginal": run.acceptance.marginal,
             "conditional": run.acceptance.conditional,
+            "mean_length_interval": _ends(run.acceptance.mean_length_interval),
+            "marginal_interval": _all_ends(run.acceptance.marginal_interval),
+            "token_rate": run.acceptance.token_rate,
         },
         "attention": {
             "sink": attention.sink_mass,
@@ -80,13 +111,22 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "prenorm_rms": hidden.prenorm_rms,
             "postnorm_rms": hidden.postnorm_rms,
             "fed_rms": hidden.fed_rms,
+            "growth": hidden.growth,
+            "growth_interval": _ends(hidden.growth_interval),
         },
         "confidence": {"top1": run.confidence.top1, "entropy": run.confidence.entropy},
-        "latency": {"tpot_s": run.latency.tpot_s, "ttft_s": run.latency.ttft_s},
+        "latency": {
+            "tpot_s": run.latency.tpot_s,
+            "tpot_s_interval": _ends(run.latency.tpot_s_interval),
+            "ttft_s": run.latency.ttft_s,
+        },
         "fallback": {
             "steps": run.fallback.steps,
             "rejected_rounds": run.fallback.rejected_rounds,
             "undrafted": run.fallback.undrafted,
+            "rejected_share": run.fallback.rejected_share,
+            "undrafted_share": run.fallback.undrafted_share,
+            "deliberate": run.fallback.deliberate,
             "by_reason": run.fallback.by_reason,
         },
         "probe": _probe(run),
@@ -120,6 +160,14 @@ def _probe(run: RunSummary) -> dict[str, Any]:
         "dropped": run.recording.dropped,
         "overhead_fraction": run.recording.overhead_fraction,
     }
+
+
+def _ends(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else {"low": interval.low, "high": interval.high}
+
+
+def _all_ends(intervals: Sequence[Interval] | None) -> list[dict[str, float] | None] | None:
+    return None if intervals is None else [_ends(each) for each in intervals]
 
 
 def _clean(value: Any) -> Any:

@@ -18,14 +18,20 @@ GOLDEN = Path(__file__).parent / "data" / "pair.json"
 """Made by `python tests/reports/test_summary_json.py`; read the difference before committing it."""
 
 RUN_KEYS = {
-    "acceptance": {"mean_length", "marginal", "conditional"},
+    "acceptance": {
+        "mean_length", "mean_length_interval", "marginal", "marginal_interval", "conditional",
+        "token_rate",
+    },
     "attention": {"sink", "prompt", "generated", "self"},
-    "hidden": {"in_rms", "prenorm_rms", "postnorm_rms", "fed_rms"},
+    "hidden": {"in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "growth", "growth_interval"},
     "confidence": {"top1", "entropy"},
-    "latency": {"tpot_s", "ttft_s"},
-    "fallback": {"steps", "rejected_rounds", "undrafted", "by_reason"},
+    "latency": {"tpot_s", "tpot_s_interval", "ttft_s"},
+    "fallback": {
+        "steps", "rejected_rounds", "rejected_share", "undrafted", "undrafted_share", "deliberate",
+        "by_reason",
+    },
     "probe": {"engine", "runner", "mode", "sampling", "dropped", "overhead_fraction"},
-}
+}  # fmt: skip
 PLAIN_KEYS = {"label", "rounds", "requests", "k", "segments", "problems"}
 
 
@@ -50,7 +56,7 @@ def test_lists_start_with_depth_one_and_have_k_entries(tmp_path: Path) -> None:
     run = to_dict(pair(tmp_path))["runs"][0]
     lists = [
         *run["attention"].values(),
-        *run["hidden"].values(),
+        *(values for name, values in run["hidden"].items() if name.endswith("_rms")),
         *run["confidence"].values(),
         run["acceptance"]["marginal"],
         run["acceptance"]["conditional"],

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from driftscope.analysis.cost.cells import pooled
-from driftscope.analysis.cost.model import CostModel, fit
-from driftscope.analysis.cost.predict import Prediction, overall, predict, tokens_by_k
+from driftscope.analysis.cost.cells import StepCell, pooled
+from driftscope.analysis.cost.model import NOT_BY_K, Array, CostModel, fit
+from driftscope.analysis.cost.predict import (
+    Estimate,
+    Prediction,
+    beyond,
+    gain_of,
+    mean_tpot_s,
+    overall,
+    predict,
+    tokens_by_k,
+)
 from driftscope.analysis.summary import RunSummary
+from driftscope.trace.manifest import Manifest
 
 WORTH_SAYING = 0.05
 """Estimated gain in speed below which no other K is suggested. The model's error against really
@@ -18,6 +29,9 @@ run engines is of that size (`make prediction`)."""
 SAME_K_WITHIN = 0.01
 """A batch size keeps its smaller neighbour's K when that costs it no more than this: a schedule of
 many ranges for gains below any measurement helps nobody."""
+AHEAD = 3
+"""Depths beyond K that an extrapolation may reach: each is one more rate that was never
+measured."""
 ENOUGH_ROUNDS = 200
 """Rounds in a range of context lengths from which a K of its own is worth telling: the standard
 error of a marginal rate is then below 0.036."""
@@ -25,6 +39,8 @@ FIXED, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_si
 """vLLM's names (vllm/config/speculative.py, 0.27 to 0.32). BY_BATCH is a list of [first batch size,
 last, K], both ends included; the first range starts at 1, and what no range covers takes the K of
 the one before."""
+
+NO_SPECULATION = "no --speculative-config"
 
 Range = tuple[int, int, int]
 
@@ -43,13 +59,28 @@ class Advice:
     """Over the batch sizes as they were served."""
     schedule: tuple[Range, ...]
     """Best K by batch size."""
+    schedule_gain: Estimate
+    """Speed of that over the best single K, less 1."""
+    beyond: tuple[tuple[int, Estimate], ...]
+    """Estimated gain of each K above the one that ran, by extrapolation; empty where
+    verification by K is not known at all."""
     by_context: tuple[tuple[str, Prediction], ...]
     """The same as `overall`, with the acceptance of rounds in each range of context lengths."""
-    options: Mapping[str, Any]
-    """Keys of vLLM's --speculative-config to set; empty where the K that ran is to stay, or where
-    speculation is to be left out."""
-    command: str | None
-    """The option to paste, None where nothing is to change."""
+    tokens_per_s: float
+    """Output tokens per second of the busy engine with the K that ran, all requests together."""
+    fixed_command: str | None
+    """The option for the best single K, to paste; None where K is to stay."""
+    schedule_command: str | None
+    """The same for a K by batch size; None where one K is best for all."""
+
+    @property
+    def command(self) -> str | None:
+        """What to set: a schedule where it gains enough over the best single K, else that K, where
+        it gains enough over the one that ran; None where nothing is to change."""
+        gain = self.schedule_gain
+        if self.schedule_command and gain.value >= WORTH_SAYING and gain.interval.low > 0:
+            return self.schedule_command
+        return self.fixed_command if self.worth_it else None
 
     @property
     def worth_it(self) -> bool:
@@ -58,19 +89,32 @@ class Advice:
         return gain.value >= WORTH_SAYING and gain.interval.low > 0
 
 
-def advise(run: RunSummary, others: Sequence[RunSummary] = ()) -> Advice | None:
-    """What `run` should have served with; runs of the same models at other K help to tell.
+class Measured(Protocol):
+    """A run with step times: one that speculates, or one that does not."""
+
+    @property
+    def manifest(self) -> Manifest: ...  # noqa: D102
+    @property
+    def cells(self) -> tuple[StepCell, ...]: ...  # noqa: D102
+
+
+def advise(
+    run: RunSummary, others: Sequence[Measured] = (), plain: Measured | None = None
+) -> Advice | None:
+    """What `run` should have served with; runs of the same models at other K, and one without
+    speculation, help to tell.
 
     None without enough measured steps.
     """
-    alike = [each for each in (run, *others) if same_engine(run, each)]
+    alike: list[Measured] = [run, *(each for each in others if same_models(run, each))]
+    if plain is not None and same_models(run, plain, target_only=True):
+        alike.append(plain)
     model = fit(pooled(cell for each in alike for cell in each.cells))
     if model is None:
         return None
     tokens = tokens_by_k(run.acceptance.marginal, run.acceptance.marginal_interval)
     by_batch, whole = predict(model, tokens, run.k), overall(model, tokens, run.k)
     schedule = schedule_of(by_batch)
-    options = options_of(whole, schedule, run.k)
     return Advice(
         run=run.label,
         ran_k=run.k,
@@ -79,18 +123,21 @@ def advise(run: RunSummary, others: Sequence[RunSummary] = ()) -> Advice | None:
         by_batch=by_batch,
         overall=whole,
         schedule=schedule,
+        schedule_gain=_schedule_gain(model, tokens, whole.best_k, schedule),
+        beyond=() if NOT_BY_K in model.assumed else beyond(model, tokens, AHEAD),
         by_context=_by_context(run, model),
-        options=options,
-        command=_command(run, whole, options),
+        tokens_per_s=_tokens_per_s(model, run),
+        fixed_command=_fixed(run, whole.best_k),
+        schedule_command=_by_batch(run, schedule) if len(schedule) > 1 else None,
     )
 
 
-def same_engine(a: RunSummary, b: RunSummary) -> bool:
-    """Whether step times of two runs can be pooled: same target and drafter, executed alike."""
-    return all(
-        getattr(a.manifest, name) == getattr(b.manifest, name)
-        for name in ("engine", "runner", "mode", "tensor_parallel", "attention_backend")
-    ) and (a.manifest.target, a.manifest.drafter) == (b.manifest.target, b.manifest.drafter)
+def same_models(a: Measured, b: Measured, *, target_only: bool = False) -> bool:
+    """Whether step times of two runs can be pooled: same models, executed alike. `target_only`: one
+    of the two does not draft."""
+    names = ["engine", "runner", "mode", "tensor_parallel", "target"]
+    names += [] if target_only else ["drafter", "method"]
+    return all(getattr(a.manifest, name) == getattr(b.manifest, name) for name in names)
 
 
 def schedule_of(by_batch: Sequence[Prediction]) -> tuple[Range, ...]:
@@ -105,19 +152,36 @@ def schedule_of(by_batch: Sequence[Prediction]) -> tuple[Range, ...]:
     return tuple((first, end, k) for (first, k), end in zip(starts, ends, strict=True))
 
 
-def options_of(whole: Prediction, schedule: Sequence[Range], ran_k: int) -> dict[str, Any]:
-    """The options to set, none where K should stay as it is or be 0 for all."""
-    if len(schedule) > 1:
-        most = max(k for _, _, k in schedule)
-        return {FIXED: most, BY_BATCH: [list(each) for each in schedule]}
-    return {} if whole.best_k in (0, ran_k) else {FIXED: whole.best_k}
+def _schedule_gain(
+    model: CostModel, tokens: Sequence[Array], fixed: int, schedule: Sequence[Range]
+) -> Estimate:
+    own = {b: k for first, end, k in schedule for b in model.batches if first <= b <= end}
+    now = mean_tpot_s(model, tokens, dict.fromkeys(model.batches, fixed))
+    return gain_of(now, mean_tpot_s(model, tokens, own))
 
 
-def _command(run: RunSummary, whole: Prediction, options: Mapping[str, Any]) -> str | None:
-    if options:
-        config = {"method": run.manifest.method, "model": run.manifest.drafter.name, **options}
-        return f"--speculative-config '{json.dumps(config)}'"
-    return None if whole.best_k == run.k else "no --speculative-config"
+def _tokens_per_s(model: CostModel, run: RunSummary) -> float:
+    """Every batch size counts by its steps."""
+    steps = [weight / batch for batch, weight in zip(model.batches, model.weights, strict=True)]
+    times = [float(model.step_s(batch, run.k)[0]) for batch in model.batches]
+    busy_s = sum(n * time_s for n, time_s in zip(steps, times, strict=True))
+    return run.acceptance.mean_length * sum(model.weights) / busy_s
+
+
+def _fixed(run: RunSummary, k: int) -> str | None:
+    if k == run.k:
+        return None
+    return _config(run, {FIXED: k}) if k else NO_SPECULATION
+
+
+def _by_batch(run: RunSummary, schedule: Sequence[Range]) -> str:
+    most = max(k for _, _, k in schedule)
+    return _config(run, {FIXED: most, BY_BATCH: [list(each) for each in schedule]})
+
+
+def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
+    config = {"method": run.manifest.method, "model": run.manifest.drafter.name, **options}
+    return f"--speculative-config {shlex.quote(json.dumps(config))}"
 
 
 def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Prediction], ...]:

@@ -93,7 +93,7 @@ def _fit_verify(k: Array, batch: Array, seconds: Array) -> tuple[Array, tuple[st
     if len(np.unique(batch)) > 1:
         spread = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
         return _solve([one, tokens], seconds, spread), (_BY_TOKENS,)
-    return _solve([one], seconds, np.array([[1.0, 0.0, 0.0]])), (_NOT_BY_K,)
+    return _solve([one], seconds, np.array([[1.0, 0.0, 0.0]])), (NOT_BY_K,)
 
 
 def _fit_draft(k: Array, batch: Array, seconds: Array) -> tuple[Array, tuple[str, ...]]:
@@ -129,7 +129,7 @@ def _misfit(cells: Sequence[StepCell], verify: Array, draft: Array) -> float:
     return float(np.sqrt(np.square(residuals).sum() / left)) if left > 0 else 0.0
 
 
-_NOT_BY_K = (
+NOT_BY_K = (
     "verification time by K is not identified: one K and one batch size were served, so it is "
     "taken as the same for every K; record a run at another K, or give one without speculation"
 )

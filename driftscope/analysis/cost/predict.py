@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,11 +69,43 @@ def predict(model: CostModel, tokens: Sequence[Array], ran_k: int) -> tuple[Pred
 def overall(model: CostModel, tokens: Sequence[Array], ran_k: int) -> Prediction:
     """The same over the batch sizes as they were served; `batch` is 0."""
     draws = [
-        sum(w * tpot_s(model.step_s(b, k), each)
-            for b, w in zip(model.batches, model.weights, strict=True))
-        for k, each in enumerate(tokens)
-    ]  # fmt: skip
-    return _prediction(0, 1.0, [np.asarray(draw) for draw in draws], ran_k)
+        mean_tpot_s(model, tokens, dict.fromkeys(model.batches, k)) for k in range(len(tokens))
+    ]
+    return _prediction(0, 1.0, draws, ran_k)
+
+
+def mean_tpot_s(model: CostModel, tokens: Sequence[Array], k_of: Mapping[int, int]) -> Array:
+    """[1 + DRAWS] over the batch sizes as they were served, each with a K of its own."""
+    total = np.zeros(1 + DRAWS)
+    for batch, weight in zip(model.batches, model.weights, strict=True):
+        k = k_of[batch]
+        total += weight * tpot_s(model.step_s(batch, k), tokens[k])
+    return total
+
+
+def gain_of(now: Array, then: Array) -> Estimate:
+    """Speed with the second TPOT over that with the first, less 1."""
+    return _estimate(now / then - 1.0)
+
+
+def beyond(
+    model: CostModel, tokens: Sequence[Array], ahead: int
+) -> tuple[tuple[int, Estimate], ...]:
+    """Gain of each of `ahead` K above the largest, if rounds that get there are accepted as they
+    are at the last depth."""
+    if len(tokens) < 3:
+        return ()
+    k = len(tokens) - 1
+    last, before = tokens[k] - tokens[k - 1], tokens[k - 1] - tokens[k - 2]
+    again = np.where(before > 0, last / np.where(before > 0, before, 1.0), 0.0)
+    extended = list(tokens)
+    for step in range(1, ahead + 1):
+        extended.append(extended[-1] + last * again**step)
+    now = mean_tpot_s(model, extended, dict.fromkeys(model.batches, k))
+    return tuple(
+        (n, gain_of(now, mean_tpot_s(model, extended, dict.fromkeys(model.batches, n))))
+        for n in range(k + 1, k + ahead + 1)
+    )
 
 
 def _predict(
@@ -90,7 +122,7 @@ def _prediction(batch: int, weight: float, draws: Sequence[Array], ran_k: int) -
         weight=weight,
         tpot_s=tuple(_estimate(draw) for draw in draws),
         best_k=best,
-        gain=_estimate(draws[ran_k] / draws[best] - 1.0),
+        gain=gain_of(draws[ran_k], draws[best]),
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from driftscope.analysis.case import Case
+from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import between, number, times
 
 GROWS_ABOVE = 1.5
@@ -14,8 +17,9 @@ STABLE_BELOW = 1.2
 """Same sources. Between the two thresholds nothing is said."""
 
 
-def hidden_state_grows(run: RunSummary) -> Finding | None:
+def hidden_state_grows(case: Case) -> Finding | None:
     """The residual path between chain steps is not normalised."""
+    run = case.run
     if run.hidden.growth is None or run.hidden.growth <= GROWS_ABOVE:
         return None
     return _finding(
@@ -31,8 +35,9 @@ def hidden_state_grows(run: RunSummary) -> Finding | None:
     )
 
 
-def hidden_state_stable(run: RunSummary) -> Finding | None:
+def hidden_state_stable(case: Case) -> Finding | None:
     """The state keeps its size, as a drafter with `norm_output` should."""
+    run = case.run
     if run.k < 2 or run.hidden.growth is None or run.hidden.growth >= STABLE_BELOW:
         return None
     return _finding(
@@ -54,6 +59,13 @@ def _finding(
 ) -> Finding:
     fed, grown, spread = run.hidden.fed_rms, run.hidden.growth, run.hidden.growth_interval
     assert fed is not None and grown is not None
+    grows = severity is Severity.HIGH
+    trust, because = judged(
+        run.requests,
+        spread,
+        above=GROWS_ABOVE if grows else None,
+        below=None if grows else STABLE_BELOW,
+    )
     return Finding(
         id=name,
         severity=severity,
@@ -65,9 +77,52 @@ def _finding(
             "fed_rms_first": fed[0],
             "fed_rms_last": fed[-1],
             "growth": grown,
-            "growth_low": spread.low if spread else None,
-            "growth_high": spread.high if spread else None,
-            "threshold": GROWS_ABOVE if name == "hidden_state_grows" else STABLE_BELOW,
+            **ends("growth", spread),
+            "threshold": GROWS_ABOVE if grows else STABLE_BELOW,
         },
+        confidence=trust,
+        because=because,
         advice=advice,
     )
+
+
+_NEED = Need(
+    words="the RMS of the state fed forward, at two depths or more",
+    met=lambda case: case.run.k > 1 and case.run.hidden.growth is not None,
+)
+
+ENTRIES = (
+    Entry(
+        id="hidden_state_grows",
+        title="The hidden state grows with depth",
+        meaning="The state that the drafter feeds itself gets larger with every depth: the cause "
+        "of attention drift that the paper names.",
+        thresholds=(
+            Threshold(
+                name="GROWS_ABOVE",
+                value=GROWS_ABOVE,
+                means="RMS of the state fed forward, depth K over depth 1",
+                source="far from both 3.6 (pre-norm, arXiv 2605.09992) or 2.8 (shipped EAGLE-3) "
+                "and 1.0 (post-norm)",
+            ),
+        ),
+        need=_NEED,
+        rule=hidden_state_grows,
+    ),
+    Entry(
+        id="hidden_state_stable",
+        title="The hidden state keeps its size over depth",
+        meaning="The state fed forward is as large at depth K as at depth 1, as norm_output should "
+        "make it.",
+        thresholds=(
+            Threshold(
+                name="STABLE_BELOW",
+                value=STABLE_BELOW,
+                means="RMS of the state fed forward, depth K over depth 1",
+                source="same sources; between the two thresholds nothing is said",
+            ),
+        ),
+        need=_NEED,
+        rule=hidden_state_stable,
+    ),
+)

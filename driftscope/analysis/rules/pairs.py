@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from driftscope.analysis.case import Case
+from driftscope.analysis.entry import Entry, Need
 from driftscope.analysis.finding import Finding, Severity
-from driftscope.analysis.interval import difference
+from driftscope.analysis.interval import Interval, difference
 from driftscope.analysis.rules.acceptance import DEAD_BELOW
 from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import listed, percent
 
 
@@ -29,18 +32,38 @@ def parting_depth(first: RunSummary, second: RunSummary) -> int | None:
     return parted
 
 
-def runs_part(first: RunSummary, second: RunSummary) -> Finding | None:
-    """Two runs accept differently from some depth on; says so, or that none shows it."""
-    if first.acceptance.marginal_interval is None or second.acceptance.marginal_interval is None:
+def runs_part(case: Case) -> Finding | None:
+    """A run accepts differently from the first one from some depth on."""
+    first = first_of(case)
+    depth = None if first is None else parting_depth(first, case.run)
+    return None if first is None or depth is None else _apart(first, case.run, depth)
+
+
+def runs_alike(case: Case) -> Finding | None:
+    """Nothing tells a run's acceptance from the first one's."""
+    first = first_of(case)
+    known = first is not None and all(
+        each.acceptance.marginal_interval is not None for each in (first, case.run)
+    )
+    if first is None or not known or parting_depth(first, case.run) is not None:
         return None
-    depth = parting_depth(first, second)
-    return _alike(first, second) if depth is None else _apart(first, second, depth)
+    return _alike(first, case.run)
+
+
+def first_of(case: Case) -> RunSummary | None:
+    """The run that others are held against: the baseline, or the first of several."""
+    return case.reference
 
 
 def _apart(first: RunSummary, second: RunSummary, depth: int) -> Finding:
     a, b = first.acceptance.marginal, second.acceptance.marginal
     last = min(first.k, second.k)
     better = first if a[depth - 1] > b[depth - 1] else second
+    trust, because = judged(
+        min(first.requests, second.requests),
+        _difference(first, second, depth),
+        assumed=["two runs may have answered different prompts"],
+    )
     since = f"after depth {depth - 1}" if depth > 1 else "from depth 1 on"
     return Finding(
         id="runs_part",
@@ -57,9 +80,24 @@ def _apart(first: RunSummary, second: RunSummary, depth: int) -> Finding:
             "last_depth": last,
             "last_first_run": a[last - 1],
             "last_second_run": b[last - 1],
+            **ends("difference", _difference(first, second, depth)),
         },
+        confidence=trust,
+        because=because,
         advice=f"{better.label} accepts more from there on. Make sure that both runs answered the "
         "same prompts before you draw a conclusion.",
+    )
+
+
+def _difference(first: RunSummary, second: RunSummary, depth: int) -> Interval:
+    """Of the marginal acceptance at a depth."""
+    a, b = first.acceptance, second.acceptance
+    assert a.marginal_interval is not None and b.marginal_interval is not None
+    return difference(
+        a.marginal[depth - 1],
+        a.marginal_interval[depth - 1],
+        b.marginal[depth - 1],
+        b.marginal_interval[depth - 1],
     )
 
 
@@ -79,5 +117,35 @@ def _alike(first: RunSummary, second: RunSummary) -> Finding:
         statement="at the deepest depth that is alive, the 95% interval of the difference in "
         f"marginal acceptance of {names} has 0 in it",
         evidence={"depths": min(first.k, second.k)},
+        confidence=judged(min(first.requests, second.requests), None)[0],
+        because="more requests may still tell them apart",
         advice="Record more requests if you expected a difference.",
     )
+
+
+_NEED = Need(
+    words="a second run, both with two requests or more",
+    met=lambda case: (
+        case.reference is not None and case.run.acceptance.marginal_interval is not None
+    ),
+)
+
+ENTRIES = (
+    Entry(
+        id="runs_part",
+        title="Acceptance parts after a depth",
+        meaning="From some depth on the 95% interval of the difference between two runs leaves out "
+        "0, at every depth that is alive.",
+        thresholds=(),
+        need=_NEED,
+        rule=runs_part,
+    ),
+    Entry(
+        id="runs_alike",
+        title="No depth tells the runs apart",
+        meaning="There is no such depth.",
+        thresholds=(),
+        need=_NEED,
+        rule=runs_alike,
+    ),
+)

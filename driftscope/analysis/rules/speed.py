@@ -1,51 +1,298 @@
-"""Would a smaller K have served faster?"""
+"""Would another K, or none, serve faster?"""
 
 from __future__ import annotations
 
+from driftscope.analysis.case import Case
+from driftscope.analysis.cost.advice import AHEAD, NO_SPECULATION, WORTH_SAYING, Advice
+from driftscope.analysis.cost.predict import Prediction
+from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity
-from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import count, milliseconds, number, percent
-from driftscope.metrics.throughput import relative_speed
-
-WORTH_SAYING = 0.05
-"""Estimated gain below which no other K is suggested: a simple cost model is not better than
-that."""
+from driftscope.analysis.interval import difference
+from driftscope.analysis.trust import ends, judged
+from driftscope.analysis.words import listed, milliseconds, percent
 
 
-def smaller_k(run: RunSummary) -> Finding | None:
-    """The estimate by K has its best value clearly before the K that ran."""
-    if run.cost is None or run.k < 2:
+def smaller_k(case: Case) -> Finding | None:
+    """The cost model has its best K clearly before the K that ran, and not at none."""
+    advice = case.advice
+    if advice is None or not advice.worth_it or not 0 < advice.overall.best_k < case.run.k:
         return None
-    speeds = relative_speed(run.acceptance.marginal, run.cost)
-    best = max(range(run.k), key=speeds.__getitem__) + 1
-    gain = speeds[best - 1] - 1.0
-    if best == run.k or gain < WORTH_SAYING:
-        return None
-    tokens = 1.0 + sum(run.acceptance.marginal[:best])
+    best, gain = advice.overall.best_k, advice.overall.gain
+    trust, because = judged(
+        case.run.requests, gain.interval, above=0.0, assumed=_assumed(advice, best)
+    )
     return Finding(
         id="smaller_k",
         severity=Severity.MEDIUM,
-        runs=(run.label,),
+        runs=(case.run.label,),
         title="A smaller K would probably serve faster",
-        statement=f"an estimate from this run's step times gives {percent(gain)} more tokens per "
-        f"second with K = {best}: {count(run.k - best, 'depth')} less to draft (drafting takes "
-        f"{milliseconds(run.cost.draft_s)} of a {milliseconds(run.cost.step_s)} step), and "
-        f"{number(tokens)} instead of {number(run.acceptance.mean_length)} tokens per round",
-        evidence={
-            "k": run.k,
-            "suggested_k": best,
-            "gain": gain,
-            "draft_s": run.cost.draft_s,
-            "step_s": run.cost.step_s,
-            "threshold": WORTH_SAYING,
-        },
+        statement=f"the cost model gives {percent(gain.value)} more tokens per second with K = "
+        f"{best} than with {case.run.k} (95% interval {percent(gain.interval.low)} to "
+        f"{percent(gain.interval.high)}): {_times(advice.overall, best, case.run.k)}"
+        f"{_by_batch(advice)}{_by_context(advice)}",
+        evidence=_evidence(case, advice, best),
+        confidence=trust,
+        because=because,
         advice=f"Try num_speculative_tokens = {best} under your own load and compare the time per "
-        "output token. The estimate takes drafting time as proportional to K and verification as "
-        f"free of it.{_RECORDED if run.cost.recorded else ''}",
+        f"output token.{_said(advice)}",
+        option=advice.fixed_command,
+        cost_tps=case.cost_at_k(best),
     )
 
 
-_RECORDED = (
-    " The steps were timed while the probe recorded, which makes drafting look dearer than it is: "
-    "record one draft step in 16 (DRIFTSCOPE_EVERY=16) for a better estimate."
+def k_by_batch_size(case: Case) -> Finding | None:
+    """A K of its own for some batch sizes clearly beats the best single K."""
+    advice = case.advice
+    if advice is None or len(advice.schedule) < 2:
+        return None
+    gain = advice.schedule_gain
+    if not (gain.value >= WORTH_SAYING and gain.interval.low > 0):
+        return None
+    trust, because = judged(
+        case.run.requests, gain.interval, above=0.0, assumed=_assumed(advice, 0)
+    )
+    ranges = listed([f"{k} for batches of {first} to {last}" for first, last, k in advice.schedule])
+    return Finding(
+        id="k_by_batch_size",
+        severity=Severity.MEDIUM,
+        runs=(case.run.label,),
+        title="The best K depends on the batch size",
+        statement=f"the cost model's best K is {ranges}; together {percent(gain.value)} faster "
+        f"than the best single K (95% interval {percent(gain.interval.low)} to "
+        f"{percent(gain.interval.high)})",
+        evidence={
+            "k": case.run.k,
+            "gain_over_fixed": gain.value,
+            **ends("gain_over_fixed", gain.interval),
+            **{f"best_k_at_{first}": k for first, _, k in advice.schedule},
+            "threshold": WORTH_SAYING,
+        },
+        confidence=trust,
+        because=because,
+        advice="Set num_speculative_tokens_per_batch_size, a list of [first batch size, last, K]. "
+        f"vLLM ignores it with data parallelism.{_said(advice)}",
+        option=advice.schedule_command,
+        cost_tps=None if case.tokens_per_s is None else case.tokens_per_s * gain.value,
+    )
+
+
+def larger_k(case: Case) -> Finding | None:
+    """The last depth still pays so well that one more probably would."""
+    advice, run = case.advice, case.run
+    if advice is None or advice.overall.best_k != run.k or run.acceptance.conditional[-1] is None:
+        return None
+    if not advice.beyond:
+        return None
+    k, gain = max(advice.beyond, key=lambda each: each[1].value)
+    if not (gain.value >= WORTH_SAYING and gain.interval.low > 0):
+        return None
+    trust, because = judged(
+        run.requests, gain.interval, above=0.0, assumed=["acceptance beyond K was never measured"]
+    )
+    return Finding(
+        id="larger_k",
+        severity=Severity.MEDIUM,
+        runs=(run.label,),
+        title="A larger K would probably serve faster",
+        statement=f"if further depths are accepted like depth {run.k} "
+        f"({percent(run.acceptance.conditional[-1])} of the rounds that get there), K = {k} gives "
+        f"{percent(gain.value)} more tokens per second (95% interval {percent(gain.interval.low)} "
+        f"to {percent(gain.interval.high)})",
+        evidence={
+            "k": run.k,
+            "suggested_k": k,
+            "gain": gain.value,
+            **ends("gain", gain.interval),
+            "conditional_last": run.acceptance.conditional[-1],
+            "threshold": WORTH_SAYING,
+        },
+        confidence=trust,
+        because=because,
+        advice=f"Try num_speculative_tokens = {k} under your own load, record again, and compare. "
+        f"A drafter may not have been trained for that many depths.{_said(advice)}",
+        option=f'"num_speculative_tokens": {k}',
+        cost_tps=None if case.tokens_per_s is None else case.tokens_per_s * gain.value,
+    )
+
+
+def slower_than_none(case: Case) -> Finding | None:
+    """Speculation serves slower than none: by a baseline, else by the cost model."""
+    if case.plain is not None and case.plain.latency.tpot_s_interval is not None:
+        return _by_baseline(case)
+    return _by_model(case)
+
+
+def _by_baseline(case: Case) -> Finding | None:
+    plain, run = case.plain, case.run
+    assert plain is not None
+    a, b = run.latency, plain.latency
+    if a.tpot_s is None or b.tpot_s is None or not a.tpot_s_interval or not b.tpot_s_interval:
+        return None
+    apart = difference(a.tpot_s, a.tpot_s_interval, b.tpot_s, b.tpot_s_interval)
+    if not apart.low > 0:
+        return None
+    trust, because = judged(
+        min(run.requests, plain.requests), apart, above=0.0,
+        assumed=["the two runs may not have had the same load"],
+    )  # fmt: skip
+    now = case.tokens_per_s
+    return Finding(
+        id="slower_than_none",
+        severity=Severity.HIGH,
+        runs=(run.label,),
+        title="Speculation serves slower than none",
+        statement=f"measured against the baseline {plain.label}: {milliseconds(a.tpot_s)} per "
+        f"output token with speculation, {milliseconds(b.tpot_s)} without",
+        evidence={
+            "tpot_s": a.tpot_s,
+            **ends("tpot_s", a.tpot_s_interval),
+            "baseline_tpot_s": b.tpot_s,
+            **ends("baseline_tpot_s", b.tpot_s_interval),
+            "difference_s": a.tpot_s - b.tpot_s,
+            **ends("difference_s", apart),
+        },
+        confidence=trust,
+        because=f"by a baseline run; {because}",
+        advice=_NONE,
+        option=NO_SPECULATION,
+        cost_tps=None if now is None else now * (a.tpot_s / b.tpot_s - 1.0),
+    )
+
+
+def _by_model(case: Case) -> Finding | None:
+    advice = case.advice
+    if advice is None or advice.overall.best_k != 0 or not advice.worth_it:
+        return None
+    gain = advice.overall.gain
+    trust, because = judged(
+        case.run.requests, gain.interval, above=0.0, assumed=_assumed(advice, 0)
+    )
+    return Finding(
+        id="slower_than_none",
+        severity=Severity.HIGH,
+        runs=(case.run.label,),
+        title="Speculation serves slower than none",
+        statement=f"by the cost model: {_times(advice.overall, 0, case.run.k)}; "
+        f"{percent(gain.value)} more tokens per second without (95% interval "
+        f"{percent(gain.interval.low)} to {percent(gain.interval.high)})",
+        evidence=_evidence(case, advice, 0),
+        confidence=trust,
+        because=f"by the cost model, no baseline was given; {because}",
+        advice=_NONE + _said(advice),
+        option=NO_SPECULATION,
+        cost_tps=case.cost_at_k(0),
+    )
+
+
+_NONE = (
+    "Serve without speculation, or mend the drafter first: the other findings say what is wrong "
+    "with it. Drafting costs more than its accepted tokens save."
+)
+
+
+def _times(at: Prediction, k: int, ran: int) -> str:
+    return (
+        f"{milliseconds(at.tpot_s[k].value)} per output token with K = {k}, "
+        f"{milliseconds(at.tpot_s[ran].value)} with {ran}"
+    )
+
+
+def _by_batch(advice: Advice) -> str:
+    if len(advice.schedule) < 2:
+        return ""
+    return "; best K by batch size: " + listed(
+        [f"{k} for {first} to {last}" for first, last, k in advice.schedule]
+    )
+
+
+def _by_context(advice: Advice) -> str:
+    if len({at.best_k for _, at in advice.by_context}) < 2:
+        return ""
+    return "; by context length: " + listed(
+        [f"{at.best_k} for {name}" for name, at in advice.by_context]
+    )
+
+
+def _evidence(case: Case, advice: Advice, k: int) -> dict[str, float | int | None]:
+    times, gain = advice.overall.tpot_s, advice.overall.gain
+    return {
+        "k": case.run.k,
+        "suggested_k": k,
+        "gain": gain.value,
+        **ends("gain", gain.interval),
+        "tpot_s_now": times[case.run.k].value,
+        **ends("tpot_s_now", times[case.run.k].interval),
+        "tpot_s_suggested": times[k].value,
+        **ends("tpot_s_suggested", times[k].interval),
+        "misfit": advice.misfit,
+        "threshold": WORTH_SAYING,
+    }
+
+
+def _assumed(advice: Advice, k: int) -> list[str]:
+    return [] if k and not advice.assumed else list(advice.assumed)
+
+
+def _said(advice: Advice) -> str:
+    return "".join(f" Note: {each}." for each in advice.assumed)
+
+
+_NEED = Need(
+    words="step times of 20 or more like steps that drafted",
+    met=lambda case: case.advice is not None,
+)
+_WORTH = Threshold(
+    name="WORTH_SAYING",
+    value=WORTH_SAYING,
+    means="estimated gain in tokens per second, whose 95% interval is above 0",
+    source="driftscope: the model's own error against really run engines (make prediction)",
+)
+
+ENTRIES = (
+    Entry(
+        id="slower_than_none",
+        title="Speculation serves slower than none",
+        meaning="The time per output token is longer with speculation than without: measured "
+        "against a baseline run where one is given, else by the cost model. It says which.",
+        thresholds=(_WORTH,),
+        need=_NEED,
+        rule=slower_than_none,
+    ),
+    Entry(
+        id="smaller_k",
+        title="A smaller K would probably serve faster",
+        meaning="K is too high for the batch sizes and contexts that were served: the last depths "
+        "cost more than they bring.",
+        thresholds=(_WORTH,),
+        need=_NEED,
+        rule=smaller_k,
+    ),
+    Entry(
+        id="larger_k",
+        title="A larger K would probably serve faster",
+        meaning="K is too low: the last depth pays, and so would more if accepted like it.",
+        thresholds=(
+            _WORTH,
+            Threshold(
+                name="AHEAD",
+                value=AHEAD,
+                means="depths beyond K that are extrapolated",
+                source="driftscope: each is one more rate that was never measured",
+            ),
+        ),
+        need=Need(
+            words="step times at several batch sizes or K, and a K of 2 or more",
+            met=lambda case: case.advice is not None and bool(case.advice.beyond),
+        ),
+        rule=larger_k,
+    ),
+    Entry(
+        id="k_by_batch_size",
+        title="The best K depends on the batch size",
+        meaning="One K for all batch sizes leaves tokens per second behind, beside a K of its own "
+        "for some.",
+        thresholds=(_WORTH,),
+        need=_NEED,
+        rule=k_by_batch_size,
+    ),
 )

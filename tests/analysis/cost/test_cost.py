@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,19 +124,35 @@ def test_idle_time_is_no_step_time(tmp_path: Path) -> None:
 
 
 def test_expensive_verification_brings_a_schedule_by_batch_size(tmp_path: Path) -> None:
-    """At batch 1 tokens are nearly free, at 16 they are all there is."""
-    cost = Cost(base_s=0.02, token_s=0.0008, depth_s=0.0002)
-    truth = replace(TRUTH, cost=cost)
+    """At batch 1 tokens cost little beside the rest, at 16 they are nearly all there is."""
+    cost, rates = Cost(base_s=0.02, token_s=0.004), (0.5,) * 7
+    truth = replace(TRUTH, cost=cost, conditional=rates, batches=(*(1,) * 48, 16))
     found = advise(_run(tmp_path / "7", truth), [_run(tmp_path / "2", replace(truth, k=2))])
     assert found is not None
     (first, *_, last) = found.schedule
     assert first[0] == 1
     assert last[1] == 16
     assert first[2] > last[2]
-    assert found.options[BY_BATCH] == [list(each) for each in found.schedule]
-    assert found.options[FIXED] == max(k for _, _, k in found.schedule)
     assert found.command is not None
-    assert '"num_speculative_tokens_per_batch_size": [[1, ' in found.command
+    assert found.schedule_gain.interval.low > 0
+    option, config = shlex.split(found.command)
+    assert option == "--speculative-config"
+    given = json.loads(config)
+    assert given[BY_BATCH] == [list(each) for each in found.schedule]
+    assert given[FIXED] == max(k for _, _, k in found.schedule)
+    assert given["method"] == "eagle3"
+
+
+def test_a_model_s_name_cannot_break_out_of_the_option(seven: RunSummary) -> None:
+    hostile = "a'; rm -rf / #"
+    odd = replace(
+        seven,
+        manifest=replace(seven.manifest, drafter=replace(seven.manifest.drafter, name=hostile)),
+    )
+    found = advise(odd)
+    assert found is not None
+    assert found.fixed_command is not None
+    assert json.loads(shlex.split(found.fixed_command)[1])["model"] == hostile
 
 
 def test_vllm_takes_the_schedule(tmp_path: Path) -> None:

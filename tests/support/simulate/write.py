@@ -222,6 +222,6 @@ def _request(truth: Truth, chunk: Chunk) -> Block:
         "prompt_tokens": chunk.tokens, "output_tokens": chunk.output, "ttft_s": ttft_s,
         "tpot_s": tpot_s, "finish_reason": "length",
         "temperature": [kind.temperature for kind in kinds],
-        "max_tokens": chunk.output, "traced": True, "replica": 0,
+        "max_tokens": chunk.output, "traced": True, "replica": 0, "traceparent": None,
     }  # fmt: skip
     return _block("request", len(chunk.kind), columns)

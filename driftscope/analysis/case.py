@@ -1,0 +1,63 @@
+"""What a rule looks at: one run, and what is known beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from driftscope.analysis.cost.advice import Advice, advise, same_models
+from driftscope.analysis.plain import PlainRun
+from driftscope.analysis.summary import RunSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`others` are the runs analysed beside it."""
+
+    run: RunSummary
+    others: tuple[RunSummary, ...] = ()
+    reference: RunSummary | None = None
+    """The run that this one is held against: a baseline, or the first of several."""
+    plain: PlainRun | None = None
+    """The same server without speculation."""
+    advice: Advice | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Output tokens per second of the busy engine, by the cost model."""
+        return self.advice.tokens_per_s if self.advice else None
+
+    def cost_of(self, mean_length: float) -> float | None:
+        """Tokens per second more, if rounds yielded this many tokens in the same time."""
+        now = self.tokens_per_s
+        return None if now is None else now * (mean_length / self.run.acceptance.mean_length - 1.0)
+
+    def cost_at_k(self, k: int) -> float | None:
+        """Tokens per second more with this K."""
+        if self.advice is None or self.tokens_per_s is None:
+            return None
+        times = self.advice.overall.tpot_s
+        return self.tokens_per_s * (times[self.run.k].value / times[k].value - 1.0)
+
+
+def cases_of(
+    runs: Sequence[RunSummary], baseline: RunSummary | PlainRun | None = None
+) -> tuple[Case, ...]:
+    """One per run; all share what the runs of the same models tell of step times."""
+    plain = baseline if isinstance(baseline, PlainRun) else None
+    reference = baseline if isinstance(baseline, RunSummary) else next(iter(runs), None)
+    around = [*runs, *([baseline] if isinstance(baseline, RunSummary) else [])]
+    cases = []
+    for run in runs:
+        others = tuple(other for other in around if other is not run)
+        mine = plain if plain is not None and same_models(run, plain, target_only=True) else None
+        cases.append(
+            Case(
+                run=run,
+                others=others,
+                reference=None if reference is run else reference,
+                plain=mine,
+                advice=advise(run, others, mine),
+            )
+        )
+    return tuple(cases)

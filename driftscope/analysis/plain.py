@@ -1,0 +1,59 @@
+"""A run without speculation: what a run with it is held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftscope.analysis import passes
+from driftscope.analysis.collect import step_cells
+from driftscope.analysis.columns import floats, whole
+from driftscope.analysis.cost.cells import StepCell
+from driftscope.analysis.interval import mean_interval
+from driftscope.analysis.summarise import summarise
+from driftscope.analysis.summary import Latency, RunSummary
+from driftscope.analysis.tables import Tables, tables_of
+from driftscope.errors import NoDataError
+from driftscope.metrics.latency import mean_s
+from driftscope.trace.manifest import Manifest
+from driftscope.trace.reader import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRun:
+    """A run in which no step drafted, such as one served with
+    `num_speculative_tokens_per_batch_size` of K = 0."""
+
+    label: str
+    manifest: Manifest
+    requests: int
+    latency: Latency
+    cells: tuple[StepCell, ...]
+
+
+def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
+    """The summary of a baseline, which need not speculate.
+
+    Raises NoDataError for a run with neither rounds nor finished requests, and what `summarise`
+    raises.
+    """
+    tables = tables_of(run) if isinstance(run, Trace) else run
+    if whole(tables.engine.rows(passes.rounds(0)), "drafted").any():
+        return summarise(tables, label)
+    finished = tables.engine.rows(passes.requests_that_finished())
+    if not finished.num_rows:
+        raise NoDataError(
+            f"{tables.path}: neither a round nor a finished request in it; send requests to the "
+            "server while the probe is on"
+        )
+    tpot_s = floats(finished, "tpot_s")
+    return PlainRun(
+        label=label,
+        manifest=tables.manifest,
+        requests=finished.num_rows,
+        latency=Latency(
+            ttft_s=mean_s(floats(finished, "ttft_s")),
+            tpot_s=mean_s(tpot_s),
+            tpot_s_interval=mean_interval(tpot_s),
+        ),
+        cells=step_cells(tables),
+    )

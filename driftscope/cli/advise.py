@@ -1,0 +1,48 @@
+"""`driftscope advise`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def advise(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run directories; the first is the one advised."),
+    ],
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="A run of the same server without speculation."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
+) -> None:
+    """Say which K would serve fastest: time per output token for every K and batch size.
+
+    From the step times and the acceptance of the first RUN. Runs of the same models at another K,
+    or one without speculation, tell what verification costs by K, which one run cannot.
+    """
+    from driftscope.analysis.cost.advice import advise as advice_on
+    from driftscope.analysis.plain import baseline_of
+    from driftscope.analysis.summarise import summarise
+    from driftscope.analysis.tables import open_run
+    from driftscope.cli.labels import labels_of
+    from driftscope.errors import NoDataError
+    from driftscope_reports import advice_table
+
+    labels = labels_of(runs, None)
+    first, *others = (
+        summarise(open_run(run), label) for run, label in zip(runs, labels, strict=True)
+    )
+    plain = None if baseline is None else baseline_of(open_run(baseline), "baseline")
+    advice = advice_on(first, others, plain)
+    if advice is None:
+        raise NoDataError(
+            f"{runs[0]}: too few step times for a cost model; record 20 or more like steps"
+        )
+    if as_json:
+        typer.echo(advice_table.to_json(advice), nl=False)
+    else:
+        advice_table.show(advice)

@@ -1,0 +1,190 @@
+"""The gate as a pipeline runs it."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from cli.conftest import Driftscope
+from support.runs import Spec, write_run
+from support.simulate import Truth, simulate
+
+from driftscope.analysis.analyze import conclude
+from driftscope.analysis.catalogue import CATALOGUE
+from driftscope.analysis.finding import Severity
+from driftscope.analysis.gate.rule import rule_of
+from driftscope.analysis.plain import baseline_of
+from driftscope.analysis.summarise import summarise
+from driftscope.cli.gate import judge_analysis, outcome, run_gate
+from driftscope.errors import NoDataError, UsageError
+from driftscope.trace.reader import read_trace
+
+LENGTH = "acceptance.mean_length"
+
+
+def test_broken_rules_are_one_line_each_and_exit_3(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec())
+    done = driftscope("check", run, "--fail-on", "hidden_state_grows", "--fail-on",
+                      f"{LENGTH} < 4", "--fail-on", f"{LENGTH} < 1.1")  # fmt: skip
+    assert done.returncode == 3
+    first, second = done.stdout.splitlines()
+    assert first == "broken: hidden_state_grows [run]"
+    assert second.startswith(f"broken: {LENGTH} < 4 [run]: {LENGTH} = 2.")
+    assert done.stderr == "2 broken, 1 held, 0 undecided\n"
+
+
+def test_a_gate_that_holds_says_nothing_on_stdout(driftscope: Driftscope, tmp_path: Path) -> None:
+    done = driftscope("check", write_run(tmp_path / "run"), "--fail-on", f"{LENGTH} < 1.1")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_json_holds_every_rule_with_its_figures(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec())
+    done = driftscope(
+        "check", run, "--json", "--fail-on", f"{LENGTH} < 1.1", "--fail-on", "no_sink"
+    )
+    content = json.loads(done.stdout)
+    assert content["exit_code"] == done.returncode == 3
+    held, broken = content["rules"]
+    assert held["outcome"] == "held"
+    assert held["values"][LENGTH]["low"] < held["values"][LENGTH]["value"]
+    assert broken["outcome"] == "broken"
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("acceptance.mean_lenght < 2", "did you mean 'mean_length'"),
+        ("sunk_cost", "sink_lost"),
+        ("baseline.k < 2", "--baseline"),
+        ("k <", "cannot be read"),
+    ],
+)
+def test_a_rule_that_cannot_be_read_exits_2(tmp_path: Path, rule: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        run_gate([write_run(tmp_path / "run")], [rule], None, None)
+    assert caught.value.exit_code == 2
+    assert said in str(caught.value)
+
+
+def test_no_rule_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no rule"):
+        run_gate([write_run(tmp_path / "run")], [], None, None)
+
+
+def test_null_is_no_data_and_not_a_pass(driftscope: Driftscope, tmp_path: Path) -> None:
+    """A drafter without attention has neither a sink nor a lost one."""
+    run = write_run(tmp_path / "run", Spec(heads=0))
+    for rule in ("attention.sink[0] < 0.1", "sink_lost"):
+        done = driftscope("check", run, "--fail-on", rule)
+        assert done.returncode == 4
+        assert done.stdout.startswith(f"undecided: {rule}")
+
+
+def test_a_broken_rule_goes_before_an_undecided_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(heads=0))
+    assert outcome(run_gate([run], ["sink_lost", f"{LENGTH} < 9"], None, None)) == 3
+
+
+def test_a_run_without_a_round_is_no_data(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", Truth(requests=5, k_zero_above=0))
+    with pytest.raises(NoDataError):
+        run_gate([run], ["k < 2"], None, None)
+
+
+def test_rules_come_from_a_file_too(tmp_path: Path) -> None:
+    rules = tmp_path / "gate.toml"
+    rules.write_text(
+        f'fail_on = ["sink_lost", "{LENGTH} < 1.1"]\n'
+        f'[[rule]]\nname = "tokens per round"\nfail_on = "{LENGTH} < 9"\n'
+    )
+    judged = run_gate([write_run(tmp_path / "run", Spec())], ["k > 4"], rules, None)
+    assert [str(j.rule) for j in judged] == [
+        "k > 4", "sink_lost", f"{LENGTH} < 1.1", f"tokens per round ({LENGTH} < 9)",
+    ]  # fmt: skip
+    assert judged[-1].line().startswith("broken: tokens per round")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["fail_on = 3", "failon = []", "[[rule]]\nname = 'x'", "[[rule]]\nfail_on = 'k <'", "= 3"],
+)
+def test_a_file_that_cannot_be_read_names_itself(tmp_path: Path, content: str) -> None:
+    rules = tmp_path / "gate.toml"
+    rules.write_text(content)
+    with pytest.raises(UsageError, match=r"gate\.toml"):
+        run_gate([write_run(tmp_path / "run")], [], rules, None)
+
+
+def test_a_baseline_without_speculation_has_a_time_and_no_acceptance(tmp_path: Path) -> None:
+    truth = Truth(requests=40, rounds=20)
+    run = simulate(tmp_path / "run", truth)
+    plain = simulate(tmp_path / "plain", Truth(requests=40, rounds=20, k_zero_above=0))
+    rules = [
+        "latency.tpot_s > baseline.latency.tpot_s",
+        f"{LENGTH} < baseline.{LENGTH}",
+        "slower_than_none",
+    ]
+    outcomes = [str(j.outcome) for j in run_gate([run], rules, None, plain)]
+    assert outcomes == ["held", "undecided", "held"]
+
+
+def test_several_runs_are_judged_each(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, Spec(growth=g)) for name, g in (("a", 2.5), ("b", 1.0))]
+    judged = run_gate(runs, ["hidden_state_grows"], None, None)
+    assert [(j.run, str(j.outcome)) for j in judged] == [("a", "broken"), ("b", "held")]
+
+
+def test_two_seeds_of_a_run_pass_a_gate_on_their_difference(tmp_path: Path) -> None:
+    """The interval of the difference keeps noise from failing it: of 8 gates, at 2.5 % each."""
+    rule = [rule_of(f"{LENGTH} < baseline.{LENGTH}")]
+    summaries = [
+        summarise(
+            read_trace(simulate(tmp_path / f"{n}", Truth(requests=40, rounds=15, seed=n))), "r"
+        )
+        for n in range(9)
+    ]
+    failed = 0
+    for a, b in pairwise(summaries):
+        failed += outcome(judge_analysis(rule, conclude([a], baseline=b), b)) == 3
+    assert failed <= 1
+
+
+def test_severities_may_be_asked_for(tmp_path: Path) -> None:
+    good = Spec(growth=1.0, self_last=0.05, conditional=(0.95,) * 4, sink=(0.4, 0.39))
+    drifting, calm = write_run(tmp_path / "a", Spec()), write_run(tmp_path / "b", good)
+    assert outcome(run_gate([drifting], [str(Severity.HIGH)], None, None)) == 3
+    assert outcome(run_gate([calm], ["high", "medium"], None, None)) == 0
+
+
+def test_the_baseline_itself_is_not_judged(tmp_path: Path) -> None:
+    drifting, calm = write_run(tmp_path / "a", Spec()), write_run(tmp_path / "b", Spec(growth=1.0))
+    assert outcome(run_gate([calm], ["hidden_state_grows"], None, drifting)) == 0
+    held = baseline_of(read_trace(drifting), "baseline")
+    assert held.label == "baseline"
+
+
+def test_the_catalogue_is_printed(driftscope: Driftscope) -> None:
+    content = json.loads(driftscope("findings", "--json").stdout)
+    assert set(content) == set(CATALOGUE)
+    table = driftscope("findings").stdout
+    assert all(name in table for name in CATALOGUE)
+
+
+def test_the_page_of_the_documentation_is_the_catalogue(driftscope: Driftscope) -> None:
+    page = Path(__file__).parents[2] / "docs" / "findings.md"
+    assert page.read_text(encoding="utf-8") == driftscope("findings", "--markdown").stdout
+
+
+def test_advice_is_a_table_and_an_option_to_paste(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", Truth(requests=60, rounds=30))
+    done = driftscope("advise", run)
+    assert done.returncode == 0, done.stderr
+    assert '--speculative-config \'{"method": "eagle3"' in done.stdout
+    assert "not identified" in done.stdout
+    content = json.loads(driftscope("advise", run, "--json").stdout)
+    assert len(content["overall"]["tpot_s"]) == 8
+    other = simulate(tmp_path / "other", Truth(k=2, requests=60, rounds=30))
+    assert "not identified" not in driftscope("advise", run, other).stdout
