@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from driftscope.trace.records import ClientRow, Ended
-from driftscope.workloads.plan import Shot, by_level
+from driftscope.workloads.plan import Shot, phases
 
 GONE_AFTER = 16
 """So many requests in a row that no server could be reached for: it is gone, the rest stay
@@ -18,7 +18,7 @@ Fire = Callable[[Shot, float | None], Awaitable[ClientRow]]
 
 
 class Load:
-    """Fires every shot of a plan, level after level, until told to stop or the server is gone."""
+    """Fires every shot of a plan, phase after phase, until told to stop or the server is gone."""
 
     def __init__(self, fire: Fire) -> None:
         self._fire = fire
@@ -33,12 +33,12 @@ class Load:
 
     async def run(self, shots: Sequence[Shot]) -> None:
         """All of them; cancelled, the running ones are cancelled and recorded."""
-        for level in by_level(shots):
+        for phase in phases(shots):
             async with asyncio.TaskGroup() as group:
-                if level[0].level.rate is None:
-                    self._closed(group, level)
+                if phase[0].level.rate is None:
+                    self._closed(group, phase)
                 else:
-                    await self._open(group, level)
+                    await self._open(group, phase)
 
     def _closed(self, group: asyncio.TaskGroup, shots: Sequence[Shot]) -> None:
         waiting = iter(shots)

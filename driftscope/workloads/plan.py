@@ -35,7 +35,7 @@ class Shot:
     level: Level
     warmup: bool = False
     due_s: float | None = None
-    """Seconds after its level began, in an open loop."""
+    """Seconds after its phase of its level began (see `phases`), in an open loop."""
 
 
 def plan(
@@ -56,7 +56,11 @@ def plan(
     for level in levels:
         mine = list(_pass(conditions, level, repeat, random.Random(f"{seed} {level.said()}")))
         first = [replace(shot, warmup=True) for shot in mine[:warmup]]
-        due = _arrivals(level, len(first) + len(mine), random.Random(f"{seed} arrivals"))
+        due = [
+            when
+            for phase in (first, mine)
+            for when in _arrivals(level, len(phase), random.Random(f"{seed} arrivals"))
+        ]
         shots += [
             replace(shot, order=len(shots) + n, due_s=when)
             for n, (shot, when) in enumerate(zip([*first, *mine], due, strict=True))
@@ -64,12 +68,15 @@ def plan(
     return shots
 
 
-def by_level(shots: Sequence[Shot]) -> list[list[Shot]]:
-    """The shots of each level, in order."""
-    levels: dict[Level, list[Shot]] = {}
+def phases(shots: Sequence[Shot]) -> list[list[Shot]]:
+    """The shots of each level, in order: first its warm-up, then what is measured.
+
+    One ends before the next begins, so that no figure has another phase's load in it.
+    """
+    found: dict[tuple[Level, bool], list[Shot]] = {}
     for shot in shots:
-        levels.setdefault(shot.level, []).append(shot)
-    return list(levels.values())
+        found.setdefault((shot.level, shot.warmup), []).append(shot)
+    return list(found.values())
 
 
 def _pass(
