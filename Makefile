@@ -44,7 +44,7 @@ versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLL
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/versions.py $(OLDER_IN)
 
 kinds: $(VENV)/installed-dev ## every kind of drafter in real vLLM against its witness, as a table
-	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.lanes
+	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.engines
 
 kinds-table: $(VENV)/installed-dev ## write the list of kinds into the README
 	$(BIN)/python -m driftscope_probes.kinds README.md

@@ -10,7 +10,7 @@ import pytest
 from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope_probes.kinds import EAGLE3, KINDS, Kind
 from vllm_engine.zoo.compare import ANATOMY, CLASSES, anatomy_of
-from vllm_engine.zoo.lanes import COVERING, run_lanes
+from vllm_engine.zoo.engines import COVERING, run_engines
 
 pytestmark = pytest.mark.vllm
 
@@ -20,8 +20,7 @@ ENTROPY_CLOSE = 5e-5
 """Nats; the trace keeps entropies of some nats to fewer binary places."""
 SAME_ATTENTION = 1e-5
 """The witness's weights times the values, against vLLM's attention output in float32."""
-ENGINES = [(name, runner) for lane in COVERING for name, runner in lane]
-RECORDED = [engine for engine in ENGINES if anatomy_of(*engine) is not None]
+RECORDED = [engine for engine in COVERING if anatomy_of(*engine) is not None]
 KIND_OF = {
     "eagle1": "EAGLE-1",
     "eagle3_mla": "EAGLE-3, latent attention",
@@ -49,10 +48,10 @@ def kind(name: str) -> Kind:
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
     """What came out of each engine with the probe on; "off" holds the tokens without it."""
     folder: Path = tmp_path_factory.mktemp("zoo")
-    return run_lanes(COVERING, folder)
+    return run_engines(COVERING, folder)
 
 
-@pytest.mark.parametrize(("name", "runner"), ENGINES)
+@pytest.mark.parametrize(("name", "runner"), COVERING)
 def test_tokens_are_those_without_the_probe(results: Any, name: str, runner: str) -> None:
     result = results[name, runner]
     assert "error" not in result, result["error"]
@@ -60,7 +59,7 @@ def test_tokens_are_those_without_the_probe(results: Any, name: str, runner: str
     assert result["errors"] == {}
 
 
-@pytest.mark.parametrize(("name", "runner"), ENGINES)
+@pytest.mark.parametrize(("name", "runner"), COVERING)
 def test_acceptance_is_counted_as_vllm_does(results: Any, name: str, runner: str) -> None:
     result = results[name, runner]
     counted = result["metrics"]
@@ -93,13 +92,13 @@ def test_what_is_recorded_is_what_the_list_says(results: Any, name: str, runner:
     assert {"top1", "entropy"} <= set(worst)
 
 
-@pytest.mark.parametrize(("name", "runner"), ENGINES)
+@pytest.mark.parametrize(("name", "runner"), COVERING)
 def test_a_drafter_of_one_pass_is_told_by_query(results: Any, name: str, runner: str) -> None:
     assert results[name, runner]["query_kind"] == (BY_QUERY if kind(name).block else BY_DEPTH)
 
 
 @pytest.mark.parametrize(
-    ("name", "runner"), [e for e in ENGINES if e not in RECORDED]
+    ("name", "runner"), [e for e in COVERING if e not in RECORDED]
 )  # fmt: skip
 def test_where_there_is_nothing_to_look_into_steps_are_timed(
     results: Any, name: str, runner: str

@@ -1,7 +1,7 @@
-"""Serves kinds of drafters, a fork of this process for each engine, and compares what was recorded.
+"""Serves one kind of drafter and compares what was recorded.
 
-`python -m vllm_engine.zoo.kinds_main FOLDER RUNNER NAME...` writes NAME-RUNNER-(on|off).json; with
-NAME:on there is no engine without the probe.
+`kinds_main.py FOLDER RUNNER NAME on|off`, with the probe or without it, writes
+NAME-RUNNER-(on|off).json.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +19,13 @@ SAMPLING = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "det
 
 
 def main() -> None:
-    folder, runner, names = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    import vllm  # noqa: F401  # once, before the forks
-
-    for given in names:
-        name, _, only = given.partition(":")
-        for probe in (True,) if only else (False, True):
-            run_forked(folder, runner, name, probe)
-
-
-def run_forked(folder: Path, runner: str, name: str, probe: bool) -> None:
-    """Run one engine in a fork: a second engine in a process would hang."""
-    tag = f"{name}-{runner}-{'on' if probe else 'off'}"
-    result, log = folder / f"{tag}.json", folder / f"{tag}.txt"
-    if not probe and result.exists():
-        return
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            sink = os.open(log, os.O_WRONLY | os.O_CREAT)
-            os.dup2(sink, 1)
-            os.dup2(sink, 2)
-            result.write_text(json.dumps(run_engine(folder, runner, name, probe)))
-            code = 0
-        except BaseException as error:
-            traceback.print_exc()
-            result.write_text(json.dumps({"error": repr(error)}))
-        finally:
-            os._exit(code)
-    os.waitpid(child, 0)
+    folder, (runner, name, probe) = Path(sys.argv[1]), sys.argv[2:]
+    result = folder / f"{name}-{runner}-{probe}.json"
+    try:
+        result.write_text(json.dumps(run_engine(folder, runner, name, probe == "on")))
+    except Exception as error:
+        result.write_text(json.dumps({"error": repr(error)}))
+        raise
 
 
 def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""A vLLM whose insides were changed under driftscope: named by doctor, and never recorded wrongly.
+
+The installed vLLM in links, but for copies of two files in which a method is renamed wherever it
+stands: it serves as before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_engine.job import CORES, MAX_TOKENS, Job, run_job
+
+pytestmark = pytest.mark.vllm
+RENAMED = {
+    "v1/worker/gpu_model_runner.py": ("propose_draft_token_ids", "GPUModelRunner"),
+    "v1/core/sched/scheduler.py": ("_free_request", "Scheduler"),
+}
+"""File -> a method that the probe takes hold of, and its class."""
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that goes before the installed vLLM."""
+    spec = find_spec("vllm")
+    assert spec is not None and spec.submodule_search_locations
+    folder = tmp_path_factory.mktemp("changed")
+    (installed,) = spec.submodule_search_locations
+    shutil.copytree(
+        installed, folder / "vllm", copy_function=os.symlink,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )  # fmt: skip
+    for name, (method, _) in RENAMED.items():
+        path = folder / "vllm" / name
+        text = path.read_text()
+        path.unlink()
+        path.write_text(text.replace(f"{method}(", f"{method}_renamed("))
+    return folder
+
+
+def test_doctor_names_the_hooks_that_no_longer_hold(changed: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "driftscope", "doctor", "--json"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(changed), *sys.path])},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    checks: list[dict[str, Any]] = json.loads(done.stdout)
+    lost = [check for check in checks if check["ok"] is False and check["topic"][:5] == "hook "]
+    assert {check["detail"].partition(":")[0] for check in lost} == {
+        f"{owner}.{method}" for method, owner in RENAMED.values()
+    }
+    assert all("not there" in check["detail"] and check["hint"] for check in lost)
+
+
+def test_an_engine_refuses_to_record_and_serves_without_the_probe(
+    changed: Path, tmp_path: Path
+) -> None:
+    on = Job(drafter="eagle31", probe={"EVERY": "1"}, vllm_path=str(changed), sizes=(8,))
+    with ThreadPoolExecutor(2) as pool:
+        recording = pool.submit(run_job, on, tmp_path / "on", CORES[0])
+        serving = pool.submit(run_job, replace(on, probe={}), tmp_path / "off", CORES[-1])
+        with pytest.raises(RuntimeError, match="engine ended with 1") as refused:
+            recording.result()
+        assert all(len(ids) == MAX_TOKENS for ids in serving.result().tokens())
+    said = str(refused.value)
+    assert "of this vLLM is not laid out as driftscope knows it" in said
+    assert any(method in said for method, _ in RENAMED.values())
+    assert "run `driftscope doctor`" in said
+    assert not list((tmp_path / "on").rglob("*draft*")), "nothing was recorded"
