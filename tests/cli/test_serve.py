@@ -167,6 +167,18 @@ def test_a_budget_and_labels(without_engines: Driftscope, vllm: Path) -> None:
     }  # fmt: skip
 
 
+def test_where_figures_go(without_engines: Driftscope, vllm: Path) -> None:
+    done = without_engines(
+        "serve", "m", *SPECULATION, "--otlp", "http://collector:4318", "--prometheus", "9464",
+        before=vllm,
+    )  # fmt: skip
+    assert _settings(done) == {
+        "DRIFTSCOPE_OTLP": "http://collector:4318", "DRIFTSCOPE_PROMETHEUS": "9464",
+    }  # fmt: skip
+    wrong = without_engines("serve", "m", *SPECULATION, "--otlp", "collector", before=vllm)
+    _fails(wrong, 1, "give the collector's URL")
+
+
 def test_control_opens_vllms_endpoints_and_says_what_that_means(
     without_engines: Driftscope, vllm: Path
 ) -> None:
