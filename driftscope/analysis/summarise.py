@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis import measure
+from driftscope.analysis.closeup.closeup import closeup_of
 from driftscope.analysis.collect import Sums, collect, probe_time, step_cells, step_cost
 from driftscope.analysis.grouping import groups_of
 from driftscope.analysis.interval import mean_interval
@@ -46,6 +47,7 @@ def summarise(run: Trace | Tables | Sums, label: str) -> RunSummary:
         problems=tables.problems,
         cells=step_cells(tables),
         groups=groups_of(run),
+        closeup=closeup_of(run),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from driftscope.analysis.closeup.closeup import CloseUp
 from driftscope.analysis.cost.cells import StepCell
 from driftscope.analysis.groups import NO_GROUPS, Groups
 from driftscope.analysis.interval import Interval
@@ -147,6 +148,8 @@ class RunSummary:
     """Step times by K and batch size."""
     groups: Groups = NO_GROUPS
     """Acceptance by circumstance."""
+    closeup: CloseUp | None = None
+    """Single requests, moments and durations, for the report."""
 
     @property
     def k(self) -> int:

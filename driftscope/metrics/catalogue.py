@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from driftscope.metrics import acceptance as a
+from driftscope.metrics import (
+    association,
+    client,
+    confidence,
+    fallback,
+    hidden,
+    latency,
+    overhead,
+    throughput,
+)
 from driftscope.metrics import attention as t
-from driftscope.metrics import client, confidence, fallback, hidden, latency, overhead, throughput
 from driftscope.metrics.definition import Definition
 
 DEFINITIONS: dict[str, Definition] = {
@@ -15,11 +24,12 @@ DEFINITIONS: dict[str, Definition] = {
         *(hidden.IN_RMS, hidden.PRENORM_RMS, hidden.POSTNORM_RMS, hidden.FED_RMS),
         *(hidden.GROWTH, hidden.AUX_RMS),
         *(confidence.TOP1, confidence.ENTROPY),
-        *(latency.TTFT, latency.TPOT),
+        *(latency.TTFT, latency.TPOT, latency.BETWEEN_OUTPUTS, latency.STEP),
         *(fallback.REJECTED, fallback.UNDRAFTED),
         *(client.CLIENT_TTFT, client.CLIENT_TPOT, client.THROUGHPUT, client.PER_USER),
         *(client.AGAINST, client.OUTCOME),
         overhead.OVERHEAD,
         *(throughput.RELATIVE_SPEED, throughput.PREDICTED_TPOT, throughput.SPEEDUP),
+        association.DRIFT_COST,
     )
 }

@@ -25,6 +25,24 @@ TPOT = Definition(
     range="0 or more",
     source="gen_ai.server.time_per_output_token (OpenTelemetry), measured in the engine core",
 )
+BETWEEN_OUTPUTS = Definition(
+    name="latency.between_outputs_s",
+    title="Time between outputs",
+    meaning="From one output of a request to its next. Each output is one decode step: the token "
+    "that the target adds and the drafted ones that it accepted arrive together.",
+    unit="s",
+    range="0 or more",
+    source="driftscope, times of VerifyRow; with one token per step it is the inter-token latency",
+)
+STEP = Definition(
+    name="latency.step_s",
+    title="Step time",
+    meaning="Wall time of one model step in which the drafter ran, and of the drafter within it, "
+    "without the probe's own time. Target, sampling and drafter are all part of the step.",
+    unit="s",
+    range="0 or more",
+    source="driftscope, StepRow on the worker's thread",
+)
 
 
 def mean_s(values: ArrayLike) -> float | None:

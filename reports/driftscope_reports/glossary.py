@@ -19,4 +19,6 @@ _TERMS = {
 def glossary() -> Markup:
     """Four terms, always visible."""
     entries = [el("div", el("dt", term), el("dd", meaning)) for term, meaning in _TERMS.items()]
-    return el("section", el("h2", "In plain words"), el("dl", entries), class_="glossary")
+    return el(
+        "section", el("h2", "In plain words"), el("dl", entries), class_="glossary", id="words"
+    )

@@ -2,151 +2,206 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from dataclasses import replace
 from importlib.resources import files
+from typing import TypeVar
 
 import driftscope
 from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.closeup.effect import Effect
 from driftscope.analysis.quality import QualityWarning
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed
-from driftscope.metrics.definition import Definition
-from driftscope_reports import top
+from driftscope_reports import page, provenance, top
+from driftscope_reports.embedded import embedded
 from driftscope_reports.glossary import glossary
-from driftscope_reports.markup import Markup, el, join, script_json
-from driftscope_reports.provenance import provenance
-from driftscope_reports.section import Panel, Section
+from driftscope_reports.looks import DARK, LIGHT, variables
+from driftscope_reports.markup import Markup, el, script_json
+from driftscope_reports.plot import figure
+from driftscope_reports.section import Section
 from driftscope_reports.sections import (
-    acceptance,
-    attention,
-    confidence,
+    compare,
+    drift,
+    effect,
     fallback,
-    hidden,
+    requests,
     segments,
     senders,
+    speed,
 )
 
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
-)
-"""Content-Security-Policy: the browser itself forbids any request."""
-
+MAX_BYTES = 2_000_000
+"""Of the whole file, whatever the run's size."""
 _SECTIONS = (
-    acceptance.section,
-    hidden.section,
-    attention.section,
-    confidence.section,
-    segments.section,
+    drift.section,
+    effect.section,
+    speed.section,
     fallback.section,
+    segments.section,
+    compare.section,
+    requests.section,
 )
+_T = TypeVar("_T")
+_LEAN = (1.0, 0.5, 0.25, 0.1, 0.0)
+"""Shares of the single requests and heads that are kept until the file is small enough."""
 
 
 def to_html(analysis: Analysis, *, command: str | None = None) -> str:
     """The page; `command` is the command line that made it, shown at its end."""
-    # What is made of a probe's runs needs one.
-    makers = (senders.section, *(_SECTIONS if analysis.runs else ()))
-    sections = [made for make in makers if (made := make(analysis)) is not None]
-    affected = {section.affects for section in sections}
-    figures = {f"figure-{p.id}": p.figure for section in sections for p in section.panels}
+    for share in _LEAN:
+        text = _page(thinned(analysis, share), command)
+        if len(text.encode()) <= MAX_BYTES:
+            break
+    return text
+
+
+def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
+    """Every section, in the order of the page."""
+    made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
+    sent = senders.section(analysis)
+    return [*([sent] if sent else []), *made, provenance.section(analysis, command)]
+
+
+def thinned(analysis: Analysis, share: float) -> Analysis:
+    """`analysis` with this share of the single requests and heads, for a file that would be too
+    large; a warning says so."""
+    if share >= 1:
+        return analysis
+    runs = tuple(_thinned(run, share) for run in analysis.runs)
+    told = QualityWarning(
+        id="thinned", run="This report", affects="requests",
+        message=_LEFT_OUT.format(", heads and segments" if share < _HEADS_FROM else ""),
+    )  # fmt: skip
+    return replace(analysis, runs=runs, warnings=(*analysis.warnings, told))
+
+
+_LEFT_OUT = "single requests{} are left out to keep the file small; a report of fewer runs has more"
+_HEADS_FROM = 0.5
+"""Share below which heads are left out too."""
+
+
+def _thinned(run: RunSummary, share: float) -> RunSummary:
+    if run.closeup is None:
+        return run
+    kept = replace(
+        run.closeup,
+        named=_ends(run.closeup.named, share),
+        opened=_ends(run.closeup.opened, share),
+        heads=run.closeup.heads if share >= _HEADS_FROM else None,
+    )
+    if share > 0:
+        return replace(run, closeup=kept)
+    effects = tuple(_fewer(effect) for effect in kept.effects)
+    largest = sorted(run.segments, key=lambda segment: -segment.rounds)[:_SEGMENTS]
+    return replace(
+        run, closeup=replace(kept, effects=effects, timeline=None), segments=tuple(largest)
+    )
+
+
+_SEGMENTS = 12
+_EACH_POINT = 6
+"""What the last resort keeps: so many segments of a run, and each so many-th point."""
+
+
+def _fewer(effect: Effect) -> Effect:
+    return replace(
+        effect,
+        drift=effect.drift[::_EACH_POINT],
+        mean_length=effect.mean_length[::_EACH_POINT],
+        rounds=effect.rounds[::_EACH_POINT],
+    )
+
+
+def _ends(values: tuple[_T, ...], share: float) -> tuple[_T, ...]:
+    each = int(len(values) * share) // 2
+    return values[:each] + values[len(values) - each :]
+
+
+def _page(analysis: Analysis, command: str | None) -> str:
+    made = sections(analysis, command)
+    code, plotly = asset("report.js"), asset("plotly-basic.min.js")
+    style = stylesheet()
+    figures = {p.id: figure(p.chart) for section in made for p in section.pictures}
     body = el(
         "body",
+        el("a", "Skip to the verdict", href="#verdict", class_="skip"),
+        el("header", el("p", "driftscope", class_="brand"), _contents(made)),
         el(
             "main",
-            el("p", "driftscope", class_="brand"),
-            top.verdict(analysis),
-            top.cards(analysis),
-            _warnings([w for w in analysis.warnings if w.affects not in affected]),
+            top.opening(analysis, _elsewhere(analysis, made)),
             glossary(),
-            top.findings(analysis),
-            [_section(section, analysis) for section in sections],
-            provenance(analysis),
-            _footer(command),
+            [page.section(n, s, analysis.warnings) for n, s in enumerate(made, start=2)],
         ),
+        el("footer", el("p", _FOOTER.format(driftscope.__version__))),
+        el("p", id="said", class_="hidden", role="status"),
         script_json(figures, id="figures"),
-        _script(_plotly()),
-        _script(_asset("report.js")),
+        embedded(analysis),
+        Markup(f'<script type="text/plain" id="plotly">{plotly}</script>'),
+        Markup(f"<script>{code}</script>"),
     )
-    return f'<!DOCTYPE html>\n<html lang="en">\n{_head(analysis)}\n{body}\n</html>\n'
+    head = _head(analysis, style, [code, plotly])
+    return f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
 
 
-def _head(analysis: Analysis) -> Markup:
-    labels = [run.label for run in analysis.runs] + [run.label for run in analysis.senders]
-    names = listed(labels)
+def _elsewhere(analysis: Analysis, made: list[Section]) -> Markup | None:
+    """Warnings that no section stands for: they are about the run as a whole."""
+    shown = {affected for section in made for affected in section.affects}
+    return page.warning_box([w for w in analysis.warnings if w.affects not in shown])
+
+
+_FOOTER = (
+    "Made by driftscope {}. Everything is in this file; nothing is fetched. Pictures by plotly.js "
+    "(MIT licence)."
+)
+
+
+def _head(analysis: Analysis, style: str, scripts: list[str]) -> Markup:
+    names = listed([*(run.label for run in analysis.runs), *(s.label for s in analysis.senders)])
     return el(
         "head",
         el("meta", charset="utf-8"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy(style, scripts)}">'),
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
         el("meta", name="color-scheme", content="light dark"),
         el("title", f"Drift report: {names}"),
-        Markup(f"<style>\n{_asset('report.css')}</style>"),
+        Markup(f"<style>{style}</style>"),
     )
 
 
-def _section(section: Section, analysis: Analysis) -> Markup:
-    numbers = section.numbers
-    if section.folded:
-        numbers = el("details", el("summary", "The same numbers as a table"), section.numbers)
-    return el(
-        "section",
-        el("h2", section.title),
-        el("p", el("b", "How to read this: "), section.how, class_="how"),
-        _warnings([w for w in analysis.warnings if w.affects == section.affects]),
-        el("div", [_panel(p) for p in section.panels], class_="panels") if section.panels else None,
-        numbers,
-        _definitions(section.definitions),
-        id=section.id,
+def policy(style: str, scripts: list[str]) -> str:
+    """The Content-Security-Policy: no request to anywhere, no script and no sheet but these.
+
+    Plotly opens an empty sheet and fills it rule by rule, and sets style attributes.
+    """
+    known = " ".join(_hash(code) for code in scripts)
+    return (
+        f"default-src 'none'; script-src {known}; style-src {_hash(style)} {_hash('')}; "
+        "style-src-attr 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _panel(panel: Panel) -> Markup:
-    caption: Markup | str = panel.caption
-    if panel.definition:
-        caption = el("abbr", panel.caption, title=panel.definition.meaning)
-    return el(
-        "figure",
-        el("figcaption", caption),
-        el("div", class_="picture", id=f"figure-{panel.id}", role="img", aria_label=panel.caption),
-        el("noscript", el("p", "The picture needs JavaScript; its numbers are in the table.")),
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def stylesheet() -> str:
+    """The page's CSS with its palettes."""
+    return (
+        asset("report.css")
+        .replace("/*LIGHT*/", variables(LIGHT))
+        .replace("/*DARK*/", variables(DARK))
     )
 
 
-def _definitions(definitions: Sequence[Definition]) -> Markup:
-    entries = [
-        (
-            el("dt", d.title, " ", el("code", d.name)),
-            el("dd", f"{d.meaning} Range: {d.range}. Source: {d.source}."),
-        )
-        for d in definitions
-    ]
-    return el("details", el("summary", "What exactly is measured"), el("dl", entries))
+def _contents(made: list[Section]) -> Markup:
+    entries = [("verdict", "Verdict"), *((s.id, s.name) for s in made)]
+    links = [el("li", el("a", name, href=f"#{where}")) for where, name in entries]
+    return el("nav", el("ol", links), aria_label="Sections")
 
 
-def _warnings(here: Sequence[QualityWarning]) -> Markup | None:
-    """Beside the section that they affect; at the top where it has none."""
-    if not here:
-        return None
-    items = [el("li", el("b", f"{w.run}: "), f"{w.message}.") for w in here]
-    return el("aside", el("b", "⚠ Mind:"), el("ul", items), class_="warning")
-
-
-def _footer(command: str | None) -> Markup:
-    return el(
-        "footer",
-        el("p", f"Made by driftscope {driftscope.__version__}. Everything is in this file."),
-        el("p", "Made again with ", el("code", command)) if command else None,
-    )
-
-
-def _script(code: str) -> Markup:
-    return Markup(f"<script>\n{code}\n</script>")
-
-
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file that ships with the package."""
     return (files("driftscope_reports") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _plotly() -> Markup:
-    """plotly.js as its Python package ships it, licence comment included."""
-    code = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-    return join(Markup(code))

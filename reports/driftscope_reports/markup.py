@@ -9,7 +9,7 @@ import html
 import json
 from collections.abc import Iterable
 
-_VOID = {"meta", "br", "hr"}
+_VOID = {"meta", "br", "hr", "input"}
 
 
 class Markup(str):

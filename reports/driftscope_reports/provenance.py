@@ -1,13 +1,15 @@
-"""Where the figures come from: one line per run."""
+"""Where the figures come from."""
 
 from __future__ import annotations
 
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import count, percent
+from driftscope.analysis.words import NOTHING, count, percent
 from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
 from driftscope.trace.records import SINK_SOUGHT, Strategy
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.section import Section
+from driftscope_reports.tables import table
 
 _STRATEGIES = {
     Strategy.KEYS: "a softmax over the keys read back",
@@ -17,20 +19,38 @@ _STRATEGIES = {
 
 
 def provenance(analysis: Analysis) -> Markup:
-    """Engine, models, settings, losses and cost of each run."""
-    return el(
-        "section",
-        el("h2", "Where these figures come from"),
-        el("ul", [el("li", el("b", run.label), ": ", line(run)) for run in analysis.runs]),
-        id="provenance",
-    )
+    """Engine, models, settings, losses and cost, one column per run."""
+    rows = [[name, *cells] for name, *cells in zip(_NAMES, *map(parts, analysis.runs), strict=True)]
+    return table(
+        ["", *(run.label for run in analysis.runs)], rows, words=1 + len(analysis.runs),
+        caption="Where these figures come from",
+    )  # fmt: skip
+
+
+def section(analysis: Analysis, command: str | None) -> Section:
+    """Provenance as the last section, with the command that remakes the file."""
+    made = el("p", "Made again with ", el("code", command)) if command else None
+    return Section(id="provenance", name="Provenance", body=el("div", provenance(analysis), made))
+
+
+_NAMES = (
+    "engine", "runner", "execution", "recording", "method", "target", "drafter", "norm flags",
+    "captured target layers", "K", "attention", "masses by", "sink set", "parallel", "depth",
+    "sampling", "chains", "dropped", "errors", "overhead", "written by",
+)  # fmt: skip
+"""What `parts` says, in its order."""
 
 
 def line(run: RunSummary) -> str:
     """Everything that identifies the run, in one line."""
+    return "; ".join(part for part in parts(run) if part != NOTHING)
+
+
+def parts(run: RunSummary) -> list[str]:
+    """The same piece by piece, as many as `_NAMES`."""
     manifest, recording = run.manifest, run.recording
     flags = [name for name, value in sorted(manifest.norm_flags.items()) if value]
-    parts = [
+    return [
         f"{manifest.engine} {manifest.engine_version}",
         f"runner {manifest.runner}",
         f"drafter runs {manifest.mode}",
@@ -44,8 +64,8 @@ def line(run: RunSummary) -> str:
         f"attention {manifest.attention_backend}",
         f"masses by {_STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy)}",
         f"sink set: {_sink(manifest)}",
-        *_parallel(manifest),
-        *([] if manifest.query_kind == BY_DEPTH else [f"depth stands for {manifest.query_kind}"]),
+        ", ".join(_parallel(manifest)) or NOTHING,
+        NOTHING if manifest.query_kind == BY_DEPTH else f"depth stands for {manifest.query_kind}",
         _sampling(manifest),
         f"{count(recording.chains, 'recorded chain')}, {recording.verified_chains:,} verified",
         f"{count(recording.dropped, 'row')} dropped",
@@ -53,7 +73,6 @@ def line(run: RunSummary) -> str:
         f"time in the probe {percent(recording.overhead_fraction)}",
         f"driftscope {manifest.driftscope_version}",
     ]
-    return "; ".join(parts)
 
 
 def _model(model: Model) -> str:

@@ -10,8 +10,8 @@ from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.hidden import GROWTH
 from driftscope.metrics.latency import TPOT
+from driftscope_reports.looks import GLYPHS
 from driftscope_reports.markup import Markup, el
-from driftscope_reports.series import GLYPHS
 
 _SEVERITY = {
     Severity.HIGH: ("▲", "act"),
@@ -22,21 +22,22 @@ _SEVERITY = {
 """Sign and word of each severity: never colour alone."""
 
 
-def verdict(analysis: Analysis) -> Markup:
-    """The first sentence large, the others below it."""
+def opening(analysis: Analysis, warnings: Markup | None) -> Markup:
+    """Section 1: the sentence, one figure per run, what was found and what to do.
+
+    `warnings` are those that no later section shows.
+    """
     first, *rest = analysis.verdict
     return el(
         "section",
         el("h1", first),
         el("p", " ".join(rest), class_="lead") if rest else None,
+        el("div", [_card(i, run) for i, run in enumerate(analysis.runs)], class_="cards"),
+        warnings,
+        findings(analysis),
         class_="verdict",
         id="verdict",
     )
-
-
-def cards(analysis: Analysis) -> Markup:
-    """One figure per run, with three more in small."""
-    return el("section", [_card(i, run) for i, run in enumerate(analysis.runs)], class_="cards")
 
 
 def findings(analysis: Analysis) -> Markup:
@@ -44,7 +45,7 @@ def findings(analysis: Analysis) -> Markup:
     titles = dict.fromkeys((f.id, f.title) for f in analysis.findings)
     groups = [[f for f in analysis.findings if (f.id, f.title) == key] for key in titles]
     return el(
-        "section",
+        "div",
         el("h2", "What was found, and what to do"),
         [_finding(group) for group in groups] or el("p", "Nothing stands out."),
         id="findings",
@@ -56,7 +57,7 @@ def _card(index: int, run: RunSummary) -> Markup:
     interval = f"95% interval {spread.low:.2f} to {spread.high:.2f}" if spread else None
     return el(
         "article",
-        el("h3", _glyph(index), " ", run.label),
+        el("h2", _glyph(index), " ", run.label),
         el(
             "p",
             el("strong", number(run.acceptance.mean_length), class_="figure"),

@@ -93,7 +93,7 @@ def test_the_trio_is_small(names: dict[str, int]) -> None:
 def test_licences_and_notice_are_in_it(wheel: Path, names: dict[str, int]) -> None:
     (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
     licences = {Path(name).name for name in names if name.startswith(f"{info}/licenses/")}
-    assert licences == {"LICENSE", "NOTICE"}
+    assert licences == {"LICENSE", "NOTICE", "plotly-basic.LICENSE"}
     assert f"{WEIGHTS}NOTICE" in names
     with zipfile.ZipFile(wheel) as archive:
         metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))

@@ -2,140 +2,276 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
 from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec
 
-from driftscope_reports.html import to_html
+from driftscope.analysis.analyze import Analysis
+from driftscope_reports.html import sections, to_html
 
-CHROMIUM = Path("/usr/bin/chromium")
-SWITCHES = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-PICTURES = 2 + 4 + 2 + 2
-"""Acceptance, hidden state, attention of two runs, confidence."""
+HOSTILE = "</script><img src=x onerror=document.title='boom'><a href=javascript:boom()>x"
 
-LINES_BY_PICTURE = """[...document.querySelectorAll(".picture")].map(
-    (picture) => picture.querySelectorAll(".scatterlayer .trace").length)"""
-WIDER_THAN_THEIR_PLACE = """[...document.querySelectorAll(".picture")].filter((picture) => {
-    const drawn = picture.querySelector(".main-svg").getBoundingClientRect();
-    return drawn.width > picture.clientWidth + 1;
-}).length"""
-TICK_COLOUR = "getComputedStyle(document.querySelector('.picture .xtick text')).fill"
-
-pytestmark = pytest.mark.skipif(
-    not CHROMIUM.exists(), reason="no /usr/bin/chromium: the report was not seen in a browser"
-)
+DRAWN = 'document.querySelectorAll(".live .main-svg").length > 0'
+NOT_DRAWN = '[...document.querySelectorAll(".live")].filter((e) => e.hidden).map((e) => e.id)'
+EMPTY = """[...document.querySelectorAll("figure")].filter((figure) => !figure.querySelector(
+    ".live .trace, .live .point, .live .bars path")).map((figure) => figure.id)"""
+TICK_COLOUR = "getComputedStyle(document.querySelector('.live .xtick text')).fill"
+CURSORS = """[...document.querySelectorAll('.drawing[data-axis="depth"]')].map(
+    (drawing) => drawing.querySelector(".cursor:not([hidden])")?.dataset.word ?? null)"""
+MARKED = """[...document.querySelectorAll("#acceptance-marginal tbody td.at")].map(
+    (cell) => cell.textContent)"""
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
-        yield started
-        started.close()
+def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(to_html(pair(path.parent)), encoding="utf-8")
+    path.write_text(to_html(analysis), encoding="utf-8")
     return path
 
 
-def _open(browser: Browser, report: Path, *, width: int, scheme: str) -> tuple[Page, list[str]]:
-    """The drawn page, and everything that went wrong or was asked for on the way."""
+def _open(browser: Browser, report: Path, width: int = 1280, scheme: str = "light") -> Page:
+    """The page; what goes wrong or is asked for on the way is in `page.wrong`."""
     page = browser.new_page(
         viewport={"width": width, "height": 900},
         color_scheme="dark" if scheme == "dark" else "light",
+        reduced_motion="reduce",
     )
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
     page.on("console", lambda line: wrong.append(f"console: {line.text}"))
-    page.on("request", lambda asked: wrong.append(f"request: {asked.url}"))
+    page.on(
+        "request",
+        lambda asked: None if asked.url == report.as_uri() else wrong.append(f"asked {asked.url}"),
+    )
     page.goto(report.as_uri())
-    page.wait_for_selector("html[data-drawn]", state="attached", timeout=20_000)
-    page.wait_for_timeout(200)
-    return page, [entry for entry in wrong if entry != f"request: {report.as_uri()}"]
+    page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+    page.wrong = wrong  # type: ignore[attr-defined]
+    return page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1600])
+def _scrolled(page: Page) -> Page:
+    """Past every picture, so that each is drawn."""
+    for figure in page.locator("figure").all():
+        figure.scroll_into_view_if_needed()
+        _becomes(page, lambda f=figure: f.locator(".live").is_visible())  # type: ignore[misc]
+    return page
+
+
+def _becomes(page: Page, holds: Callable[[], bool]) -> None:
+    """Polled from here, as the page's policy forbids eval."""
+    for _ in range(200):
+        if holds():
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError("it never happened")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
 def test_draws_at_every_size(browser: Browser, report: Path, width: int, scheme: str) -> None:
-    page, wrong = _open(browser, report, width=width, scheme=scheme)
-    assert wrong == []
-    drawn = page.evaluate(LINES_BY_PICTURE)
-    assert len(drawn) == PICTURES
-    assert min(drawn) >= 2
+    page = _scrolled(_open(browser, report, width, scheme))
+    assert page.wrong == []  # type: ignore[attr-defined]
+    assert page.evaluate(NOT_DRAWN) == []
+    assert page.evaluate(EMPTY) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert "eagle3 drifts" in page.locator("h1").inner_text()
     page.close()
 
 
+def test_every_section_is_there(browser: Browser, report: Path, analysis: Analysis) -> None:
+    page = _open(browser, report)
+    for section in sections(analysis):
+        assert page.locator(f"#{section.id} > h2").is_visible()
+        page.locator(f"nav a[href='#{section.id}']").click()
+        _becomes(page, lambda name=section.id: page.url.endswith(f"#{name}"))  # type: ignore[misc]
+    assert page.wrong == []  # type: ignore[attr-defined]
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(browser: Browser, report: Path, scheme: str) -> None:
+    page = browser.new_page(
+        viewport={"width": 1280, "height": 900},
+        color_scheme="dark" if scheme == "dark" else "light",
+        bypass_csp=True,  # for axe itself
+    )
+    page.goto(report.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached", timeout=20_000)
+    for summary in page.locator("summary").all()[:6]:
+        summary.click()
+    page.locator("button.open").first.click()
+    found = Axe().run(page).response["violations"]
+    faults = [
+        (fault["id"], fault["impact"], [node["html"][:120] for node in fault["nodes"][:3]])
+        for fault in found
+        if fault["impact"] in ("serious", "critical")
+    ]
+    assert faults == []
+    page.close()
+
+
+def test_hovering_a_depth_marks_it_everywhere(browser: Browser, report: Path) -> None:
+    page = _open(browser, report)
+    picture = page.locator("#acceptance-marginal")
+    picture.scroll_into_view_if_needed()
+    _becomes(page, picture.locator(".live").is_visible)
+    box = picture.locator(".live .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.36 * box["width"], box["y"] + 0.5 * box["height"])
+    _becomes(page, lambda: page.evaluate(CURSORS)[0] is not None)
+    assert set(page.evaluate(CURSORS)) == {"2"}
+    assert len(page.evaluate(CURSORS)) > 8
+    page.mouse.move(2, 2)
+    _becomes(page, lambda: set(page.evaluate(CURSORS)) == {None})
+    page.close()
+
+
+def test_the_keyboard_walks_the_depths_and_says_them(
+    browser: Browser, report: Path, analysis: Analysis
+) -> None:
+    page = _open(browser, report)
+    drawing = page.locator("#acceptance-marginal .drawing")
+    drawing.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert set(page.evaluate(CURSORS)) == {"3"}
+    rates = [f"{run.acceptance.marginal[2]:.3f}" for run in analysis.runs]
+    assert set(rates) <= set(page.evaluate(MARKED))
+    said = page.locator("#said").inner_text()
+    assert "depth 3" in said
+    assert f"eagle3 {rates[0]}" in said
+    page.keyboard.press("End")
+    assert set(page.evaluate(CURSORS)) == {"4"}
+    page.keyboard.press("Escape")
+    assert set(page.evaluate(CURSORS)) == {None}
+    page.close()
+
+
 def test_pictures_follow_the_colour_scheme(browser: Browser, report: Path) -> None:
-    page, _ = _open(browser, report, width=1000, scheme="light")
+    page = _scrolled(_open(browser, report))
     light = page.evaluate(TICK_COLOUR)
     page.emulate_media(color_scheme="dark")
-    _becomes(page, lambda colour: colour != light)
-    page.emulate_media(media="print")
-    _becomes(page, lambda colour: colour == light)
+    _becomes(page, lambda: page.evaluate(TICK_COLOUR) != light)
+    page.emulate_media(color_scheme="light")
+    _becomes(page, lambda: page.evaluate(TICK_COLOUR) == light)
+    assert page.wrong == []  # type: ignore[attr-defined]
     page.close()
 
 
-def test_pictures_fit_the_paper(browser: Browser, report: Path) -> None:
-    """One column on this screen, two on paper, and no resize in between."""
-    page, _ = _open(browser, report, width=780, scheme="dark")
+def test_paper_gets_the_static_pictures(browser: Browser, report: Path, tmp_path: Path) -> None:
+    page = _open(browser, report, 780, "dark")
+    page.wait_for_selector("html[data-drawn]", state="attached")
     page.emulate_media(media="print")
-    page.wait_for_timeout(300)
-    assert page.evaluate(WIDER_THAN_THEIR_PLACE) == 0
+    for figure in page.locator("figure").all():
+        assert figure.locator(".static").is_visible()
+        assert not figure.locator(".live").is_visible()
+    body = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert body == "rgb(255, 255, 255)"
+    page.emulate_media(media="screen")
+    page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
     page.close()
-
-
-def _becomes(page: Page, wanted: Callable[[str], bool]) -> None:
-    """Wait until the ticks have such a colour; polled, as the page's policy forbids eval."""
-    for _ in range(100):
-        if wanted(page.evaluate(TICK_COLOUR)):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError("the pictures kept their colours")
 
 
 def test_the_same_numbers_open_as_a_table(browser: Browser, report: Path) -> None:
-    page, _ = _open(browser, report, width=1000, scheme="light")
-    table = page.locator("#acceptance table")
+    page = _open(browser, report)
+    table = page.locator("#acceptance-marginal table")
     assert not table.is_visible()
-    page.locator("#acceptance summary").first.click()
+    page.locator("#acceptance-marginal summary").first.click()
     assert table.is_visible()
     page.close()
 
 
-def test_without_javascript_verdict_and_tables_are_there(browser: Browser, report: Path) -> None:
+def test_a_link_opens_the_report_at_a_picture(browser: Browser, report: Path) -> None:
+    page = _open(browser, report)
+    page.goto(f"{report.as_uri()}#effect-deaths")
+    _becomes(page, lambda: page.evaluate("window.scrollY") > 500)
+    place = page.locator("#effect-deaths").bounding_box()
+    assert place is not None
+    assert -10 <= place["y"] < 900
+    page.close()
+
+
+def test_one_request_opens(browser: Browser, report: Path, analysis: Analysis) -> None:
+    closeup = analysis.runs[0].closeup
+    assert closeup is not None
+    opened = closeup.opened[0]
+    page = _open(browser, report)
+    button = page.get_by_role("button", name=opened.request, exact=True).first
+    button.focus()
+    page.keyboard.press("Enter")
+    story = page.locator("#opened")
+    assert opened.request in story.locator("h3").inner_text()
+    strips = story.locator(".strips svg")
+    assert strips.count() == 1 + len(opened.masses) + 1
+    titles = strips.first.locator("title").all_text_contents()
+    assert sum("accepted" in t for t in titles) == sum(opened.accepted)
+    assert len(titles) == sum(opened.drafted) + 4 * opened.drafted.count(0)
+    assert page.wrong == []  # type: ignore[attr-defined]
+    page.keyboard.press("Enter")
+    assert story.inner_text() == ""
+    page.close()
+
+
+def test_requests_are_searched_and_sorted(browser: Browser, report: Path) -> None:
+    page = _open(browser, report)
+    rows = page.locator("#request-table tbody tr")
+    page.locator("#search").fill("plain-text")
+    shown = [row for row in rows.all() if row.is_visible()]
+    assert 0 < len(shown) < rows.count()
+    assert page.locator("#found").inner_text() == f"{len(shown)} found"
+    page.locator("#search").fill("")
+    head = page.locator("#request-table thead th", has_text="tokens per round")
+    head.locator("button").click()
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    lengths = [float(text) for text in rows.locator("td:nth-child(4)").all_inner_texts()]
+    assert lengths == sorted(lengths, reverse=True)
+    page.close()
+
+
+def test_compare_says_better_and_worse_in_words(browser: Browser, report: Path) -> None:
+    page = _open(browser, report)
+    compare = page.locator("#compare")
+    assert "▲ better" in compare.inner_text()
+    tone = compare.locator(".tone-better").first
+    colour = tone.evaluate("(e) => getComputedStyle(e).color")
+    assert colour == "rgb(11, 92, 173)"
+    page.close()
+
+
+def test_without_javascript_everything_but_the_drill_down_is_there(
+    browser: Browser, report: Path
+) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(report.as_uri())
     assert page.locator("h1").is_visible()
-    assert page.locator("#fallback table").is_visible()
-    assert page.locator("#acceptance noscript").first.inner_text()
+    assert page.locator("#fallback table").last.is_visible()
+    assert page.locator("#request-table code").first.is_visible()
+    assert not page.locator("#search").is_visible()
+    for figure in page.locator("figure").all():
+        assert figure.locator(".static svg").is_visible()
     context.close()
 
 
 def test_hostile_names_run_nothing(browser: Browser, tmp_path: Path) -> None:
-    name = "</script><img src=x onerror=document.title='boom'><a href=javascript:boom()>x"
-    specs = {name: Spec(labels=(name,)), "other": PAIR["eagle3.1"]}
+    specs = {HOSTILE: Spec(labels=(HOSTILE,), undrafted=(HOSTILE,)), "other": PAIR["eagle3.1"]}
     path = tmp_path / "report.html"
     path.write_text(to_html(analysis_of(tmp_path, specs)), encoding="utf-8")
-    page, wrong = _open(browser, path, width=1000, scheme="light")
-    assert wrong == []
+    page = _scrolled(_open(browser, path))
+    page.locator("button.open").first.click()
+    assert page.wrong == []  # type: ignore[attr-defined]
     assert page.title() != "boom"
-    assert page.locator("img, .picture a, main a").count() == 0
+    assert page.locator("img").count() == 0
+    assert page.locator("a:not([href^='#'])").count() == 0
     page.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -16,8 +18,10 @@ from support.runs import Spec, write_run
 from driftscope.analysis.analyze import Analysis, analyze
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.trace.reader import read_trace
-from driftscope_reports import figures, provenance
-from driftscope_reports.html import to_html
+from driftscope_reports import provenance
+from driftscope_reports.chart import Kind
+from driftscope_reports.html import MAX_BYTES, asset, sections, to_html
+from driftscope_reports.sections.attention import masses
 
 HOSTILE = (
     "</script><script>boom()</script>",
@@ -25,7 +29,15 @@ HOSTILE = (
     "<b>bold</b> & 'quoted'",
     "<!-- <script>",
     "%{y} {{template}} \u2028 \u202e",
+    "javascript:boom()",
+    "</style><style>*{display:none}</style>",
+    "</svg><foreignObject><script>boom()</script>",
+    "]]><!--",
+    "<a href='javascript:boom()'>x</a>",
 )
+SECTIONS = (
+    "verdict", "drift", "effect", "speed", "fallback", "where", "compare", "requests", "provenance"
+)  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -37,6 +49,7 @@ class Page(HTMLParser):
         self.addresses: list[str] = []
         self.ids: list[str] = []
         self.text: list[str] = []
+        self.on: list[str] = []
         self._in_code = False
         self.feed(page)
 
@@ -44,10 +57,12 @@ class Page(HTMLParser):
         self.tags.append(tag)
         self._in_code = tag in ("script", "style")
         for name, value in attrs:
-            if name in ("src", "href"):
+            if name in ("src", "href", "action", "data", "srcset", "xlink:href"):
                 self.addresses.append(value or "")
             if name == "id":
                 self.ids.append(value or "")
+            if name.startswith("on") or name == "style":
+                self.on.append(name)
 
     def handle_endtag(self, tag: str) -> None:
         self._in_code = self._in_code and tag not in ("script", "style")
@@ -67,8 +82,13 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 
 
 @pytest.fixture(scope="module")
-def page(analysis: Analysis) -> Page:
-    return Page(to_html(analysis, command="driftscope analyze a b"))
+def text(analysis: Analysis) -> str:
+    return to_html(analysis, command="driftscope analyze a b")
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
 
 
 def test_the_verdict_comes_first(page: Page) -> None:
@@ -76,13 +96,23 @@ def test_the_verdict_comes_first(page: Page) -> None:
     assert page.tags.index("h1") < page.tags.index("h2")
 
 
-def test_every_section_is_there(page: Page) -> None:
-    for name in ("verdict", "findings", "provenance"):
-        assert name in page.ids
-    for name in ("acceptance", "hidden", "attention", "confidence", "segments", "fallback"):
-        assert name in page.ids
-    assert page.words.count("How to read this:") == 6
+def test_every_section_is_there_in_order(page: Page) -> None:
+    assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
     assert len(page.ids) == len(set(page.ids))
+
+
+def test_each_picture_explains_itself(analysis: Analysis, page: Page) -> None:
+    pictures = [p for section in sections(analysis) for p in section.pictures]
+    assert len(pictures) > 20
+    assert page.words.count("How to read this:") == len(pictures)
+    assert page.words.count("The same numbers as a table") == len(pictures)
+    assert page.words.count("What exactly is measured") == len(pictures)
+    for picture in pictures:
+        assert picture.id in page.ids
+        assert f"#{picture.id}" in page.addresses
+        assert picture.definitions
+        assert picture.how.count(". ") >= 1, picture.id
+        assert picture.title
 
 
 def test_it_says_plainly_what_the_shipped_trio_shows(page: Page) -> None:
@@ -90,8 +120,20 @@ def test_it_says_plainly_what_the_shipped_trio_shows(page: Page) -> None:
     assert "this target has no attention sink" in page.words
 
 
-def test_nothing_is_fetched(page: Page) -> None:
-    assert page.addresses == []
+def test_nothing_can_be_fetched(page: Page, text: str) -> None:
+    assert {address[:1] for address in page.addresses} == {"#"}
+    assert {address[1:] for address in page.addresses} <= set(page.ids)
+    assert page.on == []
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; ")
+    assert "script-src 'sha256-" in policy[1]
+    assert "unsafe-eval" not in policy[1]
+    script = policy[1].split("script-src ")[1].split(";")[0]
+    assert "unsafe" not in script
+    for code in (asset("report.js"), asset("plotly-basic.min.js")):
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        assert digest in script
 
 
 def test_figures_stand_in_tables_too(page: Page, analysis: Analysis) -> None:
@@ -121,41 +163,61 @@ def test_provenance_is_complete(page: Page) -> None:
 
 
 def test_warnings_stand_beside_what_they_affect(page: Page) -> None:
-    chunked = "22 of 440 recorded chains"
-    acceptance = page.words.index("acceptance goes from")
-    assert page.words.index("dropped 3 rows") < acceptance
-    assert acceptance < page.words.index(chunked)
+    chunked = page.words.index("22 of 440 recorded chains")
+    drift = page.words.index("Every picture has the same depth axis")
+    assert page.words.index("dropped 3 rows") < drift < chunked
+    assert chunked < page.words.index("How to read this:")
 
 
 def test_same_runs_same_bytes(tmp_path: Path, analysis: Analysis) -> None:
     assert to_html(pair(tmp_path)) == to_html(analysis)
 
 
+def test_the_license_of_plotly_is_shipped_and_said(text: str) -> None:
+    assert "MIT" in asset("plotly-basic.LICENSE")
+    assert text.count("Licensed under the MIT license") == 1
+
+
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     specs = {
-        name: Spec(labels=(name, "plain"), drafter=name, notes=(name,), requests=4)
-        for name in HOSTILE
+        name: Spec(labels=HOSTILE, drafter=name, notes=(name,), requests=10, undrafted=(name,))
+        for name in HOSTILE[::3]
     }
-    text = to_html(analysis_of(tmp_path, specs), command=" ".join(HOSTILE))
+    analysis = analysis_of(tmp_path, specs)
+    text = to_html(analysis, command=" ".join(HOSTILE))
     page = Page(text)
-    assert page.tags.count("script") == 3
-    assert "img" not in page.tags
+    assert page.tags.count("script") == 4
+    assert page.tags.count("style") == 1
+    assert not {"img", "b-", "foreignobject"} & set(page.tags)
+    assert page.on == []
+    assert {address[:1] for address in page.addresses} == {"#"}
     assert "boom()</script>" not in text
-    for name in HOSTILE[:3]:
+    for name in (*HOSTILE[:3], *HOSTILE[5:]):
         assert name in page.words
     figures = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text)
     assert figures is not None
     assert "<" not in figures[1]
-    assert len(json.loads(figures[1])) == 2 + 4 + len(HOSTILE) + 2
+    drawn = json.loads(figures[1])
+    assert len(drawn) == sum(len(section.pictures) for section in sections(analysis))
+    assert "<" not in json.dumps([f["data"] for f in drawn.values()])
 
 
-def test_a_quantity_that_is_missing_everywhere_has_no_section(tmp_path: Path) -> None:
+def test_a_quantity_that_is_missing_everywhere_is_not_applicable(tmp_path: Path) -> None:
     trace = read_trace(write_run(tmp_path / "run", PAIR["eagle3"]))
     bare = replace(trace, draft=pa.Table.from_batches([], trace.draft.schema))
-    page = Page(to_html(analyze([bare], ["bare"])))
-    assert "acceptance" in page.ids
-    assert not {"attention", "hidden", "confidence"} & set(page.ids)
+    analysis = analyze([bare], ["bare"])
+    page = Page(to_html(analysis))
+    assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
+    assert {"acceptance-marginal", "acceptance-conditional"} <= set(page.ids)
+    assert not {"attention-0", "hidden-fed", "confidence-top1"} & set(page.ids)
     assert "no chain was recorded" in page.words
+    assert "hidden state and confidence are not applicable" in page.words
+
+
+def test_one_run_has_nothing_to_compare_and_says_so(tmp_path: Path) -> None:
+    page = Page(to_html(analysis_of(tmp_path, {"one": Spec()})))
+    assert "Not applicable: there is one run in this report" in page.words
+    assert "Not applicable: no request carries a workload label" in page.words
 
 
 def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
@@ -169,11 +231,40 @@ def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
         page = to_html(analysis_of(tmp_path / name, {name: spec}))
         assert "NaN" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
         assert not re.search(r">nan%?<", page)
+        assert not re.search(r' (?:[dxy]|points)="[^"]*\bnan', page)
     together = analysis_of(tmp_path / "together", specs)
     assert "no attention" in to_html(together)
-    half = figures.masses(together.runs[2].attention)
-    heights = [[v or 0.0 for v in trace["y"]] for trace in half["data"] if "stackgroup" in trace]
+    half = masses(together.runs[2])
+    heights = [[v or 0.0 for v in s.y] for s in half.series if s.kind is Kind.AREA]
     assert max(map(sum, zip(*heights, strict=True))) <= 1.0 + 1e-5
+
+
+def test_a_block_drafter_has_query_indices_and_no_depths(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path, {"block": Spec(query_kind="query index")})
+    for section in sections(analysis):
+        for picture in section.pictures:
+            if picture.chart.axis == "depth":
+                assert picture.chart.x_title == "query index"
+    assert "At query index" in to_html(analysis) or "query index 1" in to_html(analysis)
+
+
+def test_heads_are_a_map_where_they_were_recorded(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path, {"run": Spec(per_head=True, layers=2)})
+    page = Page(to_html(analysis))
+    assert {"heads-self-0", "heads-prompt-0", "attention-layers-0"} <= set(page.ids)
+    assert "layer 1 head 3" in page.words
+
+
+def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
+    wide = Spec(k=16, conditional=(0.9,) * 16, requests=40, rounds=50, layers=2, per_head=True,
+                heads=16, labels=tuple(f"label {i}" for i in range(60)))  # fmt: skip
+    analysis = analysis_of(tmp_path, {"wide": wide})
+    six = replace(
+        analysis, runs=tuple(replace(analysis.runs[0], label=f"run {i}") for i in range(6))
+    )
+    text = to_html(six)
+    assert len(text.encode()) <= MAX_BYTES
+    assert "run 5" in text
 
 
 def test_provenance_says_what_was_used(tmp_path: Path) -> None:

@@ -1,32 +1,294 @@
+
 (() => {
   "use strict";
-  const figures = JSON.parse(document.getElementById("figures").textContent);
-  const config = { responsive: true, displayModeBar: false };
+  const byId = (id) => document.getElementById(id);
+  const data = (id) => JSON.parse(byId(id).textContent);
+  const figures = data("figures");
+  const root = document.documentElement;
+  const svgNs = "http://www.w3.org/2000/svg";
 
-  // "@name" stands for the CSS variable --name, which differs between light, dark and print.
+  const make = (tag, text, attributes = {}) => {
+    const element = document.createElement(tag);
+    if (text !== null) element.textContent = text;
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    return element;
+  };
+  const shape = (tag, attributes, text) => {
+    const element = document.createElementNS(svgNs, tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    if (text) element.textContent = text;
+    return element;
+  };
+
+  // ---- interactive pictures: drawn when they come into sight, over the static ones
+
+  // "@name" stands for the CSS variable --name, which differs between light and dark.
   const coloured = (value, style) => {
-    if (typeof value === "string" && value.startsWith("@"))
-      return style.getPropertyValue("--" + value.slice(1)).trim();
+    if (typeof value === "string")
+      return value.startsWith("@") ? style.getPropertyValue("--" + value.slice(1)).trim() : value;
     if (Array.isArray(value)) return value.map((item) => coloured(item, style));
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(
       Object.entries(value).map(([key, item]) => [key, coloured(item, style)]));
   };
 
-  const print = matchMedia("print");
-
-  const draw = () => {
-    const style = getComputedStyle(document.documentElement);
-    for (const [id, figure] of Object.entries(figures)) {
-      const { data, layout } = coloured(figure, style);
-      // Plotly resizes later; paper does not wait.
-      if (print.matches) layout.width = document.getElementById(id).clientWidth;
-      Plotly.react(id, data, layout, config);
-    }
-    document.documentElement.dataset.drawn = "true";
+  // The bundle waits as plain text, so that reading it delays no picture; its hash is in the policy.
+  const loadPlotly = () => {
+    if (window.Plotly) return;
+    const script = document.createElement("script");
+    script.textContent = byId("plotly").textContent;
+    document.head.append(script);
   };
 
-  draw();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  print.addEventListener("change", draw);
+  const drawn = new Set();
+  const draw = (id) => {
+    loadPlotly();
+    const live = byId("live-" + id);
+    const { data: traces, layout } = coloured(figures[id], getComputedStyle(root));
+    live.hidden = false;
+    const still = live.parentElement.querySelector(".static");
+    layout.width = live.parentElement.clientWidth;
+    Plotly.react(live, traces, layout, { displayModeBar: false, scrollZoom: false });
+    still.hidden = true;
+    if (drawn.has(id)) return;
+    drawn.add(id);
+    live.on("plotly_hover", (event) => {
+      if (live.parentElement.dataset.axis === "depth") mark(Number(event.points[0].x));
+    });
+    live.on("plotly_unhover", () => mark(null));
+    root.dataset.drawn = String(drawn.size);
+  };
+  const redraw = () => drawn.forEach(draw);
+
+  const watch = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      watch.unobserve(entry.target);
+      const id = entry.target.closest("figure").id;
+      setTimeout(() => draw(id), 0);
+    }
+  }, { rootMargin: "200px" });
+
+  // ---- one depth, marked everywhere
+
+  let depth = null;
+  const across = (drawing) => {
+    const live = drawing.querySelector(".live");
+    if (!live.hidden && live._fullLayout) {
+      const axis = live._fullLayout.xaxis;
+      return axis._offset + axis.l2p(depth);
+    }
+    const { from, to, left, right } = drawing.dataset;
+    const share = (depth - from) / (to - from);
+    return (Number(left) + share * (right - left)) * drawing.clientWidth;
+  };
+  const mark = (wanted) => {
+    depth = wanted;
+    for (const drawing of document.querySelectorAll('.drawing[data-axis="depth"]')) {
+      let cursor = drawing.querySelector(".cursor");
+      const here = depth !== null && depth <= Number(drawing.dataset.depths);
+      if (!here) { if (cursor) cursor.hidden = true; continue; }
+      if (!cursor) drawing.append(cursor = make("div", "", { class: "cursor", "aria-hidden": "true" }));
+      cursor.hidden = false;
+      cursor.dataset.word = String(depth);
+      cursor.style.left = across(drawing) + "px";
+    }
+    for (const table of document.querySelectorAll('table[data-axis="depth"]'))
+      for (const row of table.rows)
+        [...row.cells].forEach((cell, at) => cell.classList.toggle("at", at > 0 && at === depth));
+  };
+  const say = (drawing) => {
+    const figure = drawing.closest("figure");
+    const rows = [...figure.querySelectorAll("tbody tr")].map((row) =>
+      row.cells[0].textContent + " " + (row.cells[depth] ? row.cells[depth].textContent : ""));
+    byId("said").textContent = drawing.dataset.word + " " + depth + ": " + rows.join(", ");
+  };
+  for (const drawing of document.querySelectorAll('.drawing[data-axis="depth"]')) {
+    drawing.dataset.word = "depth";
+    const last = Number(drawing.dataset.depths);
+    drawing.addEventListener("keydown", (event) => {
+      const steps = { ArrowRight: 1, ArrowLeft: -1 };
+      let next = null;
+      if (event.key in steps) next = Math.min(Math.max((depth ?? 0) + steps[event.key], 1), last);
+      else if (event.key === "Home") next = 1;
+      else if (event.key === "End") next = last;
+      else if (event.key !== "Escape") return;
+      event.preventDefault();
+      mark(next);
+      if (next !== null) say(drawing);
+    });
+    drawing.addEventListener("blur", () => mark(null));
+  }
+
+  // ---- tables that sort
+
+  const value = (row, at) => {
+    const text = row.cells[at].textContent.trim();
+    const number = parseFloat(text.replace(/[,%×]/g, ""));
+    return Number.isNaN(number) ? text : number * (/\d s$/.test(text) ? 1000 : 1);
+  };
+  const order = (a, b) => {
+    if (a === "–") return b === "–" ? 0 : 1;
+    if (b === "–") return -1;
+    if (typeof a === "number" && typeof b === "number") return a - b;
+    return String(a).localeCompare(String(b), "en", { numeric: true });
+  };
+  for (const table of document.querySelectorAll("table[data-sortable]")) {
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, at) => {
+      if (head.tagName !== "TH") return;
+      const button = make("button", head.textContent, { type: "button" });
+      head.replaceChildren(button);
+      button.addEventListener("click", () => {
+        const up = head.getAttribute("aria-sort") !== "ascending";
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", up ? "ascending" : "descending");
+        const body = table.tBodies[0];
+        const text = (row) => row.cells[at].textContent.trim();
+        const rows = [...body.rows];
+        const known = rows.filter((row) => text(row) !== "–");
+        known.sort((a, b) => order(value(a, at), value(b, at)) * (up ? 1 : -1));
+        body.append(...known, ...rows.filter((row) => text(row) === "–"));
+      });
+    });
+  }
+
+  // ---- requests: search, and one opened
+
+  const requests = byId("request-table");
+  if (requests) {
+    const box = byId("search");
+    box.closest("[hidden]").hidden = false;
+    box.addEventListener("input", () => {
+      const wanted = box.value.trim().toLowerCase();
+      let count = 0;
+      for (const row of requests.tBodies[0].rows) {
+        const words = [0, 1, 2].map((at) => row.cells[at].textContent).join(" ").toLowerCase();
+        row.hidden = !words.includes(wanted);
+        count += row.hidden ? 0 : 1;
+      }
+      byId("found").textContent = wanted ? count + " found" : "";
+    });
+    let analysis = null;
+    for (const button of requests.querySelectorAll("button.open")) {
+      button.disabled = false;
+      button.setAttribute("aria-expanded", "false");
+      button.setAttribute("aria-controls", "opened");
+      button.addEventListener("click", () => {
+        const was = button.getAttribute("aria-expanded") === "true";
+        for (const other of requests.querySelectorAll("button.open")) {
+          other.setAttribute("aria-expanded", "false");
+          other.closest("tr").classList.remove("opened");
+        }
+        byId("opened").replaceChildren();
+        if (was) return;
+        button.setAttribute("aria-expanded", "true");
+        button.closest("tr").classList.add("opened");
+        analysis ??= data("analysis").analysis;
+        const run = analysis.runs[button.dataset.run];
+        byId("opened").replaceChildren(...story(run, run.closeup.opened[button.dataset.at]));
+        byId("opened").scrollIntoView({ block: "nearest" });
+      });
+    }
+  }
+
+  const CELL = 14, LEFT = 26, TOP = 16;
+  const grid = (rounds, depths, paint) => {
+    const size = { width: LEFT + rounds * CELL + 4, height: TOP + depths * CELL + 4 };
+    const picture = shape("svg", { ...size, viewBox: `0 0 ${size.width} ${size.height}` });
+    for (let d = 1; d <= depths; d += 1)
+      picture.append(shape("text", { x: 4, y: TOP + d * CELL - 3 }, String(d)));
+    for (let r = 0; r < rounds; r += 1) {
+      if (r % 5 === 4)
+        picture.append(shape("text", { x: LEFT + r * CELL, y: 11 }, String(r + 1)));
+      for (let d = 1; d <= depths; d += 1) {
+        const [fill, title] = paint(r, d);
+        if (!fill) continue;
+        const cell = shape("rect", {
+          x: LEFT + r * CELL, y: TOP + (d - 1) * CELL, width: CELL - 1, height: CELL - 1, fill });
+        cell.append(shape("title", {}, `round ${r + 1}, depth ${d}: ${title}`));
+        picture.append(cell);
+      }
+    }
+    return picture;
+  };
+  const row = (name, picture, label) => {
+    const line = make("div", null, { class: "row" });
+    const strips = make("div", null, { class: "strips", tabindex: "0", role: "img", "aria-label": label });
+    strips.append(picture);
+    line.append(make("span", name), strips);
+    return line;
+  };
+  // Five points of viridis, as in the static pictures.
+  const SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+  const scale = (share) => {
+    const at = Math.min(Math.max(share, 0), 1) * 4;
+    const low = Math.min(Math.floor(at), 3);
+    const mixed = SCALE[low].map((a, i) => Math.round(a + (SCALE[low + 1][i] - a) * (at - low)));
+    return `rgb(${mixed.join(",")})`;
+  };
+  const key = (entries) => {
+    const list = make("ul", null, { class: "keys" });
+    for (const [fill, words] of entries) {
+      const item = make("li", null);
+      const swatch = make("i", "");
+      swatch.style.background = fill;
+      item.append(swatch, words);
+      list.append(item);
+    }
+    return list;
+  };
+  const story = (run, opened) => {
+    const rounds = opened.drafted.length;
+    const depths = Math.max(run.manifest.k, ...opened.drafted);
+    const fate = (r, d) => {
+      if (!opened.drafted[r])
+        return ["var(--step-failed)", "no draft: " + (opened.reason[r] ?? "unknown").replaceAll("_", " ")];
+      if (d <= opened.accepted[r]) return ["var(--step-accepted)", "accepted"];
+      if (d <= opened.drafted[r])
+        return d === opened.accepted[r] + 1
+          ? ["var(--step-rejected)", "rejected"] : ["var(--grid)", "after the rejected one"];
+      return [null, ""];
+    };
+    const ids = opened.token_ids;
+    const titled = (r, d) => {
+      const [fill, words] = fate(r, d);
+      return [fill, ids && ids[r] ? `${words}, token ${ids[r][d - 1]}` : words];
+    };
+    const more = opened.steps > rounds ? `, the first ${rounds} of ${opened.steps}` : "";
+    const out = [make("h3", `Request ${opened.request} of ${run.label}: ${rounds} rounds${more}`)];
+    out.push(key([["var(--step-accepted)", "accepted"], ["var(--step-rejected)", "rejected: the chain dies"],
+      ["var(--grid)", "drafted after it, in vain"], ["var(--step-failed)", "skipped: no draft"]]));
+    out.push(row("Rounds across, depths down", grid(rounds, depths, titled),
+      `Accepted by round: ${opened.accepted.join(", ")}`));
+    const maps = Object.entries(opened.masses ?? {}).map(
+      ([name, values]) => [name.replace("_mass", "").replace("self", "chain itself"), values, 1]);
+    const rms = (opened.fed_rms ?? []).flatMap((values) => values ?? []);
+    if (rms.length) maps.push(["fed RMS", opened.fed_rms, Math.max(...rms.filter(Number.isFinite))]);
+    for (const [name, values, top] of maps) {
+      if (!values.some((each) => each)) continue;
+      const paint = (r, d) => {
+        const number = values[r] ? values[r][d - 1] : null;
+        return typeof number === "number" ? [scale(number / top), `${name} ${number}`] : [null, ""];
+      };
+      const words = name === "fed RMS" ? `fed RMS, 0 to ${top}` : `attention on ${name}, 0 to 1`;
+      out.push(row(words, grid(rounds, depths, paint), `${words}, by round and depth`));
+    }
+    if (maps.length) out.push(key([[scale(0), "0"], [scale(0.5), "half"], [scale(1), "the most"]]));
+    else out.push(make("p", "Nothing was recorded inside the drafter for this request."));
+    return out;
+  };
+
+  // ---- start
+
+  document.querySelectorAll(".drawing").forEach((drawing) => watch.observe(drawing));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  let wide = innerWidth, waiting = 0;
+  addEventListener("resize", () => {
+    if (innerWidth === wide) return;
+    wide = innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(redraw, 120);
+  });
+  root.dataset.ready = "true";
 })();

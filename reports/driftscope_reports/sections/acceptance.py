@@ -2,69 +2,62 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.analyze import Analysis
+from collections.abc import Sequence
+
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, percent
 from driftscope.metrics.acceptance import CONDITIONAL, MARGINAL, MEAN_LENGTH
-from driftscope_reports import figures
-from driftscope_reports.markup import Markup
-from driftscope_reports.section import Panel, Section
-from driftscope_reports.tables import DepthRow, by_depth
+from driftscope_reports.byrun import axis_name, depth_chart, line
+from driftscope_reports.chart import Unit
+from driftscope_reports.section import Picture
 
 
-def section(analysis: Analysis) -> Section:
+def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
     """Acceptance by depth, marginal and conditional."""
-    runs = analysis.runs
-    return Section(
-        id="acceptance",
-        title=_title(runs),
-        how="The marginal rate at a depth counts all rounds: how often the draft was right up to "
-        "there. The conditional rate counts only the rounds that were right up to the depth "
-        "before, so the few easy ones that are left hold it up at large depths; bars are 95 % "
-        "intervals.",
-        panels=(
-            Panel(
-                id="acceptance-marginal",
-                caption="Marginal acceptance by depth",
-                definition=MARGINAL,
-                figure=figures.lines(
-                    [(i, run.label, run.acceptance.marginal) for i, run in enumerate(runs)],
-                    y_title="of all rounds",
-                    share=True,
-                    spread=[run.acceptance.marginal_interval for run in runs],
-                ),
-            ),
-            Panel(
-                id="acceptance-conditional",
-                caption="Conditional acceptance by depth",
-                definition=CONDITIONAL,
-                figure=figures.lines(
-                    [(i, run.label, run.acceptance.conditional) for i, run in enumerate(runs)],
-                    y_title="of rounds accepted so far",
-                    share=True,
-                ),
-            ),
+    marginal = [
+        line(i, run.label, run.acceptance.marginal, run.acceptance.marginal_interval)
+        for i, run in enumerate(runs)
+    ]
+    conditional = [line(i, run.label, run.acceptance.conditional) for i, run in enumerate(runs)]
+    return [
+        Picture(
+            id="acceptance-marginal",
+            title=_title(runs),
+            how="The marginal rate at a depth counts all rounds: how often the whole draft up to "
+            "there was right, so it can only fall. Bars are 95% intervals.",
+            chart=depth_chart(runs, marginal, "of all rounds", Unit.SHARE),
+            definitions=(MARGINAL, MEAN_LENGTH),
         ),
-        numbers=_numbers(runs),
-        definitions=(MARGINAL, CONDITIONAL, MEAN_LENGTH),
-        affects="acceptance",
-    )
+        Picture(
+            id="acceptance-conditional",
+            title=_conditional_title(runs),
+            how="The conditional rate counts only the rounds that were right up to the depth "
+            "before. The few easy rounds that are left hold it up at large depths, so judge a "
+            "drafter by the marginal rate.",
+            chart=depth_chart(runs, conditional, "of rounds right so far", Unit.SHARE),
+            definitions=(CONDITIONAL,),
+        ),
+    ]
 
 
-def _title(runs: tuple[RunSummary, ...]) -> str:
+def _title(runs: Sequence[RunSummary]) -> str:
     parts = [
         f"{percent(run.acceptance.marginal[0])} to {percent(run.acceptance.marginal[-1])} "
         f"({run.label})"
         for run in runs
     ]
-    depths = {run.k for run in runs}
-    last = f"depth {depths.pop()}" if len(depths) == 1 else "the last depth"
-    return f"From depth 1 to {last}, acceptance goes from {listed(parts)}"
+    last = {run.k for run in runs}
+    end = f"{axis_name(runs)} {last.pop()}" if len(last) == 1 else "the last one"
+    return f"From {axis_name(runs)} 1 to {end}, acceptance goes from {listed(parts)}"
 
 
-def _numbers(runs: tuple[RunSummary, ...]) -> Markup:
-    rows: list[DepthRow] = []
+def _conditional_title(runs: Sequence[RunSummary]) -> str:
+    worst = []
     for run in runs:
-        rows.append((run.label, MARGINAL.title, run.acceptance.marginal))
-        rows.append((run.label, CONDITIONAL.title, run.acceptance.conditional))
-    return by_depth(rows)
+        known = [(r, d) for d, r in enumerate(run.acceptance.conditional, start=1) if r is not None]
+        if known:
+            rate, depth = min(known)
+            worst.append(f"{depth} ({run.label}, {percent(rate)} survive it)")
+    if not worst:
+        return f"Acceptance given the {axis_name(runs)} before"
+    return f"The hardest {axis_name(runs)} to pass is {listed(worst)}"

@@ -2,96 +2,155 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.analyze import Analysis
+import math
+from collections.abc import Sequence
+
 from driftscope.analysis.rules.attention import has_sink
 from driftscope.analysis.summary import ByDepth, RunSummary
-from driftscope.analysis.words import listed, percent
+from driftscope.analysis.words import percent
 from driftscope.metrics.attention import GENERATED, NO_DRIFT, NULL, PROMPT, SELF, SINK
-from driftscope_reports import figures
-from driftscope_reports.markup import Markup, join
-from driftscope_reports.section import Panel, Section
-from driftscope_reports.tables import DepthRow, by_depth
+from driftscope_reports.byrun import axis_name, depth_chart, line
+from driftscope_reports.chart import Chart, Kind, Series, Unit, depths
+from driftscope_reports.looks import MASS_CLASSES
+from driftscope_reports.section import Picture
 
-_CLASSES = (
-    ("sink_mass", SINK),
-    ("prompt_mass", PROMPT),
-    ("generated_mass", GENERATED),
-    ("self_mass", SELF),
-    ("null_mass", NULL),
-)
+_DEFINITIONS = (SELF, NO_DRIFT, GENERATED, PROMPT, SINK, NULL)
 
 
-def section(analysis: Analysis) -> Section | None:
-    """Masses by depth; None when no run recorded any."""
-    runs = [(i, run) for i, run in enumerate(analysis.runs) if run.attention.by_layer]
-    if not runs:
-        return None
-    return Section(
-        id="attention",
-        title=_title([run for _, run in runs]),
+def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
+    """Masses by depth of each run that has any; then by layer and by head where there are more."""
+    out = []
+    for i, run in enumerate(runs):
+        if run.attention.by_layer:
+            out.append(_masses(i, run))
+    for i, run in enumerate(runs):
+        out += _layers(i, run)
+    for i, run in enumerate(runs):
+        out += _heads(i, run)
+    return out
+
+
+def _masses(index: int, run: RunSummary) -> Picture:
+    return Picture(
+        id=f"attention-{index}",
+        title=_title(run),
         how="From the bottom, the areas are the drafter's attention on the chain's own guesses, on "
-        "verified output, prompt and sink. The lowest grows a little by construction, because the "
-        "chain gets longer: the dashed line is how much, and what lies above it moved to the "
-        f"chain.{_sink_note(analysis.runs)}",
-        panels=tuple(
-            Panel(
-                id=f"attention-{i}",
-                caption=f"{run.label}: attention by depth",
-                definition=SELF,
-                figure=figures.masses(run.attention),
-            )
-            for i, run in runs
-        ),
-        numbers=_numbers([run for _, run in runs]),
-        definitions=(SELF, NO_DRIFT, GENERATED, PROMPT, SINK),
-        affects="masses",
+        "verified output, prompt and sink. The lowest grows a little by construction: the dashed "
+        f"line is how much, and what lies above it moved to the chain.{_sink_note(run)}",
+        chart=masses(run),
+        definitions=_DEFINITIONS,
     )
 
 
-def _title(runs: list[RunSummary]) -> str:
-    measured = [run for run in runs if run.attention.self_mass is not None]
-    if not measured:
-        return "Attention by depth"
-    parts = [
-        f"{percent(_last(run.attention.self_mass))} of {run.label}'s attention "
-        f"({percent(_last(run.attention.no_drift_self_mass))} without drift)"
-        for run in measured
-    ]
-    return f"At the last depth, the chain's own guesses get {listed(parts)}"
+def masses(run: RunSummary) -> Chart:
+    """Areas stacked to 1, the chain's own at the bottom with its no-drift expectation dashed."""
+    series: list[Series] = []
+    base: Sequence[float] = ()
+    for kind in MASS_CLASSES:
+        values: ByDepth | None = getattr(run.attention, kind.field)
+        if values is None:
+            continue
+        base = base or [0.0] * len(values)
+        values = _fitting(base, values)
+        base = [a + b if math.isfinite(b) else a for a, b in zip(base, values, strict=True)]
+        series.append(
+            Series(
+                name=kind.name,
+                kind=Kind.AREA,
+                x=depths(values),
+                y=values,
+                colour=kind.colour,
+                pattern=kind.pattern,
+            )
+        )
+    expected = run.attention.no_drift_self_mass
+    if expected is not None and all(map(math.isfinite, expected)):
+        name = "the chain itself, without drift"
+        series.append(Series(name=name, kind=Kind.DASHED, x=depths(expected), y=expected))
+    return depth_chart([run], series, "share of attention", Unit.SHARE)
 
 
-def _last(values: ByDepth | None) -> float | None:
-    return None if values is None else values[-1]
+def _fitting(base: Sequence[float], values: Sequence[float]) -> ByDepth:
+    """`values` cut where the stack has reached 1: a mean over those layers only to which a class
+    applies can be more than its share of all of them."""
+    return tuple(min(value, max(1.0 - low, 0.0)) for low, value in zip(base, values, strict=True))
 
 
-def _sink_note(runs: tuple[RunSummary, ...]) -> str:
-    without = [run.label for run in runs if has_sink(run) is False]
-    if not without:
+def _title(run: RunSummary) -> str:
+    own, expected = run.attention.self_mass, run.attention.no_drift_self_mass
+    if own is None:
+        return f"{run.label}: attention by {run.manifest.query_kind}"
+    against = f", {percent(expected[-1])} without drift" if expected is not None else ""
+    return (
+        f"{run.label}: at {run.manifest.query_kind} {run.k} the chain's own guesses get "
+        f"{percent(own[-1])} of the attention{against}"
+    )
+
+
+def _sink_note(run: RunSummary) -> str:
+    if has_sink(run) is not False:
         return ""
-    who = "" if len(without) == len(runs) else f" ({listed(without)})"
-    return f" This target has no attention sink{who}, so statements about losing it do not apply."
+    return " This target has no attention sink, so statements about losing it do not apply."
 
 
-def _numbers(runs: list[RunSummary]) -> Markup:
-    rows: list[DepthRow] = []
-    for run in runs:
-        for field, definition in _CLASSES:
-            values = getattr(run.attention, field)
-            if values is not None or definition is not NULL:
-                rows.append((run.label, definition.title, values))
-        rows.append((run.label, f"{NO_DRIFT.title} (chain)", run.attention.no_drift_self_mass))
-    return join([by_depth(rows), _layers(runs)])
-
-
-def _layers(runs: list[RunSummary]) -> Markup | None:
+def _layers(index: int, run: RunSummary) -> list[Picture]:
     """The chain's own share layer by layer, for drafters with more than one."""
-    rows: list[DepthRow] = []
-    for run in runs:
-        by_layer = run.attention.by_layer.get("self_mass", ())
-        if by_layer and len(by_layer[0]) > 1:
-            columns = zip(*by_layer, strict=True)
-            rows += [
-                (run.label, f"{SELF.title}, layer {layer}", values)
-                for layer, values in enumerate(columns)
-            ]
-    return by_depth(rows) if rows else None
+    by_layer = run.attention.by_layer.get("self_mass", ())
+    if not by_layer or len(by_layer[0]) < 2:
+        return []
+    columns = list(zip(*by_layer, strict=True))
+    series = [line(n, f"layer {n}", values) for n, values in enumerate(columns)]
+    ends = [(values[-1], n) for n, values in enumerate(columns) if math.isfinite(values[-1])]
+    most = f"layer {max(ends)[1]} looks at it most" if ends else "by layer"
+    return [
+        Picture(
+            id=f"attention-layers-{index}",
+            title=f"{run.label}: attention on the chain itself differs by layer; {most}",
+            how="One line per layer of the drafter: its share of attention on the chain's own "
+            "guesses. Lines far apart mean that the mean over layers hides something.",
+            chart=depth_chart([run], series, "on the chain itself", Unit.SHARE),
+            definitions=(SELF,),
+        )
+    ]
+
+
+def _heads(index: int, run: RunSummary) -> list[Picture]:
+    heads = run.closeup.heads if run.closeup else None
+    if heads is None:
+        return []
+    out = []
+    for kind in MASS_CLASSES:
+        name = kind.field.removesuffix("_mass")
+        rows = heads.masses.get(name)
+        if rows is None or name == "null" or (name == "sink" and has_sink(run) is False):
+            continue
+        out.append(_head_map(index, run, name, kind.name, rows, heads.heads))
+    return out
+
+
+def _head_map(
+    index: int, run: RunSummary, name: str, words: str, rows: Sequence[ByDepth], per_layer: int
+) -> Picture:
+    series = tuple(
+        Series(
+            name=f"layer {n // per_layer} head {n % per_layer}" if len(rows) > per_layer
+            else f"head {n}",
+            kind=Kind.CELLS, x=depths(row), y=row,
+        )
+        for n, row in enumerate(rows)
+    )  # fmt: skip
+    last = [row[-1] for row in rows if math.isfinite(row[-1])] or [math.nan]
+    return Picture(
+        id=f"heads-{name}-{index}",
+        title=f"{run.label}: on {words}, heads range from {percent(min(last))} to "
+        f"{percent(max(last))} at {axis_name([run])} {run.k}",
+        how="One row per attention head, one column per depth; the brighter, the more of the "
+        "head's attention goes there. A single bright row is one head that drifts alone, which the "
+        "mean hides.",
+        chart=Chart(
+            series=series, x_title=axis_name([run]), y_title="", unit=Unit.SHARE,
+            height=min(max(180, 60 + 14 * len(rows)), 620),
+        ),
+        definitions=(dict(zip(("self", "generated", "prompt", "sink"),
+                              (SELF, GENERATED, PROMPT, SINK), strict=True))[name],),
+    )  # fmt: skip

@@ -2,61 +2,49 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.analyze import Analysis
+from collections.abc import Sequence
+
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, number
 from driftscope.metrics.confidence import ENTROPY, TOP1
-from driftscope_reports import figures
-from driftscope_reports.section import Panel, Section
-from driftscope_reports.tables import DepthRow, by_depth
+from driftscope_reports.byrun import depth_chart, line
+from driftscope_reports.chart import Unit
+from driftscope_reports.section import Picture
 
 
-def section(analysis: Analysis) -> Section | None:
-    """Confidence by depth; None when no run recorded any."""
-    runs = analysis.runs
-    top1 = [
-        (i, run.label, run.confidence.top1) for i, run in enumerate(runs) if run.confidence.top1
-    ]
+def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
+    """Confidence by depth, where it was recorded."""
+    top1 = [(i, r.label, v) for i, r in enumerate(runs) if (v := r.confidence.top1) is not None]
     entropy = [
-        (i, run.label, run.confidence.entropy)
-        for i, run in enumerate(runs)
-        if run.confidence.entropy
+        (i, r.label, v) for i, r in enumerate(runs) if (v := r.confidence.entropy) is not None
     ]
-    panels = []
+    out = []
     if top1:
-        panels.append(
-            Panel(
+        out.append(
+            Picture(
                 id="confidence-top1",
-                caption="Confidence by depth",
-                definition=TOP1,
-                figure=figures.lines(top1, y_title="largest probability", share=True),
+                title=f"The drafter's confidence goes from {_ends(top1)}",
+                how="This is what the drafter believes of its own tokens, not whether they were "
+                "right. One that stays sure while acceptance falls is miscalibrated.",
+                chart=depth_chart(
+                    runs, [line(*each) for each in top1], "largest probability", Unit.SHARE
+                ),
+                definitions=(TOP1,),
             )
         )
     if entropy:
-        panels.append(
-            Panel(
+        out.append(
+            Picture(
                 id="confidence-entropy",
-                caption="Entropy by depth",
-                definition=ENTROPY,
-                figure=figures.lines(entropy, y_title="nats"),
+                title=f"The entropy of its choice goes from {_ends(entropy)} nats",
+                how="How spread out the drafter's choice is over its vocabulary. It is shown for "
+                "completeness: entropy has no stable relation to acceptance.",
+                chart=depth_chart(runs, [line(*each) for each in entropy], "nats"),
+                definitions=(ENTROPY,),
             )
         )
-    if not panels:
-        return None
-    rows: list[DepthRow] = []
-    for run in runs:
-        rows.append((run.label, TOP1.title, run.confidence.top1))
-        rows.append((run.label, f"{ENTROPY.title}, nats", run.confidence.entropy))
-    parts = [f"{number(v[0])} to {number(v[-1])} ({name})" for _, name, v in top1]
-    return Section(
-        id="confidence",
-        title=f"The drafter's confidence goes from {listed(parts)}"
-        if parts
-        else "Entropy by depth",
-        how="This is what the drafter believes of its own tokens, not whether they were right. A "
-        "drafter that loses the thread usually becomes less sure with depth; one that stays sure "
-        "while acceptance falls is miscalibrated.",
-        panels=tuple(panels),
-        numbers=by_depth(rows),
-        definitions=(TOP1, ENTROPY),
-        affects="masses",
-    )
+    return out
+
+
+def _ends(lines: Sequence[tuple[int, str, Sequence[float]]]) -> str:
+    return listed([f"{number(v[0])} to {number(v[-1])} ({label})" for _, label, v in lines])

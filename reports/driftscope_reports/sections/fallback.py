@@ -2,58 +2,149 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED, Timeline
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, percent
-from driftscope.metrics.fallback import REJECTED, UNDRAFTED
+from driftscope.metrics.fallback import REJECTED as REJECTED_ROUNDS
+from driftscope.metrics.fallback import UNDRAFTED
 from driftscope.trace.records import UndraftedReason
+from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.markup import Markup, el
-from driftscope_reports.section import Section
+from driftscope_reports.section import Picture, Section
 from driftscope_reports.tables import table
 
 
 def section(analysis: Analysis) -> Section:
-    """Rejected rounds and undrafted steps, as two shares."""
+    """What became of the decode steps over time, and in all."""
     runs = analysis.runs
     rejected = [f"{percent(run.fallback.rejected_share)} ({run.label})" for run in runs]
     undrafted = [f"{percent(run.fallback.undrafted_share)} ({run.label})" for run in runs]
+    pictures = [
+        _timeline(i, run, run.closeup.timeline)
+        for i, run in enumerate(runs)
+        if run.closeup and run.closeup.timeline
+    ]
     return Section(
         id="fallback",
-        title=f"Speculation gave nothing in {listed(rejected)} of the decode steps, and "
-        f"{listed(undrafted)} had no draft",
-        how="A rejected round cost drafting time for nothing; an undrafted step had no draft to "
-        "check. They are different things and are never added up; deliberate means that a setting "
-        "asked for it.",
-        numbers=_numbers(runs),
-        folded=False,
-        definitions=(REJECTED, UNDRAFTED),
-        affects="fallback",
+        name="Fallback",
+        lead=f"Drafts were rejected whole in {listed(rejected)} of the decode steps, and "
+        f"{listed(undrafted)} had no draft. These are different things and are never added up.",
+        pictures=tuple(pictures),
+        body=_counts(runs),
+        affects=("fallback",),
     )
 
 
-def _numbers(runs: tuple[RunSummary, ...]) -> Markup:
+def _timeline(index: int, run: RunSummary, timeline: Timeline) -> Picture:
+    minutes, unit = _scale(timeline)
+    middle = tuple(
+        (at + 0.5) * minutes for at in range(max(map(len, timeline.steps.values()), default=0))
+    )
+    order = sorted(timeline.steps, key=_order)
+    series = tuple(
+        Series(
+            name=_words(name), kind=Kind.STACK, x=middle,
+            y=tuple(float(n) for n in timeline.steps[name]), colour=_colour(name),
+            pattern=_pattern(name, order),
+        )
+        for name in order
+        if sum(timeline.steps[name]) or name == ACCEPTED
+    )  # fmt: skip
+    began = datetime.fromtimestamp(timeline.start_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Picture(
+        id=f"fallback-{index}",
+        title=_title(run),
+        how="Each bar is a window of time; its parts are the decode steps that kept drafted "
+        "tokens, lost a whole draft, or had no draft, by reason. A patch of one colour is a time "
+        "in which something kept the drafter from working.",
+        chart=Chart(
+            series=series, x_title=f"{unit} since {began}", y_title="decode steps",
+            axis=Axis.NUMBER, unit=Unit.COUNT,
+        ),
+        definitions=(REJECTED_ROUNDS, UNDRAFTED),
+        note=f"{len(middle)} windows of {_length(timeline.window_s)} each.",
+        wide=True,
+    )  # fmt: skip
+
+
+def _title(run: RunSummary) -> str:
+    shares = run.fallback
+    if not shares.undrafted:
+        return f"{run.label}: every decode step had a draft"
+    failed = shares.undrafted - shares.deliberate
+    parts = [
+        f"{percent(n / shares.steps)} {words}"
+        for n, words in ((shares.deliberate, "on purpose"), (failed, "because it failed"))
+        if n
+    ]
+    most = max(shares.by_reason, key=shares.by_reason.__getitem__)
+    return f"{run.label}: no draft in {listed(parts)}; most often: {_words(most)}"
+
+
+def _scale(timeline: Timeline) -> tuple[float, str]:
+    """Width of a window in the unit of the axis, and the unit."""
+    total = timeline.window_s * max(map(len, timeline.steps.values()), default=0)
+    for seconds, unit in ((3600.0, "hours"), (60.0, "minutes")):
+        if total >= 3 * seconds:
+            return timeline.window_s / seconds, unit
+    return timeline.window_s, "seconds"
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
+
+
+def _order(name: str) -> tuple[int, str]:
+    first = {ACCEPTED: 0, REJECTED: 1}
+    deliberate = 2 if name in UndraftedReason.DELIBERATE else 3
+    return first.get(name, deliberate), name
+
+
+def _colour(name: str) -> str:
+    if name == ACCEPTED:
+        return "step-accepted"
+    if name == REJECTED:
+        return "step-rejected"
+    return "step-deliberate" if name in UndraftedReason.DELIBERATE else "step-failed"
+
+
+def _pattern(name: str, order: Sequence[str]) -> str:
+    if name in (ACCEPTED, REJECTED):
+        return {ACCEPTED: "", REJECTED: "/"}[name]
+    return ("-", "x", ".", "\\", "|")[order.index(name) % 5]
+
+
+def _words(name: str) -> str:
+    if name == ACCEPTED:
+        return "kept at least one drafted token"
+    if name == REJECTED:
+        return "rejected round"
+    words = name.replace("_", " ")
+    kind = " (deliberate)" if name in UndraftedReason.DELIBERATE else ""
+    return f"no draft: {words}{kind}"
+
+
+def _counts(runs: Sequence[RunSummary]) -> Markup:
     rows = []
     for run in runs:
         shares = run.fallback
         useful = shares.steps - shares.rejected_rounds - shares.undrafted
-        rows.append(_row(run, "accepted at least one token", useful))
-        rows.append(_row(run, "rejected round", shares.rejected_rounds))
-        rows += [
-            _row(run, f"undrafted: {_reason(name)}", count)
-            for name, count in shares.by_reason.items()
-        ]
+        rows.append(_row(run, _words(ACCEPTED), useful))
+        rows.append(_row(run, _words(REJECTED), shares.rejected_rounds))
+        rows += [_row(run, _words(name), count) for name, count in shares.by_reason.items()]
         if not shares.by_reason:
-            rows.append(_row(run, "undrafted", 0))
-    return table(["run", "decode step", "share", "steps"], rows, words=3)
+            rows.append(_row(run, "no draft", 0))
+    head = ["run", "decode step", "share", "steps"]
+    return table(head, rows, words=3, caption="Decode steps by what became of them")
 
 
 def _row(run: RunSummary, what: str, count: int) -> list[Markup | str]:
-    share = count / run.fallback.steps
-    bar = el("span", "", class_="bar", style=f"width:{100 * share:.1f}%")
-    cell = el("span", el("span", bar, class_="track"), percent(share), class_="share")
+    share = count / run.fallback.steps if run.fallback.steps else 0.0
+    bar = el("svg", el("rect", width=f"{100 * share:.1f}%", height="10"), class_="track",
+             height="10", aria_hidden="true", focusable="false")  # fmt: skip
+    cell = el("span", bar, percent(share), class_="share")
     return [run.label, what, cell, f"{count:,}"]
-
-
-def _reason(name: str) -> str:
-    words = name.replace("_", " ")
-    return f"{words} (deliberate)" if name in UndraftedReason.DELIBERATE else words

@@ -4,89 +4,82 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import listed, number, times
+from driftscope.analysis.words import listed, times
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.hidden import AUX_RMS, FED_RMS, GROWTH, IN_RMS, POSTNORM_RMS, PRENORM_RMS
-from driftscope_reports import figures
-from driftscope_reports.markup import Markup, join
-from driftscope_reports.section import Panel, Section
-from driftscope_reports.tables import DepthRow, by_depth, table
+from driftscope_reports.byrun import axis_name, depth_chart, line
+from driftscope_reports.chart import Axis, Chart, Kind, Series
+from driftscope_reports.looks import colour
+from driftscope_reports.section import Picture
 
 _QUANTITIES = (
-    ("fed_rms", FED_RMS),
-    ("in_rms", IN_RMS),
-    ("prenorm_rms", PRENORM_RMS),
-    ("postnorm_rms", POSTNORM_RMS),
+    ("fed_rms", FED_RMS, "What each depth hands to the next."),
+    ("in_rms", IN_RMS, "What enters the drafter's first layer."),
+    ("prenorm_rms", PRENORM_RMS, "The residual stream after the drafter's last layer."),
+    ("postnorm_rms", POSTNORM_RMS, "The same after the final norm, which should be flat."),
 )
 
 
-def section(analysis: Analysis) -> Section | None:
-    """RMS by depth; None when no run recorded any."""
-    panels = tuple(
-        panel for field, what in _QUANTITIES if (panel := _panel(analysis.runs, field, what))
-    )
-    if not panels:
-        return None
-    return Section(
-        id="hidden",
-        title=_title(analysis.runs),
-        how="A drafter feeds its own hidden state back to itself at every depth. If the state that "
-        "is fed grows, each depth works on inputs it was not trained on: a flat line is healthy, "
-        "whatever its height.",
-        panels=panels,
-        numbers=_numbers(analysis.runs),
-        definitions=(GROWTH, FED_RMS, IN_RMS, PRENORM_RMS, POSTNORM_RMS, AUX_RMS),
-        affects="masses",
-    )
+def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
+    """RMS by depth, of each place where it was measured; then the captured target layers."""
+    out = [p for name, what, words in _QUANTITIES if (p := _picture(runs, name, what, words))]
+    captured = _captured(runs)
+    return [*out, captured] if captured else out
 
 
-def _panel(runs: Sequence[RunSummary], field: str, what: Definition) -> Panel | None:
-    lines = [
+def _picture(
+    runs: Sequence[RunSummary], field: str, what: Definition, words: str
+) -> Picture | None:
+    known = [
         (i, run.label, values)
         for i, run in enumerate(runs)
         if (values := getattr(run.hidden, field)) is not None
     ]
-    if not lines:
+    if not known:
         return None
-    return Panel(
+    ratios = [
+        f"{times(values[-1] / values[0] if values[0] else None)} ({label})"
+        for _, label, values in known
+    ]
+    return Picture(
         id=f"hidden-{field.removesuffix('_rms')}",
-        caption=f"{what.title}: RMS by depth",
-        definition=what,
-        figure=figures.lines(lines, y_title="RMS"),
+        title=f"{what.title}: from {axis_name(runs)} 1 to the last it changes {listed(ratios)}",
+        how=f"{words} If it grows, each depth works on inputs it was not trained on: a flat line "
+        "is healthy, whatever its height.",
+        chart=depth_chart(runs, [line(i, label, v) for i, label, v in known], "RMS"),
+        definitions=(what, GROWTH),
     )
 
 
-def _title(runs: Sequence[RunSummary]) -> str:
-    grown = [f"{times(r.hidden.growth)} ({r.label})" for r in runs if r.hidden.growth is not None]
-    if not grown:
-        return "Size of the hidden state by depth"
-    return f"From the first depth to the last, the state fed back changes in size {listed(grown)}"
-
-
-def _numbers(runs: Sequence[RunSummary]) -> Markup:
-    rows: list[DepthRow] = [
-        (run.label, what.title, getattr(run.hidden, field))
-        for run in runs
-        for field, what in _QUANTITIES
-    ]
-    return join([by_depth(rows), _captured(runs)])
-
-
-def _captured(runs: Sequence[RunSummary]) -> Markup | None:
+def _captured(runs: Sequence[RunSummary]) -> Picture | None:
     """The target's layers that the drafter reads, before and after the norms ahead of fc."""
-    rows = [
-        [
-            run.label,
-            f"target layer {layer}",
-            number(rms, 3),
-            number(run.hidden.aux_norm_rms[at] if run.hidden.aux_norm_rms else None, 3),
-        ]
-        for run in runs
-        for at, (layer, rms) in enumerate(
-            zip(run.manifest.aux_layers, run.hidden.aux_rms or (), strict=False)
-        )
-    ]
-    head = ["run", AUX_RMS.title, "RMS as captured", "after their norm"]
-    return table(head, rows, words=2) if rows else None
+    series = []
+    for i, run in enumerate(runs):
+        names = tuple(f"layer {layer}" for layer in run.manifest.aux_layers)
+        kinds = (("as captured", run.hidden.aux_rms, ""), ("normed", run.hidden.aux_norm_rms, "/"))
+        for words, values, pattern in kinds:
+            if values is not None and len(values) == len(names) and names:
+                series.append(
+                    Series(
+                        name=f"{run.label}, {words}",
+                        kind=Kind.BAR,
+                        x=names,
+                        y=tuple(values),
+                        colour=colour(i),
+                        pattern=pattern,
+                    )
+                )
+    if not series:
+        return None
+    spread = [max(v) / min(v) for s in series if (v := [y for y in s.y if y])]
+    return Picture(
+        id="hidden-captured",
+        title=f"The captured target layers differ up to {times(max(spread, default=None))} in size",
+        how="The target layers that the drafter reads, as they come and after the norm ahead of "
+        "its fc where it has one. Without a norm the largest layer drowns the others.",
+        chart=Chart(
+            series=tuple(series), x_title="target layer", y_title="RMS", axis=Axis.CATEGORY
+        ),
+        definitions=(AUX_RMS,),
+    )

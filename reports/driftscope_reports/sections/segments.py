@@ -2,80 +2,162 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.requests import UNLABELLED
-from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.summary import RunSummary, Segment
 from driftscope.analysis.words import milliseconds, number, percent, times
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.attention import SELF
+from driftscope.metrics.definition import Definition
 from driftscope.metrics.hidden import GROWTH
-from driftscope.metrics.latency import TPOT, TTFT
-from driftscope_reports.section import Section
+from driftscope.metrics.latency import TPOT
+from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
+from driftscope_reports.looks import colour
+from driftscope_reports.markup import Markup
+from driftscope_reports.section import Picture, Section
 from driftscope_reports.tables import table
 
+MAX_SEGMENTS = 40
+"""Segments of a run in the table, those with most rounds; more are in the JSON report."""
+_DRAWN = 12
+"""Segments in a picture: more are no longer told apart."""
 _HEAD = (
-    "run",
-    "workload label",
-    "requests",
-    "rounds",
-    "acceptance length",
-    "accepted to depth K",
-    "growth of hidden state",
-    "attention on the chain, depth K",
-    "time per token",
+    "run", "workload label", "requests", "rounds", "acceptance length", "accepted to depth K",
+    "growth of hidden state", "attention on the chain, depth K", "time per token",
     "time to first token",
-)
+)  # fmt: skip
 
 
-def section(analysis: Analysis) -> Section | None:
-    """One row per run and workload label; None when no request has a label."""
-    if not any(_labelled(run) for run in analysis.runs):
-        return None
-    rows = [
-        [
-            run.label,
-            segment.label,
-            f"{segment.requests:,}",
-            f"{segment.rounds:,}",
-            number(segment.mean_length),
-            percent(segment.reach),
-            times(segment.growth),
-            percent(segment.self_mass),
-            milliseconds(segment.tpot_s),
-            milliseconds(segment.ttft_s),
-        ]
-        for run in analysis.runs
-        for segment in run.segments
-    ]
+def section(analysis: Analysis) -> Section:
+    """One row per run and segment, and small pictures of what differs between them."""
+    runs = analysis.runs
+    if not any(segment.label != UNLABELLED for run in runs for segment in run.segments):
+        return Section(
+            id="where",
+            name="Where",
+            missing="Not applicable: no request carries a workload label. Give requests one "
+            "(extra_args driftscope_label, or the header X-Driftscope-Label) to see which part of "
+            "the traffic drifts.",
+        )
+    rest = sum(max(len(run.segments) - MAX_SEGMENTS, 0) for run in runs)
     return Section(
-        id="segments",
-        title=_title(analysis.runs),
-        how="Each row is the part of a run whose requests carry one label. Compare rows of the "
-        "same run: what differs between them comes from the workload (or, with few requests, from "
-        "chance), not from the drafter.",
-        numbers=table(_HEAD, rows, words=2),
-        folded=False,
-        definitions=(MEAN_LENGTH, GROWTH, SELF, TPOT, TTFT),
-        affects="segments",
+        id="where",
+        name="Where",
+        lead=_lead(runs),
+        pictures=tuple(p for what in _PICTURES if (p := _picture(runs, *what))),
+        body=_table(runs),
+        affects=("segments",),
+        missing=f"{rest:,} smaller segments are left out." if rest else None,
     )
 
 
-def _labelled(run: RunSummary) -> bool:
-    return any(segment.label != UNLABELLED for segment in run.segments)
+_PICTURES: tuple[tuple[str, str, str, Unit, Definition], ...] = (
+    ("mean_length", "Acceptance length", "tokens per round", Unit.NUMBER, MEAN_LENGTH),
+    ("growth", "Growth of the hidden state", "times", Unit.NUMBER, GROWTH),
+    ("self_mass", "Attention on the chain at the last depth", "share", Unit.SHARE, SELF),
+    ("tpot_s", "Time per output token", "milliseconds", Unit.MS, TPOT),
+)
 
 
-def _title(runs: tuple[RunSummary, ...]) -> str:
-    """Names the label with the lowest acceptance in the run where labels differ most."""
+def _picture(
+    runs: Sequence[RunSummary], field: str, words: str, y_title: str, unit: Unit, what: Definition
+) -> Picture | None:
+    labels = _largest(runs)
+    series = []
+    for i, run in enumerate(runs):
+        by_label = {segment.label: getattr(segment, field) for segment in run.segments}
+        values = [by_label.get(label) for label in labels]
+        if any(v is not None for v in values):
+            scaled = [v if v is None or unit is not Unit.MS else 1000 * v for v in values]
+            series.append(
+                Series(
+                    name=run.label,
+                    kind=Kind.BAR,
+                    x=tuple(labels),
+                    y=tuple(scaled),
+                    colour=colour(i),
+                    pattern=("", "/", ".", "x", "-", "\\")[i % 6],
+                )
+            )
+    if not series:
+        return None
+    return Picture(
+        id=f"where-{field.removesuffix('_s').replace('_', '-')}",
+        title=_title(words, series, unit),
+        how="One bar per workload label and run. What differs between bars of one run comes from "
+        "the workload (or, with few requests, from chance), not from the drafter.",
+        chart=Chart(
+            series=tuple(series), x_title="workload label", y_title=y_title, axis=Axis.CATEGORY,
+            unit=unit, height=250,
+        ),
+        definitions=(what,),
+    )  # fmt: skip
+
+
+def _largest(runs: Sequence[RunSummary]) -> list[str]:
+    rounds: dict[str, int] = {}
+    for run in runs:
+        for segment in run.segments:
+            rounds[segment.label] = rounds.get(segment.label, 0) + segment.rounds
+    most = sorted(rounds, key=lambda label: (-rounds[label], label))[:_DRAWN]
+    return sorted(most)
+
+
+def _title(words: str, series: Sequence[Series], unit: Unit) -> str:
+    spans = []
+    for s in series:
+        known = [(y, str(x)) for x, y in zip(s.x, s.y, strict=True) if y is not None]
+        if len(known) > 1:
+            spans.append((max(known)[0] - min(known)[0], s.name, min(known), max(known)))
+    if not spans:
+        return words
+    _, run, low, high = max(spans)
+    ends = [f"{_say(value, unit)} on {label}" for value, label in (low, high)]
+    return f"{words}: {run} has {' and '.join(ends)}"
+
+
+def _say(value: float, unit: Unit) -> str:
+    if unit is Unit.SHARE:
+        return percent(value)
+    return f"{value:.2f} ms" if unit is Unit.MS else number(value)
+
+
+def _lead(runs: Sequence[RunSummary]) -> str:
     spans = []
     for run in runs:
         known = [(s.mean_length, s.label) for s in run.segments if s.mean_length is not None]
         if len(known) > 1:
-            low, high = min(known), max(known)
-            spans.append((high[0] - low[0], run.label, low, high))
+            spans.append((max(known)[0] - min(known)[0], run.label, min(known), max(known)))
     if not spans:
-        return "By workload"
+        return "The run cut by workload label."
     _, label, low, high = max(spans)
     return (
-        f"By workload, {label} yields {number(low[0])} tokens per round on {low[1]} and "
-        f"{number(high[0])} on {high[1]}"
+        f"{label} yields {number(low[0])} tokens per round on {low[1]} and {number(high[0])} on "
+        f"{high[1]}."
     )
+
+
+def _table(runs: Sequence[RunSummary]) -> Markup:
+    rows = [
+        _row(run, segment)
+        for run in runs
+        for segment in sorted(run.segments, key=lambda s: (-s.rounds, s.label))[:MAX_SEGMENTS]
+    ]
+    return table(_HEAD, rows, words=2, caption="Segments of the workload", sortable=True)
+
+
+def _row(run: RunSummary, segment: Segment) -> list[str]:
+    return [
+        run.label,
+        segment.label,
+        f"{segment.requests:,}",
+        f"{segment.rounds:,}",
+        number(segment.mean_length),
+        percent(segment.reach),
+        times(segment.growth),
+        percent(segment.self_mass),
+        milliseconds(segment.tpot_s),
+        milliseconds(segment.ttft_s),
+    ]

@@ -16,7 +16,8 @@ from driftscope.metrics.client import (
     PER_USER,
     THROUGHPUT,
 )
-from driftscope_reports.markup import Markup, join
+from driftscope_reports.markup import Markup, el
+from driftscope_reports.page import definitions
 from driftscope_reports.section import Section
 from driftscope_reports.tables import table
 
@@ -38,25 +39,32 @@ def section(analysis: Analysis) -> Section | None:
         return None
     return Section(
         id="senders",
-        title=_title(analysis),
-        how="Each row is one condition of a replay at one load, as the sender of the requests saw "
-        "it. Ratios compare the same prompts, with a 95% interval; one that leaves out 1 is a "
-        "difference, and others may be chance.",
-        numbers=join(
-            [_cells(analysis), _outcomes(analysis), _compared(analysis.versus), _memory(analysis)]
+        name="As the sender saw it",
+        lead=_title(analysis),
+        body=el(
+            "div",
+            el("p", el("b", "How to read this: "), _HOW, class_="how"),
+            [_cells(analysis), _outcomes(analysis), _compared(analysis.versus), _memory(analysis)],
+            definitions(_DEFINITIONS),
         ),
-        folded=False,
-        definitions=(
-            MEAN_LENGTH,
-            CLIENT_TPOT,
-            CLIENT_TTFT,
-            PER_USER,
-            THROUGHPUT,
-            AGAINST,
-            OUTCOME,
-        ),
-        affects="senders",
+        affects=("senders",),
     )
+
+
+_HOW = (
+    "Each row is one condition of a replay at one load, as the sender of the requests saw it. "
+    "Ratios compare the same prompts, with a 95% interval; one that leaves out 1 is a difference, "
+    "and others may be chance."
+)
+_DEFINITIONS = (
+    MEAN_LENGTH,
+    CLIENT_TPOT,
+    CLIENT_TTFT,
+    PER_USER,
+    THROUGHPUT,
+    AGAINST,
+    OUTCOME,
+)
 
 
 def ratio(value: Ratio | None) -> str:
@@ -76,7 +84,7 @@ def length(cell: Cell) -> str:
 def _title(analysis: Analysis) -> str:
     planned = sum(run.planned for run in analysis.senders)
     answered = sum(run.ended.get("answered", 0) for run in analysis.senders)
-    return f"As the sender saw it, {answered:,} of {planned:,} requests were answered"
+    return f"As the sender saw it, {answered:,} of {planned:,} requests were answered."
 
 
 def _cells(analysis: Analysis) -> Markup:
@@ -90,7 +98,7 @@ def _cells(analysis: Analysis) -> Markup:
         for run in analysis.senders
         for cell in run.cells
     ]  # fmt: skip
-    return table(_HEAD, rows, words=2)
+    return table(_HEAD, rows, words=2, caption="Replays by condition and load", sortable=True)
 
 
 def _outcomes(analysis: Analysis) -> Markup | None:
@@ -106,7 +114,7 @@ def _outcomes(analysis: Analysis) -> Markup | None:
         for cell in run.cells
     ]
     head = ["replay", "condition", "load", *(OUTCOME_WORDS[name] for name in shown)]
-    return table(head, rows, words=2)
+    return table(head, rows, words=2, caption="Outcomes of the answers")
 
 
 def _share(cell: Cell, name: str) -> str:
@@ -125,11 +133,13 @@ def _compared(pairs: tuple[Versus, ...]) -> Markup | None:
         ]
         for pair in pairs
     ]  # fmt: skip
-    return table(_VERSUS, rows, words=3)
+    return table(_VERSUS, rows, words=3, caption="Replays of the same prompts")
 
 
 def _memory(analysis: Analysis) -> Markup:
-    return table(_MEMORY, [_memory_row(run) for run in analysis.senders])
+    return table(
+        _MEMORY, [_memory_row(run) for run in analysis.senders], caption="Memory and joining"
+    )
 
 
 def _memory_row(run: SenderSummary) -> list[str]:

@@ -1,0 +1,123 @@
+"""What a report shows beyond a run's means: bounded, whatever the run's size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.analysis.closeup.durations import Distribution, durations_of
+from driftscope.analysis.closeup.effect import Effect, effect_of
+from driftscope.analysis.closeup.heads import Heads, heads_of
+from driftscope.analysis.closeup.requests import (
+    NamedRequest,
+    OpenedRequest,
+    PerRequest,
+    ends_of,
+    named_of,
+    opened_of,
+    ranked,
+)
+from driftscope.analysis.closeup.rows import (
+    chains_by_head,
+    chains_of_requests,
+    rounds_of_requests,
+    steps_that_drafted,
+)
+from driftscope.analysis.closeup.timeline import Timeline, timeline_of
+from driftscope.analysis.collect import Sums
+from driftscope.analysis.requests import MAX_CLUSTERS, Requests
+from driftscope.metrics.acceptance import mean_length
+from driftscope.metrics.attention import SELF
+from driftscope.metrics.chains import Array
+from driftscope.metrics.hidden import GROWTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseUp:
+    """Single requests, moments and durations of one run."""
+
+    effects: tuple[Effect, ...]
+    timeline: Timeline | None
+    durations: Mapping[str, Distribution]
+    heads: Heads | None
+    named: tuple[NamedRequest, ...]
+    """Worst acceptance first."""
+    opened: tuple[OpenedRequest, ...]
+    """Some of `named`, from both ends."""
+
+
+SAMPLED = 500
+"""Requests whose outputs are timed one by one, evenly from all."""
+
+
+def closeup_of(run: Sums) -> CloseUp:
+    """The close-up of a run."""
+    requests, per = run.requests, _per_request(run)
+    chosen = ranked(per)
+    opened = ends_of(chosen)
+    sampled = np.unique(np.linspace(0, len(requests) - 1, min(len(requests), SAMPLED)).astype(int))
+    rounds = rounds_of_requests(run.tables, _names(requests, np.union1d(sampled, chosen)))
+    chains = chains_of_requests(run.tables, _names(requests, opened))
+    by_head = chains_by_head(run.tables, len(run.chains))
+    first, last = run.first_s[np.isfinite(run.first_s)], run.last_s[np.isfinite(run.last_s)]
+    return CloseUp(
+        effects=_effects(run),
+        timeline=timeline_of(run.tables, float(first.min()), float(last.max()))
+        if len(first) and len(last)
+        else None,
+        durations=durations_of(requests, steps_that_drafted(run.tables), rounds),
+        heads=heads_of(by_head, run.shape.k),
+        named=named_of(requests, per, chosen, rounds),
+        opened=opened_of(requests, opened, rounds, chains),
+    )
+
+
+def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:
+    names: list[str] = requests.keys.column("request").take(codes).to_pylist()
+    return names
+
+
+def _effects(run: Sums) -> tuple[Effect, ...]:
+    """By cluster, which is a request unless there are very many."""
+    n = int(run.clusters.max(initial=-1)) + 1
+    mine = run.clusters[run.rounds.request]
+    count = np.bincount(mine, weights=run.rounds.rounds, minlength=n)
+    accepted = np.bincount(mine, weights=run.rounds.accepted, minlength=n)
+    length = _length(accepted, count)
+    growth, own = _drift(run, n)
+    measures = ((GROWTH.name, growth), (SELF.name, own))
+    found = [effect_of(name, drift, length, count) for name, drift in measures]
+    return tuple(effect for effect in found if effect is not None)
+
+
+def _per_request(run: Sums) -> PerRequest:
+    n = len(run.requests)
+    count = np.bincount(run.rounds.request, weights=run.rounds.rounds, minlength=n)
+    accepted = np.bincount(run.rounds.request, weights=run.rounds.accepted, minlength=n)
+    growth = own = np.full(n, np.nan)
+    if n <= MAX_CLUSTERS:  # else drift is known by group of requests only
+        growth, own = _drift(run, n)
+    length = _length(accepted, count)
+    return PerRequest(rounds=count, mean_length=length, growth=growth, self_mass=own)
+
+
+def _length(accepted: Array, rounds: Array) -> NDArray[np.float64]:
+    pairs = zip(accepted.tolist(), rounds.tolist(), strict=True)
+    return np.array([mean_length(a, n) if n else np.nan for a, n in pairs], dtype=np.float64)
+
+
+def _drift(run: Sums, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[clusters] growth of the hidden state, and attention on the chain at depth K."""
+    chains, out = run.chains, []
+    for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
+        values = np.full(n, np.nan)
+        if mean is not None:
+            top, bottom = mean.top[:, -1], mean.bottom[:, -1]
+            values[chains.cluster] = np.where(
+                bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan
+            )
+        out.append(values)
+    return out[0], out[1]

@@ -1,0 +1,66 @@
+"""How durations are spread: what a mean hides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.columns import floats
+from driftscope.analysis.requests import Requests
+
+AT = tuple(i / 40 for i in range(41))
+"""The quantiles kept: enough to draw a smooth curve."""
+TTFT, TPOT, BETWEEN, STEP, DRAFT = "ttft_s", "tpot_s", "between_outputs_s", "step_s", "draft_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """One duration."""
+
+    count: int
+    mean_s: float
+    quantiles_s: tuple[float, ...]
+    """At `AT`."""
+    p99_s: float
+
+
+def durations_of(
+    requests: Requests, steps: pa.Table, rounds: pa.Table
+) -> Mapping[str, Distribution]:
+    """The durations that the run has, by name; `rounds` are those of some of its requests."""
+    probe_s = floats(steps, "probe_s")
+    found = {
+        TTFT: requests.ttft_s,
+        TPOT: requests.tpot_s,
+        BETWEEN: _between(rounds, requests),
+        STEP: floats(steps, "step_s") - probe_s,
+        DRAFT: floats(steps, "draft_s") - probe_s,
+    }
+    made = {name: _distribution(values) for name, values in found.items()}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def _between(rounds: pa.Table, requests: Requests) -> NDArray[np.float64]:
+    """From one output of a request to its next: each brings one token and those accepted."""
+    request, time_s = requests.codes(rounds), floats(rounds, "time_s")
+    order = np.lexsort((time_s, request))
+    same = np.diff(request[order]) == 0
+    gaps: NDArray[np.float64] = np.diff(time_s[order])[same]
+    return gaps
+
+
+def _distribution(values: NDArray[np.float64]) -> Distribution | None:
+    values = values[np.isfinite(values) & (values >= 0)]
+    if not len(values):
+        return None
+    *kept, p99 = np.quantile(values, [*AT, 0.99])
+    return Distribution(
+        count=len(values),
+        mean_s=float(f"{values.mean():.6g}"),
+        quantiles_s=tuple(float(f"{value:.5g}") for value in kept),
+        p99_s=float(f"{p99:.5g}"),
+    )

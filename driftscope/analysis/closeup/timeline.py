@@ -1,0 +1,87 @@
+"""What became of the decode steps over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.analysis import passes
+from driftscope.analysis.columns import Codes, whole
+from driftscope.analysis.tables import Tables
+from driftscope.metrics.fallback import UNKNOWN
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+BINS = 96
+"""Enough for a day in quarters of an hour, and for a picture as wide as a screen."""
+SHORTEST_S = 1e-6
+"""Of a window: a run may have a single step."""
+ACCEPTED = "accepted"
+"""At least one drafted token was kept."""
+REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Decode steps of single requests, counted in windows of equal length."""
+
+    start_s: float
+    """Unix time of the first step."""
+    window_s: float
+    steps: Mapping[str, tuple[int, ...]]
+    """By what became of them: ACCEPTED, REJECTED, or the reason why nothing was drafted."""
+    tokens_per_round: tuple[float | None, ...]
+    """Acceptance length in each window, None in one without a round."""
+
+
+def timeline_of(tables: Tables, start_s: float, end_s: float) -> Timeline | None:
+    """The timeline of a run whose decode steps lie between the two times; None without one."""
+    if not math.isfinite(start_s) or not math.isfinite(end_s):
+        return None
+    window = max((end_s - start_s) / BINS, SHORTEST_S)
+    counted = tables.engine.rows(_counts(start_s, window))
+    at = np.clip(whole(counted, "window"), 0, BINS - 1)
+    number, tokens = whole(counted, "steps"), whole(counted, "tokens")
+    kind = np.asarray(counted.column("kind").to_pylist(), dtype=np.object_)
+    rounds = np.isin(kind, (ACCEPTED, REJECTED))
+    names = [ACCEPTED, REJECTED, *sorted(set(kind[~rounds]))]
+    yielded = np.bincount(at[rounds], weights=tokens[rounds], minlength=BINS)
+    in_rounds = np.bincount(at[rounds], weights=number[rounds], minlength=BINS)
+    return Timeline(
+        start_s=start_s,
+        window_s=window,
+        steps={name: _by_window(at, number, kind == name) for name in names},
+        tokens_per_round=tuple(
+            float(f"{token / n:.5g}") if n else None
+            for token, n in zip(yielded.tolist(), in_rounds.tolist(), strict=True)
+        ),
+    )
+
+
+def _by_window(at: Codes, number: Codes, mine: NDArray[np.bool_]) -> tuple[int, ...]:
+    counts = np.bincount(at[mine], weights=number[mine], minlength=BINS)
+    return tuple(int(count) for count in counts)
+
+
+def _counts(start_s: float, window_s: float) -> ir.Table:
+    """Decode steps by window and what became of them."""
+    import ibis
+
+    rows = passes.table("verify")
+    drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
+    kind = ibis.cases(
+        (drafted > 0, ibis.ifelse(accepted > 0, ACCEPTED, REJECTED)),
+        else_=rows.reason.fill_null(UNKNOWN),
+    )
+    window = ((rows.time_s - start_s) / window_s).floor().cast("int64")
+    said = rows.mutate(window=window, kind=kind, tokens=accepted + 1)
+    return said.group_by("window", "kind").aggregate(
+        steps=lambda t: t.count(), tokens=lambda t: t.tokens.sum()
+    )

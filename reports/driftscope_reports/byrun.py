@@ -1,0 +1,51 @@
+"""Series of several runs in one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.interval import Interval
+from driftscope.analysis.summary import RunSummary
+from driftscope.trace.manifest import BY_DEPTH
+from driftscope_reports.chart import Chart, Kind, Series, Unit, Values, depths
+from driftscope_reports.looks import colour
+
+
+def line(
+    index: int,
+    label: str,
+    values: Values,
+    spread: Sequence[Interval | None] | None = None,
+    style: int | None = None,
+) -> Series:
+    """The line of the run with this index, by depth."""
+    known = list(spread) if spread is not None else []
+    return Series(
+        name=label,
+        kind=Kind.LINE,
+        x=depths(values),
+        y=tuple(values),
+        colour=colour(index),
+        style=index if style is None else style,
+        low=tuple(None if at is None else at.low for at in known),
+        high=tuple(None if at is None else at.high for at in known),
+    )
+
+
+def axis_name(runs: Sequence[RunSummary]) -> str:
+    """What x is called: block drafters have no depth."""
+    kinds = dict.fromkeys(run.manifest.query_kind for run in runs)
+    return " or ".join(kinds) if kinds else BY_DEPTH
+
+
+def depth_chart(
+    runs: Sequence[RunSummary],
+    series: Sequence[Series],
+    y_title: str,
+    unit: Unit = Unit.NUMBER,
+    level: float | None = None,
+) -> Chart:
+    """A picture over depth."""
+    return Chart(
+        series=tuple(series), x_title=axis_name(runs), y_title=y_title, unit=unit, level=level
+    )

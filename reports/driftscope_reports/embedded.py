@@ -1,0 +1,76 @@
+"""The analysis inside a report: written into the page, read back from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import driftscope
+from driftscope.analysis.analyze import Analysis
+from driftscope.errors import DamagedTraceError, SchemaVersionError
+from driftscope_reports.codec import from_plain, to_plain
+from driftscope_reports.markup import Markup, script_json
+
+ELEMENT = "analysis"
+"""Id of the element that holds it."""
+MAX_ROWS = 300
+"""Single answers kept of each replay."""
+VERSION = 1
+"""Raised when a report of before can no longer be read."""
+_ELEMENT = re.compile(rf'<script type="application/json" id="{ELEMENT}">(?P<text>[^<]*)</script>')
+
+
+def embedded(analysis: Analysis) -> Markup:
+    """The script element."""
+    content = {
+        "version": VERSION,
+        "driftscope_version": driftscope.__version__,
+        "analysis": to_plain(_bounded(analysis)),
+    }
+    return script_json(content, id=ELEMENT)
+
+
+def _bounded(analysis: Analysis) -> Analysis:
+    """Without the single answers of a replay that has many: its cells are kept."""
+    if not any(len(sender.rows) > MAX_ROWS for sender in analysis.senders):
+        return analysis
+    senders = tuple(replace(sender, rows=sender.rows[:MAX_ROWS]) for sender in analysis.senders)
+    return replace(analysis, senders=senders)
+
+
+def read_report(path: Path) -> Analysis:
+    """The analysis that the report at `path` was made of.
+
+    Raises DamagedTraceError or SchemaVersionError.
+    """
+    content = _content(path)
+    version = content.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise SchemaVersionError(
+            f"{path}: a report of data version {version}, this driftscope reads up to {VERSION}; "
+            "upgrade driftscope"
+        )
+    try:
+        return from_plain(Analysis, content["analysis"])
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
+        raise DamagedTraceError(
+            f"{path}: its data is not what this driftscope writes ({error}); make the report again "
+            "from its run directory"
+        ) from error
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        found = _ELEMENT.search(path.read_text(encoding="utf-8"))
+        content = json.loads(found["text"]) if found else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedTraceError(f"{path}: not a readable report ({error})") from error
+    if not isinstance(content, dict):
+        raise DamagedTraceError(
+            f"{path}: no driftscope report; give a run directory, or an HTML file that "
+            "`driftscope analyze` wrote"
+        )
+    return content

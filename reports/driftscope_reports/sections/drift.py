@@ -1,0 +1,30 @@
+"""The drift picture: everything over depth, on one axis."""
+
+from __future__ import annotations
+
+from driftscope.analysis.analyze import Analysis
+from driftscope_reports.section import Section
+from driftscope_reports.sections import acceptance, attention, confidence, hidden
+
+
+def section(analysis: Analysis) -> Section:
+    """Acceptance, masses, hidden state and confidence by depth."""
+    runs = analysis.runs
+    marginal, conditional = acceptance.pictures(runs)
+    inside = [*attention.pictures(runs), *hidden.pictures(runs), *confidence.pictures(runs)]
+    missing = (
+        None
+        if inside
+        else "Nothing was measured inside the drafter, so only acceptance can be shown; masses, "
+        "hidden state and confidence are not applicable."
+    )
+    heads = [p for p in inside if p.id.startswith(("heads-", "hidden-captured"))]
+    return Section(
+        id="drift",
+        name="The drift picture",
+        lead="Every picture has the same depth axis: point at a depth, or press the arrow keys in "
+        "a picture, and it is marked in all of them.",
+        pictures=(*[p for p in inside if p not in heads], marginal, conditional, *heads),
+        affects=("masses", "acceptance"),
+        missing=missing,
+    )

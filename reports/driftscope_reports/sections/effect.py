@@ -1,0 +1,127 @@
+"""Does drift cost acceptance?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.closeup.effect import ENOUGH_REQUESTS, Effect
+from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import between, listed, number, percent
+from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
+from driftscope.metrics.association import DRIFT_COST
+from driftscope.metrics.catalogue import DEFINITIONS
+from driftscope_reports.byrun import axis_name
+from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
+from driftscope_reports.looks import colour
+from driftscope_reports.section import Picture, Section
+
+
+def section(analysis: Analysis) -> Section:
+    """Drift against acceptance by request, and where chains end."""
+    runs = analysis.runs
+    measures = dict.fromkeys(e.measure for run in runs if run.closeup for e in run.closeup.effects)
+    scattered = [p for name in measures if (p := _scatter(runs, name))]
+    return Section(
+        id="effect",
+        name="Does drift cost acceptance?",
+        pictures=(*scattered, _deaths(runs)),
+        affects=("acceptance",),
+        missing=None
+        if scattered
+        else "Drift by request is not applicable: nothing was measured inside the drafter.",
+    )
+
+
+def _scatter(runs: Sequence[RunSummary], measure: str) -> Picture | None:
+    found = [
+        (i, run.label, e)
+        for i, run in enumerate(runs)
+        for e in (run.closeup.effects if run.closeup else ())
+        if e.measure == measure
+    ]
+    if not found:
+        return None
+    what = DEFINITIONS[measure]
+    series = [s for i, label, e in found for s in _series(i, label, e)]
+    left_out = sum(e.requests - len(e.drift) for _, _, e in found)
+    note = f"{left_out:,} more requests are in the estimate and not drawn." if left_out else None
+    return Picture(
+        id=f"effect-{measure.replace('.', '-')}",
+        title=_title(what.title, [(label, e) for _, label, e in found]),
+        how="Each point is a request: its drift across, the tokens that its rounds yielded up. A "
+        "line that falls means that requests which drift more are accepted less; flat means that "
+        "drift is not what tells requests apart.",
+        chart=Chart(
+            series=tuple(series), x_title=what.title.lower(), y_title="tokens per round",
+            axis=Axis.NUMBER,
+        ),
+        definitions=(DRIFT_COST, what, MEAN_LENGTH),
+        note=note,
+    )  # fmt: skip
+
+
+def _series(index: int, label: str, effect: Effect) -> list[Series]:
+    points = Series(
+        name=label, kind=Kind.POINTS, x=effect.drift, y=effect.mean_length, colour=colour(index),
+        style=index, notes=tuple(f"tokens per round, {n} rounds" for n in effect.rounds),
+    )  # fmt: skip
+    if effect.slope is None:
+        return [points]
+    total = sum(effect.rounds)
+    x_mean = sum(x * n for x, n in zip(effect.drift, effect.rounds, strict=True)) / total
+    y_mean = sum(y * n for y, n in zip(effect.mean_length, effect.rounds, strict=True)) / total
+    ends = (effect.drift[0], effect.drift[-1])
+    fitted = tuple(y_mean + effect.slope * (x - x_mean) for x in ends)
+    trend = Series(
+        name=f"{label}, trend", kind=Kind.LINE, x=ends, y=fitted, colour=colour(index),
+        style=index, tabled=False,
+    )  # fmt: skip
+    return [points, trend]
+
+
+def _title(title: str, effects: Sequence[tuple[str, Effect]]) -> str:
+    parts = []
+    for label, effect in effects:
+        if effect.slope is None or effect.interval is None:
+            parts.append(
+                f"{label}: no estimate (fewer than {ENOUGH_REQUESTS} requests, or all drift alike)"
+            )
+            continue
+        seen = "goes with" if effect.interval.excludes_zero() else "shows no clear relation to"
+        more = "more" if effect.slope > 0 else "fewer"
+        clear = f"{number(abs(effect.slope))} {more} tokens per round for each unit"
+        ends = f"slope {number(effect.slope)}{between(effect.interval)}"
+        words = f"goes with {clear}" if seen == "goes with" else f"{seen} acceptance"
+        parts.append(f"{label} {words} ; {ends}")
+    return f"{title}: {'; '.join(parts)}"
+
+
+def _deaths(runs: Sequence[RunSummary]) -> Picture:
+    axis = axis_name(runs)
+    series = []
+    for i, run in enumerate(runs):
+        died = run.acceptance.histogram[: run.k]
+        series.append(
+            Series(
+                name=run.label,
+                kind=Kind.BAR,
+                x=tuple(range(1, len(died) + 1)),
+                y=tuple(n / run.rounds for n in died),
+                colour=colour(i),
+                pattern=("", "/", ".", "x", "-", "\\")[i % 6],
+            )
+        )
+    most = []
+    for run in runs:
+        died = run.acceptance.histogram[: run.k]
+        worst = max(range(len(died)), key=died.__getitem__)
+        most.append(f"{axis} {worst + 1} ({run.label}, {percent(died[worst] / run.rounds)})")
+    return Picture(
+        id="effect-deaths",
+        title=f"Most chains die at {listed(most)}",
+        how="Each bar is the share of all rounds whose first wrong token stood at this depth. What "
+        "is missing to 100% was accepted whole.",
+        chart=Chart(series=tuple(series), x_title=axis, y_title="of all rounds", unit=Unit.SHARE),
+        definitions=(MARGINAL,),
+    )
