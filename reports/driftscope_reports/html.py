@@ -72,7 +72,7 @@ def thinned(analysis: Analysis, share: float) -> Analysis:
     runs = tuple(_thinned(run, share) for run in analysis.runs)
     told = QualityWarning(
         id="thinned", run="This report", affects="requests",
-        message=_LEFT_OUT.format(", heads and segments" if share < _HEADS_FROM else ""),
+        message=_LEFT_OUT.format(", heads, layers and segments" if share < _HEADS_FROM else ""),
     )  # fmt: skip
     return replace(analysis, runs=runs, warnings=(*analysis.warnings, told))
 
@@ -95,8 +95,13 @@ def _thinned(run: RunSummary, share: float) -> RunSummary:
         return replace(run, closeup=kept)
     effects = tuple(_fewer(effect) for effect in kept.effects)
     largest = sorted(run.segments, key=lambda segment: -segment.rounds)[:_SEGMENTS]
+    flat = {name: tuple(d[:1] for d in by) for name, by in run.attention.by_layer.items()}
     return replace(
-        run, closeup=replace(kept, effects=effects, timeline=None), segments=tuple(largest)
+        run,
+        closeup=replace(kept, effects=effects, timeline=None),
+        segments=tuple(largest),
+        groups=replace(run.groups, label=(), shares={}),
+        attention=replace(run.attention, by_layer=flat),
     )
 
 
