@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,42 @@ if TYPE_CHECKING:
 STDOUT = Path("-")
 
 
+class Format(StrEnum):
+    """What the report is written as."""
+
+    HTML = "html"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    PNG = "png"
+
+
+DEFAULT = {
+    Format.HTML: Path("report.html"),
+    Format.JSON: Path("report.json"),
+    Format.MARKDOWN: Path("report.md"),
+    Format.PNG: Path("report-pictures"),
+}
+
+
 def analyze(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run directories, or reports to read back."),
+    ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML report to write.")
-    ] = Path("report.html"),
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="What to write, a folder for png; default: report.html, .json, .md or "
+            "report-pictures.",
+        ),
+    ] = None,
+    form: Annotated[
+        Format,
+        typer.Option("--format", help="html, json, markdown to paste, or png of every picture."),
+    ] = Format.HTML,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Also write the figures as JSON; - is stdout."),
@@ -31,12 +63,14 @@ def analyze(
 ) -> None:
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
 
-    Several runs stand side by side in one report.
+    Several runs stand side by side in one report. A report can be given like a run: its data is
+    read back from it.
     """
     from driftscope.cli.labels import labels_of
 
     labels = labels_of(runs, label)
-    write_reports(runs, labels=labels, html=output, json_path=json_file, quiet=quiet)
+    path = output or DEFAULT[form]
+    write_reports(runs, labels=labels, html=path, json_path=json_file, quiet=quiet, form=form)
 
 
 def write_reports(
@@ -46,44 +80,33 @@ def write_reports(
     html: Path,
     json_path: Path | None = None,
     quiet: bool = False,
+    form: Format = Format.HTML,
 ) -> Analysis:
     """Analyse `runs`, write the report's files and print its table; the analysis is returned.
 
-    `json_path` may be STDOUT; the table then goes to stderr. Raises DriftscopeError for runs that
-    cannot be used, OSError for files that cannot be written.
+    `html` is where the report goes, whatever its format. `json_path` may be STDOUT; the table then
+    goes to stderr. Raises DriftscopeError for runs that cannot be used, OSError for files that
+    cannot be written.
     """
-    from driftscope.analysis.analyze import conclude
-    from driftscope.analysis.senders import is_sender, summarise_sender
-    from driftscope.analysis.summarise import summarise
-    from driftscope.analysis.tables import open_run
     from driftscope.cli import talk
-    from driftscope.cli.progress import steps
+    from driftscope.cli.inputs import analysis_of
     from driftscope.errors import UsageError
-    from driftscope.trace.manifest import read_manifest
-    from driftscope.trace.reader import read_trace
     from driftscope_reports.files import write_text
-    from driftscope_reports.html import to_html
+    from driftscope_reports.formats import write
     from driftscope_reports.summary_json import to_json
 
     if json_path == html:
         raise UsageError(f"--json and --output both name {html}; give two files")
-    named = list(zip(runs, labels, strict=True))
-    summaries, replays, servers = [], [], []
-    for run, label in steps(named, "analysing", quiet=quiet):
-        if is_sender(read_manifest(run)):
-            replays.append((run, label))
-        else:
-            summaries.append(summarise(open_run(run), label))
-            servers.append(run)
-    traces = [read_trace(run) for run in servers] if replays else []
-    senders = [summarise_sender(read_trace(run), label, traces) for run, label in replays]
-    analysis = conclude(summaries, senders)
-    write_text(html, to_html(analysis, command=talk.command_line(runs, labels, html)))
+    analysis = analysis_of(runs, labels, quiet=quiet)
+    command = talk.command_line(runs, labels, html)
+    written = write(analysis, form, html, command=command)
     if json_path == STDOUT:
         typer.echo(to_json(analysis), nl=False)
     elif json_path is not None:
         write_text(json_path, to_json(analysis))
     if not quiet:
         talk.show_table(analysis, stderr=json_path == STDOUT)
-        talk.say_where(analysis, [html, *([json_path] if json_path not in (None, STDOUT) else [])])
+        talk.say_where(
+            analysis, [*written, *([json_path] if json_path not in (None, STDOUT) else [])]
+        )
     return analysis

@@ -362,10 +362,16 @@ def _clipped(words: str, length: int = _CLIP) -> str:
 
 def legend(chart: Chart, *, paint: Paint = css) -> Markup | None:
     """Names of the series with the sign they are drawn with; None where one is enough."""
-    named = [s for s in chart.series if s.kind is not Kind.CELLS and s.tabled]
-    if len(named) < 2:
+    entries = named(chart, paint=paint)
+    if not entries:
         return None
-    return el("ul", [el("li", _sign(s, paint), " ", s.name) for s in named], class_="legend")
+    return el("ul", [el("li", sign, " ", name) for sign, name in entries], class_="legend")
+
+
+def named(chart: Chart, *, paint: Paint = css) -> list[tuple[Markup, str]]:
+    """The same as signs and names; empty where there is one series."""
+    shown_ = [s for s in chart.series if s.kind is not Kind.CELLS and s.tabled]
+    return [(_sign(s, paint), s.name) for s in shown_] if len(shown_) > 1 else []
 
 
 def _sign(series: Series, paint: Paint) -> Markup:

@@ -14,9 +14,9 @@ from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, milliseconds, number, percent, times
 from driftscope_reports.sections.senders import length, ratio
 
-_MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
+MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
 
-_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
+FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("rounds / requests", lambda run: f"{run.rounds:,} / {run.requests:,}"),
     ("acceptance length", lambda run: _length(run)),
     ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
@@ -56,7 +56,7 @@ def _table(analysis: Analysis) -> Table:
     table.add_column("")
     for run in analysis.runs:
         table.add_column(Text(plain(f"{run.label} (K = {run.k})")), justify="right")
-    for name, show in _ROWS:
+    for name, show in FIGURES:
         table.add_row(name, *(show(run) for run in analysis.runs))
     return table
 
@@ -83,7 +83,7 @@ def _finding_lines(analysis: Analysis) -> list[Text]:
     for title in dict.fromkeys(f.title for f in analysis.findings):
         same = [f for f in analysis.findings if f.title == title]
         runs = list(dict.fromkeys(label for f in same for label in f.runs))
-        lines.append(Text(plain(f"{_MARKS[same[0].severity]} {title} ({listed(runs)})")))
+        lines.append(Text(plain(f"{MARKS[same[0].severity]} {title} ({listed(runs)})")))
     return lines
 
 

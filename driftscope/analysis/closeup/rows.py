@@ -1,4 +1,4 @@
-"""The few rows of a run that a close-up looks at one by one, fetched in an order that never changes."""
+"""The few rows of a run that a close-up looks at one by one, always in the same order."""
 
 from __future__ import annotations
 

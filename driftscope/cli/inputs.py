@@ -1,0 +1,60 @@
+"""What `analyze` is given: run directories, and reports whose data is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from driftscope.analysis.analyze import Analysis
+    from driftscope.analysis.senders import SenderSummary
+    from driftscope.analysis.summary import RunSummary
+
+REPORTS = (".html", ".htm")
+
+
+def is_report(path: Path) -> bool:
+    """Whether `path` names a report, not a run directory."""
+    return path.suffix.lower() in REPORTS and not path.is_dir()
+
+
+def analysis_of(paths: Sequence[Path], labels: Sequence[str], *, quiet: bool) -> Analysis:
+    """One analysis of everything in `paths`, called by its label.
+
+    A report alone gives the analysis that it was made of; one of several runs keeps their names in
+    brackets after its label. Raises DriftscopeError.
+    """
+    from driftscope.analysis.analyze import conclude
+    from driftscope.analysis.senders import is_sender, summarise_sender
+    from driftscope.analysis.summarise import summarise
+    from driftscope.analysis.tables import open_run
+    from driftscope.cli.progress import steps
+    from driftscope.trace.manifest import read_manifest
+    from driftscope.trace.reader import read_trace
+    from driftscope_reports.embedded import read_report
+
+    if len(paths) == 1 and is_report(paths[0]):
+        return read_report(paths[0])
+    summaries: list[RunSummary] = []
+    known: list[SenderSummary] = []
+    replays, servers = [], []
+    for path, label in steps(list(zip(paths, labels, strict=True)), "analysing", quiet=quiet):
+        if is_report(path):
+            inside = read_report(path)
+            alone = len(inside.runs) + len(inside.senders) == 1
+            summaries += [replace(r, label=_named(label, r.label, alone)) for r in inside.runs]
+            known += [replace(s, label=_named(label, s.label, alone)) for s in inside.senders]
+        elif is_sender(read_manifest(path)):
+            replays.append((path, label))
+        else:
+            summaries.append(summarise(open_run(path), label))
+            servers.append(path)
+    traces = [read_trace(path) for path in servers] if replays else []
+    senders = [summarise_sender(read_trace(path), label, traces) for path, label in replays]
+    return conclude(summaries, [*known, *senders])
+
+
+def _named(label: str, inside: str, alone: bool) -> str:
+    return label if alone else f"{label} ({inside})"

@@ -1,0 +1,77 @@
+"""The report to paste into a pull request: verdict, figures, findings; no picture, no HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import driftscope
+from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.words import NOTHING, listed, number
+from driftscope_reports.terminal import FIGURES, MARKS, plain
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
+
+
+def to_markdown(analysis: Analysis) -> str:
+    """The report as GitHub-flavoured Markdown, newline at the end."""
+    first, *rest = analysis.verdict
+    parts = [f"### {text(first)}", text(" ".join(rest)), _figures(analysis), _by_depth(analysis)]
+    parts += [_findings(analysis), _warnings(analysis)]
+    parts.append(f"driftscope {driftscope.__version__}")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def text(raw: str) -> str:
+    """An untrusted string as text: nothing in it is markup, a mention or a link."""
+    shown = _SPECIAL.sub(r"\\\1", " ".join(plain(raw).split()))
+    return shown.replace("://", ":\u200b//").replace("@", "@\u200b")
+
+
+def _figures(analysis: Analysis) -> str:
+    if not analysis.runs:
+        return ""
+    head = ["", *(f"{run.label} (K = {run.k})" for run in analysis.runs)]
+    return table(head, [[name, *(show(run) for run in analysis.runs)] for name, show in FIGURES])
+
+
+def _by_depth(analysis: Analysis) -> str:
+    deepest = max((run.k for run in analysis.runs), default=0)
+    if not deepest:
+        return ""
+    rows = []
+    for run in analysis.runs:
+        for name, values in (
+            ("accepted", run.acceptance.marginal),
+            ("fed RMS", run.hidden.fed_rms),
+            ("attention on the chain", run.attention.self_mass),
+        ):
+            shown = [number(v) for v in values or ()]
+            rows.append([run.label, name, *shown, *([NOTHING] * (deepest - len(shown)))])
+    return table(["run", "by depth", *map(str, range(1, deepest + 1))], rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of untrusted strings."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(
+        f"| {' | '.join(cell if n == 1 else text(cell) for cell in line)} |"
+        for n, line in enumerate(lines)
+    )
+
+
+def _findings(analysis: Analysis) -> str:
+    lines = []
+    for finding in analysis.findings:
+        mark = MARKS[finding.severity].strip()
+        who = text(listed(finding.runs))
+        lines.append(
+            f"- **{text(mark)} {text(finding.title)}** ({who}): {text(finding.statement)}. "
+            f"{text(finding.advice)}"
+        )
+    return "\n".join(lines)
+
+
+def _warnings(analysis: Analysis) -> str:
+    said = [f"> - {text(warning.run)}: {text(warning.message)}" for warning in analysis.warnings]
+    return "\n".join(["> Mind:", *said]) if said else ""

@@ -1,0 +1,193 @@
+"""A run in a notebook: pandas frames, plotly figures and a report that shows itself."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftscope.analysis.analyze import Analysis, analyze
+from driftscope.analysis.summary import RunSummary
+from driftscope.trace.reader import Trace, read_trace
+from driftscope_reports.embedded import read_report
+from driftscope_reports.files import write_text
+from driftscope_reports.html import sections, to_html
+from driftscope_reports.looks import LIGHT
+from driftscope_reports.plot import figure, painted
+from driftscope_reports.summary_json import to_dict
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+_HEIGHT = 720
+"""Pixels of a report in a cell."""
+
+
+class Report:
+    """A report that a notebook shows in the cell."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.html = to_html(analysis)
+        self.verdict = " ".join(analysis.verdict)
+
+    def __repr__(self) -> str:
+        return f"<driftscope report: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        """In a frame of its own: the page's policy and styles stay its own."""
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
+            f'title="Drift report" style="width:100%;height:{_HEIGHT}px;border:0"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file; raises OSError."""
+        write_text(Path(path), self.html)
+        return Path(path)
+
+
+class Run:
+    """What `driftscope.load` gives: tables of one or more runs, their figures and the report.
+
+    run = driftscope.load("driftscope-runs/20260101-120000")
+    run.drafts                        # one row per recorded chain and depth
+    run.rounds                        # one row per decode step of a request
+    run.figures["acceptance-marginal"]
+    run.report()                      # shows itself in a notebook
+    run.report().save("report.html")
+    """
+
+    def __init__(self, analysis: Analysis, traces: Sequence[Trace] = ()) -> None:
+        self.analysis = analysis
+        self.traces = tuple(traces)
+
+    def __repr__(self) -> str:
+        return f"<driftscope run: {' '.join(self.analysis.verdict)}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>driftscope</b>: {html.escape(' '.join(self.analysis.verdict))}</p>"
+
+    @property
+    def verdict(self) -> str:
+        """What the runs come down to."""
+        return " ".join(self.analysis.verdict)
+
+    @property
+    def runs(self) -> tuple[RunSummary, ...]:
+        """The summaries."""
+        return self.analysis.runs
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """The JSON report's content."""
+        return to_dict(self.analysis)
+
+    def report(self) -> Report:
+        """The whole report."""
+        return Report(self.analysis)
+
+    @cached_property
+    def figures(self) -> dict[str, go.Figure]:
+        """Every picture of the report by its name, as plotly figures."""
+        import plotly.graph_objects as go
+
+        pictures = [p for section in sections(self.analysis) for p in section.pictures]
+        return {
+            p.id: _titled(go.Figure(painted(figure(p.chart), LIGHT)), p.title) for p in pictures
+        }
+
+    @cached_property
+    def findings(self) -> pd.DataFrame:
+        """One row per finding, worst first."""
+        import pandas as pd
+
+        names = ("id", "severity", "runs", "title", "statement", "advice")
+        rows = [[_plain(getattr(f, name)) for name in names] for f in self.analysis.findings]
+        return pd.DataFrame(rows, columns=list(names))
+
+    @cached_property
+    def by_depth(self) -> pd.DataFrame:
+        """The drift picture as a table: one row per run and depth."""
+        import pandas as pd
+
+        return pd.DataFrame([row for run in self.runs for row in _depth_rows(run)])
+
+    @property
+    def drafts(self) -> pd.DataFrame:
+        """The recorded chains, lists by depth in a cell each."""
+        return self._table("draft")
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """Decode steps of single requests: drafted, accepted, or why nothing was drafted."""
+        return self._table("verify")
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """Steps of the workers, with their times."""
+        return self._table("step")
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        """Finished requests."""
+        return self._table("request")
+
+    def _table(self, record: str) -> pd.DataFrame:
+        """Rows of every run, told apart by the column `run`; empty for a report read back."""
+        import pandas as pd
+
+        labels = [*(r.label for r in self.runs), *(s.label for s in self.analysis.senders)]
+        frames = [
+            getattr(trace, record).to_pandas().assign(run=label)
+            for trace, label in zip(self.traces, labels, strict=False)
+        ]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def load(*paths: str | Path, labels: Sequence[str] | None = None) -> Run:
+    """The runs in `paths`, or the one report whose data is read back.
+
+    Raises TraceError or NoDataError, as `driftscope analyze` does.
+    """
+    given = [Path(path) for path in paths]
+    if len(given) == 1 and given[0].suffix.lower() in (".html", ".htm"):
+        return Run(read_report(given[0]))
+    traces = [read_trace(path) for path in given]
+    names = list(labels) if labels else [path.resolve().name for path in given]
+    return Run(analyze(traces, names), traces)
+
+
+def _plain(value: object) -> object:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _depth_rows(run: RunSummary) -> list[dict[str, object]]:
+    columns = {
+        "marginal": run.acceptance.marginal,
+        "conditional": run.acceptance.conditional,
+        "sink_mass": run.attention.sink_mass,
+        "prompt_mass": run.attention.prompt_mass,
+        "generated_mass": run.attention.generated_mass,
+        "self_mass": run.attention.self_mass,
+        "no_drift_self_mass": run.attention.no_drift_self_mass,
+        "in_rms": run.hidden.in_rms,
+        "prenorm_rms": run.hidden.prenorm_rms,
+        "postnorm_rms": run.hidden.postnorm_rms,
+        "fed_rms": run.hidden.fed_rms,
+        "top1": run.confidence.top1,
+        "entropy": run.confidence.entropy,
+    }
+    return [
+        {"run": run.label, "depth": d + 1}
+        | {name: values[d] if values else None for name, values in columns.items()}
+        for d in range(run.k)
+    ]
+
+
+def _titled(made: go.Figure, title: str) -> go.Figure:
+    made.update_layout(title={"text": html.escape(title)}, margin={"t": 60}, paper_bgcolor="white",
+                       showlegend=len(made.data) > 1)  # fmt: skip
+    return made

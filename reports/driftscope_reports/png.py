@@ -1,0 +1,89 @@
+"""Single pictures as PNG, for slides and pages that take no SVG."""
+
+from __future__ import annotations
+
+import re
+
+from driftscope.errors import UsageError
+from driftscope_reports.looks import LIGHT
+from driftscope_reports.markup import Markup, el, join
+from driftscope_reports.section import Picture
+from driftscope_reports.svg import WIDTH, named, svg
+
+SCALE = 2.0
+"""Pixels per point: sharp on today's screens."""
+_LINE, _CHARACTERS = 20, 68
+_LEGEND = 20
+
+
+def to_png(picture: Picture) -> bytes:
+    """The picture with its title and legend, on white. Raises UsageError without the extra."""
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError as error:
+        raise UsageError(
+            "--format png needs the package resvg-py; pip install 'driftscope[png]'"
+        ) from error
+    made: bytes = bytes(
+        svg_to_bytes(svg_string=to_svg(picture), background=LIGHT["page"], zoom=SCALE)
+    )
+    return made
+
+
+def to_svg(picture: Picture) -> str:
+    """The same as a whole SVG with its title, legend and colours in it."""
+    lines = _wrapped(picture.title)
+    entries = named(picture.chart, paint=_paint)
+    top = _LINE * len(lines) + (_LEGEND if entries else 0) + 12
+    height = top + picture.chart.height
+    title = [
+        el("text", line, x="14", y=f"{_LINE * (n + 1)}", font_weight="bold", font_size="15",
+           fill=LIGHT["ink"])
+        for n, line in enumerate(lines)
+    ]  # fmt: skip
+    drawing = svg(picture.chart, id=picture.id, paint=_paint)
+    placed = Markup(
+        re.sub(
+            "^<svg ", f'<svg y="{top}" width="{WIDTH}" height="{picture.chart.height}" ', drawing
+        )
+    )
+    return el(
+        "svg",
+        el("g", title),
+        el("g", _row(entries), transform=f"translate(14 {_LINE * len(lines) + 10})"),
+        placed,
+        xmlns="http://www.w3.org/2000/svg",
+        width=f"{WIDTH}",
+        height=f"{height}",
+        viewBox=f"0 0 {WIDTH} {height}",
+        font_family="'DejaVu Sans', sans-serif",
+        font_size="13",
+    )
+
+
+def _row(entries: list[tuple[Markup, str]]) -> Markup:
+    out, x = [], 0.0
+    for sign, name in entries:
+        short = name if len(name) <= 24 else f"{name[:23]}…"
+        wide = 34 + 7.6 * len(short) + 14
+        if x + wide > WIDTH - 20:
+            break
+        out.append(
+            el("g", sign, el("text", short, x="32", y="12", fill=LIGHT["ink"]),
+               transform=f"translate({x:.0f} 0)")
+        )  # fmt: skip
+        x += wide
+    return join(out)
+
+
+def _paint(name: str) -> str:
+    return LIGHT.get(name, name)
+
+
+def _wrapped(text: str) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) >= _CHARACTERS and lines[-1]:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return [line[:_CHARACTERS] for line in lines]
