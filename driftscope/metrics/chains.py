@@ -41,3 +41,11 @@ def weight_of(value: ir.NumericValue, weight: ir.NumericValue) -> ir.NumericScal
 def ratio(top: Array, bottom: Array) -> Array:
     """top / bottom, NaN where nothing was counted."""
     return np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), np.nan)
+
+
+def finite_mean(values: Array, axis: int = 0) -> Array:
+    """Mean over one axis of what is a finite number there; NaN where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=axis)
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    return np.asarray(np.where(count > 0, total / np.where(count > 0, count, 1), np.nan))

@@ -28,6 +28,7 @@ from driftscope.analysis.closeup.rows import (
 )
 from driftscope.analysis.closeup.timeline import Timeline, timeline_of
 from driftscope.analysis.collect import Sums
+from driftscope.analysis.columns import Codes, Matrix
 from driftscope.analysis.requests import MAX_CLUSTERS, Requests
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.attention import SELF
@@ -84,8 +85,7 @@ def _effects(run: Sums) -> tuple[Effect, ...]:
     """By cluster, which is a request unless there are very many."""
     n = int(run.clusters.max(initial=-1)) + 1
     mine = run.clusters[run.rounds.request]
-    count = np.bincount(mine, weights=run.rounds.rounds, minlength=n)
-    accepted = np.bincount(mine, weights=run.rounds.accepted, minlength=n)
+    count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
     length = _length(accepted, count)
     growth, own = _drift(run, n)
     measures = ((GROWTH.name, growth), (SELF.name, own))
@@ -95,13 +95,17 @@ def _effects(run: Sums) -> tuple[Effect, ...]:
 
 def _per_request(run: Sums) -> PerRequest:
     n = len(run.requests)
-    count = np.bincount(run.rounds.request, weights=run.rounds.rounds, minlength=n)
-    accepted = np.bincount(run.rounds.request, weights=run.rounds.accepted, minlength=n)
+    mine = run.rounds.request
+    count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
     growth = own = np.full(n, np.nan)
     if n <= MAX_CLUSTERS:  # else drift is known by group of requests only
         growth, own = _drift(run, n)
     length = _length(accepted, count)
     return PerRequest(rounds=count, mean_length=length, growth=growth, self_mass=own)
+
+
+def _summed(of: Codes, values: NDArray[np.int64], n: int) -> Matrix:
+    return np.asarray(np.bincount(of, weights=values, minlength=n), dtype=np.float64)
 
 
 def _length(accepted: Array, rounds: Array) -> NDArray[np.float64]:
