@@ -19,16 +19,21 @@ def compare(
 ) -> None:
     """Say what sets run B apart from run A: acceptance by depth and by workload label.
 
-    Requests are paired where both runs answered the same prompts. Every difference has a 95%
-    interval, and all of them are tested together (Holm).
+    Of two replays: acceptance, time per token and outcomes, condition by condition. Requests are
+    paired where both runs answered the same prompts. Every difference has a 95% interval, and all
+    of those between probes' runs are tested together (Holm).
     """
     from driftscope.analysis.collect import collect
     from driftscope.analysis.compare import compare as compared
     from driftscope.analysis.tables import open_run
+    from driftscope.cli.compare_replays import both_replays, compare_replays
     from driftscope.cli.labels import labels_of
     from driftscope_reports import comparison
 
     names = labels_of([first, second], label)
+    if both_replays(first, second):
+        compare_replays([first, second], names, as_json=as_json)
+        return
     found = compared(
         collect(open_run(first)), collect(open_run(second)), labels=(names[0], names[1])
     )

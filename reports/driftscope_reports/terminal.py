@@ -42,6 +42,7 @@ def render(analysis: Analysis) -> RenderableType:
         "",
         *((_table(analysis), "") if analysis.runs else ()),
         *((_senders(analysis), "") if analysis.senders else ()),
+        *((_versus(analysis), "") if analysis.versus else ()),
         *(_finding_lines(analysis)),
     )
 
@@ -75,6 +76,23 @@ def _senders(analysis: Analysis) -> Table:
                 milliseconds(cell.tpot_s), number(cell.throughput, 1), milliseconds(cell.ttft_s),
             )  # fmt: skip
             table.add_row(*(Text(plain(each)) for each in cells))
+    return table
+
+
+def _versus(analysis: Analysis) -> Table:
+    """The first replay against the others, on the same prompts."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("against " + analysis.versus[0].first, "condition"):
+        table.add_column(plain(name))
+    for name in ("load", "tokens/round", "per token", "same text"):
+        table.add_column(name, justify="right")
+    for pair in analysis.versus:
+        same, of = pair.same_text
+        cells = (
+            pair.other, pair.condition, pair.load, ratio(pair.length_ratio),
+            ratio(pair.tpot_ratio), percent(same / of if of else None),
+        )  # fmt: skip
+        table.add_row(*(Text(plain(each)) for each in cells))
     return table
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.runs import Spec, write_run
 from support.stub_server import stub_server
 
 from driftscope.trace.reader import read_trace
@@ -101,3 +102,19 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert "stopped; 8,004 requests" in said and "next: driftscope analyze run" in said
     trace = read_trace(tmp_path / "run")
     assert trace.problems == () and trace.client.num_rows == 8004
+
+
+def test_two_replays_are_compared_prompt_by_prompt(driftscope: Driftscope, tmp_path: Path) -> None:
+    with stub_server() as stub:
+        for run in ("a", "b"):
+            driftscope("replay", stub.url, "--limit", "6", "--warmup", "0", "-o", run)
+    done = driftscope("compare", "a", "b", "--json")
+    assert done.returncode == 0, done.stderr
+    pairs = json.loads(done.stdout)["replays_compared"]
+    assert [pair["condition"] for pair in pairs] == ["as asked", "other wording"]
+    for pair in pairs:
+        assert pair["same_text"] == [6, 6] and pair["length_ratio"]["pairs"] == 6
+    assert "against a" in driftscope("compare", "a", "b").stdout
+    write_run(tmp_path / "server", Spec(requests=2))
+    mixed = driftscope("compare", "a", "server")
+    assert mixed.returncode == 1 and "a replay and a probe's run" in mixed.stderr
