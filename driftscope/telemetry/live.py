@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.feed import Feed
@@ -43,6 +45,16 @@ _LAST = "request"
 """A request's last round counts before its end."""
 
 
+def together(batches: Sequence[Batch]) -> Iterator[Batch]:
+    """One batch per record, in order: counting costs by the batch, hardly by the row."""
+    by_record: dict[str, list[pa.RecordBatch]] = {}
+    for record, batch in in_order(batches):
+        by_record.setdefault(record, []).append(batch)
+    for record, several in by_record.items():
+        for batch in pa.Table.from_batches(several).combine_chunks().to_batches():
+            yield record, batch
+
+
 def in_order(batches: Sequence[Batch]) -> list[Batch]:
     """Batches as they are to be counted."""
     return sorted(batches, key=lambda batch: batch[0] == _LAST)
@@ -59,12 +71,12 @@ class Publisher:
             sink_slots=ManifestFile(run).sink_slots,
             first_rank=place_of(source).rank == 0,
         )
+        self._waiting: list[Batch] = []
         self._published_s, self._stale = -PUBLISH_S, True
 
     def hear(self, batches: Sequence[Batch]) -> None:
-        """On the writer's thread: count, and publish when it is time."""
-        for record, batch in in_order(batches):
-            self._feed.take(record, batch)
+        """On the writer's thread: count and publish when it is time."""
+        self._waiting.extend(batches)
         self._stale = self._stale or bool(batches)
         now = time.monotonic()
         if self._stale and now - self._published_s >= PUBLISH_S:
@@ -72,7 +84,10 @@ class Publisher:
             self.publish()
 
     def publish(self) -> None:
-        """Rewrite the file that the engine core reads."""
+        """Count what waits, and rewrite the file that the engine core reads."""
+        waiting, self._waiting = self._waiting, []
+        for record, batch in together(waiting):
+            self._feed.take(record, batch)
         tell(self._tally, self._status())
         points = self._tally.snapshot()
         chains = tuple(self._feed.notable)
