@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -11,11 +12,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from driftscope_probes.trio import trio_path
-from vllm_engine.job import Job, environment
+from vllm_engine.job import CORES, Job, environment
 
 READY_S = 240
 MODEL = "tiny"
@@ -59,7 +61,26 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, *options: str, drafter: str = "eagle31") -> Iterator[Server]:
+def serve_all(folder: Path, options: dict[str, tuple[str, ...]]) -> Iterator[dict[str, Server]]:
+    """A server for each set of options, by name; they start side by side, one per core."""
+
+    def start(item: tuple[str, str]) -> Server:
+        core, name = item
+        (folder / name).mkdir()
+        server = serve(folder / name, *options[name], core=core)
+        return ends.enter_context(server)
+
+    with contextlib.ExitStack() as ends:
+        with ThreadPoolExecutor(len(CORES)) as pool:
+            started = pool.map(start, zip(itertools.cycle(CORES), options, strict=False))
+            servers = dict(zip(options, started, strict=True))
+        yield servers
+
+
+@contextlib.contextmanager
+def serve(
+    folder: Path, *options: str, drafter: str = "eagle31", core: str = "0"
+) -> Iterator[Server]:
     """`driftscope serve` on a free port, ready; killed at the end if it still runs.
 
     It records every round unless `options` say otherwise.
@@ -84,7 +105,7 @@ def serve(folder: Path, *options: str, drafter: str = "eagle31") -> Iterator[Ser
     with log.open("wb") as sink:
         process = subprocess.Popen(
             command,
-            env=environment(Job(drafter=drafter, processes=True), folder, "0"),
+            env=environment(Job(drafter=drafter, processes=True), folder, core),
             stdout=sink,
             stderr=subprocess.STDOUT,
         )

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import pytest
 from driftscope.trace.reader import read_trace
 from driftscope_probes.trio import load_prompts
 from vllm_engine.control_main import CHANGES
-from vllm_engine.job import ENGINE_TIMEOUT_S, Job, environment
-from vllm_engine.serving import Server, serve
+from vllm_engine.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
+from vllm_engine.serving import Server, serve_all
 
 pytestmark = pytest.mark.vllm
 FOLLOWED_S = 2.0
@@ -27,14 +28,12 @@ FOLLOWED_S = 2.0
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
-    env = environment(
-        Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"}), tmp_path, "0"
-    ) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", "vllm_engine.control_main", str(tmp_path / "said.json")],
-        env=env, capture_output=True, text=True, timeout=ENGINE_TIMEOUT_S, check=False,
+    job, log = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"}), tmp_path / "log.txt"
+    code = forks(runner).run(
+        HERE / "control_main.py", [str(tmp_path / "said.json")],
+        environment(job, tmp_path, CORES[0]), log, ENGINE_TIMEOUT_S,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert code == 0, log.read_text(errors="replace")[-4000:]
     said = json.loads((tmp_path / "said.json").read_text())
     assert all(one["tokens"] == said[0]["tokens"] for one in said), "control changes no output"
 
@@ -65,34 +64,42 @@ def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
     assert answers[len(CHANGES) - 1]["control"]["budget"] == 0.5
 
 
-def test_a_server_by_its_url_and_by_its_run_directory(tmp_path: Path) -> None:
-    with serve(tmp_path, "--control") as server:
-        (worker,) = _probe("status", server.url)["processes"]
-        assert (worker["recording"], worker["rate"]) == (True, 1.0)
-        assert worker["run"] == str(server.run)
-        _probe("set", server.url, "--label", "chosen", "--every", "2")
-        time.sleep(FOLLOWED_S)
-        _ask(server, "header", headers={"X-Driftscope-Label": "chosen"})
-        _ask(server, "body", vllm_xargs={"driftscope_label": "chosen"})
-        _ask(server, "other", headers={"X-Driftscope-Label": "other"})
-        _ask(server, "unlabelled")
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """One that opens vLLM's endpoints for control, and one that does not."""
+    options = {"control": ("--control",), "none": ("--budget", "2%", "--label", "a")}
+    with serve_all(tmp_path_factory.mktemp("control"), options) as started:
+        yield started
 
-        processes = _probe("stop", str(server.run))["processes"]
-        assert [p["answered"] for p in processes] == [True, True]
-        assert {p["source"].split("-")[0]: p["recording"] for p in processes} == {
-            "engine0": None, "worker0": False,
-        }  # fmt: skip
-        assert {tuple(p["control"]["labels"]) for p in processes} == {("chosen",)}
-        _ask(server, "stopped", headers={"X-Driftscope-Label": "chosen"})
-        _probe("start", str(server.run))
-        _probe("set", str(server.run), "--all-labels", "--budget", "50%")
-        (worker,) = _probe("status", server.url)["processes"]
-        assert worker["control"] | {"revision": 0} == {
-            "revision": 0, "labels": [], "every": None, "budget": 0.5, "per_head": False,
-        }  # fmt: skip
-        _ask(server, "all")
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(60) == 0
+
+def test_a_server_by_its_url_and_by_its_run_directory(servers: dict[str, Server]) -> None:
+    server = servers["control"]
+    (worker,) = _probe("status", server.url)["processes"]
+    assert (worker["recording"], worker["rate"]) == (True, 1.0)
+    assert worker["run"] == str(server.run)
+    _probe("set", server.url, "--label", "chosen", "--every", "2")
+    time.sleep(FOLLOWED_S)
+    _ask(server, "header", headers={"X-Driftscope-Label": "chosen"})
+    _ask(server, "body", vllm_xargs={"driftscope_label": "chosen"})
+    _ask(server, "other", headers={"X-Driftscope-Label": "other"})
+    _ask(server, "unlabelled")
+
+    processes = _probe("stop", str(server.run))["processes"]
+    assert [p["answered"] for p in processes] == [True, True]
+    assert {p["source"].split("-")[0]: p["recording"] for p in processes} == {
+        "engine0": None, "worker0": False,
+    }  # fmt: skip
+    assert {tuple(p["control"]["labels"]) for p in processes} == {("chosen",)}
+    _ask(server, "stopped", headers={"X-Driftscope-Label": "chosen"})
+    _probe("start", str(server.run))
+    _probe("set", str(server.run), "--all-labels", "--budget", "50%")
+    (worker,) = _probe("status", server.url)["processes"]
+    assert worker["control"] | {"revision": 0} == {
+        "revision": 0, "labels": [], "every": None, "budget": 0.5, "per_head": False,
+    }  # fmt: skip
+    _ask(server, "all")
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(60) == 0
     trace = read_trace(server.run)
     assert trace.problems == ()
     requests = {_name(row["request"]): row for row in trace.request.to_pylist()}
@@ -110,15 +117,15 @@ def test_a_server_by_its_url_and_by_its_run_directory(tmp_path: Path) -> None:
     assert set(drafted[drafted.name != "all"].rate) == {0.5}
 
 
-def test_a_server_without_control_says_how_to_reach_it(tmp_path: Path) -> None:
-    with serve(tmp_path, "--budget", "2%", "--label", "a") as server:
-        done = _run("stop", server.url)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "driftscope serve --control" in done.stderr
-        assert "run directory" in done.stderr
-        statuses = {p["source"][0]: p for p in _probe("status", str(server.run))["processes"]}
-        assert statuses["w"]["control"]["budget"] == 0.02
-        assert statuses["w"]["control"]["labels"] == statuses["e"]["control"]["labels"] == ["a"]
+def test_a_server_without_control_says_how_to_reach_it(servers: dict[str, Server]) -> None:
+    server = servers["none"]
+    done = _run("stop", server.url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "driftscope serve --control" in done.stderr
+    assert "run directory" in done.stderr
+    statuses = {p["source"][0]: p for p in _probe("status", str(server.run))["processes"]}
+    assert statuses["w"]["control"]["budget"] == 0.02
+    assert statuses["w"]["control"]["labels"] == statuses["e"]["control"]["labels"] == ["a"]
 
 
 def _ask(server: Server, name: str, **rest: Any) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from driftscope.trace.reader import read_trace
 from driftscope_probes.trio import load_prompts
-from vllm_engine.serving import Server, serve
+from vllm_engine.serving import Server, serve_all
 
 pytestmark = pytest.mark.vllm
 LOST_AT_MOST_S = 1.0
@@ -42,15 +43,22 @@ def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
         return list(pool.map(one, range(count)))
 
 
-def test_requests_are_recorded_and_sigint_loses_nothing(tmp_path: Path) -> None:
-    with serve(tmp_path) as server:
-        answers = ask(server, 4, 40)
-        with ThreadPoolExecutor(1) as pool:
-            late = pool.submit(ask, server, 6, 200)
-            time.sleep(1.0)
-            server.process.send_signal(signal.SIGINT)
-            answers += late.result(timeout=60)
-            assert server.process.wait(60) == 0
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """One for each way to end."""
+    with serve_all(tmp_path_factory.mktemp("server"), {"sigint": (), "kill": ()}) as started:
+        yield started
+
+
+def test_requests_are_recorded_and_sigint_loses_nothing(servers: dict[str, Server]) -> None:
+    server = servers["sigint"]
+    answers = ask(server, 4, 40)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(ask, server, 6, 200)
+        time.sleep(1.0)
+        server.process.send_signal(signal.SIGINT)
+        answers += late.result(timeout=60)
+        assert server.process.wait(60) == 0
     trace = read_trace(server.run)
     assert trace.problems == ()
     requests = trace.request.to_pandas().set_index("request")
@@ -65,16 +73,18 @@ def test_requests_are_recorded_and_sigint_loses_nothing(tmp_path: Path) -> None:
     assert sorted(accepted_by_name) == sorted(theirs)
 
 
-def test_kill_9_of_the_worker_leaves_a_readable_run(tmp_path: Path) -> None:
-    with serve(tmp_path) as server:
-        ask(server, 2, 20)
-        thread = threading.Thread(target=lambda: _swallow(server), daemon=True)
-        thread.start()
-        time.sleep(3.0)
-        (worker,) = [pid for pid, title in server.children().items() if "Worker" in title]
-        os.kill(worker, signal.SIGKILL)
-        killed_s = time.time()
-        server.process.wait(90)
+def test_kill_9_of_the_worker_leaves_a_readable_run(
+    servers: dict[str, Server], tmp_path: Path
+) -> None:
+    server = servers["kill"]
+    ask(server, 2, 20)
+    thread = threading.Thread(target=lambda: _swallow(server), daemon=True)
+    thread.start()
+    time.sleep(3.0)
+    (worker,) = [pid for pid, title in server.children().items() if "Worker" in title]
+    os.kill(worker, signal.SIGKILL)
+    killed_s = time.time()
+    server.process.wait(90)
     report = tmp_path / "report.html"
     done = subprocess.run(
         [sys.executable, "-m", "driftscope", "analyze", str(server.run), "-o", str(report)],
