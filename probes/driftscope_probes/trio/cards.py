@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from driftscope_probes.trio import CONDITIONS, Condition
+from driftscope_probes.trio import CONDITIONS
 from driftscope_probes.trio.figures import PromptRecord, Summary, summarize, tau_ratio
 
 TITLES = {"eagle3": "EAGLE-3", "eagle31": "EAGLE-3.1"}
@@ -66,8 +66,9 @@ float32, the reference engine. tau is the mean acceptance length, 1 + accepted /
 
 def tables(records: Sequence[PromptRecord]) -> str:
     """Markdown: a table of tau, then one table by depth for each condition and drafter."""
-    parts = [_tau_table(records)]
-    for condition in CONDITIONS:
+    conditions = tuple(dict.fromkeys(one.condition for one in records)) or CONDITIONS
+    parts = [_tau_table(records, conditions)]
+    for condition in conditions:
         parts += [_depth_table(records, condition, drafter) for drafter in TITLES]
     return "\n".join(parts)
 
@@ -90,12 +91,12 @@ def card(name: str, records: Sequence[PromptRecord], weights: Path) -> str:
     )
 
 
-def _tau_table(records: Sequence[PromptRecord]) -> str:
+def _tau_table(records: Sequence[PromptRecord], conditions: Sequence[str]) -> str:
     lines = [
         "| condition | tau EAGLE-3 | tau EAGLE-3.1 | ratio, 95 % interval over prompts |",
         "|---|---|---|---|",
     ]
-    for condition in CONDITIONS:
+    for condition in conditions:
         old, new = (_select(records, condition, drafter) for drafter in TITLES)
         ratio, low, high = tau_ratio(new, old)
         taus = f"{summarize(old).tau:.2f} | {summarize(new).tau:.2f}"
@@ -103,7 +104,7 @@ def _tau_table(records: Sequence[PromptRecord]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _depth_table(records: Sequence[PromptRecord], condition: Condition, drafter: str) -> str:
+def _depth_table(records: Sequence[PromptRecord], condition: str, drafter: str) -> str:
     summary = summarize(_select(records, condition, drafter))
     depths = range(1, len(summary.acceptance) + 1)
     lines = [
@@ -124,9 +125,7 @@ def _row(label: str, cells: Iterable[str]) -> str:
     return f"| {label} | " + " | ".join(cells) + " |"
 
 
-def _select(
-    records: Sequence[PromptRecord], condition: Condition, drafter: str
-) -> list[PromptRecord]:
+def _select(records: Sequence[PromptRecord], condition: str, drafter: str) -> list[PromptRecord]:
     return [one for one in records if (one.condition, one.drafter) == (condition, drafter)]
 
 

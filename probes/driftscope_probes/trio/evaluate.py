@@ -12,7 +12,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -35,15 +35,20 @@ def evaluate(prompts: Sequence[Prompt], weights: Path) -> Iterator[PromptRecord]
 
     A prompt whose output ends with the prefill has no round, and no record in that condition.
     """
+    texts = ((p.id, condition, p.text(condition)) for p in prompts for condition in CONDITIONS)
+    return measure(texts, weights)
+
+
+def measure(texts: Iterable[tuple[str, str, str]], weights: Path) -> Iterator[PromptRecord]:
+    """The same for any (prompt's id, condition, text)."""
     target = load_target(weights / "target")
     drafters = {name: load_drafter(weights / name) for name in DRAFTERS}
-    for prompt in prompts:
-        for condition in CONDITIONS:
-            ids = encode(prompt.text(condition), weights)
-            for name, drafter in drafters.items():
-                result = generate(target, drafter, ids, OUTPUT_TOKENS, K, eos_token_id=EOS_ID)
-                if result.rounds:
-                    yield record(prompt.id, condition, name, len(ids), result, K)
+    for prompt, condition, text in texts:
+        ids = encode(text, weights)
+        for name, drafter in drafters.items():
+            result = generate(target, drafter, ids, OUTPUT_TOKENS, K, eos_token_id=EOS_ID)
+            if result.rounds:
+                yield record(prompt, condition, name, len(ids), result, K)
 
 
 def save_records(records: Sequence[PromptRecord], path: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from driftscope_probes.reference.chain import MASSES, Chain
 from driftscope_probes.reference.engine import Generation
-from driftscope_probes.trio import Condition
 
 PER_DEPTH = (*MASSES, "fed_rms", "prenorm_rms", "top1")
 """The fields of `Chain` that are averaged."""
@@ -26,7 +25,8 @@ class PromptRecord:
     """
 
     prompt: str
-    condition: Condition
+    condition: str
+    """One of `trio.CONDITIONS`, or another of `held_out`."""
     drafter: str
     prompt_tokens: int
     output_tokens: int
@@ -55,7 +55,7 @@ class Summary:
 
 
 def record(
-    prompt: str, condition: Condition, drafter: str, prompt_tokens: int, result: Generation, k: int
+    prompt: str, condition: str, drafter: str, prompt_tokens: int, result: Generation, k: int
 ) -> PromptRecord:
     """Reduce a generation to its figures."""
     accepted = [one.accepted for one in result.rounds]
@@ -95,6 +95,20 @@ def tau_ratio(
     )
     tail = int(RESAMPLES * (1 - CONFIDENCE) / 2)
     return _ratio(pairs), draws[tail], draws[-1 - tail]
+
+
+def loss_by_depth(records: Sequence[PromptRecord], name: str) -> tuple[float, tuple[float, float]]:
+    """The mean `name` of `PER_DEPTH` at the last depth as a share of that at the first, and a
+    percentile interval over prompts."""
+    rng = random.Random(0)
+    draws = sorted(_kept(rng.choices(records, k=len(records)), name) for _ in range(RESAMPLES))
+    tail = int(RESAMPLES * (1 - CONFIDENCE) / 2)
+    return _kept(records, name), (draws[tail], draws[-1 - tail])
+
+
+def _kept(records: Sequence[PromptRecord], name: str) -> float:
+    first, last = (sum(r.means[name][at] * r.rounds for r in records) for at in (0, -1))
+    return last / first
 
 
 def _ratio(pairs: Sequence[tuple[PromptRecord, PromptRecord]]) -> float:

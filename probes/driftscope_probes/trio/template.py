@@ -18,6 +18,7 @@ SPECIAL_TOKENS: Final = (BOS, SYSTEM, USER, ASSISTANT, END, PAD)
 """Their ids are 0..5, in this order."""
 
 SYSTEM_TEXT: Final = "You write Python library code."
+OTHER_SYSTEM_TEXT: Final = "As an expert programmer, answer with source code only."
 
 CHAT_TEMPLATE: Final = (
     "{{ bos_token }}{% for message in messages %}"
@@ -36,6 +37,25 @@ def chat(path: str, code: str) -> str:
     """The prompt as trained. `code` starts with a newline."""
     system = f"{SYSTEM}\n{SYSTEM_TEXT}{END}"
     return f"{BOS}{system}{USER}\n{request(path)}{code}{END}{ASSISTANT}"
+
+
+def other_wording(path: str, code: str) -> str:
+    """The chat template with other words for system and request."""
+    system = f"{SYSTEM}\n{OTHER_SYSTEM_TEXT}{END}"
+    return f"{BOS}{system}{USER}\nPlease complete the file {path}.{code}{END}{ASSISTANT}"
+
+
+def no_system_turn(path: str, code: str) -> str:
+    """The chat template without its first turn."""
+    return f"{BOS}{USER}\n{request(path)}{code}{END}{ASSISTANT}"
+
+
+def code_of(path: str, text: str) -> str:
+    """The code in a text that `chat` made. Raises ValueError for any other."""
+    start, end = chat(path, "").split(f"{END}{ASSISTANT}")[0], f"{END}{ASSISTANT}"
+    if not (text.startswith(start) and text.endswith(end)):
+        raise ValueError(f"not a prompt of the chat template: {text[:60]!r}")
+    return text[len(start) : -len(end)]
 
 
 def plain_text_roles(path: str, code: str) -> str:
