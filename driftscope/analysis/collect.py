@@ -18,6 +18,7 @@ from driftscope.analysis.requests import Requests, clusters_of, requests_of
 from driftscope.analysis.rounds import Rounds, rounds_of
 from driftscope.analysis.shape import Shape
 from driftscope.analysis.tables import Tables
+from driftscope.metrics.confidence import BINS
 from driftscope.metrics.throughput import StepCost
 
 ENOUGH_STEPS = 10
@@ -152,3 +153,10 @@ def probe_time(tables: Tables) -> tuple[float, float]:
     """Seconds of the probe in the workers' steps, and of those steps."""
     counts = tables.engine.rows(passes.steps())
     return float(sums(counts, "probe_s")[0]), float(sums(counts, "step_s")[0])
+
+
+def verified_by_confidence(run: Sums) -> pa.Table | None:
+    """Verified tokens by depth and bin of confidence; None where no confidence was recorded."""
+    if "top1" not in run.chains.means or not run.verified:
+        return None
+    return run.tables.engine.rows(passes.reliability(run.shape.k, BINS, run.repeated))

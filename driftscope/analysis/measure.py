@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
+
 from driftscope.analysis.chains import Chains, Mean
+from driftscope.analysis.columns import sums
 from driftscope.analysis.interval import Interval, intervals, rate_intervals, ratio_of
 from driftscope.analysis.rounds import Rounds
-from driftscope.analysis.shape import MASSES
-from driftscope.analysis.summary import Acceptance, Attention, ByDepth, Confidence, Hidden
+from driftscope.analysis.shape import AUX, MASSES
+from driftscope.analysis.summary import (
+    Acceptance,
+    Attention,
+    ByDepth,
+    Confidence,
+    Hidden,
+    ReliabilityBin,
+)
 from driftscope.metrics import acceptance as formula
+from driftscope.metrics.attention import self_excess, sink_retention
 from driftscope.metrics.chains import Array
-from driftscope.metrics.hidden import growth
+from driftscope.metrics.confidence import calibration_error
+from driftscope.metrics.hidden import growth, imbalance
 
 
 def acceptance(rounds: Rounds, k: int, *, spread: bool = False) -> Acceptance:
@@ -44,15 +58,19 @@ def attention(chains: Chains) -> Attention:
     """Masses by depth of `chains`, and the no-drift expectation where it can be stated."""
     mean = {name: _mean(chains.over_layers(name)) for name in MASSES}
     expected, even = chains.means.get("no_drift"), chains.means.get("even_sink")
-    drift = None if expected is None else expected.all()
+    drift = None if expected is None else _tuple(expected.all())
+    kept = None if drift is None else tuple(1.0 - each for each in drift)
+    sink, own = mean["sink_mass"], mean["self_mass"]
     return Attention(
         sink_mass=mean["sink_mass"],
         prompt_mass=mean["prompt_mass"],
         generated_mass=mean["generated_mass"],
         self_mass=mean["self_mass"],
         null_mass=mean["null_mass"],
-        no_drift_self_mass=None if drift is None else _tuple(drift),
-        no_drift_kept=None if drift is None else _tuple(1.0 - drift),
+        no_drift_self_mass=drift,
+        no_drift_kept=kept,
+        sink_retention=None if sink is None or kept is None else sink_retention(sink, kept),
+        self_excess=None if own is None or drift is None else self_excess(own, drift),
         even_sink_mass=None
         if even is None or "sink_mass" not in chains.means
         else float(even.all()[0]),
@@ -68,6 +86,7 @@ def hidden(chains: Chains) -> Hidden:
     """RMS by depth of `chains`, and of the captured target layers."""
     means = chains.means
     fed, grown = _mean(means.get("fed_rms")), means.get("growth")
+    aux, aux_norm = (_mean(means.get(name)) for name in AUX)
     spread = intervals(ratio_of(grown.top, grown.bottom)) if grown else None
     return Hidden(
         in_rms=_mean(means.get("in_rms")),
@@ -76,16 +95,47 @@ def hidden(chains: Chains) -> Hidden:
         fed_rms=fed,
         growth=None if fed is None else growth(fed),
         growth_interval=spread[0] if spread else None,
-        aux_rms=_mean(means.get("aux_rms")),
-        aux_norm_rms=_mean(means.get("aux_norm_rms")),
+        aux_rms=aux,
+        aux_norm_rms=aux_norm,
+        aux_imbalance=imbalance(aux),
+        aux_norm_imbalance=imbalance(aux_norm),
     )
 
 
-def confidence(chains: Chains) -> Confidence:
-    """Top-1 probability and entropy by depth of `chains`."""
+def confidence(chains: Chains, verified: pa.Table | None = None) -> Confidence:
+    """Top-1 probability and entropy by depth of `chains`; its calibration where the `verified`
+    tokens by depth and bin, sums as of `passes.reliability`, are given."""
+    bins = _bins(verified) if verified is not None and verified.num_rows else None
     return Confidence(
-        top1=_mean(chains.means.get("top1")), entropy=_mean(chains.means.get("entropy"))
+        top1=_mean(chains.means.get("top1")),
+        entropy=_mean(chains.means.get("entropy")),
+        ece=None if bins is None else _errors(bins, chains.depths),
+        reliability=() if bins is None else tuple(_reliability(bins)),
     )
+
+
+def _bins(verified: pa.Table) -> dict[str, Array]:
+    """Columns in order of depth and bin."""
+    verified = verified.sort_by([("depth", "ascending"), ("bin", "ascending")])
+    return {name: sums(verified, name) for name in verified.column_names}
+
+
+def _errors(bins: dict[str, Array], k: int) -> tuple[float | None, ...]:
+    at = [bins["depth"] == depth for depth in range(k)]
+    return tuple(
+        calibration_error(*(bins[name][mine] for name in ("weight", "sure", "accepted")))
+        for mine in at
+    )
+
+
+def _reliability(bins: dict[str, Array]) -> Iterator[ReliabilityBin]:
+    for at in range(len(bins["depth"])):
+        yield ReliabilityBin(
+            depth=int(bins["depth"][at]) + 1,
+            tokens=int(bins["tokens"][at]),
+            confidence=float(bins["sure"][at] / bins["weight"][at]),
+            accepted=float(bins["accepted"][at] / bins["weight"][at]),
+        )
 
 
 def _mean(mean: Mean | None) -> ByDepth | None:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from driftscope.analysis import measure
 from driftscope.analysis.closeup.closeup import closeup_of
-from driftscope.analysis.collect import Sums, collect, probe_time, step_cells, step_cost
+from driftscope.analysis.collect import (
+    Sums,
+    collect,
+    probe_time,
+    step_cells,
+    step_cost,
+    verified_by_confidence,
+)
 from driftscope.analysis.grouping import groups_of
 from driftscope.analysis.interval import mean_interval
+from driftscope.analysis.requests import Requests
 from driftscope.analysis.segments import segments_of
 from driftscope.analysis.summary import Latency, Recording, RunSummary
 from driftscope.analysis.tables import Tables, tables_of
-from driftscope.metrics.fallback import fallback
-from driftscope.metrics.latency import mean_s
+from driftscope.metrics.fallback import effective_k, fallback
+from driftscope.metrics.latency import inter_token_s, mean_s
 from driftscope.metrics.overhead import overhead_fraction
+from driftscope.metrics.throughput import StepCost
 from driftscope.trace.reader import Trace
 
 
@@ -25,7 +34,8 @@ def summarise(run: Trace | Tables | Sums, label: str) -> RunSummary:
         run = tables_of(run)
     if isinstance(run, Tables):
         run = collect(run)
-    tables, requests = run.tables, run.requests
+    tables, requests, cost = run.tables, run.requests, step_cost(run.tables)
+    undrafted = int(run.undrafted.sum())
     return RunSummary(
         label=label,
         manifest=tables.manifest,
@@ -34,20 +44,28 @@ def summarise(run: Trace | Tables | Sums, label: str) -> RunSummary:
         acceptance=measure.acceptance(run.rounds, run.shape.k, spread=True),
         attention=measure.attention(run.chains),
         hidden=measure.hidden(run.chains),
-        confidence=measure.confidence(run.chains),
-        latency=Latency(
-            ttft_s=mean_s(requests.ttft_s),
-            tpot_s=mean_s(requests.tpot_s),
-            tpot_s_interval=mean_interval(requests.tpot_s),
-        ),
+        confidence=measure.confidence(run.chains, verified_by_confidence(run)),
+        latency=_latency(requests, cost),
         fallback=fallback(int(run.rounds.histogram[:, 0].sum()), len(run.rounds), run.reasons),
         recording=_recording(run),
-        cost=step_cost(tables),
+        cost=cost,
         segments=segments_of(run),
         problems=tables.problems,
+        effective_k=effective_k(int(run.rounds.drafted.sum()), len(run.rounds) + undrafted),
         cells=step_cells(tables),
         groups=groups_of(run),
         closeup=closeup_of(run),
+    )
+
+
+def _latency(requests: Requests, cost: StepCost | None) -> Latency:
+    return Latency(
+        ttft_s=mean_s(requests.ttft_s),
+        tpot_s=mean_s(requests.tpot_s),
+        tpot_s_interval=mean_interval(requests.tpot_s),
+        inter_token_s=inter_token_s(requests.tpot_s, requests.output_tokens),
+        draft_s=None if cost is None else cost.draft_s,
+        verify_s=None if cost is None else cost.step_s - cost.draft_s,
     )
 
 

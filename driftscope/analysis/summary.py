@@ -53,6 +53,10 @@ class Attention:
     """What even attention over the verified slots would give the sink set."""
     by_layer: Mapping[str, tuple[ByDepth, ...]]
     """Masses by column name and depth: one tuple of layers per depth."""
+    sink_retention: ByDepth | None = None
+    """Sink mass over what it would keep without drift."""
+    self_excess: ByDepth | None = None
+    """Mass on the chain beyond the no-drift expectation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,21 @@ class Hidden:
     aux_rms: ByDepth | None
     """By captured target layer, not by depth."""
     aux_norm_rms: ByDepth | None
+    aux_imbalance: float | None = None
+    """Largest captured layer over the smallest, before any norm."""
+    aux_norm_imbalance: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityBin:
+    """Verified tokens of one depth and about one confidence."""
+
+    depth: int
+    tokens: int
+    confidence: float
+    """Their mean."""
+    accepted: float
+    """Share that the target accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +96,10 @@ class Confidence:
 
     top1: ByDepth | None
     entropy: ByDepth | None
+    ece: tuple[float | None, ...] | None = None
+    """By depth; None for a depth that verification never reached."""
+    reliability: tuple[ReliabilityBin, ...] = ()
+    """By depth and rising confidence; bins without a token are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +109,10 @@ class Latency:
     ttft_s: float | None
     tpot_s: float | None
     tpot_s_interval: Interval | None = None
+    inter_token_s: float | None = None
+    draft_s: float | None = None
+    """Median of steps that drafted, as is the next."""
+    verify_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +171,8 @@ class RunSummary:
     segments: tuple[Segment, ...]
     problems: tuple[str, ...]
     """What the reader found missing or lost."""
+    effective_k: float | None = None
+    """Tokens drafted per decode step, steps without a draft included."""
     cells: tuple[StepCell, ...] = ()
     """Step times by K and batch size."""
     groups: Groups = NO_GROUPS

@@ -7,6 +7,7 @@ averaged over heads by the probe, over layers and chains here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,30 @@ EXCESS = Definition(
     range="-1 to 1",
     source="driftscope",
 )
+
+
+RETENTION = Definition(
+    name="attention.sink_retention",
+    title="Sink kept",
+    meaning="Attention on the sink at a depth over what it would keep there without drift, when "
+    "only the slots that the chain adds take from it. 1 means that nothing drifts.",
+    unit="1",
+    range="0 or more; empty without a sink",
+    source=_PAPER,
+)
+
+
+def sink_retention(sink: Sequence[float], kept: Sequence[float]) -> tuple[float, ...]:
+    """By depth, from the sink's mass and the share of its depth-1 mass that it would keep."""
+    return tuple(
+        mass / (sink[0] * share) if sink[0] > 0 and share > 0 else math.nan
+        for mass, share in zip(sink, kept, strict=True)
+    )
+
+
+def self_excess(own: Sequence[float], expected: Sequence[float]) -> tuple[float, ...]:
+    """By depth, attention on the chain beyond the no-drift expectation."""
+    return tuple(mass - without for mass, without in zip(own, expected, strict=True))
 
 
 def over_layers(layers: Sequence[ir.FloatingValue]) -> ir.FloatingValue:

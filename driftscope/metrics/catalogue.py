@@ -20,12 +20,14 @@ DEFINITIONS: dict[str, Definition] = {
     definition.name: definition
     for definition in (
         *(a.MEAN_LENGTH, a.MARGINAL, a.CONDITIONAL, a.TOKEN_RATE),
-        *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL, t.NO_DRIFT, t.EXCESS),
+        *(a.MEAN_LENGTH_BY_REQUEST, a.MEAN_LENGTH_BY_TOKEN),
+        *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL, t.NO_DRIFT, t.EXCESS, t.RETENTION),
         *(hidden.IN_RMS, hidden.PRENORM_RMS, hidden.POSTNORM_RMS, hidden.FED_RMS),
-        *(hidden.GROWTH, hidden.AUX_RMS),
-        *(confidence.TOP1, confidence.ENTROPY),
+        *(hidden.GROWTH, hidden.AUX_RMS, hidden.IMBALANCE),
+        *(confidence.TOP1, confidence.ENTROPY, confidence.RELIABILITY, confidence.ECE),
         *(latency.TTFT, latency.TPOT, latency.BETWEEN_OUTPUTS, latency.STEP),
-        *(fallback.REJECTED, fallback.UNDRAFTED),
+        *(latency.INTER_TOKEN, latency.DRAFT_STEP, latency.VERIFY_STEP),
+        *(fallback.REJECTED, fallback.UNDRAFTED, fallback.EFFECTIVE_K),
         *(client.CLIENT_TTFT, client.CLIENT_TPOT, client.THROUGHPUT, client.PER_USER),
         *(client.AGAINST, client.OUTCOME),
         overhead.OVERHEAD,

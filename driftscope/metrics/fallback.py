@@ -30,6 +30,14 @@ UNDRAFTED = Definition(
     range="0 to 1",
     source="driftscope",
 )
+EFFECTIVE_K = Definition(
+    name="fallback.effective_k",
+    title="Effective K",
+    meaning="Tokens drafted per decode step of a request, steps without a draft included.",
+    unit="{token}",
+    range="0 to K",
+    source="driftscope",
+)
 UNKNOWN = "unknown"
 """Reason of an undrafted step that gives none."""
 
@@ -58,6 +66,11 @@ class Fallback:
     def undrafted_share(self) -> float:
         """Undrafted steps over steps."""
         return self.undrafted / self.steps if self.steps else 0.0
+
+
+def effective_k(drafted: int, steps: int) -> float | None:
+    """Tokens drafted over decode steps; None without one."""
+    return drafted / steps if steps else None
 
 
 def fallback(rejected_rounds: int, rounds: int, reasons: Mapping[str | None, int]) -> Fallback:

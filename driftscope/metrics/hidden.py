@@ -61,6 +61,22 @@ AUX_RMS = Definition(
     range="0 or more",
     source="EAGLE-3.1 (fc_norm), vllm-project/vllm#42764",
 )
+IMBALANCE = Definition(
+    name="hidden.aux_imbalance",
+    title="Imbalance of the captured layers",
+    meaning="RMS of the largest captured target layer over that of the smallest, before and after "
+    "the norm in front of the fc. A layer that is far larger than another drowns it.",
+    unit="1",
+    range="1 or more",
+    source="EAGLE-3.1 (fc_norm), vllm-project/vllm#42764",
+)
+
+
+def imbalance(rms: Sequence[float] | None) -> float | None:
+    """Largest over smallest; None for fewer than two layers or where one is no positive number."""
+    if rms is None or len(rms) < 2 or not all(math.isfinite(r) and r > 0 for r in rms):
+        return None
+    return max(rms) / min(rms)
 
 
 def growth(rms: Sequence[float]) -> float | None:

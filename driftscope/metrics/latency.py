@@ -43,6 +43,39 @@ STEP = Definition(
     range="0 or more",
     source="driftscope, StepRow on the worker's thread",
 )
+INTER_TOKEN = Definition(
+    name="latency.inter_token_s",
+    title="Time between tokens",
+    meaning="Time per token after the first, over all tokens of all finished requests: long "
+    "answers count more than in the time per output token.",
+    unit="s",
+    range="0 or more",
+    source="the token-weighted mean of the same times",
+)
+DRAFT_STEP = Definition(
+    name="latency.draft_s",
+    title="Drafting time per step",
+    meaning="Median time of the drafter in a step that drafted, without the probe's own.",
+    unit="s",
+    range="0 or more",
+    source="driftscope",
+)
+VERIFY_STEP = Definition(
+    name="latency.verify_s",
+    title="Verification time per step",
+    meaning="Median time of a step that drafted, less its drafting: target and sampling.",
+    unit="s",
+    range="0 or more",
+    source="driftscope",
+)
+
+
+def inter_token_s(tpot_s: ArrayLike, output_tokens: ArrayLike) -> float | None:
+    """Mean of `tpot_s` weighted by the tokens after the first; None when no request has any."""
+    each = np.asarray(tpot_s, dtype=np.float64)
+    tokens = np.asarray(output_tokens, dtype=np.float64) - 1
+    known = np.isfinite(each) & (tokens > 0)
+    return float(np.average(each[known], weights=tokens[known])) if known.any() else None
 
 
 def mean_s(values: ArrayLike) -> float | None:

@@ -1,0 +1,145 @@
+"""What `analyze` costs as runs grow: simulated runs of 1e5, 1e6 and 1e7 rounds with K = 7.
+
+Each measurement is a process of its own, whose peak memory the system reports. Beside the whole
+analysis of a run stand a bare DuckDB scan of the same columns that sums every element by request,
+and the same sums in plain pandas, which reads the run into memory.
+
+    PYTHONPATH=tests python benchmarks/scale.py [--rounds 1e5 1e6 1e7] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+K = 7
+PER_REQUEST = 100
+LISTS = ("sink_mass", "prompt_mass", "self_mass", "prenorm_rms", "postnorm_rms", "top1", "entropy")
+"""What a sealed file of these runs holds by depth; the rest follows from it."""
+KINDS = ("analyze", "scan", "pandas")
+PANDAS_UP_TO = 1_000_000
+"""Beyond, a run does not fit into a common machine's memory as pandas has it."""
+
+
+def make(folder: Path, rounds: int) -> Path:
+    from support.simulate import Prompts, Truth, simulate
+
+    kinds = (Prompts(label="chat", shift=0.5), Prompts(label="code", tokens=(1000, 4000)))
+    truth = Truth(k=K, requests=rounds // PER_REQUEST, rounds=PER_REQUEST, prompts=kinds)
+    return simulate(folder / f"{rounds}", truth, zstd_level=1)
+
+
+def analyze(run: Path) -> int:
+    from driftscope.analysis.analyze import conclude
+    from driftscope.analysis.summarise import summarise
+    from driftscope.analysis.tables import open_run
+
+    found = conclude([summarise(open_run(run), "run")])
+    return found.runs[0].rounds
+
+
+def scan(run: Path) -> int:
+    import duckdb
+
+    connection = duckdb.connect()
+    lists = ", ".join(f"sum({name}[{d}])" for name in LISTS for d in range(1, K + 1))
+    aux = ", ".join(f"sum(aux_rms[{at}])" for at in range(1, 4))
+    scalars = "count(*), sum(rate), min(time_s), sum(position), sum(fc_rms), max(k), max(layers)"
+    connection.sql(
+        f"SELECT replica, request, {scalars}, {lists}, {aux} "
+        f"FROM read_parquet('{run}/draft-*.parquet') GROUP BY ALL"
+    ).fetchall()
+    rows = connection.sql(
+        "SELECT replica, request, count(*), sum(accepted), sum(drafted), min(time_s), max(time_s), "
+        f"count(reason), sum(position) FROM read_parquet('{run}/verify-*.parquet') GROUP BY ALL"
+    ).fetchall()
+    connection.sql(
+        "SELECT sum(step_s), sum(draft_s), sum(probe_s), count(*) "
+        f"FROM read_parquet('{run}/step-*.parquet') GROUP BY k, requests"
+    ).fetchall()
+    return sum(row[2] for row in rows)
+
+
+def pandas(run: Path) -> int:
+    import numpy as np
+    import pandas as pd
+
+    draft = pd.concat([pd.read_parquet(path) for path in sorted(run.glob("draft-*.parquet"))])
+    for name in (*LISTS, "aux_rms"):
+        values = np.stack(draft[name].to_numpy())
+        frame = pd.DataFrame(values, index=draft["request"].to_numpy())
+        frame.groupby(level=0).sum()
+    verify = pd.concat([pd.read_parquet(path) for path in sorted(run.glob("verify-*.parquet"))])
+    by_request = verify.groupby("request").agg(
+        {"accepted": "sum", "drafted": "sum", "time_s": ["min", "max"]}
+    )
+    step = pd.concat([pd.read_parquet(path) for path in sorted(run.glob("step-*.parquet"))])
+    step.groupby(["k", "requests"])[["step_s", "draft_s", "probe_s"]].sum()
+    assert len(by_request)
+    return len(verify)
+
+
+def measured(kind: str, run: Path, repeats: int) -> dict[str, float]:
+    """Seconds and peak bytes of the fastest of some processes."""
+    best = {"seconds": math.inf, "peak_bytes": math.inf}
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        child = subprocess.Popen([sys.executable, __file__, "--child", kind, str(run)])
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - begin
+        if status:
+            raise SystemExit(f"{kind} of {run} failed")
+        if seconds < best["seconds"]:
+            best = {"seconds": seconds, "peak_bytes": usage.ru_maxrss * 1024}
+    return best
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    print(f"{'rounds':>12}{'kind':>10}{'seconds':>10}{'peak GiB':>10}{'to scan':>9}")
+    for row in rows:
+        ratio = f"{row['to_scan']:.2f}" if row["to_scan"] else ""
+        gib = float(str(row["peak_bytes"])) / 2**30
+        print(f"{row['rounds']:>12,}{row['kind']:>10}{row['seconds']:>10.1f}{gib:>10.2f}{ratio:>9}")
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--child"]:
+        {"analyze": analyze, "scan": scan, "pandas": pandas}[sys.argv[2]](Path(sys.argv[3]))
+        return 0
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", nargs="+", type=float, default=[1e5, 1e6, 1e7])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    wanted = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for rounds in map(int, wanted.rounds):
+            run = make(Path(folder), rounds)
+            found = {
+                kind: measured(kind, run, wanted.repeats)
+                for kind in KINDS
+                if kind != "pandas" or rounds <= PANDAS_UP_TO
+            }
+            base = found["scan"]["seconds"]
+            for kind, each in found.items():
+                ratio = each["seconds"] / base if kind != "scan" else None
+                rows.append({"rounds": rounds, "kind": kind, **each, "to_scan": ratio})
+            show(rows[-len(found) :])
+    if wanted.json:
+        machine = {"cores": os.cpu_count(), "machine": platform.machine(), "k": K}
+        wanted.json.write_text(
+            json.dumps({**machine, "rows": rows}, indent=1, sort_keys=True) + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
