@@ -108,3 +108,41 @@ def test_counts_are_rounds_with_at_least_that_many(drawn: tuple[int, list[int]])
 
 def test_nothing_drafted_has_no_token_rate() -> None:
     assert acceptance.token_rate(0, 0) is None
+
+
+@given(rounds)
+def test_lengths_by_token_are_never_less_than_by_round(drawn: tuple[int, list[int]]) -> None:
+    k, accepted = drawn
+    histogram = acceptance.accepted_histogram(accepted, k)
+    by_token = acceptance.mean_length_by_token(histogram)
+    tokens = [a + 1 for a in accepted for _ in range(a + 1)]
+    assert by_token == pytest.approx(np.mean(tokens))
+    assert by_token >= acceptance.mean_length(sum(accepted), len(accepted)) - 1e-9
+
+
+def test_each_request_counts_once() -> None:
+    assert acceptance.mean_length_by_request([10, 0, 0], [10, 90, 0]) == pytest.approx(1.5)
+    assert acceptance.mean_length_by_request([], []) is None
+
+
+@given(rounds)
+def test_counts_of_rounds_fit_together(drawn: tuple[int, list[int]]) -> None:
+    k, accepted = drawn
+    histogram = acceptance.accepted_histogram(accepted, k)
+    acceptance.check_identities(histogram, len(accepted), k)
+    with pytest.raises(ValueError, match="does not hold all"):
+        acceptance.check_identities(histogram, len(accepted) + 1, k)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [v for v in PUBLISHED if len(_marginal(v)) > 1 and _marginal(v)[1] > 0.05],
+    ids=lambda v: str(v["id"]),
+)
+def test_a_vector_with_the_wrong_label_is_detected(vector: dict[str, Any]) -> None:
+    """Every published vector is told to be marginal, and its conditional rates to be that."""
+    marginal, reported = _marginal(vector), vector["reported_mean_acceptance_length"]
+    assert acceptance.as_labelled(marginal, reported) == "marginal"
+    counts = [rate * 1e6 for rate in marginal]
+    conditional = [rate for rate in acceptance.conditional_rates(counts, 1e6) if rate is not None]
+    assert acceptance.as_labelled(conditional, reported) == "conditional"

@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.expressions import evaluate
 
+from driftscope.metrics.attention import sink_retention
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.metrics.chains import ratio, weight_of, weighted
-from driftscope.metrics.fallback import UNKNOWN, fallback
-from driftscope.metrics.hidden import growth
-from driftscope.metrics.latency import mean_s
+from driftscope.metrics.confidence import calibration_error
+from driftscope.metrics.fallback import UNKNOWN, effective_k, fallback
+from driftscope.metrics.hidden import growth, imbalance
+from driftscope.metrics.latency import inter_token_s, mean_s
 from driftscope.metrics.overhead import overhead_fraction
 from driftscope.metrics.throughput import StepCost, relative_speed
 from driftscope.trace.records import UndraftedReason
@@ -87,3 +89,32 @@ def test_every_definition_says_all_it_must() -> None:
             assert words
         assert definition.meaning.endswith(".")
         assert definition.meaning.count(". ") <= 1, f"{name}: one or two sentences"
+
+
+def test_sink_that_gives_way_to_the_chain_alone_is_kept_whole() -> None:
+    kept = (1.0, 0.9, 0.8)
+    assert sink_retention((0.5, 0.45, 0.4), kept) == pytest.approx((1.0, 1.0, 1.0))
+    assert sink_retention((0.5, 0.45, 0.1), kept)[2] == pytest.approx(0.25)
+    assert all(math.isnan(each) for each in sink_retention((0.0, 0.0, 0.0), kept))
+
+
+def test_imbalance_is_largest_over_smallest() -> None:
+    assert imbalance((1.0, 4.0, 9.0)) == 9.0
+    assert imbalance((1.0, 1.0)) == 1.0
+    assert imbalance((1.0,)) is imbalance(None) is imbalance((1.0, 0.0)) is None
+
+
+def test_calibration_error_by_hand() -> None:
+    """Two bins of 10 and 30 tokens, off by 0.2 and 0.1."""
+    assert calibration_error([10, 30], [6.0, 27.0], [4.0, 24.0]) == pytest.approx(0.125)
+    assert calibration_error([], [], []) is None
+
+
+def test_time_between_tokens_weighs_tokens_not_requests() -> None:
+    assert inter_token_s([1.0, 2.0], [2, 4]) == pytest.approx(1.75)
+    assert inter_token_s([1.0, math.nan], [1, 5]) is None
+
+
+def test_effective_k_counts_steps_without_a_draft() -> None:
+    assert effective_k(7 * 3, 4) == 5.25
+    assert effective_k(0, 0) is None

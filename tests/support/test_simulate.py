@@ -55,6 +55,23 @@ def test_confidence_is_calibrated_but_for_what_is_stated(trace: Trace) -> None:
     assert top1.mean() == pytest.approx(LARGE.marginal()[0], abs=0.02)
 
 
+def test_a_calibrated_drafter_has_no_calibration_error(run: RunSummary) -> None:
+    assert run.confidence.ece is not None
+    reached = run.confidence.ece[:3]  # of few tokens the error is as large as their chance
+    assert all(error is not None and error < 0.02 for error in reached)
+    assert sum(each.tokens for each in run.confidence.reliability if each.depth == 1) == (
+        run.recording.verified_chains
+    )
+
+
+def test_a_drafter_that_is_too_sure_has_that_error(tmp_path: Path) -> None:
+    """Half of what is missing to certainty, at depth 1 on average half of 1 - 0.76."""
+    truth = Truth(requests=400, miscalibration=0.5)
+    run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run")
+    assert run.confidence.ece is not None
+    assert run.confidence.ece[0] == pytest.approx(0.5 * (1 - truth.marginal()[0]), abs=0.02)
+
+
 def test_steps_and_sampling_are_those_of_the_truth(run: RunSummary, trace: Trace) -> None:
     assert run.fallback.by_reason["structured_output"] / run.fallback.steps == pytest.approx(
         0.05, abs=0.005
