@@ -11,7 +11,7 @@ DRIFT_COST = Definition(
     name="effect.slope",
     title="Acceptance length by drift",
     meaning="Slope of the least-squares line through the requests: how many tokens per round a "
-    "request yields more (or fewer) for one unit more of drift. Each request weighs as many rounds "
+    "request yields more (or fewer) for one unit more of drift; each request weighs as many rounds "
     "as it has. It says what goes together, not what causes what.",
     unit="{token}",
     range="any; 0 where drift and acceptance have nothing to do with each other",

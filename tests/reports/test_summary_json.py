@@ -20,15 +20,22 @@ GOLDEN = Path(__file__).parent / "data" / "pair.json"
 RUN_KEYS = {
     "acceptance": {
         "mean_length", "mean_length_interval", "marginal", "marginal_interval", "conditional",
-        "token_rate",
+        "token_rate", "histogram", "mean_length_by_request", "mean_length_by_token",
     },
-    "attention": {"sink", "prompt", "generated", "self"},
-    "hidden": {"in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "growth", "growth_interval"},
-    "confidence": {"top1", "entropy"},
-    "latency": {"tpot_s", "tpot_s_interval", "ttft_s"},
+    "attention": {
+        "sink", "prompt", "generated", "self", "no_drift", "excess", "sink_retention",
+    },
+    "hidden": {
+        "in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "growth", "growth_interval",
+        "aux_imbalance", "aux_norm_imbalance",
+    },
+    "confidence": {"top1", "entropy", "ece", "reliability"},
+    "latency": {
+        "tpot_s", "tpot_s_interval", "ttft_s", "inter_token_s", "draft_s", "verify_s",
+    },
     "fallback": {
         "steps", "rejected_rounds", "rejected_share", "undrafted", "undrafted_share", "deliberate",
-        "by_reason",
+        "by_reason", "effective_k",
     },
     "probe": {"engine", "runner", "mode", "sampling", "dropped", "overhead_fraction"},
 }  # fmt: skip
@@ -57,7 +64,7 @@ def test_lists_start_with_depth_one_and_have_k_entries(tmp_path: Path) -> None:
     lists = [
         *run["attention"].values(),
         *(values for name, values in run["hidden"].items() if name.endswith("_rms")),
-        *run["confidence"].values(),
+        *(run["confidence"][name] for name in ("top1", "entropy", "ece")),
         run["acceptance"]["marginal"],
         run["acceptance"]["conditional"],
     ]
