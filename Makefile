@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench calibration cuda-smoke trio browser prometheus alerts export-bench replay-bench examples clean help
+.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench gallery calibration cuda-smoke trio browser prometheus alerts export-bench replay-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,11 @@ calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of k
 
 cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: does it run?
 	PYTHONPATH=. $(BIN)/python benchmarks/cuda/run.py --device cpu --out build/cuda-smoke
+
+gallery: $(VENV)/installed ## example reports, into reports/gallery
+	cd reports/gallery && for name in healthy drifting long-context server; do \
+	  $(abspath $(BIN))/driftscope analyze traces/$$name -q -o $$name.html || exit 1; done
+	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy -q -o compared.html
 
 trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
 	$(BIN)/python -m driftscope_probes.trio.train -o build/trio

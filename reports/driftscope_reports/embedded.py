@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import driftscope
-from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.analyze import Analysis, conclude
+from driftscope.analysis.plain import PlainRun
+from driftscope.analysis.senders import SenderSummary
+from driftscope.analysis.summary import RunSummary
 from driftscope.errors import DamagedTraceError, SchemaVersionError
 from driftscope_reports.codec import from_plain, to_plain
 from driftscope_reports.markup import Markup, script_json
@@ -23,14 +26,36 @@ VERSION = 1
 _ELEMENT = re.compile(rf'<script type="application/json" id="{ELEMENT}">(?P<text>[^<]*)</script>')
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What an analysis is concluded from: findings and verdict follow from it."""
+
+    runs: tuple[RunSummary, ...]
+    senders: tuple[SenderSummary, ...] = ()
+    baseline: RunSummary | None = None
+    plain: PlainRun | None = None
+    """The baseline, where it is a run without speculation."""
+
+
 def embedded(analysis: Analysis) -> Markup:
     """The script element."""
     content = {
         "version": VERSION,
         "driftscope_version": driftscope.__version__,
-        "analysis": to_plain(_bounded(analysis)),
+        "analysis": to_plain(_kept(_bounded(analysis))),
     }
     return script_json(content, id=ELEMENT)
+
+
+def _kept(analysis: Analysis) -> Kept:
+    references = [case.reference for case in analysis.cases if case.reference is not None]
+    labels = {run.label for run in analysis.runs}
+    return Kept(
+        runs=analysis.runs,
+        senders=analysis.senders,
+        baseline=next((run for run in references if run.label not in labels), None),
+        plain=next((case.plain for case in analysis.cases if case.plain is not None), None),
+    )
 
 
 def _bounded(analysis: Analysis) -> Analysis:
@@ -54,12 +79,13 @@ def read_report(path: Path) -> Analysis:
             "upgrade driftscope"
         )
     try:
-        return from_plain(Analysis, content["analysis"])
+        kept = from_plain(Kept, content["analysis"])
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise DamagedTraceError(
             f"{path}: its data is not what this driftscope writes ({error}); make the report again "
             "from its run directory"
         ) from error
+    return conclude(kept.runs, kept.senders, kept.plain or kept.baseline)
 
 
 def _content(path: Path) -> dict[str, Any]:

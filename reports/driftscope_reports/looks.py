@@ -16,6 +16,8 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 GLYPHS = ("●", "■", "◆", "▲", "✕", "★")
 """The markers as characters, for headings and tables."""
+PATTERNS = ("", "/", ".", "x", "-", "\\")
+"""Of bars, by run."""
 DASH_ARRAYS = ("", "8 4", "2 4", "8 3 2 3", "14 5", "14 4 2 4")
 """The dashes for SVG."""
 MARKER_PATHS = (

@@ -89,10 +89,28 @@ def _finding(group: list[Finding]) -> Markup:
     return el(
         "article",
         el("h3", el("span", f"{sign} {word}", class_="severity"), " ", group[0].title),
-        el("ul", [el("li", _who(f) if many else None, f"{f.statement}.") for f in group]),
+        el(
+            "ul", [el("li", _who(f) if many else None, f"{f.statement}.", _trust(f)) for f in group]
+        ),
         None if severity is Severity.GOOD else _advice(group),
+        [el("code", f.option, class_="option", tabindex="0") for f in group if f.option],
         class_=f"finding {severity.value}",
     )
+
+
+def _statement(finding: Finding, many: bool) -> Markup:
+    who = _who(finding) if many else None
+    return el("li", who, f"{finding.statement}.", _trust(finding))
+
+
+def _trust(finding: Finding) -> Markup:
+    """How sure it is and what it costs, in small."""
+    cost = ""
+    if finding.cost_tps is not None:
+        cost = f"; it costs about {finding.cost_tps:,.0f} tokens per second"
+    because = f", {finding.because}" if finding.because else ""
+    words = f" Confidence: {finding.confidence.value}{because}{cost}."
+    return el("small", words, class_="trust")
 
 
 def _advice(group: list[Finding]) -> list[Markup]:

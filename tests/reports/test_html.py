@@ -217,7 +217,7 @@ def test_a_quantity_that_is_missing_everywhere_is_not_applicable(tmp_path: Path)
 def test_one_run_has_nothing_to_compare_and_says_so(tmp_path: Path) -> None:
     page = Page(to_html(analysis_of(tmp_path, {"one": Spec()})))
     assert "Not applicable: there is one run in this report" in page.words
-    assert "Not applicable: no request carries a workload label" in page.words
+    assert "not applicable, no request carries a workload label" in page.words
 
 
 def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:

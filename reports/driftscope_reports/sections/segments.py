@@ -17,6 +17,7 @@ from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.looks import colour
 from driftscope_reports.markup import Markup
 from driftscope_reports.section import Picture, Section
+from driftscope_reports.sections import circumstances
 from driftscope_reports.tables import table
 
 MAX_SEGMENTS = 40
@@ -31,26 +32,27 @@ _HEAD = (
 
 
 def section(analysis: Analysis) -> Section:
-    """One row per run and segment, and small pictures of what differs between them."""
+    """Small pictures by circumstance and label, and a table of labels."""
     runs = analysis.runs
-    if not any(segment.label != UNLABELLED for run in runs for segment in run.segments):
-        return Section(
-            id="where",
-            name="Where",
-            missing="Not applicable: no request carries a workload label. Give requests one "
-            "(extra_args driftscope_label, or the header X-Driftscope-Label) to see which part of "
-            "the traffic drifts.",
-        )
+    labelled = any(segment.label != UNLABELLED for run in runs for segment in run.segments)
     rest = sum(max(len(run.segments) - MAX_SEGMENTS, 0) for run in runs)
+    by_label = [p for what in _PICTURES if (p := _picture(runs, *what))] if labelled else []
+    missing = f"{rest:,} smaller segments are left out." if rest else None
     return Section(
         id="where",
         name="Where",
-        lead=_lead(runs),
-        pictures=tuple(p for what in _PICTURES if (p := _picture(runs, *what))),
-        body=_table(runs),
+        lead=_lead(runs) if labelled else None,
+        pictures=(*circumstances.pictures(runs), *by_label),
+        body=_table(runs) if labelled else None,
         affects=("segments",),
-        missing=f"{rest:,} smaller segments are left out." if rest else None,
+        missing=missing if labelled else _NO_LABEL,
     )
+
+
+_NO_LABEL = (
+    "By label: not applicable, no request carries a workload label. Give requests one (extra_args "
+    "driftscope_label, or the header X-Driftscope-Label) to see which part of the traffic drifts."
+)
 
 
 _PICTURES: tuple[tuple[str, str, str, Unit, Definition], ...] = (

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.case import Case
 from driftscope.analysis.closeup.durations import AT, BETWEEN, DRAFT, STEP, TPOT, TTFT, Distribution
+from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, milliseconds, percent
 from driftscope.metrics import latency
 from driftscope.metrics.definition import Definition
-from driftscope.metrics.throughput import RELATIVE_SPEED, relative_speed
+from driftscope.metrics.throughput import PREDICTED_TPOT, SPEEDUP
 from driftscope_reports.chart import Axis, Chart, Mark, Series, Unit
 from driftscope_reports.looks import colour
 from driftscope_reports.markup import Markup
@@ -44,7 +46,8 @@ _DURATIONS: tuple[tuple[str, str, str, tuple[Definition, ...]], ...] = (
 def section(analysis: Analysis) -> Section:
     """Predicted speed by K, then the durations and how they are spread."""
     runs = analysis.runs
-    pictures = [p for p in (_by_k(runs), *(_spread(runs, *d) for d in _DURATIONS)) if p]
+    spread = [p for d in _DURATIONS if (p := _spread(runs, *d))]
+    pictures = [*_by_k(analysis.cases), *spread]
     return Section(
         id="speed",
         name="Speed",
@@ -61,39 +64,54 @@ def _lead(runs: Sequence[RunSummary]) -> str:
     return f"Mean time per output token: {listed(parts)}."
 
 
-def _by_k(runs: Sequence[RunSummary]) -> Picture | None:
-    series, marks, best_of = [], [], []
-    for i, run in enumerate(runs):
-        if run.cost is None or run.k < 2:
-            continue
-        speeds = relative_speed(run.acceptance.marginal, run.cost)
-        best = max(range(run.k), key=speeds.__getitem__) + 1
-        marks.append(Mark(x=best, text=f"{run.label}: best K = {best}"))
-        best_of.append(f"K = {best} ({run.label}, {percent(speeds[best - 1] - 1)} over K = {run.k})"
-                       if best < run.k else f"the K that ran ({run.label})")  # fmt: skip
-        series.append(
-            Series(
-                name=run.label, x=tuple(range(1, run.k + 1)), y=speeds, colour=colour(i), style=i
-            )
-        )
-    if not series:
-        return None
-    recorded = any(run.cost is not None and run.cost.recorded for run in runs)
-    return Picture(
-        id="speed-by-k",
-        title=f"By this run's own step times, the fastest would be {listed(best_of)}",
-        how="An estimate of tokens per second for each number of drafted tokens K, where the K "
-        "that ran is 1. It takes drafting time as proportional to K, so try the K it names under "
-        "your own load.",
-        chart=Chart(
-            series=tuple(series), x_title="K", y_title="speed against the K that ran",
-            axis=Axis.NUMBER, whole=True, marks=tuple(marks),
-        ),
-        definitions=(RELATIVE_SPEED,),
-        note="Timed in recorded steps, which the probe slows: drafting looks dearer than it is."
-        if recorded
-        else None,
+def _by_k(cases: Sequence[Case]) -> list[Picture]:
+    """Predicted TPOT of each run for every K; several runs of the same models help each other."""
+    out = []
+    for i, case in enumerate(cases):
+        run, advice = case.run, case.advice
+        if advice is not None and len(advice.overall.tpot_s) > 1:
+            out.append(_predicted(i, run, advice))
+    return out
+
+
+def _predicted(index: int, run: RunSummary, advice: Advice) -> Picture:
+    tpot = advice.overall.tpot_s
+    best = advice.overall.best_k
+    marks = [Mark(x=run.k, text=f"K = {run.k} ran")]
+    if best != run.k:
+        marks.append(Mark(x=best, text=f"K = {best} predicted best"))
+    series = Series(
+        name=run.label, x=tuple(range(len(tpot))), y=tuple(1000 * e.value for e in tpot),
+        low=tuple(1000 * e.interval.low for e in tpot),
+        high=tuple(1000 * e.interval.high for e in tpot), colour=colour(index), style=index,
     )  # fmt: skip
+    assumed = f"Assumed, as this run cannot tell: {'; '.join(advice.assumed)}."
+    return Picture(
+        id=f"speed-by-k-{index}",
+        title=_predicted_title(run, best, advice),
+        how="The time per output token that a cost model, fitted to this run's step times, "
+        "predicts for each number of drafted tokens K, with its 95% interval. Lower is faster; "
+        "K = 0 is serving without speculation.",
+        chart=Chart(
+            series=(series,), x_title="K", y_title="milliseconds per token", axis=Axis.NUMBER,
+            unit=Unit.MS, whole=True, marks=tuple(marks),
+        ),
+        definitions=(PREDICTED_TPOT, SPEEDUP),
+        note=assumed if advice.assumed else None,
+    )  # fmt: skip
+
+
+def _predicted_title(run: RunSummary, best: int, advice: Advice) -> str:
+    if best == run.k:
+        return f"{run.label}: no other K is predicted to serve faster than the K = {best} that ran"
+    gain = advice.overall.gain
+    ends = f"95% interval {percent_of(gain.interval.low)} to {percent_of(gain.interval.high)}"
+    return f"{run.label}: K = {best} would serve {percent_of(gain.value)} faster ({ends})"
+
+
+def percent_of(value: float) -> str:
+    """A gain, which may be a loss."""
+    return f"{'−' if value < 0 else ''}{percent(abs(value))}"
 
 
 def _spread(
