@@ -16,7 +16,6 @@ from driftscope_reports.html import sections, to_html
 
 HOSTILE = "</script><img src=x onerror=document.title='boom'><a href=javascript:boom()>x"
 
-DRAWN = 'document.querySelectorAll(".live .main-svg").length > 0'
 NOT_DRAWN = '[...document.querySelectorAll(".live")].filter((e) => e.hidden).map((e) => e.id)'
 EMPTY = """[...document.querySelectorAll("figure")].filter((figure) => !figure.querySelector(
     ".live .trace, .live .point, .live .bars path")).map((figure) => figure.id)"""
@@ -67,6 +66,12 @@ def _scrolled(page: Page) -> Page:
     return page
 
 
+def _first_drawn(page: Page) -> None:
+    """Pictures are drawn when they come into sight, which the first screen has none of."""
+    page.locator("figure").first.scroll_into_view_if_needed()
+    page.wait_for_selector("html[data-drawn]", state="attached", timeout=20_000)
+
+
 def _becomes(page: Page, holds: Callable[[], bool]) -> None:
     """Polled from here, as the page's policy forbids eval."""
     for _ in range(200):
@@ -105,7 +110,7 @@ def test_axe_finds_no_serious_fault(browser: Browser, report: Path, scheme: str)
         bypass_csp=True,  # for axe itself
     )
     page.goto(report.as_uri())
-    page.wait_for_selector("html[data-drawn]", state="attached", timeout=20_000)
+    _first_drawn(page)
     for summary in page.locator("summary").all()[:6]:
         summary.click()
     page.locator("button.open").first.click()
@@ -169,7 +174,7 @@ def test_pictures_follow_the_colour_scheme(browser: Browser, report: Path) -> No
 
 def test_paper_gets_the_static_pictures(browser: Browser, report: Path, tmp_path: Path) -> None:
     page = _open(browser, report, 780, "dark")
-    page.wait_for_selector("html[data-drawn]", state="attached")
+    _first_drawn(page)
     page.emulate_media(media="print")
     for figure in page.locator("figure").all():
         assert figure.locator(".static").is_visible()
