@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors import safe_open
 
@@ -24,12 +25,13 @@ ROWS = {
     "top1": "top-1 probability",
 }
 ABOUT = {
-    "target": "A Llama of {parameters} parameters (hidden 256, 4 layers, 4 query and 2 key heads, "
-    "tied embeddings, byte-level BPE of 1024 tokens) that continues Python library code.",
+    "target": "A Llama of {parameters} parameters (hidden {hidden_size}, {num_hidden_layers} "
+    "layers, {num_attention_heads} query and {num_key_value_heads} key heads, tied embeddings, "
+    "byte-level BPE of {vocab_size} tokens) that continues Python library code.",
     "eagle3": "An EAGLE-3 drafter of {parameters} parameters for the target beside it: captured "
-    "layers 1, 2 and 3, one layer, no normalisation on the path between depths.",
+    "layers {aux}, one layer, no normalisation on the path between depths.",
     "eagle31": "An EAGLE-3.1 drafter of {parameters} parameters for the target beside it: captured "
-    "layers 1, 2 and 3, one layer, `fc_norm` and `norm_output`. Otherwise as the EAGLE-3 drafter, "
+    "layers {aux}, one layer, `fc_norm` and `norm_output`. Otherwise as the EAGLE-3 drafter, "
     "trained with the same seed on the same batches.",
 }
 PURPOSE = "Part of driftscope's trio: it is there to be measured, not to be useful."
@@ -84,11 +86,20 @@ def card(name: str, records: Sequence[PromptRecord], weights: Path) -> str:
     parameters = f"{_parameters(weights / name) / 1e6:.2f} M"
     return FRAME.format(
         title=f"{TITLES.get(name, 'Target')} of the trio",
-        about=_wrapped(f"{ABOUT[name]} {PURPOSE}".format(parameters=parameters)),
+        about=_wrapped(
+            f"{ABOUT[name]} {PURPOSE}".format(**_sizes(weights / name), parameters=parameters)
+        ),
         parameters=parameters,
         training=_wrapped(f"{TRAINING} {_training(weights, name)}", indent="  "),
         tables=tables(records),
     )
+
+
+def _sizes(folder: Path) -> dict[str, Any]:
+    """The fields of a model's config, and its captured layers in words."""
+    fields: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    *most, last = map(str, fields.get("eagle_aux_hidden_state_layer_ids", [0]))
+    return {**fields, "aux": f"{', '.join(most)} and {last}"}
 
 
 def _tau_table(records: Sequence[PromptRecord], conditions: Sequence[str]) -> str:
@@ -138,8 +149,8 @@ def _training(weights: Path, name: str) -> str:
         return f"{last['step']} steps; held-out loss {last['held_out_nats']:.2f} nats per token."
     agreement = ", ".join(f"{value:.2f}" for value in last["agreement"])
     return (
-        f"{last['step'] + 1} steps, training-time test of depth 3; in the last batch the top token "
-        f"was the target's at {agreement} of the slots, by depth."
+        f"{last['step'] + 1} steps, training-time test of depth {len(last['agreement'])}; in the "
+        f"last batch the top token was the target's at {agreement} of the slots, by depth."
     )
 
 
