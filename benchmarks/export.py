@@ -1,8 +1,9 @@
-"""What exporting costs: TPOT with nothing exported, metrics, and metrics with spans.
+"""What exporting costs: TPOT with nothing exported, metrics, metrics with spans, and those with a
+collector that takes requests and never answers.
 
     PYTHONPATH=tests python benchmarks/export.py [--repeats 8] [--json FILE]
 
-Three servers of the tiny trio record by driftscope's default budget and differ in what they export.
+Four servers of the tiny trio record by driftscope's default budget and differ in what they export.
 They take turns, in an order that rotates, so that a machine that is busy for a while slows all of
 them. The collector decodes every batch and is asked every second, 60 times as often as by default,
 and shares the machine's cores with the engines. Ratios are of time per output token to `off` of the
@@ -22,12 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from support.collector import Collector, http
+from support.collector import HANG, Collector, http
 from vllm_engine.serving import Server, serve
 
 from driftscope_probes.trio import load_prompts
 
-MODES = ("off", "metrics", "metrics and spans")
+HANGS = "collector hangs"
+MODES = ("off", "metrics", "metrics and spans", HANGS)
 CLIENTS, TOKENS = 8, 128
 INTERVAL_MS = "1000"
 
@@ -38,8 +40,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        collector = stack.enter_context(http())
-        servers = {m: stack.enter_context(_server(Path(folder), m, collector)) for m in MODES}
+        collector, hanging = stack.enter_context(http()), stack.enter_context(http())
+        hanging.behaviour = HANG
+        servers = {
+            mode: stack.enter_context(
+                _server(Path(folder), mode, hanging if mode == HANGS else collector)
+            )
+            for mode in MODES
+        }
         for server in servers.values():
             _turn(server)  # warm
         turns = [_round(servers, number) for number in range(options.repeats)]
