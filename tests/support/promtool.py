@@ -32,7 +32,7 @@ def check_rules_with(folder: Path, rules: Path, series: list[dict[str, str]],
     """Have promtool evaluate `rules` over `series` and compare what expressions give."""
     test = {
         "rule_files": [str(rules)],
-        "evaluation_interval": "30s",
+        "evaluation_interval": "1m",
         "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": expected}],
     }
     file = folder / "test.yml"

@@ -23,10 +23,10 @@ from driftscope.telemetry.dashboards.recording import Times
 from driftscope.trace.reader import read_trace
 
 ROOT = Path(__file__).parents[2]
-TIMES = Times(window="5m", past="1h", gap="10m", hold="2m")
-GOOD, BAD, AGAIN = 120, 60, 150
+TIMES = Times(window="5m", past="30m", gap="10m", hold="2m", evaluate="1m")
+GOOD, BAD, AGAIN = 60, 30, 60
 """Minutes of three phases; in the middle one something is wrong with engine a."""
-AT_BAD, AT_END = "140m", "329m"
+AT_GOOD, AT_BAD, AT_END = "59m", "76m", "149m"
 ENGINE = 'job="j", instance="{}", gen_ai_request_model="m", driftscope_drafter="d"'
 
 RATES = {
@@ -127,7 +127,7 @@ def test_an_alert_fires_for_its_cause_alone_and_resolves(
 ) -> None:
     firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
     check_rules_with(tmp_path, made / RULES, _series(wrong), [
-        {"expr": firing, "eval_time": "119m", "exp_samples": []},
+        {"expr": firing, "eval_time": AT_GOOD, "exp_samples": []},
         {"expr": firing, "eval_time": AT_BAD, "exp_samples": _firing(FIRES[wrong])},
         {"expr": firing, "eval_time": AT_END, "exp_samples": []},
     ])  # fmt: skip
@@ -151,7 +151,7 @@ VALUES = {
 def test_every_recording_rule_gives_what_the_counters_say(made: Path, tmp_path: Path) -> None:
     assert {name.partition("{")[0] for name in VALUES} == {rule.record for rule in r.rules(TIMES)}
     expected = [
-        {"expr": f"abs(max({name}) - {value}) < bool 1e-9", "eval_time": "119m",
+        {"expr": f"abs(max({name}) - {value}) < bool 1e-9", "eval_time": AT_GOOD,
          "exp_samples": [{"labels": "{}", "value": 1}]}
         for name, value in VALUES.items()
     ]  # fmt: skip
