@@ -110,7 +110,8 @@ def run(points: Points, options: argparse.Namespace, file: ResultsFile) -> list[
         engines = _start(Path(name), options)
         print(f"engines ready, {deadline - time.time():.0f} s left", flush=True)
         for point in todo:
-            if time.time() > deadline:
+            # One point at least, so that starting again and again gets on.
+            if point != todo[0] and time.time() > deadline:
                 print(f"out of time before {point}: the same command goes on from here")
                 break
             prompts = _prompts(*point, vocabulary=1000 if _tiny(options) else 100_000)
