@@ -139,6 +139,8 @@ def _y_span(chart: Chart) -> tuple[float, float]:
     if any(s.kind is Kind.CELLS for s in chart.series):
         return -0.5, len(chart.series) - 0.5
     known = _heights(chart)
+    if chart.from_zero and all(y >= 0 for s in chart.series for y in s.y if is_number(y)):
+        known = _bounded(chart, known)
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if chart.unit is Unit.SHARE and low >= 0 and chart.from_zero:
         return 0.0, 1.02 if high > _HALF else max(1.15 * high, 0.02)
@@ -148,6 +150,15 @@ def _y_span(chart: Chart) -> tuple[float, float]:
     return low - room, high + room
 
 
+def _bounded(chart: Chart, known: list[float]) -> list[float]:
+    """Intervals of a handful of requests reach far: they are cut, so that values can be seen."""
+    most = max((y for s in chart.series for y in s.y if is_number(y)), default=0.0)
+    stacked = any(s.kind in (Kind.AREA, Kind.STACK) for s in chart.series)
+    return known if stacked else [min(max(v, 0.0), _REACH * most) for v in known]
+
+
+_REACH = 1.6
+"""How far above the highest value an interval is shown."""
 _HALF = 0.5
 """Share from which the axis goes to 1."""
 

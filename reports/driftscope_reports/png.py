@@ -12,8 +12,8 @@ from driftscope_reports.svg import WIDTH, named, svg
 
 SCALE = 2.0
 """Pixels per point: sharp on today's screens."""
-_LINE, _CHARACTERS = 20, 68
-_LEGEND = 20
+_LINE, _CHARACTERS = 20, 56
+_LEGEND, _NAME = 20, 40
 
 
 def to_png(picture: Picture) -> bytes:
@@ -34,7 +34,8 @@ def to_svg(picture: Picture) -> str:
     """The same as a whole SVG with its title, legend and colours in it."""
     lines = _wrapped(picture.title)
     entries = named(picture.chart, paint=_paint)
-    top = _LINE * len(lines) + (_LEGEND if entries else 0) + 12
+    legend, rows = _legend(entries)
+    top = _LINE * len(lines) + _LEGEND * rows + 12
     height = top + picture.chart.height
     title = [
         el("text", line, x="14", y=f"{_LINE * (n + 1)}", font_weight="bold", font_size="15",
@@ -50,7 +51,7 @@ def to_svg(picture: Picture) -> str:
     return el(
         "svg",
         el("g", title),
-        el("g", _row(entries), transform=f"translate(14 {_LINE * len(lines) + 10})"),
+        el("g", legend, transform=f"translate(14 {_LINE * len(lines) + 10})"),
         placed,
         xmlns="http://www.w3.org/2000/svg",
         width=f"{WIDTH}",
@@ -61,19 +62,20 @@ def to_svg(picture: Picture) -> str:
     )
 
 
-def _row(entries: list[tuple[Markup, str]]) -> Markup:
-    out, x = [], 0.0
+def _legend(entries: list[tuple[Markup, str]]) -> tuple[Markup, int]:
+    """The entries in as many rows as they need, and how many these are."""
+    out, x, row = [], 0.0, 0
     for sign, name in entries:
-        short = name if len(name) <= 24 else f"{name[:23]}…"
+        short = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
         wide = 34 + 7.6 * len(short) + 14
-        if x + wide > WIDTH - 20:
-            break
+        if x and x + wide > WIDTH - 20:
+            x, row = 0.0, row + 1
         out.append(
             el("g", sign, el("text", short, x="32", y="12", fill=LIGHT["ink"]),
-               transform=f"translate({x:.0f} 0)")
+               transform=f"translate({x:.0f} {_LEGEND * row})")
         )  # fmt: skip
         x += wide
-    return join(out)
+    return join(out), row + 1 if entries else 0
 
 
 def _paint(name: str) -> str:

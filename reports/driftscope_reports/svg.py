@@ -47,6 +47,7 @@ class _Frame:
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
+        value = min(max(value, self.y_low), self.y_high)
         share = (value - self.y_low) / (self.y_high - self.y_low)
         return self.chart.height - BOTTOM - share * (self.chart.height - TOP - BOTTOM)
 
@@ -374,6 +375,17 @@ def named(chart: Chart, *, paint: Paint = css) -> list[tuple[Markup, str]]:
     return [(_sign(s, paint), s.name) for s in shown_] if len(shown_) > 1 else []
 
 
+_SWATCHES = {
+    "/": "M2 13L11 0M11 13L20 0M18 13L26 1",
+    "\\": "M2 0L11 13M11 0L20 13M18 0L26 12",
+    "x": "M2 13L11 0M2 0L11 13M14 13L23 0M14 0L23 13",
+    "-": "M0 4H26M0 9H26",
+    "|": "M5 0V13M13 0V13M21 0V13",
+    ".": "M4 4h2M12 4h2M20 4h2M8 9h2M16 9h2",
+}
+"""A few strokes of each pattern, as a legend shows it."""
+
+
 def _sign(series: Series, paint: Paint) -> Markup:
     colour = paint("ink" if series.kind is Kind.DASHED else series.colour)
     inside: list[Markup]
@@ -386,4 +398,7 @@ def _sign(series: Series, paint: Paint) -> Markup:
                              transform="translate(13 7)"))  # fmt: skip
     else:
         inside = [el("rect", width="26", height="13", fill=colour)]
+        if series.pattern:
+            d = _SWATCHES.get(series.pattern, "")
+            inside.append(el("path", d=d, stroke=paint("panel"), stroke_width="1.2", fill="none"))
     return el("svg", join(inside), width="26", height="14", aria_hidden="true", focusable="false")

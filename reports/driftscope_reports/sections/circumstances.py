@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from driftscope.analysis.groups import Group
@@ -13,7 +14,7 @@ from driftscope_reports.looks import PATTERNS, colour
 from driftscope_reports.section import Picture
 
 _KINDS = (
-    ("context", "Context length", "tokens of context", "how long the context was"),
+    ("context", "Context length", "tokens of context, from", "how long the context was"),
     ("time", "Over time", "part of the run", "the quarter of the run that the request began in"),
     ("execution", "Execution", "how the drafter ran", "how the drafter was executed"),
     ("structured", "Structured output", "requests", "whether a grammar rejected drafts"),
@@ -48,12 +49,21 @@ def _picture(
 def _series(index: int, label: str, groups: Sequence[Group]) -> Series:
     spreads = [group.mean_length_interval for group in groups]
     return Series(
-        name=label, kind=Kind.BAR, x=tuple(group.name for group in groups),
+        name=label, kind=Kind.BAR, x=tuple(_short(group.name) for group in groups),
         y=tuple(group.mean_length for group in groups), colour=colour(index),
         pattern=PATTERNS[index % len(PATTERNS)],
         low=tuple(s.low if s else None for s in spreads),
         high=tuple(s.high if s else None for s in spreads),
     )  # fmt: skip
+
+
+def _short(name: str) -> str:
+    """A range of lengths by its beginning: "16,384 to 32,767 tokens" is "16k"."""
+    found = re.match(r"([\d,]+) to [\d,]+", name)
+    if not found:
+        return name
+    start = int(found[1].replace(",", ""))
+    return f"{start // 1024}k" if start >= 1024 else str(start)
 
 
 def _title(words: str, found: Sequence[tuple[int, str, Sequence[Group]]]) -> str:

@@ -93,7 +93,7 @@ def _title(title: str, effects: Sequence[tuple[str, Effect]]) -> str:
         clear = f"{number(abs(effect.slope))} {more} tokens per round for each unit"
         ends = f"slope {number(effect.slope)}{between(effect.interval)}"
         words = f"goes with {clear}" if seen == "goes with" else f"{seen} acceptance"
-        parts.append(f"{label} {words} ; {ends}")
+        parts.append(f"{label} {words}; {ends}")
     return f"{title}: {'; '.join(parts)}"
 
 

@@ -123,7 +123,7 @@ def _words(name: str) -> str:
         return "kept at least one drafted token"
     if name == REJECTED:
         return "rejected round"
-    words = name.replace("_", " ")
+    words = "the drafter gave none" if name == UndraftedReason.NO_DRAFT else name.replace("_", " ")
     kind = " (deliberate)" if name in UndraftedReason.DELIBERATE else ""
     return f"no draft: {words}{kind}"
 

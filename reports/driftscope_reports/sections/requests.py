@@ -31,7 +31,9 @@ def section(analysis: Analysis) -> Section:
 
 def _lead(runs: tuple[RunSummary, ...]) -> str:
     cut = any(run.requests > 2 * NAMED_EACH for run in runs)
-    which = f"The {NAMED_EACH} worst and the {NAMED_EACH} best of each run" if cut else "All"
+    which = (
+        f"The {NAMED_EACH} worst and the {NAMED_EACH} best of each run" if cut else "All requests"
+    )
     recorded = any(
         ids is not None
         for run in runs
