@@ -18,6 +18,7 @@ def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple
         _state(runs, about),
         _attention(runs, about),
         _acceptance(runs, findings),
+        _speed(runs, findings),
     )
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -107,6 +108,21 @@ def _acceptance(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
         return _sentence(f"{title}rounds accepted: {listed(reached)}")
     reached = [f"{_share(run)} ({run.label})" for run in runs]
     return _sentence(f"{title}rounds accepted to depth {depths.pop()}: {listed(reached)}")
+
+
+def _speed(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
+    """What another K, or none, would bring by the findings about it; nothing where there is
+    none."""
+    parts = []
+    for found in findings:
+        gain = found.evidence.get("gain")
+        where = "" if len(runs) == 1 else f" ({found.runs[-1]})"
+        if found.id in ("smaller_k", "larger_k") and gain is not None:
+            k = found.evidence["suggested_k"]
+            parts.append(f"K = {k} would serve about {percent(gain)} faster{where}")
+        elif found.id == "slower_than_none":
+            parts.append(f"speculation serves slower than none{where}")
+    return _sentence("; ".join(parts))
 
 
 def _share(run: RunSummary) -> str:

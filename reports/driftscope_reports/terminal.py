@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.finding import Severity
+from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, milliseconds, number, percent, times
 from driftscope_reports.sections.senders import length, ratio
@@ -33,6 +33,9 @@ FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("rows dropped", lambda run: f"{run.recording.dropped:,}"),
     ("time spent in the probe", lambda run: percent(run.recording.overhead_fraction)),
 )
+
+_TOP = 3
+"""Kinds of findings that are told with what to do; the report has them all."""
 
 
 def render(analysis: Analysis) -> RenderableType:
@@ -97,12 +100,26 @@ def _versus(analysis: Analysis) -> Table:
 
 
 def _finding_lines(analysis: Analysis) -> list[Text]:
-    lines = []
+    lines: list[Text] = []
+    shown = 0
     for title in dict.fromkeys(f.title for f in analysis.findings):
         same = [f for f in analysis.findings if f.title == title]
         runs = list(dict.fromkeys(label for f in same for label in f.runs))
         lines.append(Text(plain(f"{MARKS[same[0].severity]} {title} ({listed(runs)})")))
+        if same[0].severity in (Severity.HIGH, Severity.MEDIUM) and shown < _TOP:
+            shown += 1
+            lines += [line for each in same for line in _what_to_do(each, many=len(same) > 1)]
     return lines
+
+
+def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
+    """How sure and how dear it is, the first sentence of the advice, and the option to paste."""
+    who = f"{finding.runs[-1]}: " if many else ""
+    cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
+    first = finding.advice.partition(". ")[0].rstrip(".")
+    said = f"   {who}{finding.statement} (confidence {finding.confidence}{cost})"
+    lines = [said, f"   -> {first}.", *([f"   {finding.option}"] if finding.option else [])]
+    return [Text(plain(line)) for line in lines]
 
 
 def _length(run: RunSummary) -> str:

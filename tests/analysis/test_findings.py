@@ -124,7 +124,7 @@ def test_what_asks_for_action_comes_before_what_is_good_to_know(analyse: Analyse
 
 def test_verdict_of_a_pair_like_the_shipped_one(analyse: Analyse) -> None:
     found = analyse(Spec(growth=2.5), Spec(growth=0.95, norm_output=True, seed=8))
-    first, second, _ = found.verdict
+    first, second, *_ = found.verdict
     assert first == (
         "run0 drifts: the hidden state it feeds itself grows with depth (2.50× by depth 4); "
         "run1 holds its hidden state steady (0.95× by depth 4)."
@@ -178,3 +178,9 @@ def test_chunked_chains_are_counted(analyse: Analyse) -> None:
     (warning,) = analyse(Spec(chunked=2, runner="v1")).warnings
     assert "22 of 440 recorded chains" in warning.message
     assert warning.affects == "masses"
+
+
+def test_the_verdict_says_which_k_would_serve_faster(analyse: Analyse) -> None:
+    *_, last = analyse(HEALTHY, Spec(conditional=DEAD_TAIL)).verdict
+    assert last.startswith("K = ")
+    assert last.endswith("faster (run1).")

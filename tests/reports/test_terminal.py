@@ -37,3 +37,13 @@ def test_a_label_is_neither_markup_nor_a_control_sequence(tmp_path: Path) -> Non
 def test_what_does_not_apply_is_a_dash(tmp_path: Path) -> None:
     text = _text(analysis_of(tmp_path, {"a": Spec(heads=0), "b": Spec(windowed=(0,))}))
     assert "nan" not in text
+
+
+def test_the_first_findings_come_with_what_to_do_and_the_option(tmp_path: Path) -> None:
+    """The dearest first; a text to paste is on a line of its own."""
+    lines = _text(analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})).split(
+        "\n"
+    )
+    at = next(n for n, line in enumerate(lines) if "smaller K" in line)
+    assert any("-> Try num_speculative_tokens" in line for line in lines[at : at + 5])
+    assert any('"num_speculative_tokens": ' in line for line in lines[at : at + 8])
