@@ -129,6 +129,21 @@ def drafted_more_than(k: int) -> ir.Table:
 
 
 @cache
+def duration() -> ir.Table:
+    """Time of the first and the last decode step."""
+    rows = table("verify")
+    return rows.aggregate(first_s=rows.time_s.min(), last_s=rows.time_s.max())
+
+
+@cache
+def buckets() -> ir.Table:
+    """The view of the buckets that a run is cut into."""
+    import ibis
+
+    return ibis.table({"bucket": "string"}, name="buckets")
+
+
+@cache
 def undrafted() -> ir.Table:
     """Decode steps without a draft, by reason."""
     rows = table("verify")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis import measure
+from driftscope.analysis import measure, passes
 from driftscope.analysis.closeup.closeup import closeup_of
 from driftscope.analysis.collect import (
     Sums,
@@ -12,26 +12,37 @@ from driftscope.analysis.collect import (
     step_cost,
     verified_by_confidence,
 )
+from driftscope.analysis.columns import floats
+from driftscope.analysis.filters import Filter
 from driftscope.analysis.grouping import groups_of
 from driftscope.analysis.interval import mean_interval
 from driftscope.analysis.requests import Requests
-from driftscope.analysis.segments import segments_of
+from driftscope.analysis.segments import segments_by, segments_of
 from driftscope.analysis.summary import Latency, Recording, RunSummary
-from driftscope.analysis.tables import Tables, tables_of
+from driftscope.analysis.tables import Tables, narrow, tables_of
 from driftscope.metrics.fallback import effective_k, fallback
 from driftscope.metrics.latency import inter_token_s, mean_s
 from driftscope.metrics.overhead import overhead_fraction
 from driftscope.metrics.throughput import StepCost
 from driftscope.trace.reader import Trace
 
+EVERYTHING = Filter()
+BY_LABEL = "label"
 
-def summarise(run: Trace | Tables | Sums, label: str) -> RunSummary:
-    """The summary of `run`, called `label` from here on.
 
-    Raises MixedTraceError, DamagedTraceError or NoDataError.
+def summarise(
+    run: Trace | Tables | Sums, label: str, *, only: Filter = EVERYTHING, by: str = BY_LABEL
+) -> RunSummary:
+    """The summary of `run`, called `label` from here on; `only` of some rows, cut into segments
+    `by` a key of `driftscope.analysis.filters.BY`.
+
+    Raises MixedTraceError, DamagedTraceError, NoDataError or, for a filter, UsageError.
     """
     if isinstance(run, Trace):
         run = tables_of(run)
+    if isinstance(run, Tables) and only != EVERYTHING:
+        last_s = float(floats(run.engine.rows(passes.duration()), "last_s")[0])
+        run = narrow(run, only.conditions(last_s))
     if isinstance(run, Tables):
         run = collect(run)
     tables, requests, cost = run.tables, run.requests, step_cost(run.tables)
@@ -49,7 +60,7 @@ def summarise(run: Trace | Tables | Sums, label: str) -> RunSummary:
         fallback=fallback(int(run.rounds.histogram[:, 0].sum()), len(run.rounds), run.reasons),
         recording=_recording(run),
         cost=cost,
-        segments=segments_of(run),
+        segments=segments_of(run) if by == BY_LABEL else segments_by(tables, by),
         problems=tables.problems,
         effective_k=effective_k(int(run.rounds.drafted.sum()), len(run.rounds) + undrafted),
         cells=step_cells(tables),

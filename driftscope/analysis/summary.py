@@ -137,7 +137,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The requests of one workload label."""
+    """The requests of one workload label, or what else the run was cut by."""
 
     label: str
     requests: int
@@ -150,6 +150,9 @@ class Segment:
     """On the chain itself at depth K."""
     ttft_s: float | None
     tpot_s: float | None
+    by: str = "label"
+    """How the run was cut: a key of `driftscope.analysis.filters.BY`."""
+    mean_length_interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

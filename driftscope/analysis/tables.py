@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from driftscope.analysis import filters
 from driftscope.analysis.engine import Content, DuckDB, Engine, Files
-from driftscope.errors import DamagedTraceError
+from driftscope.errors import DamagedTraceError, UsageError
 from driftscope.trace.compact import DERIVED_KEY
 from driftscope.trace.manifest import Manifest, read_manifest
 from driftscope.trace.ranks import place_of
@@ -55,17 +56,24 @@ class Tables:
     engine: Engine
     parts: Mapping[Derived, Content]
     """The draft rows by what their files leave out."""
+    conditions: tuple[str, ...] = ()
+    """SQL that the rows of all views meet, see `narrow`."""
 
     def use(self, derived: Derived) -> None:
         """Have the view PART stand for the draft rows of this layout."""
-        self.engine.view(PART, self.parts[derived], queried("draft"))
+        if not self.conditions:
+            self.engine.view(PART, self.parts[derived], queried("draft"))
+            return
+        self.engine.view(f"{PART}_all", self.parts[derived], queried("draft"))
+        _define(self.engine, PART, "draft", self.conditions)
 
 
 def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
     """The tables of a `trace` that is in memory already."""
     engine = engine or DuckDB()
     for record in QUERIED:
-        engine.view(record, _queried(getattr(trace, record), record), queried(record))
+        engine.view(f"{record}_all", _queried(getattr(trace, record), record), queried(record))
+        engine.define(record, f"SELECT * FROM {record}_all")
     return Tables(
         path=trace.path,
         manifest=trace.manifest,
@@ -93,7 +101,8 @@ def open_run(run: str | Path, engine: Engine | None = None) -> Tables:
             found = {(): table}
         if record == "draft":
             parts = dict(found)
-        engine.view(record, _together(found), queried(record))
+        engine.view(f"{record}_all", _together(found), queried(record))
+        engine.define(record, f"SELECT * FROM {record}_all")
     return Tables(
         path=run,
         manifest=manifest,
@@ -102,6 +111,45 @@ def open_run(run: str | Path, engine: Engine | None = None) -> Tables:
         engine=engine,
         parts=parts,
     )
+
+
+def narrow(tables: Tables, conditions: Sequence[str]) -> Tables:
+    """The same run with only the rows that meet `conditions`, SQL over `filters.COLUMNS`, besides
+    those that it has to meet already; and only requests that have such a round.
+
+    The views of `tables` itself are those of the narrowed run from here on. Raises UsageError for
+    SQL that makes no sense.
+    """
+    met, engine = (*tables.conditions, *conditions), tables.engine
+    for record in ("verify", "draft"):
+        _define(engine, record, record, met)
+    of_time = [each for each in met if each.startswith("time_s")]
+    engine.define("step", f"SELECT * FROM step_all WHERE {_all(of_time)}")
+    engine.define(
+        "request",
+        "SELECT * FROM request_all WHERE (replica, request) IN "
+        "(SELECT (replica, request) FROM verify)",
+    )
+    return replace(tables, conditions=met)
+
+
+def _define(engine: Engine, view: str, record: str, conditions: Sequence[str]) -> None:
+    """`view` as the rows of `<view>_all` that meet the conditions."""
+    columns = queried(record).names
+    rows = filters.wide(f"{view}_all", columns)
+    sql = f"SELECT {', '.join(columns)} FROM ({rows}) WHERE {_all(conditions)}"
+    try:
+        engine.define(view, sql)
+    except Exception as error:  # each engine has its own for SQL that it does not understand
+        first = str(error).splitlines()[0]
+        raise UsageError(
+            f"{' and '.join(conditions)}: not a condition ({first}); it may name "
+            f"{', '.join(filters.COLUMNS)}"
+        ) from error
+
+
+def _all(conditions: Sequence[str]) -> str:
+    return " AND ".join(conditions) or "true"
 
 
 def queried(record: str) -> pa.Schema:

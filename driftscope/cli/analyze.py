@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from driftscope.analysis.analyze import Analysis
+    from driftscope.analysis.filters import Filter
 
 STDOUT = Path("-")
 
@@ -59,6 +60,25 @@ def analyze(
         list[str] | None,
         typer.Option(metavar="NAME", help="Name of a run, once per run; default: directory name."),
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="SEGMENT",
+            help="Cut runs by label, context, prompt, batch, temperature, finish, replica or hour.",
+        ),
+    ] = "label",
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPR",
+            help="Only these rows: SQL over label, context, prompt_tokens, batch, temperature, "
+            "finish_reason, replica, time_s.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only the end of runs: 30m, 2h, or a time in ISO 8601."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
@@ -66,11 +86,21 @@ def analyze(
     Several runs stand side by side in one report. A report can be given like a run: its data is
     read back from it.
     """
+    from driftscope.analysis.filters import Filter
     from driftscope.cli.labels import labels_of
 
     labels = labels_of(runs, label)
     path = output or DEFAULT[form]
-    write_reports(runs, labels=labels, html=path, json_path=json_file, quiet=quiet, form=form)
+    write_reports(
+        runs,
+        labels=labels,
+        html=path,
+        json_path=json_file,
+        quiet=quiet,
+        form=form,
+        only=Filter(where=where, since=since),
+        by=by,
+    )
 
 
 def write_reports(
@@ -81,6 +111,8 @@ def write_reports(
     json_path: Path | None = None,
     quiet: bool = False,
     form: Format = Format.HTML,
+    only: Filter | None = None,
+    by: str = "label",
 ) -> Analysis:
     """Analyse `runs`, write the report's files and print its table; the analysis is returned.
 
@@ -97,7 +129,7 @@ def write_reports(
 
     if json_path == html:
         raise UsageError(f"--json and --output both name {html}; give two files")
-    analysis = analysis_of(runs, labels, quiet=quiet)
+    analysis = analysis_of(runs, labels, quiet=quiet, only=only, by=by)
     command = talk.command_line(runs, labels, html)
     written = write(analysis, form, html, command=command)
     if json_path == STDOUT:

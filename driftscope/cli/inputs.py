@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from driftscope.analysis.analyze import Analysis
+    from driftscope.analysis.filters import Filter
     from driftscope.analysis.senders import SenderSummary
     from driftscope.analysis.summary import RunSummary
 
@@ -20,13 +21,22 @@ def is_report(path: Path) -> bool:
     return path.suffix.lower() in REPORTS and not path.is_dir()
 
 
-def analysis_of(paths: Sequence[Path], labels: Sequence[str], *, quiet: bool) -> Analysis:
+def analysis_of(
+    paths: Sequence[Path],
+    labels: Sequence[str],
+    *,
+    quiet: bool,
+    only: Filter | None = None,
+    by: str = "label",
+) -> Analysis:
     """One analysis of everything in `paths`, called by its label.
 
-    A report alone gives the analysis that it was made of; one of several runs keeps their names in
-    brackets after its label. Raises DriftscopeError.
+    Of run directories, `only` some rows, and cut `by` a key of `filters.BY`. A report alone gives
+    the analysis that it was made of; one of several runs keeps their names in brackets after its
+    label. Raises DriftscopeError.
     """
     from driftscope.analysis.analyze import conclude
+    from driftscope.analysis.filters import Filter
     from driftscope.analysis.senders import is_sender, summarise_sender
     from driftscope.analysis.summarise import summarise
     from driftscope.analysis.tables import open_run
@@ -49,7 +59,7 @@ def analysis_of(paths: Sequence[Path], labels: Sequence[str], *, quiet: bool) ->
         elif is_sender(read_manifest(path)):
             replays.append((path, label))
         else:
-            summaries.append(summarise(open_run(path), label))
+            summaries.append(summarise(open_run(path), label, only=only or Filter(), by=by))
             servers.append(path)
     traces = [read_trace(path) for path in servers] if replays else []
     senders = [summarise_sender(read_trace(path), label, traces) for path, label in replays]

@@ -1,0 +1,100 @@
+"""Some of a run's rows, and runs cut by circumstance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.simulate import Prompts, Truth, simulate
+
+from driftscope.analysis.filters import Filter, since_s
+from driftscope.analysis.summarise import summarise
+from driftscope.analysis.tables import open_run
+from driftscope.errors import NoDataError, UsageError
+
+TRUTH = Truth(
+    requests=80,
+    rounds=20,
+    batches=(2, 6),
+    replicas=2,
+    prompts=(
+        Prompts(label="short", tokens=(100, 120), temperature=0.0),
+        Prompts(label="long", tokens=(2000, 2020), temperature=0.5, shift=-1.0),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("filtered") / "run", TRUTH)
+
+
+@pytest.mark.parametrize(
+    "where", ["label = 'long'", "prompt_tokens > 1000", "temperature > 0", "context >= 2000"]
+)
+def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
+    whole = summarise(open_run(run), "run")
+    (expected,) = (each for each in whole.segments if each.label == "long")
+    some = summarise(open_run(run), "run", only=Filter(where=where))
+    assert (some.requests, some.rounds) == (expected.requests, expected.rounds)
+    assert some.acceptance.mean_length == pytest.approx(expected.mean_length)
+    assert some.hidden.growth == pytest.approx(expected.growth)
+    assert [each.label for each in some.segments] == ["long"]
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("label", ["long", "short"]),
+        ("prompt", ["64 to 127 tokens", "1,024 to 2,047 tokens"]),
+        ("temperature", ["0.0", "0.5"]),
+        ("replica", ["0", "1"]),
+        ("hour", ["hour 1"]),
+        ("finish", ["length"]),
+    ],
+)
+def test_segments_hold_all_rounds_once(run: Path, by: str, names: list[str]) -> None:
+    found = summarise(open_run(run), "run", by=by)
+    assert [each.label for each in found.segments] == names
+    assert sum(each.rounds for each in found.segments) == found.rounds
+    assert {each.by for each in found.segments} == {by}
+
+
+@pytest.mark.parametrize("by", ["context", "batch"])
+def test_rounds_of_one_request_may_be_in_several_segments(run: Path, by: str) -> None:
+    found = summarise(open_run(run), "run", by=by)
+    assert len(found.segments) > 1
+    assert sum(each.rounds for each in found.segments) == found.rounds
+    assert sum(each.requests for each in found.segments) > found.requests
+    assert all(each.growth is not None for each in found.segments)
+
+
+def test_only_the_end_of_a_run(run: Path) -> None:
+    whole = summarise(open_run(run), "run")
+    half = summarise(open_run(run), "run", only=Filter(since=f"{whole.groups.duration_s / 2}s"))
+    assert 0 < half.rounds < whole.rounds
+    assert half.recording.chains < whole.recording.chains
+    assert half.requests < whole.requests
+
+
+def test_a_time_in_words() -> None:
+    assert since_s("30m", 10_000.0) == 8200.0
+    assert since_s("1970-01-01T01:00:00", 0.0) == 3600.0
+    with pytest.raises(UsageError, match="neither a span"):
+        since_s("yesterday", 0.0)
+
+
+@pytest.mark.parametrize("where", ["no_such_column > 1", "label ="])
+def test_a_condition_that_makes_no_sense_says_what_may_be_named(run: Path, where: str) -> None:
+    with pytest.raises(UsageError, match="prompt_tokens"):
+        summarise(open_run(run), "run", only=Filter(where=where))
+
+
+def test_a_condition_that_no_row_meets_is_no_data(run: Path) -> None:
+    with pytest.raises(NoDataError, match="no round"):
+        summarise(open_run(run), "run", only=Filter(where="label = 'none'"))
+
+
+def test_an_unknown_segment_is_named(run: Path) -> None:
+    with pytest.raises(UsageError, match="not one of label"):
+        summarise(open_run(run), "run", by="colour")
