@@ -71,6 +71,9 @@ gallery: $(VENV)/installed ## example reports, into reports/gallery
 	  $(abspath $(BIN))/driftscope analyze traces/$$name -q -o $$name.html || exit 1; done
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy -q -o compared.html
 
+bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan and pandas
+	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
+
 trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
 	$(BIN)/python -m driftscope_probes.trio.train -o build/trio
 
