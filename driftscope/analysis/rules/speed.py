@@ -245,7 +245,7 @@ _WORTH = Threshold(
     name="WORTH_SAYING",
     value=WORTH_SAYING,
     means="estimated gain in tokens per second, whose 95% interval is above 0",
-    source="driftscope: the model's own error against really run engines (make prediction)",
+    source="driftscope: a model of two straight lines is not trusted to less",
 )
 
 ENTRIES = (
