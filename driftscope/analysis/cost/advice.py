@@ -24,8 +24,8 @@ from driftscope.analysis.summary import RunSummary
 from driftscope.trace.manifest import Manifest
 
 WORTH_SAYING = 0.05
-"""Estimated gain in speed below which no other K is suggested. driftscope's own bound: a model of two
-straight lines is not trusted to less, whatever its interval says."""
+"""Estimated gain in speed below which no other K is suggested. driftscope's own bound: a model of
+two straight lines is not trusted to less, whatever its interval says."""
 SAME_K_WITHIN = 0.01
 """A batch size keeps its smaller neighbour's K when that costs it no more than this: a schedule of
 many ranges for gains below any measurement helps nobody."""
