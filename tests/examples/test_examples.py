@@ -35,6 +35,7 @@ def _run(name: str, folder: Path, limit: int) -> Path:
     environ = {
         **kept, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1",
         "PYTHONPATH": os.pathsep.join(sys.path), "OUT": str(folder / "out"), "LIMIT": str(limit),
+        "VLLM_CPU_OMP_THREADS_BIND": str(min(os.sched_getaffinity(0))),
         "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_LOGGING_LEVEL": "WARNING",
     }  # fmt: skip
     done = subprocess.run(
