@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench gallery calibration cuda-smoke trio browser prometheus alerts export-bench replay-bench examples clean help
+.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench gallery calibration prediction cuda-smoke trio browser prometheus alerts export-bench replay-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -55,6 +55,9 @@ bench: $(VENV)/installed-dev ## what recording costs
 
 examples: $(VENV)/installed-dev ## run every example, on eight engines one after another
 	DRIFTSCOPE_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples
+
+prediction: $(VENV)/installed-dev ## TPOT at each K, predicted by the cost model and really run
+	$(BIN)/python benchmarks/prediction.py --json benchmarks/results/prediction-cpu.json
 
 replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures beside `vllm bench serve`'s
 	$(BIN)/python benchmarks/replay_client.py
