@@ -1,7 +1,16 @@
 """Settings of every test."""
 
+import pytest
 from hypothesis import settings
 
 # A busy machine makes a single example slow now and then; that is no failure.
 settings.register_profile("driftscope", deadline=None)
 settings.load_profile("driftscope")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two processes share the tests file by file, but one runs all engines: they share fixtures and
+    keep both cores busy by themselves."""
+    for item in items:
+        engine = item.get_closest_marker("vllm") is not None
+        item.add_marker(pytest.mark.xdist_group("engines" if engine else str(item.path)))

@@ -1,4 +1,4 @@
-"""One Chromium for all tests of the report."""
+"""A Chromium for tests of the report."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ SWITCHES = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Ended with its tests: while it lives, its event loop is the thread's."""
     if not CHROMIUM.exists():
         pytest.skip("no /usr/bin/chromium: the report was not seen in a browser")
     with sync_playwright() as playwright:
