@@ -136,14 +136,14 @@ def test_one_bad_request_costs_no_other(tmp_path: Path) -> None:
 
 
 def test_a_server_that_dies_leaves_the_rest_unsent(tmp_path: Path) -> None:
-    texts = ["fine"] * 5 + ["die"] + ["fine"] * 200
+    texts = ["fine"] * 5 + ["die"] + ["fine"] * 600
     with stub_server() as stub:
         order = _order(stub, tmp_path / "run", texts, patience=Patience(timeout_s=2, retries=0))
         done = replay(order)
     rows = _rows(tmp_path / "run")
     ended = Counter(row["ended"] for row in rows)
-    assert len(rows) == done.planned == 206 and dict(ended) == dict(done.ended)
-    assert ended[Ended.UNSENT] > 0 and ended[Ended.UNREACHED] >= 16
+    assert len(rows) == done.planned == 606 and dict(ended) == dict(done.ended)
+    assert ended[Ended.UNSENT] > 0 and ended[Ended.UNREACHED] > 0, ended
     assert all(row["attempts"] == 0 and row["sent_s"] is None and row["e2e_s"] is None
                for row in rows if row["ended"] == Ended.UNSENT)  # fmt: skip
 
