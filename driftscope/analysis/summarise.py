@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis import measure, passes
+from driftscope.analysis.chains import Chains
 from driftscope.analysis.closeup.closeup import closeup_of
 from driftscope.analysis.collect import (
     Sums,
@@ -91,7 +92,13 @@ def _recording(run: Sums) -> Recording:
         dropped=sum(sum(status.dropped.values()) for status in statuses),
         errors=sum(sum(status.errors.values()) for status in statuses),
         overhead_fraction=_overhead(run.tables),
+        sampling=_sampling(run.chains),
     )
+
+
+def _sampling(chains: Chains) -> float | None:
+    stand_for = float(chains.weight.sum())
+    return len(chains) / stand_for if stand_for else None
 
 
 def _overhead(tables: Tables) -> float | None:

@@ -133,6 +133,8 @@ class Recording:
     errors: int
     """Exceptions that hooks swallowed."""
     overhead_fraction: float | None
+    sampling: float | None = None
+    """Share of the chains that was recorded, by the rates in force; None without a chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

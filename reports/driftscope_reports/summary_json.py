@@ -173,7 +173,7 @@ def _probe(run: RunSummary) -> dict[str, Any]:
         "engine": f"{manifest.engine} {manifest.engine_version}",
         "runner": manifest.runner,
         "mode": manifest.mode,
-        "sampling": 1.0 / manifest.every,
+        "sampling": run.recording.sampling,
         "dropped": run.recording.dropped,
         "overhead_fraction": run.recording.overhead_fraction,
     }
