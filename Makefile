@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth variants versions kinds kinds-table bench gallery calibration prediction cuda-smoke trio browser prometheus alerts export-bench replay-bench examples clean help
+.PHONY: demo test lint type layers truth harmless situations variants versions kinds kinds-table bench gallery calibration prediction cuda-smoke trio browser prometheus alerts export-bench replay-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,12 @@ layers: $(VENV)/installed-dev ## who may import whom
 
 truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as a table
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/truth.py
+
+harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and failing, against without
+	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/harmless.py
+
+situations: $(VENV)/installed-dev ## batches, chunks, preemption, aborts, K by batch size ... against the reference
+	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/situations_table.py
 
 variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py

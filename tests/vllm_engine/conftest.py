@@ -7,24 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from vllm_engine.job import Job, Outcome, run_jobs
+from vllm_engine.harmless import JOBS as HARMLESS_JOBS
+from vllm_engine.job import Outcome, run_jobs
 from vllm_engine.truth import JOBS as TRUTH_JOBS
 from vllm_engine.versions import older_job, runners, version
 
-SAMPLED_EVERY = 3
 _GIVEN = os.environ.get("DRIFTSCOPE_TEST_OLDER_VLLM", "")
 OLDER = [Path(folder) for folder in _GIVEN.split(os.pathsep) if folder]
 """Folders with unpacked older vLLMs (see the Makefile's `test` target)."""
-
-BOTH_SIZES = {"drafter": "eagle31", "sizes": (8, 1)}
-HARMLESS_JOBS = {
-    "v1 off": Job(**BOTH_SIZES),
-    "v1 sampled": Job(**BOTH_SIZES, probe={"EVERY": str(SAMPLED_EVERY)}),
-    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after", "EVERY": "1"}, processes=True),
-    "v1 compiled off": Job(drafter="eagle31", compiled=True),
-    "v2 off": Job(drafter="eagle31", runner="v2"),
-    "v2 raising": Job(drafter="eagle31", runner="v2", probe={"TEST_RAISE": "before", "EVERY": "1"}),
-}
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import pytest
 
 from driftscope.trace.reader import Trace, read_trace
-from vllm_engine.conftest import SAMPLED_EVERY
+from vllm_engine.harmless import SAMPLED_EVERY
 from vllm_engine.job import Outcome
 
 pytestmark = pytest.mark.vllm
