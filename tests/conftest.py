@@ -8,9 +8,10 @@ settings.register_profile("driftscope", deadline=None)
 settings.load_profile("driftscope")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two processes share the tests file by file, but one runs all engines: they share fixtures and
-    keep both cores busy by themselves."""
+    keep both cores busy by themselves. First, because xdist names the groups in this hook too."""
     for item in items:
         engine = item.get_closest_marker("vllm") is not None
         item.add_marker(pytest.mark.xdist_group("engines" if engine else str(item.path)))
