@@ -13,7 +13,7 @@ RESAMPLES = 1000
 """Enough for a 95% interval: the percentile's own error is then about 0.7 % of coverage."""
 SEED = 20260511
 FEWEST_PAIRS = 5
-"""With fewer, an interval over prompts says nothing."""
+"""With fewer, a bootstrap over prompts says nothing."""
 
 Sums = Mapping[str, tuple[float, float]]
 """Pairing key -> numerator and denominator of a mean, such as tokens and rounds."""
