@@ -1,8 +1,10 @@
 """Whether intervals cover and gates hold: simulated runs whose truth is known.
 
-Prints two tables: how often 95 % intervals hold the truth (wanted: 93 to 97 % each), beside those
-of a percentile bootstrap over requests; and in how many of TRIALS comparisons of two runs of the
-same truth any difference is called one, corrected for all that are looked at (wanted: at most 5 %).
+Prints three tables: how often 95 % intervals hold the truth (wanted: 93 to 97 % each), beside those
+of a percentile bootstrap over requests; in how many of TRIALS comparisons of two runs of the same
+truth any difference is called one, corrected for all that are looked at (wanted: at most 5 %); and
+in how many runs a change over time is found, where there is none (wanted: at most 5 %) and where
+acceptance steps down half-way.
 
     PYTHONPATH=tests python benchmarks/calibration.py [--trials 1000]
 """
@@ -17,14 +19,19 @@ from pathlib import Path
 
 import numpy as np
 from support.simulate import Prompts, Truth
-from support.simulate.sums import side
+from support.simulate.sums import series, side
 
+from driftscope.analysis.changes import changes
 from driftscope.analysis.compare import Side, comparison
 from driftscope.analysis.interval import Interval, intervals, rate_intervals, ratio_of
 from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
 
 TRIALS = 1000
 RESAMPLES = 500
+STEP = -0.7
+"""Logit shift at which the acceptance length of these runs falls by about a quarter."""
+NEAR = 0.1
+"""Share of the run."""
 TWO = (Prompts(label="chat", shift=0.4), Prompts(label="code", shift=-0.4, tokens=(500, 4000)))
 RUNS = {
     "30 requests": Truth(requests=30, rounds=30),
@@ -55,6 +62,19 @@ class Calls:
     pairing: str
     called: float
     """Share of comparisons in which anything was called a difference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """How often a change over time was found."""
+
+    run: str
+    flat: float
+    """In runs that do not change."""
+    step: float
+    """In runs that do, half-way."""
+    near: float
+    """The same within NEAR of where it is."""
 
 
 def coverage(name: str, truth: Truth, trials: int) -> Iterator[Coverage]:
@@ -95,6 +115,19 @@ def false_calls(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
     return Calls(run=name, pairing="paired" if paired else "unpaired", called=called / trials)
 
 
+def cuts(name: str, truth: Truth, trials: int) -> Cuts:
+    flat, stepped, near = 0, 0, 0
+    for trial in range(trials):
+        seeds = {"seed": 10_000 + trial, "prompts_seed": 50_000 + trial}
+        found = changes(series(replace(truth, **seeds)))
+        flat += bool(found and found.points)
+        found = changes(series(replace(truth, change=(0.5, STEP), **seeds)))
+        points = found.points if found else ()
+        stepped += bool(points)
+        near += any(abs(p.time_s / truth.requests - 0.5) <= NEAR for p in points)
+    return Cuts(run=name, flat=flat / trials, step=stepped / trials, near=near / trials)
+
+
 def _drawn(truth: Truth, trial: int, prompts: int | None = None) -> Side:
     prompts = trial if prompts is None else prompts
     return side(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + prompts))
@@ -129,8 +162,13 @@ def main(argv: list[str] | None = None, say: Callable[[str], None] = print) -> i
     say(f"\nTwo runs of the same truth, {wanted.trials} comparisons: share with any difference\n")
     for call in calls:
         say(f"{call.run:32}{call.pairing:12}{call.called:7.1%}")
+    found = [cuts(name, truth, wanted.trials) for name, truth in RUNS.items()]
+    say(f"\nA change over time, {wanted.trials} runs each: share in which one is found\n")
+    say(f"{'run':32}{'no change':>12}{'a step':>9}{'at its place':>15}")
+    for each in found:
+        say(f"{each.run:32}{each.flat:12.1%}{each.step:9.1%}{each.near:15.1%}")
     if wanted.json:
-        rows = {"coverage": covered, "false_calls": calls}
+        rows = {"coverage": covered, "false_calls": calls, "changes": found}
         plain = {
             name: [{f: getattr(r, f) for f in r.__slots__} for r in each]
             for name, each in rows.items()

@@ -12,6 +12,7 @@ from driftscope.analysis.rules import (
     attention,
     captured,
     circumstance,
+    drops,
     fallback,
     hidden_state,
     modes,
@@ -22,7 +23,8 @@ from driftscope.analysis.rules.healthy import ENTRIES as HEALTHY
 from driftscope.analysis.rules.healthy import healthy
 
 _MODULES = (
-    hidden_state, attention, captured, acceptance, circumstance, modes, speed, fallback, pairs,
+    hidden_state, attention, captured, acceptance, circumstance, drops, modes, speed, fallback,
+    pairs,
 )  # fmt: skip
 _ASKED: tuple[Entry, ...] = tuple(entry for module in _MODULES for entry in module.ENTRIES)
 """Order among findings alike in cost and severity: what the paper calls the cause comes first."""

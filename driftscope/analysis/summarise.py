@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from driftscope.analysis import measure, passes
 from driftscope.analysis.chains import Chains
+from driftscope.analysis.changes import changes_of
 from driftscope.analysis.closeup.closeup import closeup_of
 from driftscope.analysis.collect import (
     Sums,
@@ -67,6 +68,7 @@ def summarise(
         cells=step_cells(tables),
         groups=groups_of(run),
         closeup=closeup_of(run),
+        changes=changes_of(run),
     )
 
 

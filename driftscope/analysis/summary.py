@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from driftscope.analysis.changes import Changes
 from driftscope.analysis.closeup.closeup import CloseUp
 from driftscope.analysis.cost.cells import StepCell
 from driftscope.analysis.groups import NO_GROUPS, Groups
@@ -184,6 +185,8 @@ class RunSummary:
     """Acceptance by circumstance."""
     closeup: CloseUp | None = None
     """Single requests, moments and durations, for the report."""
+    changes: Changes | None = None
+    """Points in time at which acceptance changed; None with too few requests to find one."""
 
     @property
     def k(self) -> int:

@@ -146,6 +146,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "effective_k": run.effective_k,
             "by_reason": run.fallback.by_reason,
         },
+        "changes": None if run.changes is None else asdict(run.changes),
         "probe": _probe(run),
         "segments": [asdict(segment) for segment in run.segments],
         "problems": run.problems,

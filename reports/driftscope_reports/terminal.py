@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.changes import Changes
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import listed, milliseconds, number, percent, times
+from driftscope.analysis.words import NOTHING, listed, milliseconds, number, percent, times
 from driftscope_reports.sections.senders import length, ratio
 
 MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
@@ -19,6 +21,7 @@ MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severi
 FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("rounds / requests", lambda run: f"{run.rounds:,} / {run.requests:,}"),
     ("acceptance length", lambda run: _length(run)),
+    ("the same over time", lambda run: over_time(run.changes)),
     ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
     ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
     ("fed RMS, depth 1 to K", lambda run: _ends(run.hidden.fed_rms)),
@@ -120,6 +123,18 @@ def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
     said = f"   {who}{finding.statement} (confidence {finding.confidence}{cost})"
     lines = [said, f"   -> {first}.", *([f"   {finding.option}"] if finding.option else [])]
     return [Text(plain(line)) for line in lines]
+
+
+def over_time(changes: Changes | None) -> str:
+    """The acceptance length of each level, with the moments between them."""
+    if changes is None:
+        return NOTHING
+    if not changes.points:
+        return "no change"
+    moments = [datetime.fromtimestamp(p.time_s, UTC).strftime("%H:%M") for p in changes.points]
+    levels = [number(level.mean_length) for level in changes.levels]
+    steps = [f"{at} → {level}" for at, level in zip(moments, levels[1:], strict=True)]
+    return " ".join([levels[0], *steps])
 
 
 def _length(run: RunSummary) -> str:

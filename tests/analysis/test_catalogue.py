@@ -82,6 +82,10 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
     ),
     "template_sensitivity": ((replace(HEALTHY, prompts=TWO),), (replace(HEALTHY, prompts=ONE),)),
     "acceptance_decays": ((replace(HEALTHY, requests=120, decay=-2.0),), (HEALTHY,)),
+    "acceptance_drops": (
+        (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),
+        (replace(HEALTHY, requests=120, decay=-2.0),),
+    ),
     "slower_than_none": (
         (Baseline(replace(SLOW, k_zero_above=0)), SLOW),
         (Baseline(NONE), HEALTHY),

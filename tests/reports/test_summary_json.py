@@ -39,7 +39,7 @@ RUN_KEYS = {
     },
     "probe": {"engine", "runner", "mode", "sampling", "dropped", "overhead_fraction"},
 }  # fmt: skip
-PLAIN_KEYS = {"label", "rounds", "requests", "k", "segments", "problems"}
+PLAIN_KEYS = {"label", "rounds", "requests", "k", "segments", "changes", "problems"}
 
 
 def test_keys_are_the_contract(tmp_path: Path) -> None:
@@ -55,6 +55,7 @@ def test_keys_are_the_contract(tmp_path: Path) -> None:
     assert content["schema_version"] == 1
     for run in content["runs"]:
         assert set(run) == PLAIN_KEYS | set(RUN_KEYS)
+        assert set(run["changes"]) == {"requests", "points", "levels", "gradual"}
         for group, keys in RUN_KEYS.items():
             assert set(run[group]) == keys
 

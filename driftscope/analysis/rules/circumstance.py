@@ -10,6 +10,7 @@ from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.groups import Group
 from driftscope.analysis.interval import Interval, difference
+from driftscope.analysis.rules.drops import worst_drop
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import listed, number, percent
 
@@ -113,8 +114,10 @@ def template_sensitivity(case: Case) -> Finding | None:
 
 
 def acceptance_decays(case: Case) -> Finding | None:
-    """Requests that begin late accept clearly less than the first ones."""
+    """Requests that begin late accept clearly less than the first ones; said of a slope only."""
     groups = _usable(case.run.groups.time)
+    if worst_drop(case.run.changes) is not None:
+        return None
     if len(groups) < 2 or groups[0].name != case.run.groups.time[0].name:
         return None
     first, last = groups[0], groups[-1]
@@ -245,7 +248,7 @@ ENTRIES = (
         id="acceptance_decays",
         title="Acceptance decays over the run",
         meaning="Requests that begin in the last quarter of a run accept clearly fewer tokens than "
-        "those of the first.",
+        "those of the first, with no moment at which it happened.",
         thresholds=(
             Threshold(
                 name="DECAYED_BELOW",

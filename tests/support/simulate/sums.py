@@ -6,6 +6,7 @@ import numpy as np
 from support.simulate.draw import chunks
 from support.simulate.truth import Truth
 
+from driftscope.analysis.changes import Series
 from driftscope.analysis.compare import Side
 from driftscope.analysis.rounds import Rounds
 
@@ -32,4 +33,17 @@ def side(truth: Truth) -> Side:
             histogram=histogram[there],
         ),
         labels=np.array(labels)[there],
+    )
+
+
+def series(truth: Truth) -> Series:
+    """The requests of `truth`, one of which starts each second."""
+    drawn = side(truth)
+    tokens, rounds = drawn.rounds.by_request()
+    return Series(
+        start_s=np.arange(len(rounds), dtype=np.float64),
+        end_s=float(len(rounds)),
+        tokens=tokens[:, 0].copy(),
+        rounds=rounds[:, 0],
+        labels=drawn.labels,
     )
