@@ -46,6 +46,8 @@ class Finding:
     """Why it is as sure as that."""
     advice: str
     """What to do."""
+    assumed: tuple[str, ...] = ()
+    """What it rests on that the run cannot tell."""
     option: str | None = None
     """An option of vLLM's to paste, where there is one."""
     cost_tps: float | None = None

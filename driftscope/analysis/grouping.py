@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +18,19 @@ from driftscope.analysis.interval import Interval, rate_intervals, ratio_interva
 from driftscope.analysis.rounds import Rounds, rounds_of
 from driftscope.trace.records import Execution
 
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+MAX_GROUPS = 16
+"""Temperatures that are looked at, from the lowest."""
+
 
 def groups_of(run: Sums) -> Groups:
     """The groups of a run."""
     k, rounds = run.shape.k, run.rounds
     quarter = _quarters(run)
     labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
+    reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
     looping, long_enough = _loops(run)
     steps, touched = rounds.rounds + run.undrafted, run.structured > 0
     failed = _share(run.undrafted - run.deliberate, steps)
@@ -31,7 +39,10 @@ def groups_of(run: Sums) -> Groups:
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
     return Groups(
-        context=tuple(_by_context(run)),
+        context=tuple(_by_power(run, passes.by_context(k), " tokens")),
+        batch=tuple(_by_power(run, passes.by_batch(k))),
+        temperature=tuple(_by_temperature(run)),
+        finish=tuple(group for group in _by_value(rounds, reasons, k) if group.name),
         label=tuple(_by_value(rounds, labels, k)),
         time=tuple(_by_value(rounds, quarter, k)),
         execution=_by_execution(run),
@@ -69,12 +80,21 @@ def _by_value(rounds: Rounds, value: NDArray[np.str_], k: int) -> Iterator[Group
         yield _group(each, rounds.where(value == each), k)
 
 
-def _by_context(run: Sums) -> Iterator[Group]:
-    found = _sorted(run.tables.engine.rows(passes.by_context(run.shape.k)), "bucket")
+def _by_power(run: Sums, query: ir.Table, unit: str = "") -> Iterator[Group]:
+    """By ranges, each twice as wide as the one before."""
+    found = _sorted(run.tables.engine.rows(query), "bucket")
     rounds, power = rounds_of(found, run.requests.codes(found), run.shape.k), whole(found, "bucket")
     for each in np.unique(power).tolist():
-        name = f"{2**each:,} to {2 ** (each + 1) - 1:,} tokens"
-        yield _group(name, rounds.where(power == each), run.shape.k)
+        first, last = 2**each, 2 ** (each + 1) - 1
+        name = f"{first:,} to {last:,}" if last > first else f"{first}"
+        yield _group(f"{name}{unit}", rounds.where(power == each), run.shape.k)
+
+
+def _by_temperature(run: Sums) -> Iterator[Group]:
+    rounds = run.rounds
+    degrees = run.requests.temperature[rounds.request]
+    for each in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
+        yield _group(f"{each:g}", rounds.where(degrees == each), run.shape.k)
 
 
 def _quarters(run: Sums) -> NDArray[np.str_]:

@@ -34,6 +34,12 @@ class Groups:
 
     context: tuple[Group, ...] = ()
     """By length of the context, each range twice as long as the one before, shortest first."""
+    batch: tuple[Group, ...] = ()
+    """By requests in the step, in the same ranges, smallest first."""
+    temperature: tuple[Group, ...] = ()
+    """By the request's sampling temperature, coldest first; without those it is not known of."""
+    finish: tuple[Group, ...] = ()
+    """By finish reason."""
     label: tuple[Group, ...] = ()
     time: tuple[Group, ...] = ()
     """Quarters of the run's duration, first to last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from driftscope.analysis.summary import (
     Confidence,
     Hidden,
     ReliabilityBin,
+    Spread,
 )
 from driftscope.metrics import acceptance as formula
 from driftscope.metrics.attention import self_excess, sink_retention
@@ -111,6 +113,31 @@ def confidence(chains: Chains, verified: pa.Table | None = None) -> Confidence:
         entropy=_mean(chains.means.get("entropy")),
         ece=None if bins is None else _errors(bins, chains.depths),
         reliability=() if bins is None else tuple(_reliability(bins)),
+    )
+
+
+def spread(chains: Chains) -> dict[str, Spread]:
+    """95% intervals by depth of what was measured in `chains`, by column; `growth` is the fed RMS
+    over that at depth 1. Empty with fewer than two requests."""
+    out: dict[str, Spread] = {}
+    for name in (*MASSES, "top1"):
+        mean = chains.over_layers(name)
+        if mean is not None:
+            out[name] = _known(rate_intervals(ratio_of(mean.top, mean.bottom)))
+    for name in ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "entropy"):
+        if name in chains.means:
+            mean = chains.means[name]
+            out[name] = _known(intervals(ratio_of(mean.top, mean.bottom)))
+    if "fed_rms" in chains.means:
+        top = chains.means["fed_rms"].top
+        out["growth"] = _known(intervals(ratio_of(top, top[:, :1])))
+    return {name: each for name, each in out.items() if each}
+
+
+def _known(found: tuple[Interval, ...] | None) -> Spread:
+    return tuple(
+        each if math.isfinite(each.low) and math.isfinite(each.high) else None
+        for each in found or ()
     )
 
 

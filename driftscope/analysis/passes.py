@@ -419,6 +419,17 @@ def by_context(k: int) -> ir.Table:
 
 
 @cache
+def by_batch(k: int) -> ir.Table:
+    """Rounds by request and by the power of two below the number of requests in their step."""
+    rows = table("verify")
+    place = ("replica", "step")
+    sizes = rows.group_by(*place).aggregate(size=rows.count())
+    rows = rows.filter(rows.drafted > 0).join(sizes, place)
+    rows = rows.mutate(bucket=rows.size.log2().floor().cast("int64"))
+    return rows.group_by("bucket", *REQUEST).aggregate(**_rounds(rows, k))
+
+
+@cache
 def whole_at_the_end(k: int, last: int) -> ir.Table:
     """Of the requests in SUSPECTS, how many of their `last` rounds were drafted and accepted
     whole."""

@@ -68,6 +68,7 @@ def summarise(
         cells=step_cells(tables),
         groups=groups_of(run),
         closeup=closeup_of(run),
+        spread=measure.spread(run.chains),
         changes=changes_of(run),
     )
 
@@ -77,6 +78,7 @@ def _latency(requests: Requests, cost: StepCost | None) -> Latency:
         ttft_s=mean_s(requests.ttft_s),
         tpot_s=mean_s(requests.tpot_s),
         tpot_s_interval=mean_interval(requests.tpot_s),
+        ttft_s_interval=mean_interval(requests.ttft_s),
         inter_token_s=inter_token_s(requests.tpot_s, requests.output_tokens),
         draft_s=None if cost is None else cost.draft_s,
         verify_s=None if cost is None else cost.step_s - cost.draft_s,

@@ -7,7 +7,7 @@ NaN that it was measured and no finite number came out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from driftscope.analysis.changes import Changes
 from driftscope.analysis.closeup.closeup import CloseUp
@@ -19,6 +19,8 @@ from driftscope.metrics.throughput import StepCost
 from driftscope.trace.manifest import Manifest
 
 ByDepth = tuple[float, ...]
+Spread = tuple[Interval | None, ...]
+"""The 95% interval at each depth; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ class Latency:
     ttft_s: float | None
     tpot_s: float | None
     tpot_s_interval: Interval | None = None
+    ttft_s_interval: Interval | None = None
     inter_token_s: float | None = None
     draft_s: float | None = None
     """Median of steps that drafted, as is the next."""
@@ -185,6 +188,8 @@ class RunSummary:
     """Acceptance by circumstance."""
     closeup: CloseUp | None = None
     """Single requests, moments and durations, for the report."""
+    spread: Mapping[str, Spread] = field(default_factory=dict)
+    """By what was measured in chains, see `driftscope.analysis.measure.spread`."""
     changes: Changes | None = None
     """Points in time at which acceptance changed; None with too few requests to find one."""
 

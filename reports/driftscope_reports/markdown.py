@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import driftscope
 from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.finding import Finding
 from driftscope.analysis.words import NOTHING, listed, number
 from driftscope_reports.terminal import FIGURES, MARKS, plain
 
@@ -67,9 +68,13 @@ def _findings(analysis: Analysis) -> str:
         who = text(listed(finding.runs))
         lines.append(
             f"- **{text(mark)} {text(finding.title)}** ({who}): {text(finding.statement)}. "
-            f"{text(finding.advice)}"
+            f"{text(finding.advice)}{_assumed(finding)}"
         )
     return "\n".join(lines)
+
+
+def _assumed(finding: Finding) -> str:
+    return f" Assumed: {text('; '.join(finding.assumed))}." if finding.assumed else ""
 
 
 def _warnings(analysis: Analysis) -> str:

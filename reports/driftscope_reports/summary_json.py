@@ -58,6 +58,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence.value,
         "because": finding.because,
         "advice": finding.advice,
+        "assumed": finding.assumed,
         "option": finding.option,
         "cost_tps": finding.cost_tps,
     }
@@ -132,6 +133,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "tpot_s": run.latency.tpot_s,
             "tpot_s_interval": _ends(run.latency.tpot_s_interval),
             "ttft_s": run.latency.ttft_s,
+            "ttft_s_interval": _ends(run.latency.ttft_s_interval),
             "inter_token_s": run.latency.inter_token_s,
             "draft_s": run.latency.draft_s,
             "verify_s": run.latency.verify_s,

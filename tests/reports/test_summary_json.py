@@ -31,7 +31,8 @@ RUN_KEYS = {
     },
     "confidence": {"top1", "entropy", "ece", "reliability"},
     "latency": {
-        "tpot_s", "tpot_s_interval", "ttft_s", "inter_token_s", "draft_s", "verify_s",
+        "tpot_s", "tpot_s_interval", "ttft_s", "ttft_s_interval", "inter_token_s", "draft_s",
+        "verify_s",
     },
     "fallback": {
         "steps", "rejected_rounds", "rejected_share", "undrafted", "undrafted_share", "deliberate",

@@ -34,7 +34,8 @@ def smaller_k(case: Case) -> Finding | None:
         confidence=trust,
         because=because,
         advice=f"Try num_speculative_tokens = {best} under your own load and compare the time per "
-        f"output token.{_said(advice)}",
+        "output token.",
+        assumed=advice.assumed,
         option=advice.fixed_command,
         cost_tps=case.cost_at_k(best),
     )
@@ -70,7 +71,8 @@ def k_by_batch_size(case: Case) -> Finding | None:
         confidence=trust,
         because=because,
         advice="Set num_speculative_tokens_per_batch_size, a list of [first batch size, last, K]. "
-        f"vLLM ignores it with data parallelism.{_said(advice)}",
+        "vLLM ignores it with data parallelism.",
+        assumed=advice.assumed,
         option=advice.schedule_command,
         cost_tps=None if case.tokens_per_s is None else case.tokens_per_s * gain.value,
     )
@@ -109,7 +111,8 @@ def larger_k(case: Case) -> Finding | None:
         confidence=trust,
         because=because,
         advice=f"Try num_speculative_tokens = {k} under your own load, record again, and compare. "
-        f"A drafter may not have been trained for that many depths.{_said(advice)}",
+        "A drafter may not have been trained for that many depths.",
+        assumed=advice.assumed,
         option=f'"num_speculative_tokens": {k}',
         cost_tps=None if case.tokens_per_s is None else case.tokens_per_s * gain.value,
     )
@@ -178,7 +181,8 @@ def _by_model(case: Case) -> Finding | None:
         evidence=_evidence(case, advice, 0),
         confidence=trust,
         because=f"by the cost model, no baseline was given; {because}",
-        advice=_NONE + _said(advice),
+        advice=_NONE,
+        assumed=advice.assumed,
         option=NO_SPECULATION,
         cost_tps=case.cost_at_k(0),
     )
@@ -231,10 +235,6 @@ def _evidence(case: Case, advice: Advice, k: int) -> dict[str, float | int | Non
 
 def _assumed(advice: Advice, k: int) -> list[str]:
     return [] if k and not advice.assumed else list(advice.assumed)
-
-
-def _said(advice: Advice) -> str:
-    return "".join(f" Note: {each}." for each in advice.assumed)
 
 
 _NEED = Need(
