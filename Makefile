@@ -76,7 +76,7 @@ cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: 
 	PYTHONPATH=. $(BIN)/python benchmarks/cuda/run.py --device cpu --out build/cuda-smoke
 
 gallery: $(VENV)/installed ## example reports, into reports/gallery
-	cd reports/gallery && for name in healthy drifting long-context server; do \
+	cd reports/gallery && for name in healthy drifting long-context server one-head; do \
 	  $(abspath $(BIN))/driftscope analyze traces/$$name -q -o $$name.html || exit 1; done
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy -q -o compared.html
 

@@ -29,18 +29,26 @@ LONG_CONTEXT = Truth(
     ),
 )  # fmt: skip
 SERVER = Truth(
-    requests=72, rounds=16, batches=(1, 4, 12, 24), k_zero_above=16, growth=1.1, norm_output=True,
-    self_last=0.25, gap_s=0.4, target="target-8b", drafter="eagle3.1-8b",
+    requests=96, rounds=14, change=(0.6, -1.2), batches=(1, 4, 12, 24), k_zero_above=16,
+    growth=1.1, norm_output=True, self_last=0.25, gap_s=0.4,
+    target="target-8b", drafter="eagle3.1-8b",
     undrafted={"structured_output": 0.05, "preempted": 0.01, "token_budget": 0.02},
     prompts=(
-        Prompts(label="chat"), Prompts(label="json", shift=0.4), Prompts(label="agent", shift=-0.3),
+        Prompts(label="chat", temperature=0.7),
+        Prompts(label="json", shift=0.4),
+        Prompts(label="agent", shift=-0.3, temperature=0.2),
     ),
+)  # fmt: skip
+ONE_HEAD = Truth(
+    requests=24, rounds=6, batches=(4,), self_last=0.3, sink=(0.3, 0.12), growth=1.4,
+    by_head=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 2.3), target="target-8b", drafter="eagle3-8b",
 )  # fmt: skip
 RUNS = {
     "healthy": HEALTHY,
     "drifting": DRIFTING,
     "long-context": LONG_CONTEXT,
     "server": SERVER,
+    "one-head": ONE_HEAD,
 }
 
 

@@ -98,6 +98,9 @@ class Truth:
     prompt_share: float = 0.5
     """Of what sink and chain leave; the rest is on verified output."""
     layers: int = 1
+    by_head: tuple[float, ...] = ()
+    """What each head's mass on the chain is to their mean, if masses by head are recorded; the mean
+    of these is 1."""
     sink_slots: tuple[int, ...] = (0,)
     fed: float = 4.0
     """RMS of the state fed forward from depth 1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from support.simulate.truth import Truth
 
 from driftscope.trace.block import Block, Lists
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
-from driftscope.trace.records import Execution
+from driftscope.trace.records import MASS_CLASSES, Execution
 from driftscope.trace.schema import SCHEMA_VERSION, record_defaults
 from driftscope.trace.segment import (
     SEALED,
@@ -141,13 +142,14 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
     plain = _around(random, truth, own[:, 0], np.linspace(1.2, 1.1, truth.k))
     fed = plain if truth.norm_output else states
     fc = _around(random, truth, own[:, 0], np.array([2.0]))
+    masses = _masses(truth, random, own[:, 1:])
     top1 = chunk.top1[kept]
     columns: dict[str, Any] = {
         "step": chunk.number[step], "time_s": chunk.time_s[step],
         "request": _names(chunk)[request].tolist(), "position": chunk.position[kept],
         "prompt_tokens": chunk.tokens[request], "batch": chunk.batch[step], "k": truth.k,
         "layers": truth.layers, "chunked_prefill": False,
-        **_masses(truth, random, own[:, 1:]),
+        **masses, "null_mass": None,
         "in_rms": Lists(values=np.hstack([fc, fed[:, :-1]])),
         "prenorm_rms": Lists(values=states), "postnorm_rms": Lists(values=plain),
         "fed_rms": Lists(values=fed), "top1": Lists(values=top1),
@@ -156,8 +158,8 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
         "aux_norm_rms": None if truth.aux_norm is None else Lists(
             values=_around(random, truth, own[:, 0], np.array(truth.aux_norm))),
         "fc_rms": fc[:, 0].astype(np.float64), "token_ids": None, "rate": chunk.rate[step],
-        "head_mass": None, "heads": HEADS, "strategy": "lse",
-        "execution": Execution.OF_MODE[truth.mode], "replica": 0,
+        "head_mass": _by_head(truth, masses), "heads": len(truth.by_head) or HEADS,
+        "strategy": "lse", "execution": Execution.OF_MODE[truth.mode], "replica": 0,
     }  # fmt: skip
     return _block("draft", len(kept), columns)
 
@@ -171,7 +173,7 @@ def _around(
     return np.asarray(mean.astype(np.float32) * factor)
 
 
-def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str, Any]:
+def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str, Lists]:
     """Products of independent factors, so that each class has exactly the mean of the truth."""
     each = [np.repeat(mean, truth.layers) for mean in (truth.sinks(), truth.selves())]
     sink = _around(random, truth, own[:, 0], each[0])
@@ -180,8 +182,23 @@ def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str,
     half = np.full(truth.k * truth.layers, min(truth.prompt_share, 1 / (1 + truth.spread)))
     prompt = rest * _around(random, truth, np.zeros(len(own), np.float32), half)
     values = {"sink": sink, "prompt": prompt, "generated": rest - prompt, "self": chain}
-    named = {f"{name}_mass": Lists(values=mass) for name, mass in values.items()}
-    return {**named, "null_mass": None}
+    return {f"{name}_mass": Lists(values=mass) for name, mass in values.items()}
+
+
+def _by_head(truth: Truth, masses: Mapping[str, Lists]) -> Lists | None:
+    """[rows, k, layers, heads, classes] flattened: what a head looks more at the chain, it looks
+    less at everything else."""
+    if not truth.by_head:
+        return None
+    factor = np.array(truth.by_head, dtype=np.float32)
+    chain = masses["self_mass"].values[:, :, None]
+    rest = (1 - chain * factor) / (1 - chain)
+    each = [
+        chain * factor if name == "self" else masses[f"{name}_mass"].values[:, :, None] * rest
+        for name in MASS_CLASSES[:-1]
+    ]
+    stacked = np.stack([*each, np.zeros_like(rest)], axis=-1)
+    return Lists(values=stacked.reshape(len(stacked), -1))
 
 
 def _verify(truth: Truth, chunk: Chunk) -> Block:
