@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import listed
 from driftscope.trace.manifest import BY_DEPTH
 from driftscope_reports.chart import Chart, Kind, Series, Unit, Values, depths
 from driftscope_reports.looks import colour
@@ -30,6 +31,18 @@ def line(
         low=tuple(None if at is None else at.low for at in known),
         high=tuple(None if at is None else at.high for at in known),
     )
+
+
+def by_run(runs: Sequence[RunSummary], parts: Sequence[str]) -> str:
+    """One part per run in a row: "72% (old) and 83% (new)"; without the name of a single run."""
+    if len(runs) < 2:
+        return "".join(parts)
+    return listed([f"{part} ({run.label})" for part, run in zip(parts, runs, strict=True)])
+
+
+def about(run: RunSummary, runs: Sequence[RunSummary], words: str) -> str:
+    """`words` that begin a title, after the run's name where there are several."""
+    return f"{run.label}: {words}" if len(runs) > 1 else f"{words[:1].upper()}{words[1:]}"
 
 
 def axis_name(runs: Sequence[RunSummary]) -> str:

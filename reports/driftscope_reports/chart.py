@@ -71,6 +71,10 @@ class Series:
     colours: tuple[str, ...] = ()
     """Of each bar or point, instead of `colour`."""
     tabled: bool = True
+    marked: bool = True
+    """Whether a line of few points carries markers."""
+    sign: str = ""
+    """Of a row of cells: its name on the axis, where `name` is too long for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,15 @@ class Chart:
     from_zero: bool = True
     whole: bool = False
     """Whether x on a number axis counts something, so that there is nothing between two ticks."""
-    height: int = 300
+    named: bool = False
+    """Whether the legend stands even over a single series: its name says what its colour does."""
+    said: bool = False
+    """Whether bars carry their values."""
+    y_most: float | None = None
+    """Where the y axis ends at least: pictures side by side then have the same."""
+    width: int = 480
+    height: int = 280
+    """Of the static picture, in its own pixels."""
 
     @property
     def depths(self) -> int:
@@ -128,11 +140,13 @@ def _x_span(chart: Chart) -> tuple[float, float]:
     known = [float(x) for s in chart.series for x in s.x]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if chart.axis is Axis.DEPTH:
-        kinds = {s.kind for s in chart.series}
-        edge = 0.5 if kinds & {Kind.BAR, Kind.STACK, Kind.CELLS} else 0.25
-        return (1.0, max(high, 2.0)) if Kind.AREA in kinds else (1.0 - edge, max(high, 1.0) + edge)
+        return 1.0 - _DEPTH_EDGE, max(high, 1.0) + _DEPTH_EDGE
     room = 0.03 * (high - low) or 0.5
     return low - room, high + room
+
+
+_DEPTH_EDGE = 0.5
+"""Beside the first and the last depth, in every picture, so that depths stand below each other."""
 
 
 def _y_span(chart: Chart) -> tuple[float, float]:
@@ -142,6 +156,7 @@ def _y_span(chart: Chart) -> tuple[float, float]:
     if chart.from_zero and all(y >= 0 for s in chart.series for y in s.y if is_number(y)):
         known = _bounded(chart, known)
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    high = max(high, chart.y_most or high)
     if chart.unit is Unit.SHARE and low >= 0 and chart.from_zero:
         return 0.0, 1.02 if high > _HALF else max(1.15 * high, 0.02)
     if chart.from_zero and low >= 0:

@@ -20,5 +20,10 @@ def glossary() -> Markup:
     """Four terms, always visible."""
     entries = [el("div", el("dt", term), el("dd", meaning)) for term, meaning in _TERMS.items()]
     return el(
-        "section", el("h2", "In plain words"), el("dl", entries), class_="glossary", id="words"
+        "section",
+        el("h2", "New to this?", id="words-heading"),
+        el("dl", entries),
+        class_="glossary",
+        id="words",
+        aria_labelledby="words-heading",
     )

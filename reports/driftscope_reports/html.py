@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import json
 from dataclasses import replace
 from importlib.resources import files
 from typing import TypeVar
@@ -14,10 +16,10 @@ from driftscope.analysis.closeup.effect import Effect
 from driftscope.analysis.quality import QualityWarning
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed
-from driftscope_reports import page, provenance, top
+from driftscope_reports import found, page, provenance, top
 from driftscope_reports.embedded import embedded
 from driftscope_reports.glossary import glossary
-from driftscope_reports.looks import DARK, LIGHT, variables
+from driftscope_reports.looks import DARK, LIGHT, VIRIDIS, variables
 from driftscope_reports.markup import Markup, el, script_json
 from driftscope_reports.plot import figure
 from driftscope_reports.section import Section
@@ -126,7 +128,7 @@ def _ends(values: tuple[_T, ...], share: float) -> tuple[_T, ...]:
 
 def _page(analysis: Analysis, command: str | None) -> str:
     made = sections(analysis, command)
-    code, plotly = asset("report.js"), asset("plotly-basic.min.js")
+    code, packed = script(), plotly()
     style = stylesheet()
     figures = {p.id: figure(p.chart) for section in made for p in section.pictures}
     body = el(
@@ -136,17 +138,23 @@ def _page(analysis: Analysis, command: str | None) -> str:
         el(
             "main",
             top.opening(analysis, _elsewhere(analysis, made)),
-            glossary(),
+            el("div", found.findings(analysis), glossary(), class_="split"),
             [page.section(n, s, analysis.warnings) for n, s in enumerate(made, start=2)],
         ),
-        el("footer", el("p", _FOOTER.format(driftscope.__version__))),
+        el(
+            "footer",
+            el("p", _FOOTER.format(driftscope.__version__)),
+            el("details", el("summary", "Licence of plotly.js"), el("p", asset(LICENCE))),
+        ),
         el("p", id="said", class_="hidden", role="status"),
         script_json(figures, id="figures"),
         embedded(analysis),
-        Markup(f'<script type="text/plain" id="plotly">{plotly}</script>'),
+        Markup(
+            f'<script type="text/plain" id="plotly">{base64.b64encode(packed).decode()}</script>'
+        ),
         Markup(f"<script>{code}</script>"),
     )
-    head = _head(analysis, style, [code, plotly])
+    head = _head(analysis, style, [code, gzip.decompress(packed).decode()])
     return f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
 
 
@@ -157,9 +165,9 @@ def _elsewhere(analysis: Analysis, made: list[Section]) -> Markup | None:
 
 
 _FOOTER = (
-    "Made by driftscope {}. Everything is in this file; nothing is fetched. Pictures by plotly.js "
-    "(MIT licence)."
+    "Made by driftscope {}. Everything is in this file; nothing is fetched. Pictures by plotly.js."
 )
+LICENCE = "plotly-basic.LICENSE"
 
 
 def _head(analysis: Analysis, style: str, scripts: list[str]) -> Markup:
@@ -201,10 +209,21 @@ def stylesheet() -> str:
     )
 
 
+def script() -> str:
+    """The page's own script, with the scale that the static pictures have too."""
+    return asset("report.js").replace("/*SCALE*/[]", json.dumps(VIRIDIS))
+
+
 def _contents(made: list[Section]) -> Markup:
     entries = [("verdict", "Verdict"), *((s.id, s.name) for s in made)]
     links = [el("li", el("a", name, href=f"#{where}")) for where, name in entries]
     return el("nav", el("ol", links), aria_label="Sections")
+
+
+def plotly() -> bytes:
+    """Plotly's smallest bundle that draws these charts, packed by gzip: the page unpacks it. Packed
+    once and for all, so that pages have the same bytes whatever packs them."""
+    return (files("driftscope_reports") / "assets" / "plotly-basic.min.js.gz").read_bytes()
 
 
 def asset(name: str) -> str:

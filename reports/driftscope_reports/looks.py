@@ -38,7 +38,7 @@ LIGHT: Mapping[str, str] = {
     "class-sink": "#0072b2", "class-null": "#999999",
     "step-accepted": "#009e73", "step-rejected": "#d55e00", "step-deliberate": "#56b4e9",
     "step-failed": "#b0568b", "step-prefill": "#999999",
-    "worse": "#b3261e", "better": "#0b5cad", "same": "#6b7480",
+    "worse": "#b3261e", "better": "#0b5cad", "same": "#6b7480", "apart": "#6f4bb0",
     "high": "#b3261e", "medium": "#8a5000", "info": "#0b5cad", "good": "#1a7f4b",
 }  # fmt: skip
 DARK: Mapping[str, str] = {
@@ -50,7 +50,7 @@ DARK: Mapping[str, str] = {
     "class-sink": "#0f5f92", "class-null": "#777777",
     "step-accepted": "#008b66", "step-rejected": "#d55e00", "step-deliberate": "#3f93c4",
     "step-failed": "#c678a6", "step-prefill": "#777777",
-    "worse": "#ff8a80", "better": "#7cb8ff", "same": "#98a2ad",
+    "worse": "#ff8a80", "better": "#7cb8ff", "same": "#98a2ad", "apart": "#c5a5ff",
     "high": "#ff8a80", "medium": "#ffbe5c", "info": "#7cb8ff", "good": "#63d69b",
 }  # fmt: skip
 
@@ -85,7 +85,7 @@ MASS_CLASSES = (
     MassClass(field="null_mass", name="nothing (sink bias)", colour="class-null", pattern="-"),
 )
 
-_VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 """Five points of viridis, which keeps its order in grey and for colour-blind readers."""
 _LEVELS = 64
 """Colours of the scale: few, so that pages stay small."""
@@ -93,11 +93,10 @@ _LEVELS = 64
 
 def scale_colour(share: float) -> str:
     """Colour of a cell, 0 dark to 1 bright."""
-    at = round(min(max(share, 0.0), 1.0) * _LEVELS) / _LEVELS * (len(_VIRIDIS) - 1)
-    low = min(int(at), len(_VIRIDIS) - 2)
+    at = round(min(max(share, 0.0), 1.0) * _LEVELS) / _LEVELS * (len(VIRIDIS) - 1)
+    low = min(int(at), len(VIRIDIS) - 2)
     mixed = [
-        round(a + (b - a) * (at - low))
-        for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1], strict=True)
+        round(a + (b - a) * (at - low)) for a, b in zip(VIRIDIS[low], VIRIDIS[low + 1], strict=True)
     ]
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from driftscope.analysis.quality import QualityWarning
 from driftscope.metrics.definition import Definition
@@ -10,7 +11,7 @@ from driftscope_reports import tables
 from driftscope_reports.chart import Axis, span
 from driftscope_reports.markup import Markup, el
 from driftscope_reports.section import Picture, Section
-from driftscope_reports.svg import LEFT, RIGHT, WIDTH, legend, svg
+from driftscope_reports.svg import LEFT, RIGHT, legend, svg
 
 _KEYS = ". Arrow keys move over depths."
 
@@ -32,9 +33,12 @@ def section(number: int, made: Section, warnings: Sequence[QualityWarning]) -> M
     )  # fmt: skip
 
 
-def _pictures(made: Section) -> Markup | None:
-    drawn = [picture(p) for p in made.pictures]
-    return el("div", drawn, class_="pictures") if drawn else None
+def _pictures(made: Section) -> list[Markup]:
+    """Those of one size in a row stand in one grid."""
+    rows = groupby(made.pictures, key=lambda each: each.size)
+    return [
+        el("div", [picture(p) for p in row], class_=f"pictures {size.value}") for size, row in rows
+    ]
 
 
 def picture(made: Picture) -> Markup:
@@ -45,7 +49,7 @@ def picture(made: Picture) -> Markup:
     live = el("div", class_="live", id=f"live-{made.id}", hidden="")
     return el(
         "figure",
-        el("figcaption", el("h3", made.title, " ", _link(made))),
+        el("figcaption", el("h3", f"{made.title}\u00a0", _link(made))),
         el("p", el("b", "How to read this: "), made.how, class_="how"),
         el("p", made.note, class_="note") if made.note else None,
         legend(made.chart),
@@ -57,17 +61,24 @@ def picture(made: Picture) -> Markup:
             tabindex="0" if depth else None,
             data_axis=made.chart.axis.value,
             data_from=f"{ends.x[0]:g}", data_to=f"{ends.x[1]:g}",
-            data_left=f"{LEFT / WIDTH:.5f}", data_right=f"{1 - RIGHT / WIDTH:.5f}",
+            data_left=f"{LEFT / made.chart.width:.5f}",
+            data_right=f"{1 - RIGHT / made.chart.width:.5f}",
             data_depths=str(made.chart.depths) if depth else None,
         ),
         el(
-            "details",
-            el("summary", "The same numbers as a table"),
-            made.numbers or tables.of_chart(made.chart, made.title),
+            "div",
+            el(
+                "details",
+                el("summary", "Numbers"),
+                made.numbers or tables.of_chart(made.chart, made.title),
+            ),
+            definitions(made.definitions),
+            el("details", el("summary", "Assumptions"), el("p", made.assumed))
+            if made.assumed
+            else None,
+            class_="more",
         ),
-        definitions(made.definitions),
         id=made.id,
-        class_="wide" if made.wide else None,
     )  # fmt: skip
 
 
@@ -85,7 +96,7 @@ def definitions(known: Sequence[Definition]) -> Markup:
         )
         for d in known
     ]
-    return el("details", el("summary", "What exactly is measured"), el("dl", entries))
+    return el("details", el("summary", "Definition"), el("dl", entries))
 
 
 def warning_box(here: Sequence[QualityWarning]) -> Markup | None:

@@ -9,11 +9,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from driftscope_reports.chart import Axis, Chart, Kind, Series, is_number, span
+from driftscope_reports.chart import Axis, Chart, Kind, Series, categories, is_number, span
 from driftscope_reports.looks import DASHES, LIGHT, MARKERS, scale_colour, shown
 
 Figure = dict[str, Any]
 _NAME_LENGTH = 28
+_FEW = 3
+"""Categories up to which bars are kept narrow."""
+_LOW = 240
+"""Height up to which few lines are enough."""
 _DIGITS = 5
 """Significant digits of a number in the page: more than a screen can show."""
 
@@ -63,7 +67,7 @@ def _line(s: Series) -> Figure:
     style = s.style % len(MARKERS)
     return {
         "type": "scatter",
-        "mode": "lines+markers" if len(s.x) <= 24 else "lines",
+        "mode": "lines+markers" if s.marked and len(s.x) <= 24 else "lines",
         "line": {"color": f"@{s.colour}", "dash": DASHES[style], "width": 2.5},
         "marker": {"symbol": MARKERS[style], "size": 8, "color": f"@{s.colour}"},
     }
@@ -152,10 +156,15 @@ def _layout(chart: Chart, cells: list[Series]) -> Figure:
     y_axis: Figure = {"title": {"text": text(chart.y_title, 60)}, "range": list(ends.y), **_AXIS}
     if chart.unit == "share" and not cells:
         y_axis["tickformat"] = ".3~p"
+    if chart.height <= _LOW:
+        y_axis["nticks"] = 5
     if cells:
         every = max(1, len(cells) // 16)
         rows = list(range(0, len(cells), every))
-        y_axis |= {"tickvals": rows, "ticktext": [text(cells[row].name, 12) for row in rows]}
+        y_axis |= {
+            "tickvals": rows,
+            "ticktext": [text(cells[row].sign or cells[row].name, 12) for row in rows],
+        }
     layout: Figure = {
         "height": chart.height + 20,
         "margin": {"l": 62, "r": 14, "t": 10, "b": 46},
@@ -173,6 +182,8 @@ def _layout(chart: Chart, cells: list[Series]) -> Figure:
         "annotations": [*_notes(chart)],
         "dragmode": False,
     }
+    if chart.axis is Axis.CATEGORY and len(categories(chart)) <= _FEW:
+        layout["bargap"] = 0.5
     if any(s.kind is Kind.STACK for s in chart.series):
         layout["bargap"] = 0.08
     if cells:

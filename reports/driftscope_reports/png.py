@@ -8,11 +8,11 @@ from driftscope.errors import UsageError
 from driftscope_reports.looks import LIGHT
 from driftscope_reports.markup import Markup, el, join
 from driftscope_reports.section import Picture
-from driftscope_reports.svg import WIDTH, named, svg
+from driftscope_reports.svg import named, svg
 
 SCALE = 2.0
 """Pixels per point: sharp on today's screens."""
-_LINE, _CHARACTERS = 20, 56
+_LINE = 20
 _LEGEND, _NAME = 20, 40
 
 
@@ -32,9 +32,9 @@ def to_png(picture: Picture) -> bytes:
 
 def to_svg(picture: Picture) -> str:
     """The same as a whole SVG with its title, legend and colours in it."""
-    lines = _wrapped(picture.title)
-    entries = named(picture.chart, paint=_paint)
-    legend, rows = _legend(entries)
+    width = picture.chart.width
+    lines = _wrapped(picture.title, width // 10)
+    legend, rows = _legend(named(picture.chart, paint=_paint), width)
     top = _LINE * len(lines) + _LEGEND * rows + 12
     height = top + picture.chart.height
     title = [
@@ -45,7 +45,7 @@ def to_svg(picture: Picture) -> str:
     drawing = svg(picture.chart, id=picture.id, paint=_paint)
     placed = Markup(
         re.sub(
-            "^<svg ", f'<svg y="{top}" width="{WIDTH}" height="{picture.chart.height}" ', drawing
+            "^<svg ", f'<svg y="{top}" width="{width}" height="{picture.chart.height}" ', drawing
         )
     )
     return el(
@@ -54,21 +54,21 @@ def to_svg(picture: Picture) -> str:
         el("g", legend, transform=f"translate(14 {_LINE * len(lines) + 10})"),
         placed,
         xmlns="http://www.w3.org/2000/svg",
-        width=f"{WIDTH}",
+        width=f"{width}",
         height=f"{height}",
-        viewBox=f"0 0 {WIDTH} {height}",
+        viewBox=f"0 0 {width} {height}",
         font_family="'DejaVu Sans', sans-serif",
         font_size="13",
     )
 
 
-def _legend(entries: list[tuple[Markup, str]]) -> tuple[Markup, int]:
+def _legend(entries: list[tuple[Markup, str]], width: int) -> tuple[Markup, int]:
     """The entries in as many rows as they need, and how many these are."""
     out, x, row = [], 0.0, 0
     for sign, name in entries:
         short = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
         wide = 34 + 7.6 * len(short) + 14
-        if x and x + wide > WIDTH - 20:
+        if x and x + wide > width - 20:
             x, row = 0.0, row + 1
         out.append(
             el("g", sign, el("text", short, x="32", y="12", fill=LIGHT["ink"]),
@@ -82,10 +82,10 @@ def _paint(name: str) -> str:
     return LIGHT.get(name, name)
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, characters: int) -> list[str]:
     lines = [""]
     for word in text.split():
-        if len(lines[-1]) + len(word) >= _CHARACTERS and lines[-1]:
+        if len(lines[-1]) + len(word) >= characters and lines[-1]:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
-    return [line[:_CHARACTERS] for line in lines]
+    return [line[:characters] for line in lines]

@@ -20,7 +20,12 @@ _STRATEGIES = {
 
 def provenance(analysis: Analysis) -> Markup:
     """Engine, models, settings, losses and cost, one column per run."""
-    rows = [[name, *cells] for name, *cells in zip(_NAMES, *map(parts, analysis.runs), strict=True)]
+    columns = [parts(run) for run in analysis.runs]
+    rows = [
+        [name, *(column[name] for column in columns)]
+        for name in (columns[0] if columns else ())
+        if any(column[name] != NOTHING for column in columns)
+    ]
     return table(
         ["", *(run.label for run in analysis.runs)], rows, words=1 + len(analysis.runs),
         caption="Where these figures come from",
@@ -33,46 +38,33 @@ def section(analysis: Analysis, command: str | None) -> Section:
     return Section(id="provenance", name="Provenance", body=el("div", provenance(analysis), made))
 
 
-_NAMES = (
-    "engine", "runner", "execution", "recording", "method", "target", "drafter", "norm flags",
-    "captured target layers", "K", "attention", "masses by", "sink set", "parallel", "depth",
-    "sampling", "chains", "dropped", "errors", "overhead", "written by",
-)  # fmt: skip
-"""What `parts` says, in its order."""
-
-
-def line(run: RunSummary) -> str:
-    """Everything that identifies the run, in one line."""
-    return "; ".join(part for part in parts(run) if part != NOTHING)
-
-
-def parts(run: RunSummary) -> list[str]:
-    """The same piece by piece, as many as `_NAMES`."""
+def parts(run: RunSummary) -> dict[str, str]:
+    """What identifies the run and how it was recorded, by name."""
     manifest, recording = run.manifest, run.recording
     flags = [name for name, value in sorted(manifest.norm_flags.items()) if value]
-    return [
-        f"{manifest.engine} {manifest.engine_version}",
-        f"runner {manifest.runner}",
-        f"drafter runs {manifest.mode}",
-        f"recorded by {manifest.recording}",
-        f"method {manifest.method}",
-        f"target {_model(manifest.target)}",
-        f"drafter {_model(manifest.drafter)}",
-        f"norm flags {', '.join(flags) or 'none'}",
-        f"captured target layers {', '.join(map(str, manifest.aux_layers)) or 'none'}",
-        f"K = {manifest.k}",
-        f"attention {manifest.attention_backend}",
-        f"masses by {_STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy)}",
-        f"sink set: {_sink(manifest)}",
-        ", ".join(_parallel(manifest)) or NOTHING,
-        NOTHING if manifest.query_kind == BY_DEPTH else f"depth stands for {manifest.query_kind}",
-        _sampling(manifest),
-        f"{count(recording.chains, 'recorded chain')}, {recording.verified_chains:,} verified",
-        f"{count(recording.dropped, 'row')} dropped",
-        f"{count(recording.errors, 'error')} caught in hooks",
-        f"time in the probe {percent(recording.overhead_fraction)}",
-        f"driftscope {manifest.driftscope_version}",
-    ]
+    return {
+        "engine": f"{manifest.engine} {manifest.engine_version}",
+        "runner": manifest.runner,
+        "the drafter runs": manifest.mode,
+        "recorded": manifest.recording,
+        "method": manifest.method,
+        "target": _model(manifest.target),
+        "drafter": _model(manifest.drafter),
+        "norm flags": ", ".join(flags) or "none",
+        "captured target layers": ", ".join(map(str, manifest.aux_layers)) or "none",
+        "K": f"{manifest.k}",
+        "attention backend": manifest.attention_backend,
+        "masses by": _STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy),
+        "sink set": _sink(manifest),
+        "parallel": ", ".join(_parallel(manifest)) or NOTHING,
+        "depth stands for": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
+        "sampling": _sampling(manifest),
+        "chains": f"{recording.chains:,} recorded, {recording.verified_chains:,} verified",
+        "rows dropped": f"{recording.dropped:,}",
+        "errors caught in hooks": f"{recording.errors:,}",
+        "time in the probe": percent(recording.overhead_fraction),
+        "written by": f"driftscope {manifest.driftscope_version}",
+    }
 
 
 def _model(model: Model) -> str:
@@ -85,6 +77,8 @@ def _sink(manifest: Manifest) -> str:
         return "looked for, not decided yet"
     if not slots:
         return f"no sink found ({manifest.sink_source})"
+    if slots == (0,):
+        return f"the first slot ({manifest.sink_source})"
     which = f"slots {', '.join(map(str, slots))}"
     if slots == tuple(range(len(slots))):
         which = f"the first {count(len(slots), 'slot')}"

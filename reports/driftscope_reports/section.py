@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from driftscope.metrics.definition import Definition
 from driftscope_reports.chart import Chart
 from driftscope_reports.markup import Markup
+
+
+class Size(StrEnum):
+    """How much of the page's width a picture takes."""
+
+    NORMAL = "normal"
+    """Half."""
+    SMALL = "small"
+    """A third: one of several that are looked at together."""
+    WIDE = "wide"
+
+
+_PIXELS = {Size.SMALL: (380, 210), Size.WIDE: (900, 300)}
+"""Width and height of static pictures that are not as high and wide as charts usually are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +36,18 @@ class Picture:
     chart: Chart
     definitions: tuple[Definition, ...]
     note: str | None = None
-    """What is left out of it, or in doubt."""
+    """What is left out of it."""
+    assumed: str | None = None
+    """What it rests on, said on demand."""
     numbers: Markup | None = None
     """The same numbers as a table, where it is not simply the chart's."""
-    wide: bool = False
+    size: Size = Size.NORMAL
+
+
+def sized(picture: Picture, size: Size) -> Picture:
+    """`picture` drawn for another width."""
+    width, height = _PIXELS.get(size, (picture.chart.width, picture.chart.height))
+    return replace(picture, size=size, chart=replace(picture.chart, width=width, height=height))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

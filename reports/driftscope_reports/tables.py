@@ -39,6 +39,15 @@ def table(
     )
 
 
+def by_run_table(
+    head: Sequence[str], rows: Sequence[Sequence[Child]], *, words: int, caption: str, runs: int
+) -> Markup:
+    """A sortable table whose first column is the run; without it where there is one run."""
+    if runs < 2:
+        head, rows, words = head[1:], [row[1:] for row in rows], words - 1
+    return table(head, rows, words=words, caption=caption, sortable=True)
+
+
 def of_chart(chart: Chart, title: str) -> Markup:
     """The numbers of a picture."""
     series = [s for s in chart.series if s.tabled]

@@ -1,54 +1,94 @@
-"""The first screen: verdict, one card per run, findings."""
+"""The first screen: verdict, one card per run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.finding import Severity
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import listed, milliseconds, number, percent, times
+from driftscope.analysis.words import count, listed, milliseconds, number, percent, times
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.hidden import GROWTH
 from driftscope.metrics.latency import TPOT
-from driftscope_reports.looks import GLYPHS
+from driftscope_reports.byrun import axis_name, by_run
+from driftscope_reports.chart import Chart, Kind, Series, Unit
+from driftscope_reports.looks import GLYPHS, PATTERNS, colour
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.svg import svg
 
-_SEVERITY = {
-    Severity.HIGH: ("▲", "act"),
-    Severity.MEDIUM: ("◆", "look"),
-    Severity.INFO: ("ℹ", "know"),
-    Severity.GOOD: ("✓", "fine"),
+_STATE = {
+    Severity.HIGH: "▲ Act on this",
+    Severity.MEDIUM: "◆ Worth a look",
+    Severity.INFO: "✓ Nothing to mend",
+    Severity.GOOD: "✓ Nothing to mend",
 }
-"""Sign and word of each severity: never colour alone."""
+"""The worst severity in three words, over the verdict."""
 
 
 def opening(analysis: Analysis, warnings: Markup | None) -> Markup:
-    """Section 1: the sentence, one figure per run, what was found and what to do.
+    """Section 1: the sentence, what it means in plain words, and one figure per run.
 
     `warnings` are those that no later section shows.
     """
     first, *rest = analysis.verdict
     return el(
         "section",
+        _state(analysis),
         el("h1", first),
-        el("p", " ".join(rest), class_="lead") if rest else None,
-        el("div", [_card(i, run) for i, run in enumerate(analysis.runs)], class_="cards"),
+        el("p", plainly(analysis.runs), class_="lead") if analysis.runs else None,
+        el("p", " ".join(rest), class_="rest") if rest else None,
+        el(
+            "div",
+            [_card(i, run) for i, run in enumerate(analysis.runs)],
+            _next(analysis),
+            class_="cards",
+        ),
         warnings,
-        findings(analysis),
         class_="verdict",
         id="verdict",
     )
 
 
-def findings(analysis: Analysis) -> Markup:
-    """Findings of one kind stand together, worst first."""
-    titles = dict.fromkeys((f.id, f.title) for f in analysis.findings)
-    groups = [[f for f in analysis.findings if (f.id, f.title) == key] for key in titles]
+def _state(analysis: Analysis) -> Markup | None:
+    worst = next((s for s in Severity if any(f.severity is s for f in analysis.findings)), None)
+    return None if worst is None else el("p", _STATE[worst], class_=f"state {worst.value}")
+
+
+def _next(analysis: Analysis) -> Markup | None:
+    """The first thing to do, with the option to paste."""
+    wanted = [f for f in analysis.findings if f.severity in (Severity.HIGH, Severity.MEDIUM)]
+    urgent = [f for f in wanted if f.severity is Severity.HIGH or f.cost_tps or f.option]
+    if not urgent:
+        return None
+    first = urgent[0]
+    begin, _, _ = first.advice.partition(". ")
+    cost = f", which costs about {first.cost_tps:,.0f} tokens per second" if first.cost_tps else ""
+    about = f" ({listed(first.runs)})" if len(analysis.runs) > 1 else ""
+    more = len({f.id for f in wanted}) - 1
     return el(
-        "div",
-        el("h2", "What was found, and what to do"),
-        [_finding(group) for group in groups] or el("p", "Nothing stands out."),
-        id="findings",
+        "article",
+        el("h2", "Do this first"),
+        el("p", f"{begin.rstrip('.')}."),
+        el("code", first.option, class_="option", tabindex="0") if first.option else None,
+        el("p", el("b", "Why: "), first.title[:1].lower() + first.title[1:], cost, about, "."),
+        el("p", el("a", f"{count(more, 'more finding')} to look at", href="#findings"))
+        if more
+        else None,
+        class_="card next",
+    )
+
+
+def plainly(runs: Sequence[RunSummary]) -> str:
+    """What was served and what came of it, for a reader who knows none of the terms."""
+    ks = sorted({run.k for run in runs})
+    ahead = f"{ks[0]}" if len(ks) == 1 else f"up to {ks[-1]}"
+    kept = by_run(runs, [number(run.acceptance.mean_length - 1.0, 1) for run in runs])
+    tokens = "token" if ks == [1] else "tokens"
+    return (
+        f"To answer faster, a small model guesses {ahead} {tokens} ahead and the large model "
+        f"checks them at once. Of these guesses {kept} are kept on average."
     )
 
 
@@ -57,21 +97,50 @@ def _card(index: int, run: RunSummary) -> Markup:
     interval = f"95% interval {spread.low:.2f} to {spread.high:.2f}" if spread else None
     return el(
         "article",
-        el("h2", _glyph(index), " ", run.label),
         el(
-            "p",
-            el("strong", number(run.acceptance.mean_length), class_="figure"),
-            el("span", " ", el("abbr", "tokens per round", title=MEAN_LENGTH.meaning)),
-            el("small", interval) if interval else None,
+            "div",
+            el("h2", _glyph(index), " ", run.label),
+            el(
+                "p",
+                el("strong", number(run.acceptance.mean_length), class_="figure"),
+                el("span", " ", el("abbr", "tokens per round", title=MEAN_LENGTH.meaning)),
+                el("small", interval) if interval else None,
+            ),
+            el(
+                "dl",
+                _entry(GROWTH, "growth of hidden state", times(run.hidden.growth)),
+                _entry(
+                    MARGINAL, f"accepted to depth {run.k}", percent(run.acceptance.marginal[-1])
+                ),
+                _entry(TPOT, "time per output token", milliseconds(run.latency.tpot_s)),
+            ),
+            class_="figures",
         ),
         el(
-            "dl",
-            _entry(GROWTH, f"hidden state, depth 1 to {run.k}", times(run.hidden.growth)),
-            _entry(MARGINAL, f"accepted to depth {run.k}", percent(run.acceptance.marginal[-1])),
-            _entry(TPOT, "time per output token", milliseconds(run.latency.tpot_s)),
+            "div",
+            el("p", "How often each guess is kept", class_="how"),
+            svg(_kept(index, run), id=f"card-{index}", title=_kept_words(run)),
+            class_="kept",
         ),
         class_=f"card run-{index % len(GLYPHS)}",
     )
+
+
+def _kept(index: int, run: RunSummary) -> Chart:
+    rates = run.acceptance.marginal
+    bars = Series(
+        name=run.label, kind=Kind.BAR, x=tuple(range(1, len(rates) + 1)), y=rates,
+        colour=colour(index), pattern=PATTERNS[index % len(PATTERNS)],
+    )  # fmt: skip
+    return Chart(
+        series=(bars,), x_title=axis_name([run]), y_title="of all rounds", unit=Unit.SHARE,
+        said=True, y_most=1.0, width=400, height=190,
+    )  # fmt: skip
+
+
+def _kept_words(run: RunSummary) -> str:
+    rates = [f"{d}: {percent(r)}" for d, r in enumerate(run.acceptance.marginal, start=1)]
+    return f"{run.label}: rounds in which the guess is kept, by depth: {', '.join(rates)}"
 
 
 def _glyph(index: int) -> Markup:
@@ -80,45 +149,3 @@ def _glyph(index: int) -> Markup:
 
 def _entry(definition: Definition, words: str, figure: str) -> list[Markup]:
     return [el("dt", el("abbr", words, title=definition.meaning)), el("dd", figure)]
-
-
-def _finding(group: list[Finding]) -> Markup:
-    severity = group[0].severity
-    sign, word = _SEVERITY[severity]
-    many = len(group) > 1 or len(group[0].runs) == 1
-    return el(
-        "article",
-        el("h3", el("span", f"{sign} {word}", class_="severity"), " ", group[0].title),
-        el(
-            "ul", [el("li", _who(f) if many else None, f"{f.statement}.", _trust(f)) for f in group]
-        ),
-        None if severity is Severity.GOOD else _advice(group),
-        [el("code", f.option, class_="option", tabindex="0") for f in group if f.option],
-        class_=f"finding {severity.value}",
-    )
-
-
-def _statement(finding: Finding, many: bool) -> Markup:
-    who = _who(finding) if many else None
-    return el("li", who, f"{finding.statement}.", _trust(finding))
-
-
-def _trust(finding: Finding) -> Markup:
-    """How sure it is and what it costs, in small."""
-    cost = ""
-    if finding.cost_tps is not None:
-        cost = f"; it costs about {finding.cost_tps:,.0f} tokens per second"
-    because = f", {finding.because}" if finding.because else ""
-    words = f" Confidence: {finding.confidence.value}{because}{cost}."
-    return el("small", words, class_="trust")
-
-
-def _advice(group: list[Finding]) -> list[Markup]:
-    """Once where it is the same for all runs, else with their names."""
-    if len({f.advice for f in group}) == 1:
-        return [el("p", el("b", "What to do: "), group[0].advice)]
-    return [el("p", el("b", f"What to do ({listed(f.runs)}): "), f.advice) for f in group]
-
-
-def _who(finding: Finding) -> Markup:
-    return el("b", f"{', '.join(finding.runs)}: ")

@@ -32,17 +32,18 @@
       Object.entries(value).map(([key, item]) => [key, coloured(item, style)]));
   };
 
-  // The bundle waits as plain text, so that reading it delays no picture; its hash is in the policy.
-  const loadPlotly = () => {
-    if (window.Plotly) return;
-    const script = document.createElement("script");
-    script.textContent = byId("plotly").textContent;
-    document.head.append(script);
-  };
+  // The bundle waits as packed text, so that reading it delays no picture; the hash of what it
+  // unpacks to is in the policy.
+  let loading = null;
+  const loadPlotly = () => loading ??= (async () => {
+    const packed = Uint8Array.from(atob(byId("plotly").textContent), (sign) => sign.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    document.head.append(make("script", await new Response(stream).text()));
+  })();
 
   const drawn = new Set();
-  const draw = (id) => {
-    loadPlotly();
+  const draw = async (id) => {
+    await loadPlotly();
     const live = byId("live-" + id);
     const { data: traces, layout } = coloured(figures[id], getComputedStyle(root));
     live.hidden = false;
@@ -163,7 +164,8 @@
       const wanted = box.value.trim().toLowerCase();
       let count = 0;
       for (const row of requests.tBodies[0].rows) {
-        const words = [0, 1, 2].map((at) => row.cells[at].textContent).join(" ").toLowerCase();
+        const words = [...row.querySelectorAll("th, td.words")].map((cell) => cell.textContent)
+          .join(" ").toLowerCase();
         row.hidden = !words.includes(wanted);
         count += row.hidden ? 0 : 1;
       }
@@ -219,11 +221,10 @@
     line.append(make("span", name), strips);
     return line;
   };
-  // Five points of viridis, as in the static pictures.
-  const SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+  const SCALE = /*SCALE*/[];
   const scale = (share) => {
-    const at = Math.min(Math.max(share, 0), 1) * 4;
-    const low = Math.min(Math.floor(at), 3);
+    const at = Math.min(Math.max(share, 0), 1) * (SCALE.length - 1);
+    const low = Math.min(Math.floor(at), SCALE.length - 2);
     const mixed = SCALE[low].map((a, i) => Math.round(a + (SCALE[low + 1][i] - a) * (at - low)));
     return `rgb(${mixed.join(",")})`;
   };
@@ -281,7 +282,8 @@
 
   // ---- start
 
-  document.querySelectorAll(".drawing").forEach((drawing) => watch.observe(drawing));
+  if ("DecompressionStream" in window)  // else the static pictures stay
+    document.querySelectorAll(".drawing").forEach((drawing) => watch.observe(drawing));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let wide = innerWidth, waiting = 0;
   addEventListener("resize", () => {

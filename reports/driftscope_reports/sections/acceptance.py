@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, percent
 from driftscope.metrics.acceptance import CONDITIONAL, MARGINAL, MEAN_LENGTH
-from driftscope_reports.byrun import axis_name, depth_chart, line
+from driftscope_reports.byrun import axis_name, by_run, depth_chart, line
 from driftscope_reports.chart import Unit
 from driftscope_reports.section import Picture
 
@@ -23,17 +23,16 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
         Picture(
             id="acceptance-marginal",
             title=_title(runs),
-            how="The marginal rate at a depth counts all rounds: how often the whole draft up to "
-            "there was right, so it can only fall. Bars are 95% intervals.",
+            how="Of all rounds, how many are right up to this depth, so the line can only fall. "
+            "Bars are 95% intervals.",
             chart=depth_chart(runs, marginal, "of all rounds", Unit.SHARE),
             definitions=(MARGINAL, MEAN_LENGTH),
         ),
         Picture(
             id="acceptance-conditional",
             title=_conditional_title(runs),
-            how="The conditional rate counts only the rounds that were right up to the depth "
-            "before. The few easy rounds that are left hold it up at large depths, so judge a "
-            "drafter by the marginal rate.",
+            how="Of the rounds that were right up to the depth before, how many still are. The few "
+            "easy rounds that are left hold it up at large depths: judge by the marginal rate.",
             chart=depth_chart(runs, conditional, "of rounds right so far", Unit.SHARE),
             definitions=(CONDITIONAL,),
         ),
@@ -42,13 +41,12 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
 
 def _title(runs: Sequence[RunSummary]) -> str:
     parts = [
-        f"{percent(run.acceptance.marginal[0])} to {percent(run.acceptance.marginal[-1])} "
-        f"({run.label})"
+        f"{percent(run.acceptance.marginal[0])} to {percent(run.acceptance.marginal[-1])}"
         for run in runs
     ]
     last = {run.k for run in runs}
     end = f"{axis_name(runs)} {last.pop()}" if len(last) == 1 else "the last one"
-    return f"From {axis_name(runs)} 1 to {end}, acceptance goes from {listed(parts)}"
+    return f"From {axis_name(runs)} 1 to {end}, acceptance goes from {by_run(runs, parts)}"
 
 
 def _conditional_title(runs: Sequence[RunSummary]) -> str:
@@ -57,7 +55,8 @@ def _conditional_title(runs: Sequence[RunSummary]) -> str:
         known = [(r, d) for d, r in enumerate(run.acceptance.conditional, start=1) if r is not None]
         if known:
             rate, depth = min(known)
-            worst.append(f"{depth} ({run.label}, {percent(rate)} survive it)")
+            name = f"{run.label}, " if len(runs) > 1 else ""
+            worst.append(f"{depth} ({name}{percent(rate)} survive it)")
     if not worst:
         return f"Acceptance given the {axis_name(runs)} before"
     return f"The hardest {axis_name(runs)} to pass is {listed(worst)}"

@@ -9,7 +9,7 @@ from driftscope.analysis.rules.attention import has_sink
 from driftscope.analysis.summary import ByDepth, RunSummary
 from driftscope.analysis.words import percent
 from driftscope.metrics.attention import GENERATED, NO_DRIFT, NULL, PROMPT, SELF, SINK
-from driftscope_reports.byrun import axis_name, depth_chart, line
+from driftscope_reports.byrun import about, axis_name, depth_chart, line
 from driftscope_reports.chart import Chart, Kind, Series, Unit, depths
 from driftscope_reports.looks import MASS_CLASSES
 from driftscope_reports.section import Picture
@@ -22,21 +22,21 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
     out = []
     for i, run in enumerate(runs):
         if run.attention.by_layer:
-            out.append(_masses(i, run))
+            out.append(_masses(i, run, runs))
     for i, run in enumerate(runs):
-        out += _layers(i, run)
+        out += _layers(i, run, runs)
     for i, run in enumerate(runs):
-        out += _heads(i, run)
+        out += _heads(i, run, runs)
     return out
 
 
-def _masses(index: int, run: RunSummary) -> Picture:
+def _masses(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> Picture:
     return Picture(
         id=f"attention-{index}",
-        title=_title(run),
-        how="From the bottom, the areas are the drafter's attention on the chain's own guesses, on "
-        "verified output, prompt and sink. The lowest grows a little by construction: the dashed "
-        f"line is how much, and what lies above it moved to the chain.{_sink_note(run)}",
+        title=_title(run, runs),
+        how="What share of the drafter's attention goes to its own guesses (bottom), to verified "
+        "output, prompt and sink. Its own share grows a little by construction, up to the dashed "
+        f"line; all above that is drift.{_sink_note(run)}",
         chart=masses(run),
         definitions=_DEFINITIONS,
     )
@@ -76,14 +76,16 @@ def _fitting(base: Sequence[float], values: Sequence[float]) -> ByDepth:
     return tuple(min(value, max(1.0 - low, 0.0)) for low, value in zip(base, values, strict=True))
 
 
-def _title(run: RunSummary) -> str:
+def _title(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     own, expected = run.attention.self_mass, run.attention.no_drift_self_mass
     if own is None:
-        return f"{run.label}: attention by {run.manifest.query_kind}"
+        return about(run, runs, f"attention by {run.manifest.query_kind}")
     against = f", {percent(expected[-1])} without drift" if expected is not None else ""
-    return (
-        f"{run.label}: at {run.manifest.query_kind} {run.k} the chain's own guesses get "
-        f"{percent(own[-1])} of the attention{against}"
+    return about(
+        run,
+        runs,
+        f"at {run.manifest.query_kind} {run.k} the chain's own guesses get {percent(own[-1])} of "
+        f"the attention{against}",
     )
 
 
@@ -93,7 +95,7 @@ def _sink_note(run: RunSummary) -> str:
     return " This target has no attention sink, so statements about losing it do not apply."
 
 
-def _layers(index: int, run: RunSummary) -> list[Picture]:
+def _layers(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> list[Picture]:
     """The chain's own share layer by layer, for drafters with more than one."""
     by_layer = run.attention.by_layer.get("self_mass", ())
     if not by_layer or len(by_layer[0]) < 2:
@@ -105,7 +107,7 @@ def _layers(index: int, run: RunSummary) -> list[Picture]:
     return [
         Picture(
             id=f"attention-layers-{index}",
-            title=f"{run.label}: attention on the chain itself differs by layer; {most}",
+            title=about(run, runs, f"attention on the chain itself differs by layer; {most}"),
             how="One line per layer of the drafter: its share of attention on the chain's own "
             "guesses. Lines far apart mean that the mean over layers hides something.",
             chart=depth_chart([run], series, "on the chain itself", Unit.SHARE),
@@ -114,7 +116,7 @@ def _layers(index: int, run: RunSummary) -> list[Picture]:
     ]
 
 
-def _heads(index: int, run: RunSummary) -> list[Picture]:
+def _heads(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> list[Picture]:
     heads = run.closeup.heads if run.closeup else None
     if heads is None:
         return []
@@ -124,7 +126,8 @@ def _heads(index: int, run: RunSummary) -> list[Picture]:
         rows = heads.masses.get(name)
         if rows is None or name == "null" or (name == "sink" and has_sink(run) is False):
             continue
-        out.append(_head_map(index, run, name, kind.name, rows, heads.heads))
+        words = about(run, runs, f"on {kind.name}, heads")
+        out.append(_head_map(index, run, name, words, rows, heads.heads))
     return out
 
 
@@ -135,6 +138,7 @@ def _head_map(
         Series(
             name=f"layer {n // per_layer} head {n % per_layer}" if len(rows) > per_layer
             else f"head {n}",
+            sign=f"{n // per_layer}.{n % per_layer}" if len(rows) > per_layer else f"{n}",
             kind=Kind.CELLS, x=depths(row), y=row,
         )
         for n, row in enumerate(rows)
@@ -142,15 +146,19 @@ def _head_map(
     last = [row[-1] for row in rows if math.isfinite(row[-1])] or [math.nan]
     return Picture(
         id=f"heads-{name}-{index}",
-        title=f"{run.label}: on {words}, heads range from {percent(min(last))} to "
-        f"{percent(max(last))} at {axis_name([run])} {run.k}",
+        title=f"{words} range from {percent(min(last))} to {percent(max(last))} at "
+        f"{axis_name([run])} {run.k}",
         how="One row per attention head, one column per depth; the brighter, the more of the "
-        "head's attention goes there. A single bright row is one head that drifts alone, which the "
+        "head's attention goes there. A single bright row is a head that drifts alone, which the "
         "mean hides.",
         chart=Chart(
-            series=series, x_title=axis_name([run]), y_title="", unit=Unit.SHARE,
-            height=min(max(180, 60 + 14 * len(rows)), 620),
+            series=series, x_title=axis_name([run]), y_title=_rows(rows, per_layer),
+            unit=Unit.SHARE, height=min(max(180, 60 + 14 * len(rows)), 620),
         ),
         definitions=(dict(zip(("self", "generated", "prompt", "sink"),
                               (SELF, GENERATED, PROMPT, SINK), strict=True))[name],),
     )  # fmt: skip
+
+
+def _rows(rows: Sequence[ByDepth], per_layer: int) -> str:
+    return "layer.head" if len(rows) > per_layer else "head"

@@ -1,4 +1,4 @@
-"""Acceptance by circumstance: context length, time, execution, structured output."""
+"""Acceptance by circumstance: small pictures of the same figure side by side."""
 
 from __future__ import annotations
 
@@ -7,43 +7,74 @@ from collections.abc import Sequence
 
 from driftscope.analysis.groups import Group
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import number
+from driftscope.analysis.words import NOTHING, count, number
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope_reports.chart import Axis, Chart, Kind, Series
 from driftscope_reports.looks import PATTERNS, colour
-from driftscope_reports.section import Picture
+from driftscope_reports.markup import Markup
+from driftscope_reports.section import Picture, Size, sized
+from driftscope_reports.tables import table
 
 _KINDS = (
     ("context", "Context length", "tokens of context, from", "how long the context was"),
-    ("time", "Over time", "part of the run", "the quarter of the run that the request began in"),
+    ("batch", "Batch size", "requests in the step", "how many requests were in the step"),
+    ("temperature", "Temperature", "temperature", "the temperature of the request"),
     ("execution", "Execution", "how the drafter ran", "how the drafter was executed"),
-    ("structured", "Structured output", "requests", "whether a grammar rejected drafts"),
+    ("structured", "Tool calls, structured output", "requests", "whether a grammar lost drafts"),
+    ("finish", "How requests end", "finish reason", "how the request ended"),
 )
+_ENOUGH = 5
+"""Requests from which a group is drawn: the interval of fewer says nothing."""
+_Found = tuple[int, str, Sequence[Group]]
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
     """One per circumstance in which some run has more than one group."""
-    return [p for kind in _KINDS if (p := _picture(runs, *kind))]
+    return [sized(p, Size.SMALL) for kind in _KINDS if (p := _picture(runs, *kind))]
 
 
 def _picture(
     runs: Sequence[RunSummary], field: str, words: str, x_title: str, by: str
 ) -> Picture | None:
-    found = [(i, run.label, getattr(run.groups, field)) for i, run in enumerate(runs)]
-    found = [(i, label, groups) for i, label, groups in found if len(groups) > 1]
-    if not found:
+    whole = [(i, run.label, getattr(run.groups, field)) for i, run in enumerate(runs)]
+    found = [(i, label, [g for g in all_of if g.requests >= _ENOUGH]) for i, label, all_of in whole]
+    found = [(i, label, groups) for i, label, groups in found if groups]
+    if max((len(groups) for _, _, groups in found), default=0) < 2:
         return None
+    small = sum(g.requests < _ENOUGH for _, _, groups in whole for g in groups)
     return Picture(
         id=f"where-{field}",
-        title=_title(words, found),
-        how=f"Tokens per round by {by}, with 95% intervals. Bars of one run whose intervals are "
-        "apart differ by more than chance.",
+        title=_title(words, found, len(runs)),
+        how=f"Tokens per round by {by}, with 95% intervals. Where the intervals of a run are "
+        "apart, it is more than chance.",
         chart=Chart(
             series=tuple(_series(*each) for each in found), x_title=x_title,
-            y_title="tokens per round", axis=Axis.CATEGORY, height=250,
+            y_title="tokens per round", axis=Axis.CATEGORY,
         ),
         definitions=(MEAN_LENGTH,),
+        note=f"Not drawn: {count(small, 'group')} of fewer than {_ENOUGH} requests."
+        if small
+        else None,
+        numbers=_numbers(words, whole),
     )  # fmt: skip
+
+
+def _numbers(words: str, found: Sequence[_Found]) -> Markup:
+    rows = [
+        [
+            label, group.name, f"{group.requests:,}", f"{group.rounds:,}",
+            number(group.mean_length), _ends(group),
+        ]
+        for _, label, groups in found
+        for group in groups
+    ]  # fmt: skip
+    head = ["run", words.lower(), "requests", "rounds", "tokens per round", "95% interval"]
+    return table(head, rows, words=2, caption=f"Numbers by: {words}", sortable=True)
+
+
+def _ends(group: Group) -> str:
+    spread = group.mean_length_interval
+    return f"{spread.low:.2f} to {spread.high:.2f}" if spread else NOTHING
 
 
 def _series(index: int, label: str, groups: Sequence[Group]) -> Series:
@@ -57,22 +88,23 @@ def _series(index: int, label: str, groups: Sequence[Group]) -> Series:
     )  # fmt: skip
 
 
+_SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"}
+
+
 def _short(name: str) -> str:
     """A range of lengths by its beginning: "16,384 to 32,767 tokens" is "16k"."""
     found = re.match(r"([\d,]+) to [\d,]+", name)
     if not found:
-        return name
+        return _SHORT.get(name, name)
     start = int(found[1].replace(",", ""))
     return f"{start // 1024}k" if start >= 1024 else str(start)
 
 
-def _title(words: str, found: Sequence[tuple[int, str, Sequence[Group]]]) -> str:
+def _title(words: str, found: Sequence[_Found], runs: int) -> str:
     spans = []
     for _, label, groups in found:
-        ends = sorted((group.mean_length, group.name) for group in groups)
+        ends = sorted((g.mean_length, _SHORT.get(g.name, g.name)) for g in groups)
         spans.append((ends[-1][0] - ends[0][0], label, ends[0], ends[-1]))
     _, label, low, high = max(spans)
-    return (
-        f"{words}: {label} yields {number(low[0])} tokens per round at {low[1]} and "
-        f"{number(high[0])} at {high[1]}"
-    )
+    name = f"{label}, " if runs > 1 else ""
+    return f"{words}: {name}{number(low[0])} ({low[1]}) to {number(high[0])} ({high[1]})"

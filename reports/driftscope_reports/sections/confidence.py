@@ -23,11 +23,14 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
         out.append(
             Picture(
                 id="confidence-top1",
-                title=f"The drafter's confidence goes from {_ends(top1)}",
+                title=f"The drafter's confidence goes from {_ends(top1, len(runs))}",
                 how="This is what the drafter believes of its own tokens, not whether they were "
                 "right. One that stays sure while acceptance falls is miscalibrated.",
                 chart=depth_chart(
-                    runs, [line(*each) for each in top1], "largest probability", Unit.SHARE
+                    runs,
+                    [line(*each, runs[each[0]].spread.get("top1")) for each in top1],
+                    "largest probability",
+                    Unit.SHARE,
                 ),
                 definitions=(TOP1,),
             )
@@ -36,15 +39,24 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
         out.append(
             Picture(
                 id="confidence-entropy",
-                title=f"The entropy of its choice goes from {_ends(entropy)} nats",
+                title=f"The entropy of its choice, in nats, goes from {_ends(entropy, len(runs))}",
                 how="How spread out the drafter's choice is over its vocabulary. It is shown for "
                 "completeness: entropy has no stable relation to acceptance.",
-                chart=depth_chart(runs, [line(*each) for each in entropy], "nats"),
+                chart=depth_chart(
+                    runs,
+                    [line(*each, runs[each[0]].spread.get("entropy")) for each in entropy],
+                    "nats",
+                ),
                 definitions=(ENTROPY,),
             )
         )
     return out
 
 
-def _ends(lines: Sequence[tuple[int, str, Sequence[float]]]) -> str:
-    return listed([f"{number(v[0])} to {number(v[-1])} ({label})" for _, label, v in lines])
+def _ends(lines: Sequence[tuple[int, str, Sequence[float]]], runs: int) -> str:
+    return listed(
+        [
+            f"{number(v[0])} to {number(v[-1])}{f' ({label})' if runs > 1 else ''}"
+            for _, label, v in lines
+        ]
+    )

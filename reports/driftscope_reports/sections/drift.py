@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.analyze import Analysis
-from driftscope_reports.section import Section
+from driftscope_reports.section import Section, Size, sized
 from driftscope_reports.sections import acceptance, attention, confidence, hidden
 
 
@@ -18,13 +18,17 @@ def section(analysis: Analysis) -> Section:
         else "Nothing was measured inside the drafter, so only acceptance can be shown; masses, "
         "hidden state and confidence are not applicable."
     )
-    heads = [p for p in inside if p.id.startswith(("heads-", "hidden-captured"))]
+    heads = [p for p in inside if p.id.startswith("heads-")]
+    large = [*[p for p in inside if p.id.startswith("attention-")], marginal]
+    if len(large) % 2:
+        large.append(conditional)
+    small = [p for p in (conditional, *inside) if p not in large and p not in heads]
     return Section(
         id="drift",
         name="The drift picture",
-        lead="Every picture has the same depth axis: point at a depth, or press the arrow keys in "
-        "a picture, and it is marked in all of them.",
-        pictures=(*[p for p in inside if p not in heads], marginal, conditional, *heads),
+        lead="What changes from one guess of a chain to the next. Every picture has the same depth "
+        "axis: point at a depth, or press the arrow keys in a picture, and it is marked in all.",
+        pictures=(*large, *(sized(p, Size.SMALL) for p in small), *heads),
         affects=("masses", "acceptance"),
         missing=missing,
     )

@@ -13,8 +13,8 @@ from driftscope.metrics.association import DRIFT_COST
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope_reports.byrun import axis_name
 from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
-from driftscope_reports.looks import colour
-from driftscope_reports.section import Picture, Section
+from driftscope_reports.looks import PATTERNS, colour
+from driftscope_reports.section import Picture, Section, Size, sized
 
 
 def section(analysis: Analysis) -> Section:
@@ -25,12 +25,34 @@ def section(analysis: Analysis) -> Section:
     return Section(
         id="effect",
         name="Does drift cost acceptance?",
-        pictures=(*scattered, _deaths(runs)),
+        lead=_lead(runs) if scattered else None,
+        pictures=tuple(sized(p, Size.SMALL) for p in (*scattered, _deaths(runs))),
         affects=("acceptance",),
         missing=None
         if scattered
         else "Drift by request is not applicable: nothing was measured inside the drafter.",
     )
+
+
+def _lead(runs: Sequence[RunSummary]) -> str:
+    answers = [_answer(run) for run in runs]
+    named = [f"{run.label}: {said}" for run, said in zip(runs, answers, strict=True)]
+    parts = named if len(set(answers)) > 1 else answers[:1]
+    return (
+        f"{' '.join(parts)} This compares requests of one run with each other: where all of "
+        "them drift alike, it shows nothing, and drift may still cost all of them."
+    )
+
+
+def _answer(run: RunSummary) -> str:
+    known = [e for e in run.closeup.effects if e.interval] if run.closeup else []
+    clear = [e for e in known if e.interval and e.interval.high < 0]
+    if clear:
+        names = listed([DEFINITIONS[e.measure].title.lower() for e in clear])
+        return f"Yes: requests with more of it are accepted less ({names})."
+    if not known:
+        return "Not known: too few requests, or all drift alike."
+    return "Not shown: requests that drift more are not accepted less by more than chance."
 
 
 def _scatter(runs: Sequence[RunSummary], measure: str) -> Picture | None:
@@ -48,10 +70,9 @@ def _scatter(runs: Sequence[RunSummary], measure: str) -> Picture | None:
     note = f"{left_out:,} more requests are in the estimate and not drawn." if left_out else None
     return Picture(
         id=f"effect-{measure.replace('.', '-')}",
-        title=_title(what.title, [(label, e) for _, label, e in found]),
-        how="Each point is a request: its drift across, the tokens that its rounds yielded up. A "
-        "line that falls means that requests which drift more are accepted less; flat means that "
-        "drift is not what tells requests apart.",
+        title=_title(what.title, [(label if len(runs) > 1 else "", e) for _, label, e in found]),
+        how="Each point is a request. If the line falls, requests that drift more are accepted "
+        "less; if it is flat, drift does not tell requests apart.",
         chart=Chart(
             series=tuple(series), x_title=what.title.lower(), y_title="tokens per round",
             axis=Axis.NUMBER,
@@ -81,20 +102,21 @@ def _series(index: int, label: str, effect: Effect) -> list[Series]:
 
 
 def _title(title: str, effects: Sequence[tuple[str, Effect]]) -> str:
-    parts = []
-    for label, effect in effects:
-        if effect.slope is None or effect.interval is None:
-            parts.append(
-                f"{label}: no estimate (fewer than {ENOUGH_REQUESTS} requests, or all drift alike)"
-            )
-            continue
-        seen = "goes with" if effect.interval.excludes_zero() else "shows no clear relation to"
-        more = "more" if effect.slope > 0 else "fewer"
-        clear = f"{number(abs(effect.slope))} {more} tokens per round for each unit"
-        ends = f"slope {number(effect.slope)}{between(effect.interval)}"
-        words = f"goes with {clear}" if seen == "goes with" else f"{seen} acceptance"
-        parts.append(f"{label} {words}; {ends}")
-    return f"{title}: {'; '.join(parts)}"
+    return f"{title}: {'; '.join(f'{_named(label)}{_seen(e)}' for label, e in effects)}"
+
+
+def _named(label: str) -> str:
+    return f"{label}, " if label else ""
+
+
+def _seen(effect: Effect) -> str:
+    if effect.slope is None or effect.interval is None:
+        return f"no estimate (fewer than {ENOUGH_REQUESTS} requests, or all drift alike)"
+    slope = f"slope {number(effect.slope)}{between(effect.interval)}"
+    if not effect.interval.excludes_zero():
+        return f"no clear relation to acceptance; {slope}"
+    more = "more" if effect.slope > 0 else "fewer"
+    return f"{number(abs(effect.slope))} {more} tokens per round for each unit; {slope}"
 
 
 def _deaths(runs: Sequence[RunSummary]) -> Picture:
@@ -109,18 +131,20 @@ def _deaths(runs: Sequence[RunSummary]) -> Picture:
                 x=tuple(range(1, len(died) + 1)),
                 y=tuple(n / run.rounds for n in died),
                 colour=colour(i),
-                pattern=("", "/", ".", "x", "-", "\\")[i % 6],
+                pattern=PATTERNS[i % len(PATTERNS)],
             )
         )
     most = []
     for run in runs:
         died = run.acceptance.histogram[: run.k]
         worst = max(range(len(died)), key=died.__getitem__)
-        most.append(f"{axis} {worst + 1} ({run.label}, {percent(died[worst] / run.rounds)})")
+        name = f"{run.label}, " if len(runs) > 1 else ""
+        share = percent(died[worst] / run.rounds)
+        most.append(f"{axis} {worst + 1} ({name}{share} of all rounds)")
     return Picture(
         id="effect-deaths",
         title=f"Most chains die at {listed(most)}",
-        how="Each bar is the share of all rounds whose first wrong token stood at this depth. What "
+        how="Each bar is the share of all rounds whose first wrong guess stood at this depth. What "
         "is missing to 100% was accepted whole.",
         chart=Chart(series=tuple(series), x_title=axis, y_title="of all rounds", unit=Unit.SHARE),
         definitions=(MARGINAL,),

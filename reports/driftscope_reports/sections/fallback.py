@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED, Timeline
@@ -12,38 +11,41 @@ from driftscope.analysis.words import listed, percent
 from driftscope.metrics.fallback import REJECTED as REJECTED_ROUNDS
 from driftscope.metrics.fallback import UNDRAFTED
 from driftscope.trace.records import UndraftedReason
+from driftscope_reports.byrun import about, by_run
 from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.markup import Markup, el
-from driftscope_reports.section import Picture, Section
-from driftscope_reports.tables import table
+from driftscope_reports.section import Picture, Section, Size, sized
+from driftscope_reports.tables import by_run_table
+from driftscope_reports.timescale import clock, moment, unit_of
 
 
 def section(analysis: Analysis) -> Section:
     """What became of the decode steps over time, and in all."""
     runs = analysis.runs
-    rejected = [f"{percent(run.fallback.rejected_share)} ({run.label})" for run in runs]
-    undrafted = [f"{percent(run.fallback.undrafted_share)} ({run.label})" for run in runs]
+    rejected = by_run(runs, [percent(run.fallback.rejected_share) for run in runs])
+    undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
     pictures = [
-        _timeline(i, run, run.closeup.timeline)
+        _timeline(i, run, run.closeup.timeline, runs)
         for i, run in enumerate(runs)
         if run.closeup and run.closeup.timeline
     ]
     return Section(
         id="fallback",
         name="Fallback",
-        lead=f"Drafts were rejected whole in {listed(rejected)} of the decode steps, and "
-        f"{listed(undrafted)} had no draft. These are different things and are never added up.",
+        lead=f"Of the decode steps, {rejected} had a draft of which nothing was kept, and "
+        f"{undrafted} had no draft. These are different things and are never added up.",
         pictures=tuple(pictures),
         body=_counts(runs),
         affects=("fallback",),
     )
 
 
-def _timeline(index: int, run: RunSummary, timeline: Timeline) -> Picture:
-    minutes, unit = _scale(timeline)
-    middle = tuple(
-        (at + 0.5) * minutes for at in range(max(map(len, timeline.steps.values()), default=0))
-    )
+def _timeline(
+    index: int, run: RunSummary, timeline: Timeline, runs: Sequence[RunSummary]
+) -> Picture:
+    windows = max(map(len, timeline.steps.values()), default=0)
+    seconds, unit = unit_of(timeline.window_s * windows)
+    middle = tuple((at + 0.5) * timeline.window_s / seconds for at in range(windows))
     order = sorted(timeline.steps, key=_order)
     series = tuple(
         Series(
@@ -54,27 +56,26 @@ def _timeline(index: int, run: RunSummary, timeline: Timeline) -> Picture:
         for name in order
         if sum(timeline.steps[name]) or name == ACCEPTED
     )  # fmt: skip
-    began = datetime.fromtimestamp(timeline.start_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Picture(
+    made = Picture(
         id=f"fallback-{index}",
-        title=_title(run),
-        how="Each bar is a window of time; its parts are the decode steps that kept drafted "
-        "tokens, lost a whole draft, or had no draft, by reason. A patch of one colour is a time "
-        "in which something kept the drafter from working.",
+        title=about(run, runs, _title(run)),
+        how="Each bar is a window of time, parted by what became of its decode steps. A patch of "
+        "one colour is a time in which something kept the drafter from working.",
         chart=Chart(
-            series=series, x_title=f"{unit} since {began}", y_title="decode steps",
-            axis=Axis.NUMBER, unit=Unit.COUNT,
+            series=series, x_title=f"{unit} since {clock(timeline.start_s)}",
+            y_title="decode steps", axis=Axis.NUMBER, unit=Unit.COUNT,
         ),
         definitions=(REJECTED_ROUNDS, UNDRAFTED),
-        note=f"{len(middle)} windows of {_length(timeline.window_s)} each.",
-        wide=True,
+        note=f"{len(middle)} windows of {_length(timeline.window_s)} each, from "
+        f"{moment(timeline.start_s)}.",
     )  # fmt: skip
+    return sized(made, Size.WIDE)
 
 
 def _title(run: RunSummary) -> str:
     shares = run.fallback
     if not shares.undrafted:
-        return f"{run.label}: every decode step had a draft"
+        return "every decode step had a draft"
     failed = shares.undrafted - shares.deliberate
     parts = [
         f"{percent(n / shares.steps)} {words}"
@@ -82,19 +83,12 @@ def _title(run: RunSummary) -> str:
         if n
     ]
     most = max(shares.by_reason, key=shares.by_reason.__getitem__)
-    return f"{run.label}: no draft in {listed(parts)}; most often: {_words(most)}"
-
-
-def _scale(timeline: Timeline) -> tuple[float, str]:
-    """Width of a window in the unit of the axis, and the unit."""
-    total = timeline.window_s * max(map(len, timeline.steps.values()), default=0)
-    for seconds, unit in ((3600.0, "hours"), (60.0, "minutes")):
-        if total >= 3 * seconds:
-            return timeline.window_s / seconds, unit
-    return timeline.window_s, "seconds"
+    return f"no draft in {listed(parts)}; most often: {_words(most)}"
 
 
 def _length(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
     return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
 
 
@@ -118,13 +112,19 @@ def _pattern(name: str, order: Sequence[str]) -> str:
     return ("-", "x", ".", "\\", "|")[order.index(name) % 5]
 
 
+_REASONS = {
+    UndraftedReason.K_ZERO: "K = 0 by batch size",
+    UndraftedReason.NO_DRAFT: "the drafter gave none",
+}
+
+
 def _words(name: str) -> str:
     if name == ACCEPTED:
         return "kept at least one drafted token"
     if name == REJECTED:
         return "rejected round"
-    words = "the drafter gave none" if name == UndraftedReason.NO_DRAFT else name.replace("_", " ")
-    kind = " (deliberate)" if name in UndraftedReason.DELIBERATE else ""
+    words = _REASONS.get(name, name.replace("_", " "))
+    kind = " (on purpose)" if name in UndraftedReason.DELIBERATE else ""
     return f"no draft: {words}{kind}"
 
 
@@ -139,7 +139,9 @@ def _counts(runs: Sequence[RunSummary]) -> Markup:
         if not shares.by_reason:
             rows.append(_row(run, "no draft", 0))
     head = ["run", "decode step", "share", "steps"]
-    return table(head, rows, words=3, caption="Decode steps by what became of them")
+    return by_run_table(
+        head, rows, words=3, caption="Decode steps by what became of them", runs=len(runs)
+    )
 
 
 def _row(run: RunSummary, what: str, count: int) -> list[Markup | str]:

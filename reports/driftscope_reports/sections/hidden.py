@@ -14,10 +14,10 @@ from driftscope_reports.looks import colour
 from driftscope_reports.section import Picture
 
 _QUANTITIES = (
-    ("fed_rms", FED_RMS, "What each depth hands to the next."),
-    ("in_rms", IN_RMS, "What enters the drafter's first layer."),
-    ("prenorm_rms", PRENORM_RMS, "The residual stream after the drafter's last layer."),
-    ("postnorm_rms", POSTNORM_RMS, "The same after the final norm, which should be flat."),
+    ("fed_rms", FED_RMS, "The size of what each depth hands to the next."),
+    ("in_rms", IN_RMS, "The size of what enters the drafter's first layer."),
+    ("prenorm_rms", PRENORM_RMS, "The size of the state behind the drafter's last layer."),
+    ("postnorm_rms", POSTNORM_RMS, "The same behind the final norm, which should be flat."),
 )
 
 
@@ -39,15 +39,17 @@ def _picture(
     if not known:
         return None
     ratios = [
-        f"{times(values[-1] / values[0] if values[0] else None)} ({label})"
+        f"{times(values[-1] / values[0] if values[0] else None)}"
+        f"{f' ({label})' if len(runs) > 1 else ''}"
         for _, label, values in known
     ]
     return Picture(
         id=f"hidden-{field.removesuffix('_rms')}",
-        title=f"{what.title}: from {axis_name(runs)} 1 to the last it changes {listed(ratios)}",
-        how=f"{words} If it grows, each depth works on inputs it was not trained on: a flat line "
-        "is healthy, whatever its height.",
-        chart=depth_chart(runs, [line(i, label, v) for i, label, v in known], "RMS"),
+        title=f"{what.title}: {listed(ratios)} from {axis_name(runs)} 1 to the last",
+        how=f"{words} A flat line is healthy, whatever its height.",
+        chart=depth_chart(
+            runs, [line(i, label, v, runs[i].spread.get(field)) for i, label, v in known], "RMS"
+        ),
         definitions=(what, GROWTH),
     )
 

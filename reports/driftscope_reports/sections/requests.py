@@ -5,13 +5,14 @@ from __future__ import annotations
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.closeup.requests import NAMED_EACH, NamedRequest
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import milliseconds, number, percent, times
+from driftscope.analysis.words import NOTHING, milliseconds, number, percent, times
 from driftscope_reports.markup import Child, Markup, el
 from driftscope_reports.section import Section
 from driftscope_reports.tables import table
 
+_WORDS = 3
 _HEAD = (
-    "request", "run", "label", "tokens per round", "rounds", "growth", "on the chain, depth K",
+    "request", "label", "run", "tokens per round", "rounds", "growth", "on the chain, depth K",
     "prompt", "output", "time per token", "time to first", "temperature", "accepted by round",
 )  # fmt: skip
 
@@ -42,7 +43,7 @@ def _lead(runs: tuple[RunSummary, ...]) -> str:
         for ids in opened.token_ids
     )
     text = "Token ids were recorded." if recorded else "No text and no token ids were recorded."
-    return f"{which} by tokens per round, worst first. {text}"
+    return f"{which} by tokens per round, worst first. Underlined ones open. {text}"
 
 
 def _search() -> Markup:
@@ -58,10 +59,19 @@ def _table(runs: tuple[RunSummary, ...]) -> Markup:
         if run.closeup
         for request in run.closeup.named
     ]
+    kept = [at for at in range(len(_HEAD)) if _tells(_HEAD[at], [row[at] for row in rows])]
     return table(
-        _HEAD, rows, words=3, caption="Requests, worst acceptance first", sortable=True,
-        id="request-table",
+        [_HEAD[at] for at in kept], [[row[at] for at in kept] for row in rows],
+        words=sum(at < _WORDS for at in kept), caption="Requests, worst acceptance first",
+        sortable=True, id="request-table",
     )  # fmt: skip
+
+
+def _tells(name: str, cells: list[Child]) -> bool:
+    """Whether a column says anything: not one run's name, or one label, over and over."""
+    if name in ("label", "run", "temperature"):
+        return len(set(map(str, cells))) > 1
+    return any(cell != NOTHING for cell in cells)
 
 
 def _row(index: int, run: RunSummary, request: NamedRequest) -> list[Child]:
@@ -73,8 +83,8 @@ def _row(index: int, run: RunSummary, request: NamedRequest) -> list[Child]:
                   data_run=str(index), data_at=str(at))  # fmt: skip
     return [
         name,
-        run.label,
         request.label,
+        run.label,
         number(request.mean_length),
         f"{request.rounds:,}",
         times(request.growth),
@@ -89,4 +99,4 @@ def _row(index: int, run: RunSummary, request: NamedRequest) -> list[Child]:
 
 
 def _count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+    return NOTHING if value is None else f"{value:,}"

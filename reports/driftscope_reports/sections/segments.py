@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.interval import Interval
 from driftscope.analysis.requests import UNLABELLED
 from driftscope.analysis.summary import RunSummary, Segment
 from driftscope.analysis.words import milliseconds, number, percent, times
@@ -14,11 +15,11 @@ from driftscope.metrics.definition import Definition
 from driftscope.metrics.hidden import GROWTH
 from driftscope.metrics.latency import TPOT
 from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
-from driftscope_reports.looks import colour
+from driftscope_reports.looks import PATTERNS, colour
 from driftscope_reports.markup import Markup
-from driftscope_reports.section import Picture, Section
-from driftscope_reports.sections import circumstances
-from driftscope_reports.tables import table
+from driftscope_reports.section import Picture, Section, Size, sized
+from driftscope_reports.sections import circumstances, moments
+from driftscope_reports.tables import by_run_table
 
 MAX_SEGMENTS = 40
 """Segments of a run in the table, those with most rounds; more are in the JSON report."""
@@ -35,14 +36,16 @@ def section(analysis: Analysis) -> Section:
     """Small pictures by circumstance and label, and a table of labels."""
     runs = analysis.runs
     labelled = any(segment.label != UNLABELLED for run in runs for segment in run.segments)
+    over_time = [p] if (p := moments.picture(runs)) else []
     rest = sum(max(len(run.segments) - MAX_SEGMENTS, 0) for run in runs)
-    by_label = [p for what in _PICTURES if (p := _picture(runs, *what))] if labelled else []
+    drawn = [p for what in _PICTURES if (p := _picture(runs, *what))] if labelled else []
+    by_label = [sized(p, Size.SMALL) for p in drawn]
     missing = f"{rest:,} smaller segments are left out." if rest else None
     return Section(
         id="where",
         name="Where",
         lead=_lead(runs) if labelled else None,
-        pictures=(*circumstances.pictures(runs), *by_label),
+        pictures=(*by_label, *circumstances.pictures(runs), *over_time),
         body=_table(runs) if labelled else None,
         affects=("segments",),
         missing=missing if labelled else _NO_LABEL,
@@ -73,6 +76,7 @@ def _picture(
         values = [by_label.get(label) for label in labels]
         if any(v is not None for v in values):
             scaled = [v if v is None or unit is not Unit.MS else 1000 * v for v in values]
+            spreads = _spreads(run, labels) if field == "mean_length" else []
             series.append(
                 Series(
                     name=run.label,
@@ -80,22 +84,29 @@ def _picture(
                     x=tuple(labels),
                     y=tuple(scaled),
                     colour=colour(i),
-                    pattern=("", "/", ".", "x", "-", "\\")[i % 6],
+                    pattern=PATTERNS[i % len(PATTERNS)],
+                    low=tuple(s.low if s else None for s in spreads),
+                    high=tuple(s.high if s else None for s in spreads),
                 )
             )
     if not series:
         return None
     return Picture(
         id=f"where-{field.removesuffix('_s').replace('_', '-')}",
-        title=_title(words, series, unit),
-        how="One bar per workload label and run. What differs between bars of one run comes from "
-        "the workload (or, with few requests, from chance), not from the drafter.",
+        title=_title(words, series, unit, len(runs)),
+        how="One bar per workload label. What differs between bars of one run comes from the "
+        "workload (or, with few requests, from chance), not from the drafter.",
         chart=Chart(
             series=tuple(series), x_title="workload label", y_title=y_title, axis=Axis.CATEGORY,
-            unit=unit, height=250,
+            unit=unit,
         ),
         definitions=(what,),
     )  # fmt: skip
+
+
+def _spreads(run: RunSummary, labels: Sequence[str]) -> list[Interval | None]:
+    known = {segment.label: segment.mean_length_interval for segment in run.segments}
+    return [known.get(label) for label in labels]
 
 
 def _largest(runs: Sequence[RunSummary]) -> list[str]:
@@ -107,7 +118,7 @@ def _largest(runs: Sequence[RunSummary]) -> list[str]:
     return sorted(most)
 
 
-def _title(words: str, series: Sequence[Series], unit: Unit) -> str:
+def _title(words: str, series: Sequence[Series], unit: Unit, runs: int) -> str:
     spans = []
     for s in series:
         known = [(y, str(x)) for x, y in zip(s.x, s.y, strict=True) if y is not None]
@@ -117,7 +128,7 @@ def _title(words: str, series: Sequence[Series], unit: Unit) -> str:
         return words
     _, run, low, high = max(spans)
     ends = [f"{_say(value, unit)} on {label}" for value, label in (low, high)]
-    return f"{words}: {run} has {' and '.join(ends)}"
+    return f"{words}: {f'{run}, ' if runs > 1 else ''}{', '.join(ends)}"
 
 
 def _say(value: float, unit: Unit) -> str:
@@ -135,10 +146,8 @@ def _lead(runs: Sequence[RunSummary]) -> str:
     if not spans:
         return "The run cut by workload label."
     _, label, low, high = max(spans)
-    return (
-        f"{label} yields {number(low[0])} tokens per round on {low[1]} and {number(high[0])} on "
-        f"{high[1]}."
-    )
+    name = f"{label}: rounds" if len(runs) > 1 else "Rounds"
+    return f"{name} yield {number(low[0])} tokens on {low[1]} and {number(high[0])} on {high[1]}."
 
 
 def _table(runs: Sequence[RunSummary]) -> Markup:
@@ -147,7 +156,7 @@ def _table(runs: Sequence[RunSummary]) -> Markup:
         for run in runs
         for segment in sorted(run.segments, key=lambda s: (-s.rounds, s.label))[:MAX_SEGMENTS]
     ]
-    return table(_HEAD, rows, words=2, caption="Segments of the workload", sortable=True)
+    return by_run_table(_HEAD, rows, words=2, caption="Segments of the workload", runs=len(runs))
 
 
 def _row(run: RunSummary, segment: Segment) -> list[str]:

@@ -9,15 +9,16 @@ from driftscope.analysis.case import Case
 from driftscope.analysis.closeup.durations import AT, BETWEEN, DRAFT, STEP, TPOT, TTFT, Distribution
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import listed, milliseconds, percent
+from driftscope.analysis.words import milliseconds, percent
 from driftscope.metrics import latency
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.throughput import PREDICTED_TPOT, SPEEDUP
+from driftscope_reports.byrun import by_run
 from driftscope_reports.chart import Axis, Chart, Mark, Series, Unit
 from driftscope_reports.looks import colour
 from driftscope_reports.markup import Markup
-from driftscope_reports.section import Picture, Section
-from driftscope_reports.tables import table
+from driftscope_reports.section import Picture, Section, Size, sized
+from driftscope_reports.tables import by_run_table, table
 
 _DURATIONS: tuple[tuple[str, str, str, tuple[Definition, ...]], ...] = (
     (
@@ -47,7 +48,9 @@ def section(analysis: Analysis) -> Section:
     """Predicted speed by K, then the durations and how they are spread."""
     runs = analysis.runs
     spread = [p for d in _DURATIONS if (p := _spread(runs, *d))]
-    pictures = [*_by_k(analysis.cases), *spread]
+    predicted = _by_k(analysis.cases, len(runs))
+    beside = len(predicted) % 2
+    pictures = [*predicted, *spread[:beside], *(sized(p, Size.SMALL) for p in spread[beside:])]
     return Section(
         id="speed",
         name="Speed",
@@ -60,21 +63,21 @@ def section(analysis: Analysis) -> Section:
 
 
 def _lead(runs: Sequence[RunSummary]) -> str:
-    parts = [f"{milliseconds(run.latency.tpot_s)} ({run.label})" for run in runs]
-    return f"Mean time per output token: {listed(parts)}."
+    parts = [milliseconds(run.latency.tpot_s) for run in runs]
+    return f"Mean time per output token: {by_run(runs, parts)}."
 
 
-def _by_k(cases: Sequence[Case]) -> list[Picture]:
+def _by_k(cases: Sequence[Case], runs: int) -> list[Picture]:
     """Predicted TPOT of each run for every K; several runs of the same models help each other."""
     out = []
     for i, case in enumerate(cases):
         run, advice = case.run, case.advice
         if advice is not None and len(advice.overall.tpot_s) > 1:
-            out.append(_predicted(i, run, advice))
+            out.append(_predicted(i, run, advice, runs))
     return out
 
 
-def _predicted(index: int, run: RunSummary, advice: Advice) -> Picture:
+def _predicted(index: int, run: RunSummary, advice: Advice, runs: int) -> Picture:
     tpot = advice.overall.tpot_s
     best = advice.overall.best_k
     marks = [Mark(x=run.k, text=f"K = {run.k} ran")]
@@ -85,28 +88,29 @@ def _predicted(index: int, run: RunSummary, advice: Advice) -> Picture:
         low=tuple(1000 * e.interval.low for e in tpot),
         high=tuple(1000 * e.interval.high for e in tpot), colour=colour(index), style=index,
     )  # fmt: skip
-    assumed = f"Assumed, as this run cannot tell: {'; '.join(advice.assumed)}."
+    assumed = f"This run cannot tell, so it is assumed: {'; '.join(advice.assumed)}."
+    name = f"{run.label}: " if runs > 1 else ""
     return Picture(
         id=f"speed-by-k-{index}",
-        title=_predicted_title(run, best, advice),
+        title=f"{name}{_predicted_title(run, best, advice)}",
         how="The time per output token that a cost model, fitted to this run's step times, "
-        "predicts for each number of drafted tokens K, with its 95% interval. Lower is faster; "
-        "K = 0 is serving without speculation.",
+        "predicts for each number K of guesses, with its 95% interval. Lower is faster; K = 0 is "
+        "no speculation.",
         chart=Chart(
             series=(series,), x_title="K", y_title="milliseconds per token", axis=Axis.NUMBER,
             unit=Unit.MS, whole=True, marks=tuple(marks),
         ),
         definitions=(PREDICTED_TPOT, SPEEDUP),
-        note=assumed if advice.assumed else None,
+        assumed=assumed if advice.assumed else None,
     )  # fmt: skip
 
 
 def _predicted_title(run: RunSummary, best: int, advice: Advice) -> str:
     if best == run.k:
-        return f"{run.label}: no other K is predicted to serve faster than the K = {best} that ran"
+        return f"No other K is predicted to serve faster than the K = {best} that ran"
     gain = advice.overall.gain
     ends = f"95% interval {percent_of(gain.interval.low)} to {percent_of(gain.interval.high)}"
-    return f"{run.label}: K = {best} would serve {percent_of(gain.value)} faster ({ends})"
+    return f"K = {best} would serve {percent_of(gain.value)} faster ({ends})"
 
 
 def percent_of(value: float) -> str:
@@ -129,8 +133,8 @@ def _spread(
     if not known:
         return None
     parts = [
-        f"{milliseconds(d.quantiles_s[len(AT) // 2])} in the median, {milliseconds(d.p99_s)} at "
-        f"the 99th percentile ({label})"
+        f"median {milliseconds(d.quantiles_s[len(AT) // 2])}, p99 {milliseconds(d.p99_s)}"
+        f"{f' ({label})' if len(runs) > 1 else ''}"
         for _, label, d in known
     ]
     series = tuple(
@@ -141,11 +145,11 @@ def _spread(
     )  # fmt: skip
     return Picture(
         id=f"speed-{name.removesuffix('_s').replace('_', '-')}",
-        title=f"{words}: {listed(parts)}",
-        how=f"{how} The curve says which share of them took at most so long: steep is even, a long "
-        "foot to the right is a slow tail.",
+        title=f"{words}: {'; '.join(parts)}",
+        how=f"{how} The curve says which share took at most so long: a long foot to the right is a "
+        "slow tail.",
         chart=Chart(
-            series=series, x_title="milliseconds", y_title="share at most so long",
+            series=series, x_title="milliseconds", y_title="share",
             axis=Axis.NUMBER, unit=Unit.SHARE,
         ),
         definitions=definitions,
@@ -169,4 +173,4 @@ def _means(runs: Sequence[RunSummary]) -> Markup:
         if run.closeup and (d := run.closeup.durations.get(name)) is not None
     ]  # fmt: skip
     head = ["run", "duration", "counted", "mean", "median", "99th percentile"]
-    return table(head, rows, words=2, caption="Durations", sortable=True)
+    return by_run_table(head, rows, words=2, caption="Durations", runs=len(runs))
