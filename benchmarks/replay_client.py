@@ -1,25 +1,38 @@
 """What `driftscope replay` itself costs: processor time per request, against a stub server.
 
-python benchmarks/replay_client.py [--requests 2000] [--concurrency 64] [--json FILE]
+python benchmarks/replay_client.py [--requests 2000] [--concurrency 64] [--times 5] [--json FILE]
 
 The server is tests/support/stub_server.py in a process of its own, so that its time is not counted.
-Everything that the replay does is: sending, reading eight pieces per answer, the checks of the
-answers, and the writing of the run.
+A replay is everything that it does: planning, sending, reading eight pieces per answer, the checks
+of the answers, and the writing of the run. Beside it, in turn with it, openai's client alone sends
+the same requests: as its users do (an object for each event), as bytes that nobody looks at, and as
+such bytes in the way and over the HTTP of a replay. What a replay takes beyond those is its own.
+The last row is an open loop of 100 requests per second whose pieces come one by one.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import openai
+
+from driftscope.workloads.body import body_of
 from driftscope.workloads.plan import Level
-from driftscope.workloads.prompt import chat
+from driftscope.workloads.prompt import Prompt, chat
 from driftscope.workloads.replay import Order, replay
+from driftscope.workloads.server import connect
 from driftscope.workloads.suite import parse_suite
 
 TESTS = Path(__file__).parent.parent / "tests"
@@ -27,7 +40,7 @@ SERVER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from support.stub_server import stub_server
-with stub_server() as stub:
+with stub_server(piece_s=float(sys.argv[2])) as stub:
     print(stub.url, flush=True)
     sys.stdin.read()
 """
@@ -35,28 +48,125 @@ SUITE = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: 
 GOAL = 0.05
 """Share of a core at 100 requests per second."""
 RATE = 100.0
+PIECE_S = 0.005
+"""Between the pieces of an answer in the open loop."""
+OPEN_REQUESTS = 1000
+
+Ask = Callable[[openai.AsyncOpenAI, dict[str, Any]], Awaitable[None]]
 
 
-def measure(url: str, requests: int, concurrency: int) -> dict[str, float]:
-    """Processor seconds of this process, over a closed loop."""
-    prompts = [chat(f"p{n}", f"question {n} " + "word " * 100) for n in range(requests)]
+def prompts(count: int) -> list[Prompt]:
+    return [chat(f"p{n}", f"question {n} " + "word " * 100) for n in range(count)]
+
+
+def whole(url: str, asked: list[Prompt], level: Level) -> float:
+    """Processor seconds per request of this process, over a replay."""
     with tempfile.TemporaryDirectory() as folder:
-        order = Order(
-            url=url, suite=SUITE, run=Path(folder) / "run", prompts=prompts, warmup=0,
-            levels=[Level(concurrency=concurrency)],
-        )  # fmt: skip
-        cpu, wall = time.process_time(), time.perf_counter()
+        order = Order(url=url, suite=SUITE, run=Path(folder) / "run", prompts=asked, warmup=0,
+                      levels=[level])  # fmt: skip
+        begun = time.process_time()
         done = replay(order)
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    assert done.answered == requests, done.ended
-    return {
-        "requests": requests,
-        "concurrency": concurrency,
-        "requests_per_s": requests / wall,
-        "cpu_ms_per_request": 1000 * cpu / requests,
-        "core_share_at_100_per_s": cpu / requests * RATE,
-        "goal": GOAL,
-    }
+        took = time.process_time() - begun
+    assert done.answered == len(asked), done.ended
+    return took / len(asked)
+
+
+def alone(make: Callable[[str], openai.AsyncOpenAI], ask: Ask) -> Callable[..., float]:
+    """The same of openai's client and nothing else."""
+
+    def measure(url: str, asked: list[Prompt], level: Level) -> float:
+        begun = time.process_time()
+        asyncio.run(_all(make(url), ask, [body_of(p, "stub", {}) for p in asked], level))
+        return (time.process_time() - begun) / len(asked)
+
+    return measure
+
+
+async def _all(
+    client: openai.AsyncOpenAI, ask: Ask, bodies: list[dict[str, Any]], level: Level
+) -> None:
+    waiting = iter(bodies)
+
+    async def user() -> None:
+        for body in waiting:
+            await ask(client, body)
+
+    async with client, asyncio.TaskGroup() as group:
+        for _ in range(level.concurrency or 1):
+            group.create_task(user())
+
+
+async def _events(client: openai.AsyncOpenAI, body: dict[str, Any]) -> None:
+    async for _ in await client.chat.completions.create(**body):
+        pass
+
+
+async def _bytes(client: openai.AsyncOpenAI, body: dict[str, Any]) -> None:
+    async with client.chat.completions.with_streaming_response.create(**body) as response:
+        async for _ in response.iter_bytes():
+            pass
+
+
+async def _shortest(client: openai.AsyncOpenAI, body: dict[str, Any]) -> None:
+    response: Any = await client.post(
+        f"{client.base_url}chat/completions", content=json.dumps(body).encode(), cast_to=object,
+        stream=True, stream_cls=openai.AsyncStream[object],
+        options={"headers": {"X-Stainless-Raw-Response": "stream"}, "timeout": None},
+    )  # fmt: skip
+    async for _ in response.http_response.stream:
+        pass
+    await response.close()
+
+
+def _usual(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(
+        base_url=f"{url}/v1", api_key="none", max_retries=0,
+        http_client=openai.DefaultAioHttpClient(timeout=None),
+    )  # fmt: skip
+
+
+REPLAY, BELOW = "replay", "openai, bytes, as a replay"
+MEASURED: dict[str, Callable[..., float]] = {
+    REPLAY: whole,
+    BELOW: alone(connect, _shortest),
+    "openai, bytes": alone(_usual, _bytes),
+    "openai, an object per event": alone(_usual, _events),
+}
+
+
+def server(piece_s: float) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(TESTS), str(piece_s)], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def closed_loop(requests: int, concurrency: int, times: int) -> dict[str, list[float]]:
+    """Seconds per request, by what was measured, in turn."""
+    process, url = server(0.0)
+    level, found = Level(concurrency=concurrency), defaultdict(list)
+    try:
+        for measure in MEASURED.values():
+            measure(url, prompts(100), level)
+        for _, (name, measure) in itertools.product(range(times), MEASURED.items()):
+            found[name].append(measure(url, prompts(requests), level))
+    finally:
+        process.kill()
+        process.wait()
+    found["replay's own"] = [a - b for a, b in zip(found[REPLAY], found[BELOW], strict=True)]
+    return dict(found)
+
+
+def open_loop() -> float:
+    """Seconds per request at RATE."""
+    process, url = server(PIECE_S)
+    try:
+        return whole(url, prompts(OPEN_REQUESTS), Level(rate=RATE))
+    finally:
+        process.kill()
+        process.wait()
 
 
 def main() -> None:
@@ -64,22 +174,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(TESTS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
-        measure(url, 100, options.concurrency)
-        found = measure(url, options.requests, options.concurrency)
-    finally:
-        server.kill()
-        server.wait()
-    for name, value in found.items():
-        print(f"{name:26} {value:.3g}")
+    found = closed_loop(options.requests, options.concurrency, options.times)
+    found["replay, open loop, pieces apart"] = [open_loop()]
+    print(f"{options.requests} requests at concurrency {options.concurrency}, {options.times} "
+          f"times; goal at {RATE:g} requests/s: {GOAL:.0%} of a core")  # fmt: skip
+    print(f"{'':32} {'ms per request':>22} {'of a core':>10}")
+    for name, each in found.items():
+        spread = f"{1000 * min(each):.2f}-{1000 * max(each):.2f}"
+        middle = statistics.median(each)
+        print(f"{name:32} {1000 * middle:8.2f} ({spread:>11}) {RATE * middle:10.1%}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 

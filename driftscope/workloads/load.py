@@ -23,6 +23,8 @@ class Load:
     def __init__(self, fire: Fire) -> None:
         self._fire = fire
         self._unreached = 0
+        self._before = 0
+        """Shots that had been begun when the first of those in a row was not reached."""
         self.fired: set[int] = set()
         """Orders of the shots that were begun."""
 
@@ -64,6 +66,11 @@ class Load:
             task.add_done_callback(lambda _: room.release())
 
     async def _one(self, shot: Shot, due_unix_s: float | None) -> None:
+        number = len(self.fired)
         self.fired.add(shot.order)
         row = await self._fire(shot, due_unix_s)
-        self._unreached = self._unreached + 1 if row.ended == Ended.UNREACHED else 0
+        if row.ended == Ended.UNREACHED:
+            self._before = self._before if self._unreached else len(self.fired)
+            self._unreached += 1
+        elif number >= self._before:  # an answer begun before tells nothing of the server now
+            self._unreached = 0

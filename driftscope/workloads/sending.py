@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import openai
+import orjson
 
 from driftscope.trace.records import Ended
 from driftscope.workloads.answer import Answer
@@ -25,6 +26,9 @@ FIRST_WAIT_S = 0.5
 """Before the first retry, doubled for each further one, unless the server names a time."""
 LONGEST_WAIT_S = 60.0
 """A server that asks for more than this is taken as refusing."""
+LAST_BYTES_S = 1.0
+"""Longest wait for the end of a body after its last event; a connection is used again only when
+its answer was read to the end."""
 CUT_OFF = frozenset({"abort", "error"})
 """Finish reasons of an answer that the server gave up."""
 _STREAM_ERRORS = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError)
@@ -58,6 +62,8 @@ class Sent:
     pieces: list[float] = field(default_factory=list)
     """When each piece of the answer came."""
     answer: Answer = field(default_factory=Answer)
+    done: bool = False
+    """Whether the stream said so; whatever follows changes nothing."""
     status: int | None = None
     error: str | None = None
     ended: str = Ended.UNSENT
@@ -68,6 +74,7 @@ class Sender:
 
     def __init__(self, client: openai.AsyncOpenAI, patience: Patience, *, seed: int = 0) -> None:
         self._client, self._patience = client, patience
+        self._root = str(client.base_url).rstrip("/")
         self._random = random.Random(seed)
 
     async def send(self, sent: Sent, body: Mapping[str, Any], label: str) -> None:
@@ -85,7 +92,7 @@ class Sender:
             sent.ended = Ended.CANCELLED
             raise
         finally:
-            sent.over = time.perf_counter()
+            sent.over = sent.over or time.perf_counter()
 
     async def _wait(self, sent: Sent, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -100,18 +107,21 @@ class Sender:
         try:
             async with asyncio.timeout(self._patience.timeout_s) as limit:
                 await self._stream(sent, body, label, limit)
-        except TimeoutError:  # ours alone: below, openai's aiohttp transport calls a reset one
-            sent.ended = Ended.TIMEOUT
-            sent.error = f"nothing came for {self._patience.timeout_s:g} s"
+        except TimeoutError:
+            if not sent.done:
+                sent.ended = Ended.TIMEOUT
+                sent.error = f"nothing came for {self._patience.timeout_s:g} s"
+                return None
         except openai.APIStatusError as error:
             return self._refused(sent, error)
         except BrokenStreamError as error:
             sent.ended, sent.error = Ended.INTERRUPTED, str(error)
+            return None
         except (openai.APIConnectionError, *_STREAM_ERRORS) as error:
-            self._broke(sent, _words(error))
-            return 0.0 if sent.ended == Ended.UNREACHED else None
-        else:
-            self._ended(sent)
+            if not sent.done:
+                self._broke(sent, _words(error))
+                return 0.0 if sent.ended == Ended.UNREACHED else None
+        self._ended(sent)
         return None
 
     def _refused(self, sent: Sent, error: openai.APIStatusError) -> float | None:
@@ -129,7 +139,7 @@ class Sender:
         self, sent: Sent, body: Mapping[str, Any], label: str, limit: asyncio.Timeout
     ) -> None:
         response: Any = await self._client.post(
-            path_of(body), body=body, cast_to=object, stream=True,
+            self._root + path_of(body), content=orjson.dumps(body), cast_to=object, stream=True,
             stream_cls=openai.AsyncStream[object],
             options={
                 "headers": {"X-Request-Id": sent.request, LABEL_HEADER: label, **_RAW},
@@ -139,16 +149,18 @@ class Sender:
         sent.status = response.status_code
         events, add, clock = Events(), sent.answer.add, asyncio.get_running_loop().time
         try:
-            async for piece in response.iter_bytes():
+            async for piece in response.http_response.stream:
                 now = time.perf_counter()
-                limit.reschedule(clock() + self._patience.timeout_s)
+                if not sent.done:
+                    limit.reschedule(clock() + self._patience.timeout_s)
                 said = False
                 for event in events.feed(piece):
                     said |= add(event)
                 if said:
                     sent.pieces.append(now)
-                if events.done:
-                    break
+                if events.done and not sent.done:
+                    sent.done, sent.over = True, now
+                    limit.reschedule(clock() + LAST_BYTES_S)
         finally:
             await response.close()
         if events.open and not events.done:

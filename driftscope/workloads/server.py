@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import openai
 
 from driftscope.errors import DriftscopeError, UsageError
+from driftscope.workloads.wire import Wire
 
 API_KEY = "OPENAI_API_KEY"
 NO_KEY = "none"
@@ -53,22 +54,13 @@ def base_url(url: str) -> str:
 
 
 def connect(url: str) -> openai.AsyncOpenAI:
-    """A client of the server at `url`. It never retries: the replay does, and counts.
-
-    aiohttp below it: httpx2's own transport costs two and a half times the processor time.
-    """
+    """A client of the server at `url`. It never retries: the replay does, and counts."""
     return openai.AsyncOpenAI(
         base_url=base_url(url),
         api_key=os.environ.get(API_KEY) or NO_KEY,
         max_retries=0,
-        http_client=openai.DefaultAioHttpClient(limits=_limits(), timeout=None),
+        http_client=Wire(),
     )
-
-
-def _limits() -> Any:
-    import httpx2
-
-    return httpx2.Limits(max_connections=None, max_keepalive_connections=None)
 
 
 async def look(client: openai.AsyncOpenAI, model: str | None) -> Facts:

@@ -6,9 +6,10 @@ builds a model object for each piece costs more than the sending.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
+
+import orjson
 
 DONE = b"[DONE]"
 _DATA = b"data:"
@@ -50,7 +51,7 @@ class Events:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(data)
+        value = orjson.loads(data)
     except ValueError as error:
         raise BrokenStreamError(f"an event that is no JSON ({error})") from error
     if not isinstance(value, dict):

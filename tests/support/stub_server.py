@@ -1,8 +1,8 @@
 """An OpenAI-compatible server on a real socket, which does what a prompt tells it to.
 
 What a request's text begins with decides: "stall", "reset", "refuse 429", "refuse 500 twice",
-"refuse 400", "half", "cut", "error", "silent", "babble", "die"; anything else is answered. It has a
-thread and an event loop of its own.
+"refuse 400", "half", "cut", "error", "silent", "babble", "lingers", "die"; anything else is
+answered. It has a thread and an event loop of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 PIECES = 8
 ROUNDS = [2, 0, 1, 3]
@@ -44,10 +45,13 @@ class Stub:
     url: str = ""
     seen: list[Seen] = field(default_factory=list)
     tries: Counter[str] = field(default_factory=Counter)
+    connections: int = 0
     most: int = 0
     running: int = 0
     dead: threading.Event = field(default_factory=threading.Event)
     piece_s: float = 0.0
+    last_s: float = 0.0
+    """Between the last event and the end of the body."""
     max_model_len: int = 4096
     port: int = 0
     """0: any that is free."""
@@ -88,6 +92,7 @@ def stub_server(**options: Any) -> Iterator[Stub]:
 async def _connection(
     stub: Stub, server: asyncio.Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
+    stub.connections += 1
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
         while not stub.dead.is_set() and await _request(stub, server, reader, writer):
             pass
@@ -101,7 +106,7 @@ async def _request(
     first, *lines = head.split("\r\n")
     headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
     content = await reader.readexactly(int(headers.get("content-length", 0)))
-    path = first.split(" ")[1]
+    path = urlsplit(first.split(" ")[1]).path
     if path == "/v1/models":
         model = {"id": "stub", "object": "model", "max_model_len": stub.max_model_len}
         return _json(writer, {"object": "list", "data": [model]})
@@ -109,6 +114,9 @@ async def _request(
         return _json(writer, {})
     if path == "/tokenize":
         return _json(writer, _tokenized(json.loads(content)))
+    if stub.dead.is_set():
+        _abort(writer)
+        return False
     if path not in ("/v1/chat/completions", "/v1/completions"):
         return _json(writer, {"error": "no such thing"}, status=404)
     seen = Seen(headers.get("x-request-id", ""), headers.get("x-driftscope-label", ""), path,
@@ -151,6 +159,10 @@ async def _answer(
     if not text.startswith("endless"):
         _event(writer, _last(seen))
     _event(writer, b"[DONE]")
+    await writer.drain()
+    if text.startswith("lingers"):
+        await asyncio.sleep(60)
+    await asyncio.sleep(stub.last_s)
     writer.write(b"0\r\n\r\n")
     await writer.drain()
     return True

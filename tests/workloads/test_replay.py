@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import os
@@ -21,9 +22,11 @@ from driftscope.errors import DriftscopeError, NoDataError, TraceError
 from driftscope.trace.manifest import CLIENT
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import ClientRow, Ended
-from driftscope.workloads.plan import Level, Shot
+from driftscope.workloads.load import GONE_AFTER, Load
+from driftscope.workloads.plan import Level, Shot, plan
 from driftscope.workloads.prompt import Prompt, chat
 from driftscope.workloads.replay import Done, Order, Watcher, replay, require_answers
+from driftscope.workloads.rows import unsent_row
 from driftscope.workloads.sending import Patience
 from driftscope.workloads.suite import parse_suite
 
@@ -136,16 +139,73 @@ def test_one_bad_request_costs_no_other(tmp_path: Path) -> None:
 
 
 def test_a_server_that_dies_leaves_the_rest_unsent(tmp_path: Path) -> None:
-    texts = ["fine"] * 5 + ["die"] + ["fine"] * 600
+    texts = ["fine"] * 5 + ["die"] + ["fine"] * 200
     with stub_server() as stub:
         order = _order(stub, tmp_path / "run", texts, patience=Patience(timeout_s=2, retries=0))
         done = replay(order)
     rows = _rows(tmp_path / "run")
     ended = Counter(row["ended"] for row in rows)
-    assert len(rows) == done.planned == 606 and dict(ended) == dict(done.ended)
-    assert ended[Ended.UNSENT] > 0 and ended[Ended.UNREACHED] > 0, ended
+    assert len(rows) == done.planned == 206 and dict(ended) == dict(done.ended)
+    # Those that the four senders had under way when it died, and those that found it gone.
+    assert GONE_AFTER <= ended[Ended.UNREACHED] + ended[Ended.INTERRUPTED] <= GONE_AFTER + 2 * 4
+    assert ended[Ended.ANSWERED] + ended[Ended.UNSENT] >= 206 - GONE_AFTER - 2 * 4
     assert all(row["attempts"] == 0 and row["sent_s"] is None and row["e2e_s"] is None
                for row in rows if row["ended"] == Ended.UNSENT)  # fmt: skip
+
+
+@pytest.mark.parametrize(("late", "fired"), [(Ended.INTERRUPTED, GONE_AFTER + 2), (None, 40)])
+def test_only_an_answer_begun_since_shows_a_server_alive(late: str | None, fired: int) -> None:
+    """The first shot's answer breaks off (late) when ten others were not reached; without it every
+    tenth shot is answered."""
+    prompts = [chat(f"p{number}", "x") for number in range(40)]
+    shots = plan({"as asked": prompts}, [Level(concurrency=2)])
+    ten = asyncio.Event()
+
+    async def fire(shot: Shot, due_unix_s: float | None) -> ClientRow:
+        await asyncio.sleep(0)
+        if shot.order >= 10:
+            ten.set()
+        if shot.order == 0 and late:
+            await ten.wait()
+            return dataclasses.replace(unsent_row(shot, "x", {}), ended=late)
+        answered = late is None and shot.order % 10 == 0
+        ended = Ended.ANSWERED if answered else Ended.UNREACHED
+        return dataclasses.replace(unsent_row(shot, "x", {}), ended=ended)
+
+    load = Load(fire)
+    asyncio.run(load.run(shots))
+    assert len(load.fired) == fired
+
+
+def test_connections_are_used_again(tmp_path: Path) -> None:
+    """Also where the end of a body comes after its last event; it counts for no figure."""
+    with stub_server(last_s=0.5) as stub:
+        replay(_order(stub, tmp_path / "run", [f"{n}" for n in range(8)], patience=Patience()))
+    rows = _rows(tmp_path / "run")
+    assert stub.connections <= 4 + 1, "the four senders', and the look at the server"
+    assert all(row["e2e_s"] < row["ttft_s"] + sum(row["gaps_s"]) + 0.5 for row in rows)
+
+
+def test_a_body_that_does_not_end_after_its_last_event(tmp_path: Path) -> None:
+    done, row, _ = _one("lingers", tmp_path / "run")
+    assert done.ended == {Ended.ANSWERED: 1} and row["error"] is None and row["e2e_s"] < 1.0
+
+
+def test_a_proxy_of_the_environment_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stub_server() as stub:
+        monkeypatch.setenv("http_proxy", stub.url)
+        done = replay(_order(stub, tmp_path / "run", ["x"], url="http://model.invalid:8000"))
+    assert done.ended == {Ended.ANSWERED: 1} and stub.seen[0].text == "x"
+
+
+def test_more_users_than_a_http_client_likes(tmp_path: Path) -> None:
+    """aiohttp stops at a hundred connections unless told otherwise."""
+    with stub_server(piece_s=0.05) as stub:
+        replay(_order(stub, tmp_path / "run", [f"{n}" for n in range(150)],
+                      levels=[Level(concurrency=150)], patience=Patience()))  # fmt: skip
+    assert stub.most > 100
 
 
 def test_two_thousand_requests_at_sixty_four(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -29,9 +30,9 @@ class Transform(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: ClassVar[str]
 
+    @abstractmethod
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
         """A changed copy; raises NotApplicableError."""
-        raise NotImplementedError
 
 
 def need_messages(prompt: Prompt, name: str) -> None:
