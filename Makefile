@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless situations variants versions kinds kinds-table bench gallery calibration prediction cuda-smoke trio browser prometheus alerts export-bench replay-bench examples clean help
+.PHONY: demo test lint type layers truth harmless situations variants versions kinds kinds-table bench gallery calibration prediction cuda-smoke trio browser prometheus alerts export-bench replay-bench report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -68,6 +68,9 @@ prediction: $(VENV)/installed-dev ## TPOT at each K, predicted by the cost model
 replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures beside `vllm bench serve`'s
 	$(BIN)/python benchmarks/replay_client.py
 	$(BIN)/python benchmarks/replay_vs_vllm.py
+
+report-bench: $(VENV)/installed-dev browser ## how large reports are and when their first picture is seen
+	PYTHONPATH=tests $(BIN)/python benchmarks/report.py --json benchmarks/results/report-cpu.json
 
 calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of known truth, as tables
 	PYTHONPATH=tests $(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json

@@ -1,0 +1,171 @@
+"""How large a report is, and when its first picture is seen: headless Chromium, from file://.
+
+Pages of runs of several sizes, opened in turn, each time in a browser profile of its own. The first
+picture is the one on the first screen, in the frame after the one that paints it; the first live
+one, which can be pointed at, is the first below it, scrolled into sight once the page is there.
+
+    PYTHONPATH=tests python benchmarks/report.py [--rounds 1e5 1e6] [--repeats 9] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.results_file import ResultsFile
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from driftscope.analysis.analyze import Analysis
+
+GALLERY = Path(__file__).resolve().parents[1] / "reports" / "gallery" / "traces"
+CHROMIUM = "/usr/bin/chromium"
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+WITHIN_S = 1.0
+"""The goal for the first picture, on two cores."""
+MOST_BYTES = 2_000_000
+WATCH = """
+const found = () => {
+  const picture = document.querySelector("main svg");
+  if (picture && picture.getBoundingClientRect().height > 0)
+    requestAnimationFrame(() => requestAnimationFrame(() => {
+      window.firstPicture = performance.now();
+    }));
+  else requestAnimationFrame(found);
+};
+requestAnimationFrame(found);
+"""
+LIVE = """() => new Promise((done) => {
+  document.querySelector("figure").scrollIntoView();
+  const drawn = () => document.documentElement.dataset.drawn
+    ? done(performance.now()) : requestAnimationFrame(drawn);
+  drawn();
+})"""
+PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+
+def pages(folder: Path, rounds: list[int]) -> dict[str, tuple[Path, float]]:
+    """By name: the page, and the seconds that its HTML took to make of an analysis."""
+    from support.runs import Spec, write_run
+    from support.simulate import Prompts, Truth, simulate
+
+    made = {
+        "719 rounds": _analysed([GALLERY / "drifting"]),
+        "two runs": _analysed([GALLERY / "drifting", GALLERY / "healthy"]),
+    }
+    kinds = (Prompts(label="chat", shift=0.5), Prompts(label="code", tokens=(1000, 4000)))
+    for number in rounds:
+        truth = Truth(requests=number // 100, rounds=100, prompts=kinds, batches=(1, 4, 16))
+        made[f"{number:,} rounds"] = _analysed(
+            [simulate(folder / f"{number}", truth, zstd_level=1)]
+        )
+    wide = Spec(k=16, conditional=(0.9,) * 16, requests=40, rounds=50, layers=2, per_head=True,
+                heads=16, labels=tuple(f"label {i}" for i in range(60)))  # fmt: skip
+    one = _analysed([write_run(folder / "wide", wide)])
+    six = tuple(replace(one.runs[0], label=f"run {i}") for i in range(6))
+    made["six runs of K = 16, 60 labels, 32 heads"] = replace(one, runs=six)
+    return {
+        name: _written(folder / f"{n}.html", each) for n, (name, each) in enumerate(made.items())
+    }
+
+
+def _analysed(paths: list[Path]) -> Analysis:
+    from driftscope.analysis.analyze import conclude
+    from driftscope.analysis.summarise import summarise
+    from driftscope.analysis.tables import open_run
+
+    return conclude([summarise(open_run(path), path.name) for path in paths])
+
+
+def _written(path: Path, analysis: Analysis) -> tuple[Path, float]:
+    from driftscope_reports.html import to_html
+
+    begin = time.perf_counter()
+    text = to_html(analysis)
+    took = time.perf_counter() - begin
+    path.write_text(text, encoding="utf-8")
+    return path, took
+
+
+def opened(browser: Browser, page: Path) -> dict[str, float]:
+    """Seconds from the start of navigation."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    tab = context.new_page()
+    tab.add_init_script(WATCH)
+    tab.goto(page.as_uri())
+    tab.wait_for_function("() => window.firstPicture", polling=20)
+    live = tab.evaluate(LIVE)
+    found = {
+        "painted_s": tab.evaluate(PAINTED) / 1000,
+        "picture_s": tab.evaluate("() => window.firstPicture") / 1000,
+        "live_s": live / 1000,
+    }
+    context.close()
+    return found
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Median (least to most) of each time."""
+    print(f"{'page of':<42}{'bytes':>11}{'first paint, ms':>20}{'first picture, ms':>20}"
+          f"{'live picture, ms':>20}{'HTML made, s':>14}")  # fmt: skip
+    for row in rows:
+        times = "".join(
+            f"{_spread(row[name]):>20}" for name in ("painted_s", "picture_s", "live_s")
+        )
+        print(f"{row['page']:<42}{row['bytes']:>11,}{times}{row['made_s']:>14.2f}")
+
+
+def _spread(seconds: list[float]) -> str:
+    low, middle, high = min(seconds), statistics.median(seconds), max(seconds)
+    return f"{1000 * middle:.0f} ({1000 * low:.0f}-{1000 * high:.0f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", nargs="+", type=float, default=[1e5, 1e6])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    wanted = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        made = pages(Path(folder), [int(number) for number in wanted.rounds])
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in made}
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+        version = browser.version
+        for _ in range(wanted.repeats):
+            for name, (path, _) in made.items():
+                found[name].append(opened(browser, path))
+        browser.close()
+        rows = [
+            {
+                "page": name, "bytes": path.stat().st_size, "made_s": took,
+                **{key: [each[key] for each in found[name]] for key in found[name][0]},
+            }
+            for name, (path, took) in made.items()
+        ]  # fmt: skip
+    show(rows)
+    slowest = max(statistics.median(row["picture_s"]) for row in rows)
+    largest = max(row["bytes"] for row in rows)
+    verdict = (f"first picture after at most {1000 * slowest:.0f} ms in the median of "
+               f"{wanted.repeats}, pages of at most {largest:,} bytes")  # fmt: skip
+    print(verdict)
+    ok = slowest < WITHIN_S and largest <= MOST_BYTES
+    ResultsFile(wanted.json, "cpu", again=True).write(
+        complete=True, ok=ok, verdict=verdict, chromium=version, rows=rows
+    )
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
