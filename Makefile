@@ -79,8 +79,9 @@ cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: 
 	PYTHONPATH=. $(BIN)/python benchmarks/cuda/run.py --device cpu --out build/cuda-smoke
 
 gallery: $(VENV)/installed ## example reports, into reports/gallery
-	cd reports/gallery && for name in healthy drifting long-context server one-head; do \
+	cd reports/gallery && for name in healthy long-context server one-head; do \
 	  $(abspath $(BIN))/driftscope analyze traces/$$name -q -o $$name.html || exit 1; done
+	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting --baseline traces/without -q -o drifting.html
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy -q -o compared.html
 
 bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan and pandas

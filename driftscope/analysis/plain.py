@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from driftscope.analysis import passes
+from driftscope.analysis.closeup.durations import TPOT, TTFT, Distribution, distribution
 from driftscope.analysis.collect import step_cells
 from driftscope.analysis.columns import floats, whole
 from driftscope.analysis.cost.cells import StepCell
@@ -28,6 +30,8 @@ class PlainRun:
     requests: int
     latency: Latency
     cells: tuple[StepCell, ...]
+    durations: Mapping[str, Distribution] = field(default_factory=dict)
+    """Of TTFT and TPOT."""
 
 
 def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
@@ -45,15 +49,18 @@ def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
             f"{tables.path}: neither a round nor a finished request in it; send requests to the "
             "server while the probe is on"
         )
-    tpot_s = floats(finished, "tpot_s")
+    tpot_s, ttft_s = floats(finished, "tpot_s"), floats(finished, "ttft_s")
+    spread = {TPOT: distribution(tpot_s), TTFT: distribution(ttft_s)}
     return PlainRun(
         label=label,
         manifest=tables.manifest,
         requests=finished.num_rows,
         latency=Latency(
-            ttft_s=mean_s(floats(finished, "ttft_s")),
+            ttft_s=mean_s(ttft_s),
             tpot_s=mean_s(tpot_s),
             tpot_s_interval=mean_interval(tpot_s),
+            ttft_s_interval=mean_interval(ttft_s),
         ),
         cells=step_cells(tables),
+        durations={name: each for name, each in spread.items() if each is not None},
     )

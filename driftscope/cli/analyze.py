@@ -67,6 +67,13 @@ def analyze(
             help="Cut runs by label, context, prompt, batch, temperature, finish, replica or hour.",
         ),
     ] = "label",
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Run to hold speed and findings against, such as one without speculation.",
+        ),
+    ] = None,
     where: Annotated[
         str | None,
         typer.Option(
@@ -100,6 +107,7 @@ def analyze(
         form=form,
         only=Filter(where=where, since=since),
         by=by,
+        baseline=baseline,
     )
 
 
@@ -113,6 +121,7 @@ def write_reports(
     form: Format = Format.HTML,
     only: Filter | None = None,
     by: str = "label",
+    baseline: Path | None = None,
 ) -> Analysis:
     """Analyse `runs`, write the report's files and print its table; the analysis is returned.
 
@@ -129,8 +138,8 @@ def write_reports(
 
     if json_path == html:
         raise UsageError(f"--json and --output both name {html}; give two files")
-    analysis = analysis_of(runs, labels, quiet=quiet, only=only, by=by)
-    command = talk.command_line(runs, labels, html)
+    analysis = analysis_of(runs, labels, quiet=quiet, only=only, by=by, baseline=baseline)
+    command = talk.command_line(runs, labels, html, baseline)
     written = write(analysis, form, html, command=command)
     if json_path == STDOUT:
         typer.echo(to_json(analysis), nl=False)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from driftscope.analysis.summary import RunSummary
 
 REPORTS = (".html", ".htm")
+BASELINE = "baseline"
+"""What the run that others are held against is called."""
 
 
 def is_report(path: Path) -> bool:
@@ -28,8 +30,9 @@ def analysis_of(
     quiet: bool,
     only: Filter | None = None,
     by: str = "label",
+    baseline: Path | None = None,
 ) -> Analysis:
-    """One analysis of everything in `paths`, called by its label.
+    """One analysis of everything in `paths`, called by its label, held against the `baseline`.
 
     Of run directories, `only` some rows, and cut `by` a key of `filters.BY`. A report alone gives
     the analysis that it was made of; one of several runs keeps their names in brackets after its
@@ -37,6 +40,7 @@ def analysis_of(
     """
     from driftscope.analysis.analyze import conclude
     from driftscope.analysis.filters import Filter
+    from driftscope.analysis.plain import baseline_of
     from driftscope.analysis.senders import is_sender, summarise_sender
     from driftscope.analysis.summarise import summarise
     from driftscope.analysis.tables import open_run
@@ -45,7 +49,7 @@ def analysis_of(
     from driftscope.trace.reader import read_trace
     from driftscope_reports.embedded import read_report
 
-    if len(paths) == 1 and is_report(paths[0]):
+    if len(paths) == 1 and is_report(paths[0]) and baseline is None:
         return read_report(paths[0])
     summaries: list[RunSummary] = []
     known: list[SenderSummary] = []
@@ -63,7 +67,8 @@ def analysis_of(
             servers.append(path)
     traces = [read_trace(path) for path in servers] if replays else []
     senders = [summarise_sender(read_trace(path), label, traces) for path, label in replays]
-    return conclude(summaries, [*known, *senders])
+    held = None if baseline is None else baseline_of(open_run(baseline), BASELINE)
+    return conclude(summaries, [*known, *senders], held)
 
 
 def _named(label: str, inside: str, alone: bool) -> str:

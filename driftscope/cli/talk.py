@@ -18,10 +18,13 @@ _RUN_WIDTH = 24
 _REPLAY_WIDTH = 160
 
 
-def command_line(runs: Sequence[Path], labels: Sequence[str], html: Path) -> str:
+def command_line(
+    runs: Sequence[Path], labels: Sequence[str], html: Path, baseline: Path | None = None
+) -> str:
     """The command line that makes the same file again."""
     named = [part for label in labels for part in ("--label", label)]
-    return shlex.join(["driftscope", "analyze", *map(str, runs), *named, "-o", str(html)])
+    held = [] if baseline is None else ["--baseline", str(baseline)]
+    return shlex.join(["driftscope", "analyze", *map(str, runs), *named, *held, "-o", str(html)])
 
 
 def show_table(analysis: Analysis, *, stderr: bool = False) -> None:

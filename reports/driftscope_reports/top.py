@@ -108,7 +108,7 @@ def _card(index: int, run: RunSummary) -> Markup:
             ),
             el(
                 "dl",
-                _entry(GROWTH, "growth of hidden state", times(run.hidden.growth)),
+                _entry(GROWTH, "growth with depth", times(run.hidden.growth)),
                 _entry(
                     MARGINAL, f"accepted to depth {run.k}", percent(run.acceptance.marginal[-1])
                 ),

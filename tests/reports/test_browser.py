@@ -11,7 +11,9 @@ from playwright.sync_api import Browser, Page
 from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec
 
-from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.analyze import Analysis, analyze
+from driftscope.analysis.words import percent
+from driftscope.trace.reader import read_trace
 from driftscope_reports.html import sections, to_html
 
 HOSTILE = "</script><img src=x onerror=document.title='boom'><a href=javascript:boom()>x"
@@ -267,6 +269,95 @@ def test_without_javascript_everything_but_the_drill_down_is_there(
     for figure in page.locator("figure").all():
         assert figure.locator(".static svg").is_visible()
     context.close()
+
+
+def test_the_first_screen_has_a_picture_before_any_script(
+    browser: Browser, report: Path, analysis: Analysis
+) -> None:
+    """And the large script is not unpacked before a picture that needs it comes into sight."""
+    page = _open(browser, report)
+    for index, run in enumerate(analysis.runs):
+        picture = page.locator(f".card.run-{index} svg")
+        box = picture.bounding_box()
+        assert box is not None
+        assert box["height"] > 80
+        assert box["y"] + box["height"] <= 900
+        words = picture.locator("title").text_content() or ""
+        assert f"1: {percent(run.acceptance.marginal[0])}" in words
+    assert page.evaluate("typeof window.Plotly") == "undefined"
+    _first_drawn(page)
+    assert page.evaluate("typeof window.Plotly") == "object"
+    page.close()
+
+
+def test_an_older_browser_keeps_the_static_pictures(browser: Browser, report: Path) -> None:
+    page = browser.new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(report.as_uri())
+    page.locator("figure").first.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
+    assert page.locator("figure .static svg").first.is_visible()
+    assert wrong == []
+    page.close()
+
+
+def test_depths_stand_below_each_other(browser: Browser, report: Path) -> None:
+    """In every picture over depth of a column, live as drawn, each depth has the same x."""
+    page = _open(browser, report)
+    page.locator("#drift .small figure").last.scroll_into_view_if_needed()
+    drawn = page.locator("#drift .small .drawing[data-axis='depth']")
+    _becomes(page, lambda: all(d.locator(".live").is_visible() for d in drawn.all()[-3:]))
+    drawn.first.focus()
+    page.keyboard.press("ArrowRight")
+    places: dict[int, set[int]] = {}
+    for each in drawn.all():
+        box, cursor = each.bounding_box(), each.locator(".cursor").bounding_box()
+        assert box is not None
+        assert cursor is not None
+        places.setdefault(round(box["x"]), set()).add(round(cursor["x"] / 3))
+    assert len(places) == 3
+    assert all(len(xs) == 1 for xs in places.values())
+    page.close()
+
+
+def test_differences_are_told_apart_without_colour(browser: Browser, report: Path) -> None:
+    page = _open(browser, report)
+    figure = page.locator("#compare-growth-1")
+    assert "▲ better" in figure.locator(".legend").inner_text()
+    assert page.locator("#compare-in-1 .legend li svg path").count() > 0
+    figure.locator("summary", has_text="Numbers").click()
+    rows = figure.locator("tbody th").all_inner_texts()
+    assert "▲ better, 95% interval" in rows
+    page.close()
+
+
+GALLERY = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
+
+
+def test_changes_over_time_and_masses_by_head_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    """A server whose acceptance falls at a moment, and a run in which one head drifts."""
+    path = tmp_path / "report.html"
+    made = analyze([read_trace(GALLERY / name) for name in ("server", "one-head")], ["a", "b"])
+    path.write_text(to_html(made), encoding="utf-8")
+    page = _scrolled(_open(browser, path))
+    assert page.wrong == []  # type: ignore[attr-defined]
+    changes = made.runs[0].changes
+    assert changes is not None
+    (point,) = changes.points
+    words = f"{point.before:.2f} → {point.after:.2f}"
+    over_time = page.locator("#where-changes")
+    assert words in (over_time.locator(".live .annotation").text_content() or "")
+    assert f"falls from {point.before:.2f} to {point.after:.2f}" in over_time.inner_text()
+    for name in ("batch", "temperature", "structured"):
+        assert page.locator(f"#where-{name} .live .bars path").count() > 1
+    cells = page.locator("#heads-self-1 .live .point path")
+    assert cells.count() == 7 * 8
+    colours = [cell.evaluate("(e) => getComputedStyle(e).fill") for cell in cells.all()]
+    brightest = "rgb(253, 231, 37)"
+    assert [at for at, colour in enumerate(colours) if colour == brightest] == [7 * 8 - 1]
+    page.close()
 
 
 def test_hostile_names_run_nothing(browser: Browser, tmp_path: Path) -> None:

@@ -15,8 +15,12 @@ import pyarrow as pa
 import pytest
 from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec, write_run
+from support.simulate import Truth, simulate
 
-from driftscope.analysis.analyze import Analysis, analyze
+from driftscope.analysis.analyze import Analysis, analyze, conclude
+from driftscope.analysis.plain import PlainRun, baseline_of
+from driftscope.analysis.summarise import summarise
+from driftscope.analysis.words import milliseconds
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.trace.reader import read_trace
 from driftscope_reports import provenance
@@ -38,6 +42,7 @@ HOSTILE = (
 )
 PLOTLY = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
 """SHA-256 of plotly-basic.min.js 4.1.1 as published to npm."""
+GALLERY = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
 SECTIONS = (
     "verdict", "drift", "effect", "speed", "fallback", "where", "compare", "requests", "provenance"
 )  # fmt: skip
@@ -258,6 +263,31 @@ def test_heads_are_a_map_where_they_were_recorded(tmp_path: Path) -> None:
     page = Page(to_html(analysis))
     assert {"heads-self-0", "heads-prompt-0", "attention-layers-0"} <= set(page.ids)
     assert "layer 1 head 3" in page.words
+
+
+def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
+    """What is shown of single requests, moments and durations is bounded."""
+    sizes = []
+    for requests in (300, 3000):
+        run = simulate(tmp_path / f"{requests}", Truth(requests=requests, rounds=6))
+        sizes.append(len(to_html(analyze([read_trace(run)], ["run"])).encode()))
+    assert sizes[1] < 1.1 * sizes[0]
+    assert sizes[1] <= MAX_BYTES
+
+
+def test_speed_is_held_against_a_baseline_without_speculation() -> None:
+    run = summarise(read_trace(GALLERY / "drifting"), "run")
+    held = baseline_of(read_trace(GALLERY / "without"), "baseline")
+    assert isinstance(held, PlainRun)
+    page = Page(to_html(conclude([run], baseline=held)))
+    assert run.latency.tpot_s is not None and held.latency.tpot_s is not None
+    saved = milliseconds(held.latency.tpot_s - run.latency.tpot_s)
+    assert (
+        f"The baseline takes {milliseconds(held.latency.tpot_s)}: this run is {saved} faster"
+        in (page.words)
+    )
+    assert "baseline, measured" in page.words
+    assert "baseline Time to first token" in page.words
 
 
 def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:

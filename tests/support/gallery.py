@@ -6,6 +6,7 @@ They are committed, so that `make gallery` shows the same runs whatever becomes 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from support.simulate.truth import Prompts, Truth
@@ -21,6 +22,8 @@ DRIFTING = Truth(
     requests=48, rounds=16, batches=(4,), target="target-8b", drafter="eagle3-8b",
     prompts=(Prompts(label="chat", shift=0.3), Prompts(label="no template", shift=-0.9)),
 )  # fmt: skip
+WITHOUT = replace(DRIFTING, k_zero_above=0)
+"""The same server and prompts without speculation."""
 LONG_CONTEXT = Truth(
     requests=48, rounds=16, batches=(2,), context=-0.7, growth=1.6, target="target-8b",
     drafter="eagle3-8b",
@@ -46,6 +49,7 @@ ONE_HEAD = Truth(
 RUNS = {
     "healthy": HEALTHY,
     "drifting": DRIFTING,
+    "without": WITHOUT,
     "long-context": LONG_CONTEXT,
     "server": SERVER,
     "one-head": ONE_HEAD,

@@ -40,7 +40,7 @@ def durations_of(
         STEP: floats(steps, "step_s") - probe_s,
         DRAFT: floats(steps, "draft_s") - probe_s,
     }
-    made = {name: _distribution(values) for name, values in found.items()}
+    made = {name: distribution(values) for name, values in found.items()}
     return {name: value for name, value in made.items() if value is not None}
 
 
@@ -53,7 +53,8 @@ def _between(rounds: pa.Table, requests: Requests) -> NDArray[np.float64]:
     return gaps
 
 
-def _distribution(values: NDArray[np.float64]) -> Distribution | None:
+def distribution(values: NDArray[np.float64]) -> Distribution | None:
+    """Of those values, in seconds, that are finite and not negative; None without one."""
     values = values[np.isfinite(values) & (values >= 0)]
     if not len(values):
         return None

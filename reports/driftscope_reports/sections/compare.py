@@ -244,7 +244,8 @@ def _table(first: RunSummary, others: Sequence[RunSummary]) -> Markup:
 
 
 def _signed(value: float, say: Callable[[float | None], str]) -> str:
-    return f"{'−' if value < 0 else '+'}{say(abs(value))}"
+    """Differences of shares are points, not percent of anything."""
+    return f"{'−' if value < 0 else '+'}{say(abs(value)).replace('%', ' points')}"
 
 
 def _verdict(found: Interval | None, good: Good) -> Markup | str:

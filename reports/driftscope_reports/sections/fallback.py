@@ -83,7 +83,7 @@ def _title(run: RunSummary) -> str:
         if n
     ]
     most = max(shares.by_reason, key=shares.by_reason.__getitem__)
-    return f"no draft in {listed(parts)}; most often: {_words(most)}"
+    return f"no draft in {listed(parts)}; most often: {_words(most).removeprefix('no draft: ')}"
 
 
 def _length(seconds: float) -> str:

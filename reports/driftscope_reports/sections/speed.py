@@ -14,10 +14,12 @@ from driftscope.metrics import latency
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.throughput import PREDICTED_TPOT, SPEEDUP
 from driftscope_reports.byrun import by_run
-from driftscope_reports.chart import Axis, Chart, Mark, Series, Unit
+from driftscope_reports.chart import Axis, Chart, Kind, Mark, Series, Unit
 from driftscope_reports.looks import colour
 from driftscope_reports.markup import Markup
 from driftscope_reports.section import Picture, Section, Size, sized
+from driftscope_reports.sections.baseline import Baseline, baseline_in
+from driftscope_reports.sections.differences import gap
 from driftscope_reports.tables import by_run_table, table
 
 _DURATIONS: tuple[tuple[str, str, str, tuple[Definition, ...]], ...] = (
@@ -46,38 +48,60 @@ _DURATIONS: tuple[tuple[str, str, str, tuple[Definition, ...]], ...] = (
 
 def section(analysis: Analysis) -> Section:
     """Predicted speed by K, then the durations and how they are spread."""
-    runs = analysis.runs
-    spread = [p for d in _DURATIONS if (p := _spread(runs, *d))]
-    predicted = _by_k(analysis.cases, len(runs))
+    runs, held = analysis.runs, baseline_in(analysis)
+    spread = [p for d in _DURATIONS if (p := _spread(runs, held, *d))]
+    predicted = _by_k(analysis.cases, held, len(runs))
     beside = len(predicted) % 2
     pictures = [*predicted, *spread[:beside], *(sized(p, Size.SMALL) for p in spread[beside:])]
     return Section(
         id="speed",
         name="Speed",
-        lead=_lead(runs),
+        lead=_lead(runs, held),
         pictures=tuple(pictures),
-        body=_means(runs) if any(run.closeup for run in runs) else None,
+        body=_means(runs, held) if any(run.closeup for run in runs) else None,
         affects=("speed",),
         missing=None if pictures else "No durations were recorded: not applicable.",
     )
 
 
-def _lead(runs: Sequence[RunSummary]) -> str:
+def _lead(runs: Sequence[RunSummary], held: Baseline | None) -> str:
     parts = [milliseconds(run.latency.tpot_s) for run in runs]
-    return f"Mean time per output token: {by_run(runs, parts)}."
+    said = f"Mean time per output token: {by_run(runs, parts)}."
+    if held is None:
+        return said
+    against = "; ".join(_against(run, held, len(runs)) for run in runs)
+    return f"{said} The {held.label} takes {milliseconds(held.latency.tpot_s)}: {against}."
 
 
-def _by_k(cases: Sequence[Case], runs: int) -> list[Picture]:
+def _against(run: RunSummary, held: Baseline, runs: int) -> str:
+    a, b = held.latency, run.latency
+    found = gap(a.tpot_s, a.tpot_s_interval, b.tpot_s, b.tpot_s_interval)
+    name = run.label if runs > 1 else "this run"
+    if found.value is None or found.interval is None:
+        return f"{name} cannot be compared with it"
+    if not found.interval.excludes_zero():
+        return f"{name} cannot be told apart from it"
+    faster = "faster" if found.value < 0 else "slower"
+    ends = sorted(map(abs, (found.interval.low, found.interval.high)))
+    return (
+        f"{name} is {milliseconds(abs(found.value))} {faster} "
+        f"(95% interval {milliseconds(ends[0])} to {milliseconds(ends[1])})"
+    )
+
+
+def _by_k(cases: Sequence[Case], held: Baseline | None, runs: int) -> list[Picture]:
     """Predicted TPOT of each run for every K; several runs of the same models help each other."""
     out = []
     for i, case in enumerate(cases):
         run, advice = case.run, case.advice
         if advice is not None and len(advice.overall.tpot_s) > 1:
-            out.append(_predicted(i, run, advice, runs))
+            out.append(_predicted(i, run, advice, held, runs))
     return out
 
 
-def _predicted(index: int, run: RunSummary, advice: Advice, runs: int) -> Picture:
+def _predicted(
+    index: int, run: RunSummary, advice: Advice, held: Baseline | None, runs: int
+) -> Picture:
     tpot = advice.overall.tpot_s
     best = advice.overall.best_k
     marks = [Mark(x=run.k, text=f"K = {run.k} ran")]
@@ -97,12 +121,22 @@ def _predicted(index: int, run: RunSummary, advice: Advice, runs: int) -> Pictur
         "predicts for each number K of guesses, with its 95% interval. Lower is faster; K = 0 is "
         "no speculation.",
         chart=Chart(
-            series=(series,), x_title="K", y_title="milliseconds per token", axis=Axis.NUMBER,
-            unit=Unit.MS, whole=True, marks=tuple(marks),
+            series=(series, *_level(held, len(tpot))), x_title="K",
+            y_title="milliseconds per token", axis=Axis.NUMBER, unit=Unit.MS, whole=True,
+            marks=tuple(marks),
         ),
         definitions=(PREDICTED_TPOT, SPEEDUP),
         assumed=assumed if advice.assumed else None,
     )  # fmt: skip
+
+
+def _level(held: Baseline | None, ks: int) -> list[Series]:
+    """The baseline's measured time, across."""
+    if held is None or held.latency.tpot_s is None:
+        return []
+    time = 1000 * held.latency.tpot_s
+    return [Series(name=f"{held.label}, measured", kind=Kind.DASHED, x=tuple(range(ks)),
+                   y=(time,) * ks)]  # fmt: skip
 
 
 def _predicted_title(run: RunSummary, best: int, advice: Advice) -> str:
@@ -120,6 +154,7 @@ def percent_of(value: float) -> str:
 
 def _spread(
     runs: Sequence[RunSummary],
+    held: Baseline | None,
     name: str,
     words: str,
     how: str,
@@ -132,9 +167,11 @@ def _spread(
     ]
     if not known:
         return None
+    if held is not None and name in held.durations:
+        known.append((len(runs), held.label, held.durations[name]))
     parts = [
         f"median {milliseconds(d.quantiles_s[len(AT) // 2])}, p99 {milliseconds(d.p99_s)}"
-        f"{f' ({label})' if len(runs) > 1 else ''}"
+        f"{f' ({label})' if len(known) > 1 else ''}"
         for _, label, d in known
     ]
     series = tuple(
@@ -164,13 +201,16 @@ def _quantiles(words: str, known: Sequence[tuple[int, str, Distribution]]) -> Ma
     return table(head, rows, caption=f"Quantiles of: {words}")
 
 
-def _means(runs: Sequence[RunSummary]) -> Markup:
+def _means(runs: Sequence[RunSummary], held: Baseline | None) -> Markup:
+    known = [(run.label, run.closeup.durations) for run in runs if run.closeup]
+    if held is not None:
+        known.append((held.label, held.durations))
     rows = [
-        [run.label, words, f"{d.count:,}", milliseconds(d.mean_s),
+        [label, words, f"{d.count:,}", milliseconds(d.mean_s),
          milliseconds(d.quantiles_s[len(AT) // 2]), milliseconds(d.p99_s)]
         for name, words, _, _ in _DURATIONS
-        for run in runs
-        if run.closeup and (d := run.closeup.durations.get(name)) is not None
+        for label, durations in known
+        if (d := durations.get(name)) is not None
     ]  # fmt: skip
     head = ["run", "duration", "counted", "mean", "median", "99th percentile"]
-    return by_run_table(head, rows, words=2, caption="Durations", runs=len(runs))
+    return by_run_table(head, rows, words=2, caption="Durations", runs=len(known))
