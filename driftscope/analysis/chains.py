@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis import passes
 from driftscope.analysis.columns import Codes, Matrix, sums, whole
+from driftscope.analysis.passes.chains import bottom, top
 from driftscope.analysis.shape import MASSES, Shape
 from driftscope.metrics.chains import Array, ratio
 
@@ -82,15 +82,15 @@ def chains_of(table: pa.Table, shape: Shape) -> Chains:
         return np.asarray(added, dtype=np.float64)
 
     def mean(name: str, width: int) -> Mean:
-        tops = [add(passes.top(name, i)) for i in range(width)]
-        bottoms = [add(passes.bottom(name, i)) for i in range(width)]
+        tops = [add(top(name, i)) for i in range(width)]
+        bottoms = [add(bottom(name, i)) for i in range(width)]
         return Mean(top=np.stack(tops, axis=1), bottom=np.stack(bottoms, axis=1))
 
     there = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
     means = {name: mean(name, shape.width(name)) for name in there if shape.width(name)}
     if shape.layers > 1:
         means |= {f"{name}_mean": mean(f"{name}_mean", shape.k) for name in there if name in MASSES}
-    if "self_mass" in there and passes.top("no_drift", 0) in table.column_names:
+    if "self_mass" in there and top("no_drift", 0) in table.column_names:
         means |= {"no_drift": mean("no_drift", shape.k), "even_sink": mean("even_sink", 1)}
     if "fed_rms" in there:
         growth = (add("fed_last")[:, None], add("fed_first")[:, None])
@@ -105,6 +105,35 @@ def chains_of(table: pa.Table, shape: Shape) -> Chains:
     )
 
 
+def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
+    """What the careful pass yields, of a quick one; None where some element may be no finite
+    number, or missing from its list, or some list from its row."""
+    width = {name: shape.width(name) for name in shape.lists()}
+    tops = [top(name, i) for name, n in width.items() for i in range(n)]
+    rows = [whole(table, f"{name}_rows") for name in width]
+    chains = whole(table, "chains")
+    if (
+        not all(np.isfinite(sums(table, name)).all() for name in tops)
+        or any(whole(table, f"{name}_misfits").any() for name in width)
+        or any(((each != chains) & (each != 0)).any() for each in rows)
+    ):
+        return None
+    out = {name: table.column(name) for name in table.column_names}
+    weight = sums(table, "weight")
+    for (name, n), there in zip(width.items(), rows, strict=True):
+        out[f"{name}_weight"] = pa.array(np.where(there > 0, weight, 0.0))
+        out |= {bottom(name, i): out[f"{name}_weight"] for i in range(n)}
+    for name in shape.masses() if shape.layers > 1 else ():
+        for depth in range(shape.k):
+            out[bottom(f"{name}_mean", depth)] = out[f"{name}_weight"]
+            flat = range(depth * shape.layers, (depth + 1) * shape.layers)
+            layers = [sums(table, top(name, i)) for i in flat]
+            out[top(f"{name}_mean", depth)] = pa.array(np.mean(layers, axis=0))
+    out["fed_first"] = table.column(top("fed_rms", 0))
+    out["fed_last"] = table.column(top("fed_rms", shape.k - 1))
+    return pa.table(out)
+
+
 def doubtful(table: pa.Table, shape: Shape) -> tuple[str, ...]:
     """Lists in which some element that is there is no finite number: its weight is missing from the
     element's bottom. Sums over the same rows in the same order are the same to the bit."""
@@ -113,7 +142,7 @@ def doubtful(table: pa.Table, shape: Shape) -> tuple[str, ...]:
         for name in shape.lists()
         for weight in [sums(table, f"{name}_weight")]
         if any(
-            not np.array_equal(sums(table, passes.bottom(name, i)), weight)
+            not np.array_equal(sums(table, bottom(name, i)), weight)
             for i in range(shape.width(name))
         )
     )

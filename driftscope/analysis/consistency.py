@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from driftscope.analysis import passes
 from driftscope.analysis.columns import whole
+from driftscope.analysis.passes.kinds import (
+    OPTIONAL,
+    drafted_more_than,
+    kinds_of_chains,
+    kinds_of_steps,
+    one_with,
+)
+from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.shape import Shape
 from driftscope.analysis.tables import Tables
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
-from driftscope.trace.records import MASS_CLASSES
+from driftscope.trace.records import MASS_CLASSES, Execution
 
 
 def shape_of(tables: Tables) -> Shape:
@@ -19,12 +26,12 @@ def shape_of(tables: Tables) -> Shape:
     legitimate: it ran close to a length limit.
     """
     manifest, rows = tables.manifest, tables.engine.rows
-    kinds = rows(passes.kinds_of_chains())
+    kinds = rows(kinds_of_chains())
     lengths = {
         manifest.k,
         *whole(kinds, "k").tolist(),
-        *whole(rows(passes.kinds_of_steps()), "k").tolist(),
-        *whole(rows(passes.drafted_more_than(manifest.k)), "drafted").tolist(),
+        *whole(rows(kinds_of_steps()), "k").tolist(),
+        *whole(rows(drafted_more_than(manifest.k)), "drafted").tolist(),
     }
     if len(lengths) > 1:
         found = ", ".join(str(k) for k in sorted(lengths))
@@ -38,14 +45,14 @@ def shape_of(tables: Tables) -> Shape:
             f"{tables.path}: drafters of {' and '.join(map(str, layers))} layers in one run; "
             "record one run directory per drafter"
         )
-    held = rows(passes.rows_with())
     return Shape(
         k=manifest.k,
         layers=max(layers[0], 1) if layers else 1,
         aux=len(manifest.aux_layers),
         sink_slots=tuple(manifest.sink_slots),
         sinkless=manifest.sinkless,
-        absent=tuple(name for name in held.column_names if not whole(held, name).sum()),
+        absent=tuple(name for name in OPTIONAL if not rows(one_with(name)).num_rows),
+        executions=tuple(sorted(set(kinds.column("execution").to_pylist()) - {Execution.UNSAID})),
     )
 
 
@@ -80,7 +87,7 @@ def check_rounds(tables: Tables, rounds: pa.Table) -> None:
             "the run's files are damaged or not from one run"
         )
     if not whole(rounds, "rounds").sum():
-        finished = tables.engine.rows(passes.requests_that_finished()).num_rows
+        finished = tables.engine.rows(requests_that_finished()).num_rows
         undrafted = whole(rounds, "undrafted").sum()
         raise NoDataError(
             f"{tables.path}: no round in it ({finished} requests, {undrafted} "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.shape import Shape
@@ -11,10 +13,16 @@ if TYPE_CHECKING:
 
 
 class Elements:
-    """The lists of `table`, which lacks the `derived` ones; see `driftscope.trace.compact`."""
+    """The lists of `table`, which lacks the `derived` ones; see `driftscope.trace.compact`.
 
-    def __init__(self, table: ir.Table, derived: dict[str, str], shape: Shape) -> None:
+    Not `careful`: every element that is there is taken for a finite number.
+    """
+
+    def __init__(
+        self, table: ir.Table, derived: dict[str, str], shape: Shape, *, careful: bool = True
+    ) -> None:
         self._table, self._derived, self._shape = table, derived, shape
+        self._careful = careful
         self._others = [name for name in shape.masses() if name != "generated_mass"]
 
     def there(self, name: str) -> ir.BooleanColumn:
@@ -68,6 +76,8 @@ class Elements:
         import ibis
 
         others = [self._table[name][index].cast("float64") for name in self._others]
+        if not self._careful:  # a row without the list has null or 0 here, which adds nothing
+            return ibis.greatest(1.0 - functools.reduce(operator.add, others), 0.0)
         zero = [ibis.ifelse(each.isnull() | each.isnan(), 0.0, each) for each in others]
         left = ibis.greatest(1.0 - sum(zero), 0.0)
         return ibis.ifelse(self.there("generated_mass"), left, ibis.null("float64"))

@@ -9,14 +9,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis import measure, passes
+from driftscope.analysis import measure
 from driftscope.analysis.chains import Chains
 from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import Codes, whole
 from driftscope.analysis.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
 from driftscope.analysis.interval import Interval, rate_intervals, ratio_intervals, ratio_of
+from driftscope.analysis.passes.rounds import by_batch, by_context, whole_at_the_end
+from driftscope.analysis.passes.verified import by_execution
+from driftscope.analysis.passes.views import REQUEST, SUSPECTS
 from driftscope.analysis.rounds import Rounds, rounds_of
-from driftscope.trace.records import Execution
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -39,8 +41,8 @@ def groups_of(run: Sums) -> Groups:
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
     return Groups(
-        context=tuple(_by_power(run, passes.by_context(k), " tokens")),
-        batch=tuple(_by_power(run, passes.by_batch(k))),
+        context=tuple(_by_power(run, by_context(k), " tokens")),
+        batch=tuple(_by_power(run, by_batch(k))),
         temperature=tuple(_by_temperature(run)),
         finish=tuple(group for group in _by_value(rounds, reasons, k) if group.name),
         label=tuple(_by_value(rounds, labels, k)),
@@ -158,17 +160,17 @@ def _aux_ratio(chains: Chains) -> _Share | None:
 
 def _by_execution(run: Sums) -> tuple[Group, ...]:
     rows, k = run.tables.engine.rows, run.shape.k
-    names = set(rows(passes.executions()).column("execution").to_pylist()) - {Execution.UNSAID}
+    names = set(run.shape.executions)
     if len(names) < 2:
         return ()
-    found = _sorted(rows(passes.by_execution(k, run.repeated)), "execution")
+    found = _sorted(rows(by_execution(k, run.repeated)), "execution")
     rounds = rounds_of(found, run.requests.codes(found), k)
     ran = np.asarray(found.column("execution").to_pylist(), dtype=np.str_)
     return tuple(_group(each, rounds.where(ran == each), k) for each in sorted(set(ran) & names))
 
 
 def _sorted(table: pa.Table, bucket: str) -> pa.Table:
-    return table.sort_by([(name, "ascending") for name in (bucket, *passes.REQUEST)])
+    return table.sort_by([(name, "ascending") for name in (bucket, *REQUEST)])
 
 
 def _by_structure(run: Sums) -> tuple[Group, ...]:
@@ -197,6 +199,6 @@ def _ends_whole(run: Sums, requests: Codes) -> int:
     """How many of `requests` have only rounds accepted whole among their last LOOP_ROUNDS."""
     some = run.requests.keys.take(pa.array(requests, pa.int64()))
     some = some.append_column("cluster", pa.array(requests, pa.int64()))
-    run.tables.engine.view(passes.SUSPECTS, some, some.schema)
-    found = run.tables.engine.rows(passes.whole_at_the_end(run.shape.k, LOOP_ROUNDS))
+    run.tables.engine.view(SUSPECTS, some, some.schema)
+    found = run.tables.engine.rows(whole_at_the_end(run.shape.k, LOOP_ROUNDS))
     return int((whole(found, "whole") == LOOP_ROUNDS).sum())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from driftscope.analysis import passes
 from driftscope.analysis.closeup.durations import TPOT, TTFT, Distribution, distribution
 from driftscope.analysis.collect import step_cells
 from driftscope.analysis.columns import floats, whole
 from driftscope.analysis.cost.cells import StepCell
 from driftscope.analysis.interval import mean_interval
+from driftscope.analysis.passes.requests import requests_that_finished
+from driftscope.analysis.passes.rounds import rounds
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import Latency, RunSummary
 from driftscope.analysis.tables import Tables, tables_of
@@ -41,9 +42,9 @@ def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
     raises.
     """
     tables = tables_of(run) if isinstance(run, Trace) else run
-    if whole(tables.engine.rows(passes.rounds(0)), "drafted").any():
+    if whole(tables.engine.rows(rounds(0)), "drafted").any():
         return summarise(tables, label)
-    finished = tables.engine.rows(passes.requests_that_finished())
+    finished = tables.engine.rows(requests_that_finished())
     if not finished.num_rows:
         raise NoDataError(
             f"{tables.path}: neither a round nor a finished request in it; send requests to the "

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from driftscope.analysis import passes
 from driftscope.analysis.columns import Codes, Matrix, floats
+from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.tables import Tables
 
 UNLABELLED = "(unlabelled)"
@@ -58,7 +58,7 @@ class Requests:
 
 def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
     """The requests of a run, those that other tables mention included."""
-    finished = tables.engine.rows(passes.requests_that_finished())
+    finished = tables.engine.rows(requests_that_finished())
     keys = _distinct([finished, *mentions])
     at = _index(finished, keys)
     labels = np.full(keys.num_rows, UNFINISHED, dtype=np.object_)
@@ -92,6 +92,13 @@ def clusters_of(strata: Codes) -> Codes:
     starts = np.searchsorted(strata[order], np.arange(kinds))
     place[order] = np.arange(len(strata)) - starts[strata[order]]
     return np.asarray(strata * each + place % each)
+
+
+def evenly(requests: Codes, rows: NDArray[np.int64], most: int) -> Codes:
+    """Every n-th of `requests`, so that they have about `most` of all `rows`; all, where they have
+    no more."""
+    every = max(1, -(-int(rows.sum()) // most))
+    return requests[::every]
 
 
 def _distinct(tables: list[pa.Table]) -> pa.Table:

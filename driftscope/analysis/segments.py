@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis import filters, measure, passes
+from driftscope.analysis import measure
+from driftscope.analysis.buckets import RANK, bucket_of, name_of
+from driftscope.analysis.chains import Chains
 from driftscope.analysis.collect import Sums, collect
-from driftscope.analysis.columns import floats
+from driftscope.analysis.columns import floats, sums
+from driftscope.analysis.passes.chains import bottom, chains_in_buckets, top
+from driftscope.analysis.passes.rounds import duration, rounds_in_buckets
+from driftscope.analysis.passes.views import REQUEST
+from driftscope.analysis.rounds import Rounds, rounds_of
 from driftscope.analysis.summary import Segment
-from driftscope.analysis.tables import Tables, narrow, queried
-from driftscope.errors import NoDataError
+from driftscope.analysis.tables import PART, cut, narrow, open_run, ranks_of
 from driftscope.metrics.hidden import growth
 from driftscope.metrics.latency import mean_s
 
@@ -20,48 +28,118 @@ from driftscope.metrics.latency import mean_s
 def segments_of(run: Sums) -> tuple[Segment, ...]:
     """One segment per label, names sorted."""
     labels = sorted(set(run.requests.labels.tolist()))
-    return tuple(_segment(label, run, run.requests.labels == label) for label in labels)
+    return tuple(_of_label(label, run) for label in labels)
 
 
-def segments_by(tables: Tables, by: str) -> tuple[Segment, ...]:
-    """A segment per bucket of `by`, a key of `filters.BY`, each from the rows that are in it.
+def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
+    """A segment per bucket of `by`, see `driftscope.analysis.buckets`, each of the decode steps and
+    chains that are in it.
 
-    Raises UsageError for another key. The views of `tables` are narrowed on the way and restored.
+    Raises UsageError for another way to cut.
     """
-    begin_s = float(floats(tables.engine.rows(passes.duration()), "first_s")[0])
-    bucket = filters.bucket_of(by, begin_s)
-    columns = queried("verify").names
-    rows = filters.wide("verify", columns)
-    tables.engine.define("buckets", f"SELECT DISTINCT {bucket} AS bucket FROM ({rows}) t")
-    found = tables.engine.rows(passes.buckets()).column("bucket").to_pylist()
-    segments = []
-    for each in sorted(name for name in found if name is not None):
-        text = "'" + each.replace("'", "''") + "'"
-        try:
-            run = collect(narrow(tables, [f"{bucket} = {text}"]))
-        except NoDataError:
-            continue
-        everyone = np.ones(len(run.requests), dtype=np.bool_)
-        segments.append(replace(_segment(filters.name_of(by, each), run, everyone), by=by))
-    narrow(tables, [])
-    return tuple(segments)
+    begin_s = float(floats(run.tables.engine.rows(duration()), "first_s")[0])
+    bucket = bucket_of(by, begin_s)
+    if by == RANK:
+        return tuple(_by_rank(run))
+    found, drift = _rounds_in(run, bucket), _drift_in(run, bucket)
+    rounds = rounds_of(found, run.requests.codes(found), run.shape.k)
+    names = np.asarray(found.column("bucket").to_pylist(), dtype=np.str_)
+    return tuple(
+        _segment(
+            name_of(by, name), by, run, rounds.where(names == name), *drift.get(name, (None, None))
+        )
+        for name in np.unique(names).tolist()
+    )
 
 
-def _segment(label: str, run: Sums, mine: NDArray[np.bool_]) -> Segment:
-    rounds, chains = run.rounds.of(mine), run.chains.of(run.strata(mine))
-    accepted = measure.acceptance(rounds, run.shape.k, spread=True) if len(rounds) else None
-    fed, own = chains.means.get("fed_rms"), chains.over_layers("self_mass")
-    if not len(chains):
-        fed = own = None
-    return Segment(
-        label=label,
+def _of_label(label: str, run: Sums) -> Segment:
+    mine = run.requests.labels == label
+    rounds = run.rounds.of(mine)
+    segment = _segment(label, "label", run, rounds, *_drift(run.chains.of(run.strata(mine))))
+    return replace(
+        segment,
         requests=int(mine.sum()),
+        ttft_s=mean_s(run.requests.ttft_s[mine]),
+        tpot_s=mean_s(run.requests.tpot_s[mine]),
+    )
+
+
+def _by_rank(run: Sums) -> Iterator[Segment]:
+    """All rounds, with what each rank saw of their chains: its own attention heads, and what does
+    not depend on heads at the first rank alone."""
+    ranks = ranks_of(run.tables.path)
+    for rank in ranks:
+        if len(ranks) == 1:
+            drift = _drift(run.chains)
+        else:
+            tables = open_run(run.tables.path, rank=rank)
+            with closing(tables.engine):
+                drift = _drift(collect(narrow(tables, run.tables.conditions)).chains)
+        yield _segment(f"rank {rank}", RANK, run, run.rounds, *drift)
+
+
+def _segment(
+    name: str, by: str, run: Sums, rounds: Rounds, grown: float | None, own: float | None
+) -> Segment:
+    accepted = measure.acceptance(rounds, run.shape.k, spread=True) if len(rounds) else None
+    mine: NDArray[np.int64] = np.unique(rounds.request)
+    return Segment(
+        label=name,
+        by=by,
+        requests=len(mine),
         rounds=len(rounds),
         mean_length=accepted.mean_length if accepted else None,
         reach=accepted.marginal[-1] if accepted else None,
-        growth=None if fed is None else growth(fed.all().tolist()),
-        self_mass=None if own is None else float(own.all()[-1]),
+        growth=grown,
+        self_mass=own,
         ttft_s=mean_s(run.requests.ttft_s[mine]),
         tpot_s=mean_s(run.requests.tpot_s[mine]),
         mean_length_interval=accepted.mean_length_interval if accepted else None,
     )
+
+
+_Drift = tuple[float | None, float | None]
+"""Growth of the state fed forward, and mass on the chain at depth K."""
+
+
+def _drift(chains: Chains) -> _Drift:
+    if not len(chains):
+        return None, None
+    fed, own = chains.means.get("fed_rms"), chains.over_layers("self_mass")
+    return (
+        None if fed is None else growth(fed.all().tolist()),
+        None if own is None else float(own.all()[-1]),
+    )
+
+
+def _rounds_in(run: Sums, bucket: str) -> pa.Table:
+    cut(run.tables, "verify", "verify", bucket)
+    found = run.tables.engine.rows(rounds_in_buckets(run.shape.k))
+    return found.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
+
+
+def _drift_in(run: Sums, bucket: str) -> dict[str, _Drift]:
+    """By bucket."""
+    if not len(run.chains):
+        return {}
+    parts = []
+    for derived in run.tables.parts:
+        run.tables.use(derived)
+        cut(run.tables, PART, "draft", bucket)
+        parts.append(run.tables.engine.rows(chains_in_buckets(run.shape, derived)))
+    found = pa.concat_tables(parts, promote_options="permissive")
+    names = np.asarray(found.column("bucket").to_pylist(), dtype=np.object_)
+    last, means = run.shape.k - 1, run.chains.means
+    out: dict[str, _Drift] = {}
+    for name in set(names) - {None}:
+        mine = found.filter(pa.array(names == name))
+        fed = [_mean(mine, "fed_rms", at) for at in (0, last)] if "fed_rms" in means else None
+        own = _mean(mine, "self_mass", last) if "self_mass" in means else None
+        out[name] = (None if fed is None else growth(fed), own)
+    return out
+
+
+def _mean(table: pa.Table, name: str, index: int) -> float:
+    """NaN where nothing finite was measured."""
+    weight = float(sums(table, bottom(name, index)).sum())
+    return float(sums(table, top(name, index)).sum()) / weight if weight else float("nan")

@@ -24,6 +24,8 @@ class Shape:
     """A sink was looked for and there is none, so that no class of its own is missing."""
     absent: tuple[str, ...] = ()
     """Lists that no row has."""
+    executions: tuple[str, ...] = ()
+    """How the drafter ran, over all recorded chains that say so."""
 
     def width(self, name: str) -> int:
         """Elements of the list column `name`."""

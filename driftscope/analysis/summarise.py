@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis import measure, passes
+from driftscope.analysis import measure
 from driftscope.analysis.chains import Chains
 from driftscope.analysis.changes import changes_of
 from driftscope.analysis.closeup.closeup import closeup_of
@@ -18,6 +18,7 @@ from driftscope.analysis.columns import floats
 from driftscope.analysis.filters import Filter
 from driftscope.analysis.grouping import groups_of
 from driftscope.analysis.interval import mean_interval
+from driftscope.analysis.passes.rounds import duration
 from driftscope.analysis.requests import Requests
 from driftscope.analysis.segments import segments_by, segments_of
 from driftscope.analysis.summary import Latency, Recording, RunSummary
@@ -36,14 +37,14 @@ def summarise(
     run: Trace | Tables | Sums, label: str, *, only: Filter = EVERYTHING, by: str = BY_LABEL
 ) -> RunSummary:
     """The summary of `run`, called `label` from here on; `only` of some rows, cut into segments
-    `by` a key of `driftscope.analysis.filters.BY`.
+    `by` a key of `driftscope.analysis.buckets.BY` or a span.
 
     Raises MixedTraceError, DamagedTraceError, NoDataError or, for a filter, UsageError.
     """
     if isinstance(run, Trace):
         run = tables_of(run)
     if isinstance(run, Tables) and only != EVERYTHING:
-        last_s = float(floats(run.engine.rows(passes.duration()), "last_s")[0])
+        last_s = float(floats(run.engine.rows(duration()), "last_s")[0])
         run = narrow(run, only.conditions(last_s))
     if isinstance(run, Tables):
         run = collect(run)
@@ -62,7 +63,7 @@ def summarise(
         fallback=fallback(int(run.rounds.histogram[:, 0].sum()), len(run.rounds), run.reasons),
         recording=_recording(run),
         cost=cost,
-        segments=segments_of(run) if by == BY_LABEL else segments_by(tables, by),
+        segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
         problems=tables.problems,
         effective_k=effective_k(int(run.rounds.drafted.sum()), len(run.rounds) + undrafted),
         cells=step_cells(tables),
@@ -86,10 +87,12 @@ def _latency(requests: Requests, cost: StepCost | None) -> Latency:
 
 
 def _recording(run: Sums) -> Recording:
-    statuses = run.tables.statuses
+    statuses, chains = run.tables.statuses, len(run.chains)
+    some = 0 < run.looked_at < chains
     return Recording(
-        chains=len(run.chains),
-        verified_chains=run.verified,
+        chains=chains,
+        verified_chains=round(run.verified / run.looked_at * chains) if some else run.verified,
+        looked_at=run.looked_at if some else None,
         chunked_chains=int(run.chains.chunked.sum()),
         broken_chains=run.broken,
         short_rounds=int(run.rounds.short.sum()),

@@ -125,7 +125,8 @@ class Recording:
 
     chains: int
     verified_chains: int
-    """Recorded chains whose round is in the run."""
+    """Recorded chains whose round is in the run; where not all were looked at, as many as their
+    share comes to."""
     chunked_chains: int
     """Recorded chains of which the drafter's cache is in doubt, see `DraftRow.chunked_prefill`."""
     broken_chains: int
@@ -137,6 +138,8 @@ class Recording:
     errors: int
     """Exceptions that hooks swallowed."""
     overhead_fraction: float | None
+    looked_at: int | None = None
+    """Chains that were held against their rounds, where that is not all of them."""
     sampling: float | None = None
     """Share of the chains that was recorded, by the rates in force; None without a chain."""
 
@@ -157,7 +160,7 @@ class Segment:
     ttft_s: float | None
     tpot_s: float | None
     by: str = "label"
-    """How the run was cut: a key of `driftscope.analysis.filters.BY`."""
+    """How the run was cut: see `driftscope.analysis.buckets`."""
     mean_length_interval: Interval | None = None
 
 

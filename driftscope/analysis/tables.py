@@ -12,14 +12,16 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftscope.analysis import filters
 from driftscope.analysis.engine import Content, DuckDB, Engine, Files
+from driftscope.analysis.filters import names_in
 from driftscope.errors import DamagedTraceError, UsageError
 from driftscope.trace.compact import DERIVED_KEY
 from driftscope.trace.manifest import Manifest, read_manifest
@@ -36,10 +38,17 @@ from driftscope.trace.schema import conform, record_defaults, schema_of
 from driftscope.trace.segment import SEALED, segments, source_of
 from driftscope.trace.status import Status, read_statuses
 
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
 QUERIED = ("draft", "verify", "step", "request")
 """Records that queries read."""
+OF_RANKS = ("draft", "step")
+"""Records that each tensor-parallel rank writes."""
 PART = "draft_part"
 """The view of the draft rows of one layout."""
+IN_BUCKETS = "in_buckets"
+"""Ending of the views of a record's rows with the bucket that each is in."""
 Derived = tuple[tuple[str, str], ...]
 """Columns that files leave out, and what each follows from, by name; see `compact`."""
 
@@ -65,7 +74,7 @@ class Tables:
             self.engine.view(PART, self.parts[derived], queried("draft"))
             return
         self.engine.view(f"{PART}_all", self.parts[derived], queried("draft"))
-        _define(self.engine, PART, "draft", self.conditions)
+        _define(self, PART, "draft", self.conditions)
 
 
 def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
@@ -84,20 +93,28 @@ def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
     )
 
 
-def open_run(run: str | Path, engine: Engine | None = None) -> Tables:
+def ranks_of(run: Path) -> list[int]:
+    """The tensor-parallel ranks that recorded chains."""
+    found = {place_of(source_of(path, "draft")).rank for path in segments(run, "draft")}
+    return sorted(found) or [0]
+
+
+def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None = None) -> Tables:
     """The tables of the run directory `run`, whose sealed files are left where they are.
 
     What cannot be queried in place is read: streams, and the records of several tensor-parallel
-    ranks. Raises NotATraceError, DamagedTraceError or SchemaVersionError.
+    ranks, or of one `rank` of them. Raises NotATraceError, DamagedTraceError or SchemaVersionError.
     """
     run, engine = Path(run), engine or DuckDB()
     manifest, statuses = read_manifest(run), read_statuses(run)
     problems: list[str] = []
     parts: dict[Derived, Content] = {}
     for record in QUERIED:
-        found = _in_place(run, record, manifest)
+        found = _in_place(run, record, manifest) if rank is None else None
         if found is None:
-            table = _queried(read_record(run, record, manifest, problems), record)
+            of_rank = rank if record in OF_RANKS else None
+            rows = read_record(run, record, manifest, problems, rank=of_rank)
+            table = _queried(rows, record)
             found = {(): table}
         if record == "draft":
             parts = dict(found)
@@ -122,30 +139,66 @@ def narrow(tables: Tables, conditions: Sequence[str]) -> Tables:
     """
     met, engine = (*tables.conditions, *conditions), tables.engine
     for record in ("verify", "draft"):
-        _define(engine, record, record, met)
-    of_time = [each for each in met if each.startswith("time_s")]
-    engine.define("step", f"SELECT * FROM step_all WHERE {_all(of_time)}")
+        _define(tables, record, record, met)
+    _define_steps(tables, met)
     engine.define(
         "request",
-        "SELECT * FROM request_all WHERE (replica, request) IN "
-        "(SELECT (replica, request) FROM verify)",
+        "SELECT r.* FROM request_all r SEMI JOIN verify v "
+        "ON r.replica = v.replica AND r.request = v.request",
     )
     return replace(tables, conditions=met)
 
 
-def _define(engine: Engine, view: str, record: str, conditions: Sequence[str]) -> None:
+def cut(tables: Tables, source: str, record: str, bucket: str) -> None:
+    """Have `<source>_in_buckets` stand for the rows of `source`, each with the `bucket`, SQL over
+    `filters.COLUMNS`, that it is in."""
+    columns = queried(record).names
+    rows = filters.wide(source, columns, names_in([bucket]), _said(tables, [bucket]))
+    sql = f"SELECT {', '.join(columns)}, {bucket} AS bucket FROM ({rows}) w"
+    tables.engine.define(f"{source}_{IN_BUCKETS}", sql)
+
+
+def _define(tables: Tables, view: str, record: str, conditions: Sequence[str]) -> None:
     """`view` as the rows of `<view>_all` that meet the conditions."""
     columns = queried(record).names
-    rows = filters.wide(f"{view}_all", columns)
-    sql = f"SELECT {', '.join(columns)} FROM ({rows}) WHERE {_all(conditions)}"
+    rows = filters.wide(f"{view}_all", columns, names_in(conditions), _said(tables, conditions))
+    sql = f"SELECT {', '.join(columns)} FROM ({rows}) w WHERE {_all(conditions)}"
     try:
-        engine.define(view, sql)
+        tables.engine.define(view, sql)
     except Exception as error:  # each engine has its own for SQL that it does not understand
         first = str(error).splitlines()[0]
         raise UsageError(
             f"{' and '.join(conditions)}: not a condition ({first}); it may name "
             f"{', '.join(filters.COLUMNS)}"
         ) from error
+
+
+def _define_steps(tables: Tables, conditions: Sequence[str]) -> None:
+    """Steps are narrowed by what they have."""
+    mine = [each for each in conditions if names_in([each]) <= set(filters.OF_STEPS)]
+    names = names_in(mine) - {"batch"}
+    rows = filters.wide("step_all", queried("step").names, names, _said(tables, mine))
+    source = f"(SELECT w.*, w.requests AS batch FROM ({rows}) w) v" if mine else "step_all"
+    columns = ", ".join(queried("step").names)
+    tables.engine.define("step", f"SELECT {columns} FROM {source} WHERE {_all(mine)}")
+
+
+def _said(tables: Tables, conditions: Sequence[str]) -> dict[str, str | None]:
+    """Columns that are the same in all rows; looked up only where a condition may name one."""
+    if "execution" not in names_in(conditions):
+        return filters.said_of(tables.manifest, ())
+    found = tables.engine.rows(executions()).column("execution").to_pylist()
+    return filters.said_of(tables.manifest, found)
+
+
+@cache
+def executions() -> ir.Table:
+    """How the drafter ran in the steps that drafted, before any condition."""
+    import ibis
+
+    schema = ibis.Schema.from_pyarrow(queried("step"))
+    steps = ibis.table(schema, name="step_all")
+    return steps.filter(steps.chains > 0).select("execution").distinct()
 
 
 def _all(conditions: Sequence[str]) -> str:

@@ -64,7 +64,8 @@ def analyze(
         str,
         typer.Option(
             metavar="SEGMENT",
-            help="Cut runs by label, context, prompt, batch, temperature, finish, replica or hour.",
+            help="Cut runs by label, context, prompt, batch, temperature, structured, finish, "
+            "execution, runner, mode, rank, replica, hour, or a span of time such as 10m.",
         ),
     ] = "label",
     baseline: Annotated[
@@ -78,8 +79,9 @@ def analyze(
         str | None,
         typer.Option(
             metavar="EXPR",
-            help="Only these rows: SQL over label, context, prompt_tokens, batch, temperature, "
-            "finish_reason, replica, time_s.",
+            help="Only these rows: SQL over label, context, prompt_tokens, output_tokens, batch, "
+            "temperature, structured, finish_reason, execution, runner, mode, replica, request, "
+            "position, time_s.",
         ),
     ] = None,
     since: Annotated[

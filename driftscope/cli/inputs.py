@@ -34,7 +34,7 @@ def analysis_of(
 ) -> Analysis:
     """One analysis of everything in `paths`, called by its label, held against the `baseline`.
 
-    Of run directories, `only` some rows, and cut `by` a key of `filters.BY`. A report alone gives
+    Of run directories, `only` some rows, and cut `by` what `buckets.BY` names. A report alone gives
     the analysis that it was made of; one of several runs keeps their names in brackets after its
     label. Raises DriftscopeError.
     """

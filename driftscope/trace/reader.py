@@ -60,12 +60,17 @@ def defaults_of(manifest: Manifest) -> dict[str, Any]:
     return {"execution": execution, "rate": 1.0 / max(manifest.every, 1)}
 
 
-def read_record(run: Path, record: str, manifest: Manifest, problems: list[str]) -> pa.Table:
-    """All rows of one record; what is missing is added to `problems`. Raises as `read_trace`."""
+def read_record(
+    run: Path, record: str, manifest: Manifest, problems: list[str], *, rank: int | None = None
+) -> pa.Table:
+    """All rows of one record, or those of one tensor-parallel `rank`; what is missing is added to
+    `problems`. Raises as `read_trace`."""
     by_rank: defaultdict[int, list[pa.Table]] = defaultdict(list)
     defaults = defaults_of(manifest)
     for path in segments(run, record):
         place = place_of(source_of(path, record))
+        if rank not in (None, place.rank):
+            continue
         table = read_segment(path, problems)
         try:
             rows = _said(conform(table, record, defaults), defaults["execution"])

@@ -193,6 +193,16 @@ class StepRow:
     """As in DraftRow."""
 
 
+class Structured:
+    """Values of RequestRow.structured: vLLM's kinds of structured output, by its names."""
+
+    NONE = "none"
+    """Held to nothing."""
+    KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+    """vLLM puts a tool call whose function is named or required as "json", or as "structural_tag"
+    where its tool parser has one; a call that the model is free not to make may be "none"."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
     """One finished request, as the engine core saw it."""
@@ -218,6 +228,8 @@ class RequestRow:
     """As in DraftRow."""
     traceparent: str | None = None
     """The caller's trace context (W3C), where the engine was given one."""
+    structured: str | None = None
+    """What the output was held to, see `Structured`; None: the engine did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,9 +54,12 @@ def seal(stream: Path) -> Path:
 
 
 def write_sealed(table: pa.Table, path: Path, *, level: int = ZSTD_LEVEL) -> None:
-    """Write the rows of a finished stream as Parquet; a lower `level` is faster and larger."""
+    """Write the rows of a finished stream as Parquet; a lower `level` is faster and larger.
+
+    Of a file's steps the range is told, so that who looks for some need not read them all.
+    """
     table = compact(table)
     pq.write_table(
-        table, path, compression="zstd", compression_level=level, write_statistics=False,
+        table, path, compression="zstd", compression_level=level, write_statistics=["step"],
         **encodings(table),
     )  # fmt: skip

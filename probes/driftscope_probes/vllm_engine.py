@@ -14,7 +14,7 @@ from typing import Any
 
 import wrapt
 
-from driftscope.trace.records import RequestRow, VerifyRow
+from driftscope.trace.records import RequestRow, Structured, VerifyRow
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
@@ -176,6 +176,7 @@ class EngineObserver:
                 temperature=getattr(sampling, "temperature", None),
                 max_tokens=getattr(sampling, "max_tokens", None),
                 traced=self._selection.selects(label),
+                structured=_structured(sampling),
                 traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
             )
         )
@@ -198,6 +199,15 @@ def _finish_reason(request: Any) -> str:
     reason = str(request.get_finished_reason())
     sampling = request.sampling_params
     return STOP_OR_ABORT if reason == "abort" and getattr(sampling, "stop", None) else reason
+
+
+def _structured(sampling: Any) -> str | None:
+    """What the output is held to; None where this vLLM has another way to say so."""
+    if not hasattr(sampling, "structured_outputs"):
+        return None
+    asked = sampling.structured_outputs
+    held = (kind for kind in Structured.KINDS if getattr(asked, kind, None) is not None)
+    return next(held, Structured.NONE)
 
 
 def _tokens_of(output: Any, request_id: str) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.summary import Recording, RunSummary
 from driftscope.analysis.words import NOTHING, count, percent
 from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
 from driftscope.trace.records import SINK_SOUGHT, Strategy
@@ -59,7 +59,7 @@ def parts(run: RunSummary) -> dict[str, str]:
         "parallel": ", ".join(_parallel(manifest)) or NOTHING,
         "depth stands for": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
         "sampling": _sampling(manifest),
-        "chains": f"{recording.chains:,} recorded, {recording.verified_chains:,} verified",
+        "chains": f"{recording.chains:,} recorded, {_verified(recording)} verified",
         "rows dropped": f"{recording.dropped:,}",
         "errors caught in hooks": f"{recording.errors:,}",
         "time in the probe": percent(recording.overhead_fraction),
@@ -99,3 +99,8 @@ def _sampling(manifest: Manifest) -> str:
     if manifest.budget is not None:
         return f"sampled so that the probe keeps within {percent(manifest.budget)} of the TPOT"
     return "every draft step recorded" if every == 1 else f"one draft step in {every} recorded"
+
+
+def _verified(recording: Recording) -> str:
+    about = "about " if recording.looked_at is not None else ""
+    return f"{about}{recording.verified_chains:,}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ TRUTH = Truth(
     rounds=20,
     batches=(2, 6),
     replicas=2,
+    mode="full graphs",
+    eager_above=4,
     prompts=(
-        Prompts(label="short", tokens=(100, 120), temperature=0.0),
+        Prompts(label="short", tokens=(100, 120), temperature=0.0, structured="json"),
         Prompts(label="long", tokens=(2000, 2020), temperature=0.5, shift=-1.0),
     ),
 )
@@ -30,7 +33,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "where", ["label = 'long'", "prompt_tokens > 1000", "temperature > 0", "context >= 2000"]
+    "where",
+    [
+        "label = 'long'",
+        "prompt_tokens > 1000",
+        "temperature > 0",
+        "context >= 2000",
+        "structured = 'none' AND runner = 'v2'",
+    ],
 )
 def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
     whole = summarise(open_run(run), "run")
@@ -49,6 +59,10 @@ def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
         ("prompt", ["64 to 127 tokens", "1,024 to 2,047 tokens"]),
         ("temperature", ["0.0", "0.5"]),
         ("replica", ["0", "1"]),
+        ("structured", ["json", "none"]),
+        ("runner", ["v2"]),
+        ("mode", ["full graphs"]),
+        ("rank", ["rank 0"]),
         ("hour", ["hour 1"]),
         ("finish", ["length"]),
     ],
@@ -57,16 +71,49 @@ def test_segments_hold_all_rounds_once(run: Path, by: str, names: list[str]) -> 
     found = summarise(open_run(run), "run", by=by)
     assert [each.label for each in found.segments] == names
     assert sum(each.rounds for each in found.segments) == found.rounds
+    assert all(each.growth and each.self_mass for each in found.segments)
     assert {each.by for each in found.segments} == {by}
 
 
-@pytest.mark.parametrize("by", ["context", "batch"])
+@pytest.mark.parametrize("by", ["context", "batch", "execution", "2s"])
 def test_rounds_of_one_request_may_be_in_several_segments(run: Path, by: str) -> None:
     found = summarise(open_run(run), "run", by=by)
     assert len(found.segments) > 1
     assert sum(each.rounds for each in found.segments) == found.rounds
     assert sum(each.requests for each in found.segments) > found.requests
     assert all(each.growth is not None for each in found.segments)
+
+
+def test_a_segment_says_what_the_run_cut_down_to_it_says(run: Path) -> None:
+    for segment in summarise(open_run(run), "run", by="execution").segments:
+        where = f"execution = '{segment.label}'"
+        some = summarise(open_run(run), "run", only=Filter(where=where))
+        assert some.rounds == segment.rounds
+        assert some.requests >= segment.requests  # some have chains there that were never verified
+        assert some.acceptance.mean_length == pytest.approx(segment.mean_length)
+        assert some.acceptance.mean_length_interval == segment.mean_length_interval
+        assert some.hidden.growth == pytest.approx(segment.growth)
+        assert some.attention.self_mass is not None
+        assert some.attention.self_mass[-1] == pytest.approx(segment.self_mass)
+
+
+def test_steps_are_narrowed_by_what_they_have(run: Path) -> None:
+    def batches(where: str) -> set[int]:
+        some = summarise(open_run(run), "run", only=Filter(where=where))
+        return {cell.batch for cell in some.cells}
+
+    assert max(batches("batch <= 4")) <= 4
+    assert min(batches("execution = 'eager'")) > 4
+    assert batches("label = 'long'") == batches("true")
+
+
+def test_of_rounds_without_a_recorded_chain_the_execution_is_not_known(tmp_path: Path) -> None:
+    truth = replace(TRUTH, rates=(0.3,), replicas=1)
+    found = summarise(open_run(simulate(tmp_path / "run", truth)), "run", by="execution")
+    by_name = {each.label: each for each in found.segments}
+    assert set(by_name) == {"(not recorded)", "eager", "full"}
+    assert by_name["(not recorded)"].growth is None
+    assert sum(each.rounds for each in found.segments) == found.rounds
 
 
 def test_only_the_end_of_a_run(run: Path) -> None:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from support.runs import Spec, rows, verify, write_rows, write_run
 
-from driftscope.analysis import passes
 from driftscope.analysis.analyze import analyze
+from driftscope.analysis.collect import collect
+from driftscope.analysis.passes.verified import verified
 from driftscope.analysis.requests import UNFINISHED, UNLABELLED
 from driftscope.analysis.rules.attention import has_sink
 from driftscope.analysis.shape import MASSES
@@ -116,7 +117,8 @@ def test_with_sampling_most_rounds_have_no_chain(tmp_path: Path) -> None:
 
 def _verified(trace: Trace, *, repeated: bool) -> dict[tuple[str, int], dict[str, object]]:
     """Verified chains by request and position."""
-    found = tables_of(trace).engine.rows(passes.verified(repeated)).to_pylist()
+    run = collect(tables_of(trace))
+    found = run.tables.engine.rows(verified(repeated)).to_pylist()
     by_key = {(row["request"], row["position"]): row for row in found}
     assert len(by_key) == len(found)
     return by_key

@@ -11,8 +11,9 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis import passes, requests
+from driftscope.analysis import requests
 from driftscope.analysis.collect import collect
+from driftscope.analysis.passes.rounds import rounds
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import open_run
@@ -101,4 +102,4 @@ def test_numbers_of_a_file_are_rounded_no_further_than_it_says(tmp_path: Path) -
 
 
 def test_queries_are_built_once_per_shape() -> None:
-    assert passes.rounds(7) is passes.rounds(7)
+    assert rounds(7) is rounds(7)

@@ -10,6 +10,7 @@ import pytest
 from support.runs import Spec, by_source, manifest, rows, write_rows, write_run
 
 from driftscope.analysis.summarise import summarise
+from driftscope.analysis.tables import open_run
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.ranks import Place, place_of
 from driftscope.trace.reader import Trace, read_trace
@@ -73,6 +74,27 @@ def test_heads_of_the_ranks_stand_in_rank_order(tmp_path: Path) -> None:
     assert set(trace.draft.column("heads").to_pylist()) == {5}
     assert np.isnan(by_head[:, :, 1, :, 0]).all()
     assert not np.isnan(by_head[:, :, 0]).any()
+
+
+def test_a_run_is_cut_by_rank(tmp_path: Path) -> None:
+    """The first of 5 heads are the first rank's; states are recorded by that one alone."""
+    content = by_source(TP2)
+    content["worker1-2"] = [
+        replace(row, self_mass=[mass / 2 for mass in row.self_mass or ()])
+        if isinstance(row, DraftRow)
+        else row
+        for row in content["worker1-2"]
+    ]
+    run = _written(tmp_path / "run", TP2, content).path
+    first, second = summarise(open_run(run), "run", by="rank").segments
+    whole = summarise(open_run(run), "run")
+    assert (first.label, second.label) == ("rank 0", "rank 1")
+    assert first.rounds == second.rounds == whole.rounds
+    assert (first.growth, second.growth) == (pytest.approx(whole.hidden.growth), None)
+    assert second.self_mass == pytest.approx((first.self_mass or 0) / 2)
+    assert whole.attention.self_mass is not None
+    mean = (2 * (first.self_mass or 0) + 3 * (second.self_mass or 0)) / 5
+    assert whole.attention.self_mass[-1] == pytest.approx(mean, rel=1e-4)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank(tmp_path: Path) -> None:

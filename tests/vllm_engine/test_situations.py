@@ -198,6 +198,13 @@ def test_reasons_of_undrafted_steps_are_told_apart(engines: dict[str, Outcome]) 
         assert set(reasons(engines[name])[UndraftedReason.STRUCTURED_OUTPUT]) == {"structured"}
 
 
+def test_what_an_output_is_held_to(engines: dict[str, Outcome]) -> None:
+    for name in ("tight v1", "flows v1", "flows v2"):
+        table = read_trace(engines[name].run).request.to_pandas()
+        held = {origin(row.request)[0]: row.structured for row in table.itertuples()}
+        assert (held["structured0"], held["structured1"]) == ("regex", "none")
+
+
 def test_finish_reasons(engines: dict[str, Outcome]) -> None:
     for name in ("flows v1", "flows v2"):
         table = read_trace(engines[name].run).request.to_pandas()

@@ -61,7 +61,9 @@ def closeup_of(run: Sums) -> CloseUp:
     opened = ends_of(chosen)
     sampled = np.unique(np.linspace(0, len(requests) - 1, min(len(requests), SAMPLED)).astype(int))
     rounds = rounds_of_requests(run.tables, _names(requests, np.union1d(sampled, chosen)))
-    chains = chains_of_requests(run.tables, _names(requests, opened))
+    chains = chains_of_requests(
+        run.tables, _names(requests, opened), run.drafted_in[opened], len(run.chains)
+    )
     by_head = chains_by_head(run.tables, len(run.chains))
     first, last = run.first_s[np.isfinite(run.first_s)], run.last_s[np.isfinite(run.last_s)]
     return CloseUp(

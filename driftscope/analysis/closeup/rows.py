@@ -6,48 +6,70 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from driftscope.analysis import passes
 from driftscope.analysis.columns import whole
-from driftscope.analysis.tables import PART, Tables
+from driftscope.analysis.passes.kinds import BY_HEAD, kinds_of_steps
+from driftscope.analysis.passes.views import REQUEST, table
+from driftscope.analysis.tables import PART, Derived, Tables
 from driftscope.trace.compact import DERIVED_KEY, restore
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-ROUND_COLUMNS = (*passes.REQUEST, "time_s", "position", "drafted", "accepted", "reason")
+ROUND_COLUMNS = (*REQUEST, "time_s", "position", "drafted", "accepted", "reason")
 STEPS = 100_000
 """Steps whose durations are looked at, evenly from all."""
+ONE_BY_ONE = 1_000_000
+"""Chains of a run from which single requests are looked for by their steps."""
 HEAD_CHAINS = 10_000
 """Chains that means by head are taken over, evenly from all: 64 heads of each are 10 kB."""
 
 
 def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
     """Decode steps of the requests of these names, whatever their replica."""
-    rows = passes.table("verify")
+    rows = table("verify")
     found = tables.engine.rows(_of(rows, names).select(*ROUND_COLUMNS))
     return _sorted(found, "time_s", "replica", "request", "position")
 
 
-def chains_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
-    """Recorded chains of these requests, with the lists that files leave out."""
+def chains_of_requests(
+    tables: Tables, names: Sequence[str], drafted_in: NDArray[np.int64], chains: int
+) -> pa.Table:
+    """Recorded chains of these requests, with the lists that files leave out.
+
+    `drafted_in`, [requests, 2], are the first and the last step of each. In a run of many `chains`
+    they are looked for there, one request after the other: most files are then not read at all.
+    """
+    rows = table(PART, "draft")
+    queries = [_of(rows, names)]
+    if chains > ONE_BY_ONE:
+        queries = [
+            _of(rows, [name]).filter(rows.step.between(first, last))
+            for name, (first, last) in zip(names, drafted_in.tolist(), strict=True)
+        ]
     parts = []
     for derived in tables.parts:
         tables.use(derived)
-        rows = tables.engine.rows(_of(passes.table(PART, "draft"), names))
-        there = rows.drop_columns([name for name, _ in derived])
-        metadata = {DERIVED_KEY: json.dumps(dict(derived)).encode()}
-        whole_rows = restore(there.replace_schema_metadata(metadata))
-        parts.append(whole_rows.select(rows.column_names).replace_schema_metadata(None))
+        parts += [_restored(tables.engine.rows(query), derived) for query in queries]
     found = pa.concat_tables(parts, promote_options="permissive")
     return _sorted(found, "time_s", "replica", "request", "position")
 
 
+def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
+    """The rows with the lists that their files leave out."""
+    there = rows.drop_columns([name for name, _ in derived])
+    metadata = {DERIVED_KEY: json.dumps(dict(derived)).encode()}
+    whole_rows = restore(there.replace_schema_metadata(metadata))
+    return whole_rows.select(rows.column_names).replace_schema_metadata(None)
+
+
 def steps_that_drafted(tables: Tables) -> pa.Table:
     """Their durations, of every so many-th step where there are many."""
-    rows = passes.table("step")
-    many = int(whole(tables.engine.rows(passes.kinds_of_steps()), "rows").sum())
+    rows = table("step")
+    many = int(whole(tables.engine.rows(kinds_of_steps()), "rows").sum())
     drew = rows.filter((rows.chains > 0) & (rows.step % _every(many, STEPS) == 0))
     found = tables.engine.rows(drew.select("step", "replica", "step_s", "draft_s", "probe_s"))
     return _sorted(found, "step", "replica", "step_s", "draft_s")
@@ -55,11 +77,9 @@ def steps_that_drafted(tables: Tables) -> pa.Table:
 
 def chains_by_head(tables: Tables, chains: int) -> pa.Table:
     """Chains with masses by head, of every so many-th step where there are many."""
-    rows = passes.table("draft")
-    there = rows.filter(
-        rows[passes.BY_HEAD].notnull() & (rows.step % _every(chains, HEAD_CHAINS) == 0)
-    )
-    columns = (*passes.REQUEST, "step", "layers", "heads", passes.BY_HEAD)
+    rows = table("draft")
+    there = rows.filter(rows[BY_HEAD].notnull() & (rows.step % _every(chains, HEAD_CHAINS) == 0))
+    columns = (*REQUEST, "step", "layers", "heads", BY_HEAD)
     found = tables.engine.rows(there.select(*columns))
     return _sorted(found, "step", "replica", "request")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis import passes
 from driftscope.analysis.columns import Codes, whole
+from driftscope.analysis.passes.views import table
 from driftscope.analysis.tables import Tables
 from driftscope.metrics.fallback import UNKNOWN
 
@@ -73,7 +73,7 @@ def _counts(start_s: float, window_s: float) -> ir.Table:
     """Decode steps by window and what became of them."""
     import ibis
 
-    rows = passes.table("verify")
+    rows = table("verify")
     drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
     kind = ibis.cases(
         (drafted > 0, ibis.ifelse(accepted > 0, ACCEPTED, REJECTED)),

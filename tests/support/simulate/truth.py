@@ -22,6 +22,8 @@ class Prompts:
     tokens: tuple[int, int] = (50, 500)
     """Prompt lengths, uniform, both ends included."""
     temperature: float | None = 0.0
+    structured: str | None = "none"
+    """What outputs are held to, as `RequestRow.structured`."""
     shift: float = 0.0
     """Added to the logit of every conditional acceptance: above 0 is easier."""
 
@@ -130,6 +132,8 @@ class Truth:
     drafter: str = "simulated-drafter"
     runner: str = "v2"
     mode: str = "eager"
+    eager_above: int | None = None
+    """Batch size above which a step runs eagerly, whatever the mode: larger than any graph."""
 
     def __post_init__(self) -> None:
         most = (1 + self.spread) * float((self.sinks() + self.selves()).max())

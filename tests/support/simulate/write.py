@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from support.simulate.draw import START_S, Chunk, Floats, chunks, reasons
+from support.simulate.draw import START_S, Chunk, Floats, Ints, chunks, reasons
 from support.simulate.truth import Truth
 
 from driftscope.trace.block import Block, Lists
@@ -159,9 +159,16 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
             values=_around(random, truth, own[:, 0], np.array(truth.aux_norm))),
         "fc_rms": fc[:, 0].astype(np.float64), "token_ids": None, "rate": chunk.rate[step],
         "head_mass": _by_head(truth, masses), "heads": len(truth.by_head) or HEADS,
-        "strategy": "lse", "execution": Execution.OF_MODE[truth.mode], "replica": 0,
+        "strategy": "lse", "execution": _executions(truth, chunk.batch[step]), "replica": 0,
     }  # fmt: skip
     return _block("draft", len(kept), columns)
+
+
+def _executions(truth: Truth, batch: Ints) -> str | list[str]:
+    usual = Execution.OF_MODE[truth.mode]
+    if truth.eager_above is None:
+        return usual
+    return np.where(batch > truth.eager_above, Execution.EAGER, usual).tolist()
 
 
 def _around(
@@ -222,7 +229,7 @@ def _step(truth: Truth, chunk: Chunk) -> Block:
         "recorded": (chunk.recorded & drafted).tolist(), "step_s": chunk.step_s,
         "draft_s": chunk.draft_s,
         "probe_s": np.where(chunk.recorded & drafted, PROBE_S, PROBE_S / 10), "rate": chunk.rate,
-        "execution": Execution.OF_MODE[truth.mode], "gpu_draft_s": None, "gpu_probe_s": None,
+        "execution": _executions(truth, chunk.batch), "gpu_draft_s": None, "gpu_probe_s": None,
         "replica": 0,
     }  # fmt: skip
     return _block("step", len(chunk.number), columns)
@@ -240,5 +247,6 @@ def _request(truth: Truth, chunk: Chunk) -> Block:
         "tpot_s": tpot_s, "finish_reason": "length",
         "temperature": [kind.temperature for kind in kinds],
         "max_tokens": chunk.output, "traced": True, "replica": 0, "traceparent": None,
+        "structured": [kind.structured for kind in kinds],
     }  # fmt: skip
     return _block("request", len(chunk.kind), columns)

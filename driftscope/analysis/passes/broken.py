@@ -1,0 +1,58 @@
+"""Chains with a value that is no finite number."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from driftscope.analysis.elements import Elements
+from driftscope.analysis.passes.views import table
+from driftscope.analysis.shape import BY_DEPTH, MASSES, Shape
+from driftscope.analysis.tables import PART, Derived
+from driftscope.metrics.chains import finite
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+
+@cache
+def broken(shape: Shape, derived: Derived, taken: tuple[str, ...]) -> ir.Table:
+    """How many chains hold a value that is no finite number, and should.
+
+    A class of slots that does not apply, or a quantity that was not taken, breaks nothing: of the
+    masses `taken` in the run, some class has a number at every depth and layer, and none is
+    infinite. Rows are looked at closely only where the sum of some list is no finite number.
+    """
+    import ibis
+
+    rows = table(PART, "draft")
+    states = [name for name in BY_DEPTH if name in taken]
+    masses = [name for name in MASSES if name in taken]
+    lists = Elements(rows, dict(derived), shape)
+    kept = {name for name in (*states, *masses, "fc_rms") if name not in dict(derived)}
+    suspect = [rows[name] if name == "fc_rms" else rows[name].sums() for name in sorted(kept)]
+    rows = rows.filter(ibis.or_(*(~finite(each).fill_null(True) for each in suspect)))
+    lists = Elements(rows, dict(derived), shape)
+    wrong = [_broken_state(lists, name, shape) for name in states]
+    wrong += [_broken_masses(lists, masses, index) for index in range(shape.width(MASSES[0]))]
+    return rows.aggregate(chains=ibis.or_(ibis.literal(False), *wrong).sum())
+
+
+def _broken_state(lists: Elements, name: str, shape: Shape) -> ir.BooleanValue:
+    import ibis
+
+    each = [~finite(lists.at(name, index)).fill_null(True) for index in range(shape.k)]
+    return lists.there(name) & ibis.or_(*each)
+
+
+def _broken_masses(lists: Elements, masses: list[str], index: int) -> ir.BooleanValue:
+    """NaN sorts above all numbers: the least of some is NaN where all are."""
+    import ibis
+
+    if not masses:
+        return ibis.literal(False)
+    values = [lists.at(name, index) for name in masses]
+    there = ibis.or_(*(lists.there(name) for name in masses))
+    least = ibis.least(*values)
+    infinite = ibis.or_(*(each.isinf().fill_null(False) for each in values))
+    return there & (infinite | least.isnull() | least.isnan())

@@ -1,0 +1,173 @@
+"""Recorded chains by cluster of requests: sums of all that was measured in them.
+
+Two ways to sum. The careful one counts each element where it is a finite number, and weighs it by
+its own. The quick one takes all for finite numbers, in half the sums; whether they were shows in
+what it yields, see `driftscope.analysis.chains.finite_sums`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from driftscope.analysis.elements import Elements
+from driftscope.analysis.passes.kinds import BY_HEAD
+from driftscope.analysis.passes.views import REQUEST, clusters, table
+from driftscope.analysis.shape import Shape
+from driftscope.analysis.tables import IN_BUCKETS, PART, Derived
+from driftscope.metrics import attention
+from driftscope.metrics.chains import finite, weight_of, weighted
+from driftscope.trace.records import MASS_CLASSES
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+
+def top(name: str, index: int) -> str:
+    """The column of a mean's top."""
+    return f"{name}_{index}_top"
+
+
+def bottom(name: str, index: int) -> str:
+    """The column of a mean's bottom."""
+    return f"{name}_{index}_bottom"
+
+
+@cache
+def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
+    """Recorded chains of one file layout by cluster."""
+    rows = table(PART, "draft").join(clusters(), REQUEST)
+    mine = rows.mutate(weight=1.0 / rows.rate, **_even(rows, dict(derived), shape, careful))
+    lists = Elements(mine, dict(derived), shape, careful=careful)
+    sums = _careful(lists, shape, mine.weight) if careful else _quick(lists, shape, mine.weight)
+    return mine.group_by("cluster").aggregate(
+        chains=mine.count(),
+        weight=mine.weight.sum(),
+        chunked=mine.chunked_prefill.fill_null(False).sum(),
+        bad_rates=(~((mine.rate > 0) & (mine.rate <= 1)).fill_null(False)).sum(),
+        **_bad_heads(mine, shape),
+        **_presence(lists, shape),
+        **sums,
+        **_no_drift(mine, shape),
+    )
+
+
+@cache
+def chains_in_buckets(shape: Shape, derived: Derived) -> ir.Table:
+    """Recorded chains by bucket: what the drift of a segment is made of."""
+    rows = table(f"{PART}_{IN_BUCKETS}", "draft", bucket="string")
+    lists = Elements(rows, dict(derived), shape, careful=True)
+    weight = 1.0 / rows.rate
+    out: dict[str, Any] = {}
+    for index in (0, shape.k - 1):
+        out |= _mean("fed_rms", index, lists.at("fed_rms", index), weight)
+    if "self_mass" not in shape.absent:
+        last = attention.over_layers(lists.layers("self_mass", shape.k - 1))
+        out |= _mean("self_mass", shape.k - 1, last, weight)
+    return rows.group_by("bucket").aggregate(chains=rows.count(), **out)
+
+
+def _bad_heads(rows: ir.Table, shape: Shape) -> dict[str, Any]:
+    """Rows whose masses by head do not fit their heads."""
+    if BY_HEAD in shape.absent:
+        return {}
+    wanted = rows.k * rows.layers * rows.heads * len(MASS_CLASSES)
+    return {"bad_heads": (rows.head_mass.length() != wanted).fill_null(False).sum()}
+
+
+def _presence(lists: Elements, shape: Shape) -> dict[str, Any]:
+    """How many rows have each list, and how many are not as long as they should be."""
+    out: dict[str, Any] = {}
+    for name in shape.lists():
+        out[f"{name}_rows"] = lists.there(name).sum()
+        out[f"{name}_misfits"] = (lists.length(name) != shape.width(name)).sum()
+    return out
+
+
+def _quick(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:
+    """The tops alone: where all rows have the list, its elements weigh what the rows do."""
+    return {
+        top(name, index): (lists.at(name, index) * weight).sum()
+        for name in shape.lists()
+        for index in range(shape.width(name))
+    }
+
+
+def _careful(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:
+    """Also by layer, and where there are several, their mean per chain too."""
+    import ibis
+
+    out: dict[str, Any] = {}
+    for name in shape.lists():
+        there = ibis.ifelse(lists.there(name), weight, ibis.null("float64"))
+        out[f"{name}_weight"] = there.sum()
+        for index in range(shape.width(name)):
+            out |= _mean(name, index, lists.at(name, index), weight)
+    for name in shape.masses() if shape.layers > 1 else ():
+        for depth in range(shape.k):
+            mean = attention.over_layers(lists.layers(name, depth))
+            out |= _mean(f"{name}_mean", depth, mean, weight)
+    first, last = lists.at("fed_rms", 0), lists.at("fed_rms", shape.k - 1)
+    good = finite(first) & finite(last)
+    for name, value in (("fed_first", first), ("fed_last", last)):
+        out[name] = ibis.ifelse(good, value * weight, ibis.null("float64")).sum()
+    return out
+
+
+def _even(
+    rows: ir.Table, derived: dict[str, str], shape: Shape, careful: bool
+) -> dict[str, ir.FloatingValue]:
+    """By chain, what a slot outside the sink set weighs at depth 1, and what even attention would
+    give the sink set; null where the chain does not say."""
+    import ibis
+
+    if "self_mass" in shape.absent or ("sink_mass" in shape.absent and not shape.sinkless):
+        return {}
+    lists = Elements(rows, derived, shape, careful=careful)
+    nothing = ibis.null("float64")
+    sink = _first(lists, shape, "self_mass" if shape.sinkless else "sink_mass")
+    said = finite(sink) if careful else sink.notnull()
+    visible = attention.visible_sink(rows.position, shape.sink_slots)
+    null = _first(lists, shape, "null_mass").fill_null(0.0)
+    free = attention.free_slots(rows.position, visible)
+    weight = attention.slot_weight(free, 0.0 if shape.sinkless else sink, null)
+    even = attention.even_share(rows.position, visible)
+    return {
+        "slot_weight": ibis.ifelse(said, weight, nothing),
+        "even_sink": ibis.ifelse(said, even, nothing),
+    }
+
+
+def _no_drift(rows: ir.Table, shape: Shape) -> dict[str, Any]:
+    """Of the same chains at each depth."""
+    import ibis
+
+    if "slot_weight" not in rows.columns:
+        return {}
+    said = finite(rows.slot_weight)
+    usable = ibis.ifelse(said, rows.slot_weight, ibis.null("float64"))
+    weight = ibis.ifelse(said, rows.weight, ibis.null("float64")).sum()
+    out = _mean("even_sink", 0, rows.even_sink, rows.weight)
+    for depth in range(1, shape.k + 1):
+        value = attention.no_drift_self(usable, depth)
+        out[top("no_drift", depth - 1)] = (value * rows.weight).sum()
+        out[bottom("no_drift", depth - 1)] = weight
+    return out
+
+
+def _first(lists: Elements, shape: Shape, name: str) -> ir.FloatingValue:
+    """A mass at depth 1, over layers."""
+    import ibis
+
+    if name in shape.absent:
+        return ibis.null("float64")
+    return attention.over_layers(lists.layers(name, 0))
+
+
+def _mean(
+    name: str, index: int, value: ir.FloatingColumn, weight: ir.NumericColumn
+) -> dict[str, Any]:
+    return {
+        top(name, index): weighted(value, weight),
+        bottom(name, index): weight_of(value, weight),
+    }

@@ -1,0 +1,45 @@
+"""What kinds of rows a run holds."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from driftscope.analysis.passes.views import table
+from driftscope.analysis.shape import AUX
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+BY_HEAD = "head_mass"
+OPTIONAL = ("sink_mass", "null_mass", *AUX, BY_HEAD)
+"""Lists that a drafter may lack, or that may not have been asked for; files never leave them out
+for following from others."""
+
+
+@cache
+def kinds_of_chains() -> ir.Table:
+    """Chain lengths, layers and executions that occur."""
+    rows = table("draft")
+    return rows.group_by("k", "layers", "execution").aggregate(rows=rows.count())
+
+
+@cache
+def one_with(name: str) -> ir.Table:
+    """A row that holds a list, if there is any: no engine reads on once it has one."""
+    rows = table("draft")
+    return rows.filter(rows[name].notnull()).select("k").limit(1)
+
+
+@cache
+def kinds_of_steps() -> ir.Table:
+    """Chain lengths of the steps that drafted."""
+    steps = table("step")
+    return steps.filter(steps.chains > 0).group_by("k").aggregate(rows=lambda t: t.count())
+
+
+@cache
+def drafted_more_than(k: int) -> ir.Table:
+    """Chain lengths of rounds that are longer than `k`."""
+    rows = table("verify")
+    return rows.filter(rows.drafted > k).group_by("drafted").aggregate(rows=lambda t: t.count())

@@ -1,0 +1,30 @@
+"""The requests that rows belong to."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from driftscope.analysis.passes.views import REQUEST, table
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+
+@cache
+def requests_of_chains() -> ir.Table:
+    """The requests that have a recorded chain, and in which steps they have."""
+    draft = table("draft")
+    return draft.group_by(*REQUEST).aggregate(
+        chains=draft.count(), first_step=draft.step.min(), last_step=draft.step.max()
+    )
+
+
+@cache
+def requests_that_finished() -> ir.Table:
+    """The request rows, a row each."""
+    rows = table("request")
+    return rows.select(
+        *REQUEST, "label", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s",
+        "temperature", "finish_reason", "time_s",
+    ).order_by("time_s", *REQUEST)  # fmt: skip
