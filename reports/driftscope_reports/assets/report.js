@@ -239,6 +239,8 @@
     }
     return list;
   };
+  const MASSES = [["self_mass", "the chain itself"], ["generated_mass", "verified output"],
+    ["prompt_mass", "prompt"], ["sink_mass", "sink"], ["null_mass", "nothing (sink bias)"]];
   const story = (run, opened) => {
     const rounds = opened.drafted.length;
     const depths = Math.max(run.manifest.k, ...opened.drafted);
@@ -260,22 +262,27 @@
     const out = [make("h3", `Request ${opened.request} of ${run.label}: ${rounds} rounds${more}`)];
     out.push(key([["var(--step-accepted)", "accepted"], ["var(--step-rejected)", "rejected: the chain dies"],
       ["var(--grid)", "drafted after it, in vain"], ["var(--step-failed)", "skipped: no draft"]]));
-    out.push(row("Rounds across, depths down", grid(rounds, depths, titled),
+    const maps = make("div", null, { class: "maps" });
+    maps.append(row("Rounds across, depths down", grid(rounds, depths, titled),
       `Accepted by round: ${opened.accepted.join(", ")}`));
-    const maps = Object.entries(opened.masses ?? {}).map(
-      ([name, values]) => [name.replace("_mass", "").replace("self", "chain itself"), values, 1]);
-    const rms = (opened.fed_rms ?? []).flatMap((values) => values ?? []);
-    if (rms.length) maps.push(["fed RMS", opened.fed_rms, Math.max(...rms.filter(Number.isFinite))]);
-    for (const [name, values, top] of maps) {
-      if (!values.some((each) => each)) continue;
+    out.push(maps);
+    const most = (lists) =>
+      Math.max(...lists.flatMap((each) => each ?? []).filter(Number.isFinite), 0);
+    const masses = MASSES.filter(([name]) => (opened.masses ?? {})[name]?.some((each) => each))
+      .map(([name, words]) => [words, opened.masses[name]]);
+    const highest = most(masses.flatMap(([, lists]) => lists));
+    const drawn = masses.map(([words, lists]) => [`attention on ${words}`, lists, highest]);
+    const fed = opened.fed_rms ?? [];
+    if (most(fed)) drawn.push(["RMS fed forward", fed, most(fed)]);
+    for (const [words, lists, top] of drawn) {
       const paint = (r, d) => {
-        const number = values[r] ? values[r][d - 1] : null;
-        return typeof number === "number" ? [scale(number / top), `${name} ${number}`] : [null, ""];
+        const number = lists[r] ? lists[r][d - 1] : null;
+        return typeof number === "number" ? [scale(number / top), `${words} ${number}`] : [null, ""];
       };
-      const words = name === "fed RMS" ? `fed RMS, 0 to ${top}` : `attention on ${name}, 0 to 1`;
-      out.push(row(words, grid(rounds, depths, paint), `${words}, by round and depth`));
+      const ends = `${words}, 0 to ${top}`;
+      maps.append(row(ends, grid(rounds, depths, paint), `${ends}, by round and depth`));
     }
-    if (maps.length) out.push(key([[scale(0), "0"], [scale(0.5), "half"], [scale(1), "the most"]]));
+    if (drawn.length) out.push(key([[scale(0), "0"], [scale(0.5), "half"], [scale(1), "the most"]]));
     else out.push(make("p", "Nothing was recorded inside the drafter for this request."));
     return out;
   };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from driftscope.analysis.closeup.rows import HEAD_CHAINS
 from driftscope.analysis.rules.attention import has_sink
 from driftscope.analysis.summary import ByDepth, RunSummary
 from driftscope.analysis.words import percent
@@ -155,9 +156,16 @@ def _head_map(
             series=series, x_title=axis_name([run]), y_title=_rows(rows, per_layer),
             unit=Unit.SHARE, height=min(max(180, 60 + 14 * len(rows)), 620),
         ),
+        note=_sampled(run),
         definitions=(dict(zip(("self", "generated", "prompt", "sink"),
                               (SELF, GENERATED, PROMPT, SINK), strict=True))[name],),
     )  # fmt: skip
+
+
+def _sampled(run: RunSummary) -> str | None:
+    if run.recording.chains <= HEAD_CHAINS:
+        return None
+    return f"Of about {HEAD_CHAINS:,} chains, evenly from all that were recorded."
 
 
 def _rows(rows: Sequence[ByDepth], per_layer: int) -> str:

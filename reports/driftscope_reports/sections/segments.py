@@ -25,8 +25,9 @@ MAX_SEGMENTS = 40
 """Segments of a run in the table, those with most rounds; more are in the JSON report."""
 _DRAWN = 12
 """Segments in a picture: more are no longer told apart."""
+_CUT = "cut by"
 _HEAD = (
-    "run", "workload label", "requests", "rounds", "acceptance length", "accepted to depth K",
+    "run", _CUT, "requests", "rounds", "acceptance length", "accepted to depth K",
     "growth of hidden state", "attention on the chain, depth K", "time per token",
     "time to first token",
 )  # fmt: skip
@@ -94,10 +95,10 @@ def _picture(
     return Picture(
         id=f"where-{field.removesuffix('_s').replace('_', '-')}",
         title=_title(words, series, unit, len(runs)),
-        how="One bar per workload label. What differs between bars of one run comes from the "
+        how=f"One bar per {_cut(runs)}. What differs between bars of one run comes from the "
         "workload (or, with few requests, from chance), not from the drafter.",
         chart=Chart(
-            series=tuple(series), x_title="workload label", y_title=y_title, axis=Axis.CATEGORY,
+            series=tuple(series), x_title=_cut(runs), y_title=y_title, axis=Axis.CATEGORY,
             unit=unit,
         ),
         definitions=(what,),
@@ -107,6 +108,12 @@ def _picture(
 def _spreads(run: RunSummary, labels: Sequence[str]) -> list[Interval | None]:
     known = {segment.label: segment.mean_length_interval for segment in run.segments}
     return [known.get(label) for label in labels]
+
+
+def _cut(runs: Sequence[RunSummary]) -> str:
+    """What the runs were cut by."""
+    ways = dict.fromkeys(segment.by for run in runs for segment in run.segments)
+    return " or ".join("workload label" if way == "label" else way for way in ways)
 
 
 def _largest(runs: Sequence[RunSummary]) -> list[str]:
@@ -156,7 +163,8 @@ def _table(runs: Sequence[RunSummary]) -> Markup:
         for run in runs
         for segment in sorted(run.segments, key=lambda s: (-s.rounds, s.label))[:MAX_SEGMENTS]
     ]
-    return by_run_table(_HEAD, rows, words=2, caption="Segments of the workload", runs=len(runs))
+    head = [_cut(runs) if name == _CUT else name for name in _HEAD]
+    return by_run_table(head, rows, words=2, caption="Segments of the workload", runs=len(runs))
 
 
 def _row(run: RunSummary, segment: Segment) -> list[str]:

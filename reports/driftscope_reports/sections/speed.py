@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.case import Case
+from driftscope.analysis.closeup.closeup import SAMPLED
 from driftscope.analysis.closeup.durations import AT, BETWEEN, DRAFT, STEP, TPOT, TTFT, Distribution
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.summary import RunSummary
@@ -190,8 +191,15 @@ def _spread(
             axis=Axis.NUMBER, unit=Unit.SHARE,
         ),
         definitions=definitions,
+        note=_sampled(runs) if name == BETWEEN else None,
         numbers=_quantiles(words, known),
     )  # fmt: skip
+
+
+def _sampled(runs: Sequence[RunSummary]) -> str | None:
+    if max(run.requests for run in runs) <= SAMPLED:
+        return None
+    return f"Of {SAMPLED:,} requests, evenly from all, the worst and the best."
 
 
 def _quantiles(words: str, known: Sequence[tuple[int, str, Distribution]]) -> Markup:
