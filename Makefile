@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless situations variants versions kinds kinds-table bench gallery calibration prediction cuda-smoke trio browser prometheus alerts export-bench replay-bench report-bench examples clean help
+.PHONY: demo test lint type layers truth harmless situations variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -71,6 +71,10 @@ replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures besi
 
 report-bench: $(VENV)/installed-dev browser ## how large reports are and when their first picture is seen
 	PYTHONPATH=tests $(BIN)/python benchmarks/report.py --json benchmarks/results/report-cpu.json
+
+spark: $(VENV)/installed-dev ## install Spark (half a gigabyte, needs Java) and test the analysis on it
+	$(BIN)/python -m pip install --quiet --editable '.[spark]'
+	$(BIN)/python -m pytest tests/analysis/test_spark.py
 
 calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of known truth, as tables
 	PYTHONPATH=tests $(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json

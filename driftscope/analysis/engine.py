@@ -84,7 +84,7 @@ class DuckDB:
         import duckdb
 
         try:
-            return self._connection.sql(_sql(query.op(), "duckdb")).to_arrow_table()
+            return self._connection.sql(sql_of(query.op(), "duckdb")).to_arrow_table()
         except (duckdb.IOException, duckdb.InvalidInputException) as error:
             first = str(error).splitlines()[0]
             raise DamagedTraceError(f"{first}; move the file away to analyse the rest") from error
@@ -134,7 +134,8 @@ def _text(value: str) -> str:
 
 
 @cache
-def _sql(query: Any, dialect: str) -> str:
+def sql_of(query: Any, dialect: str) -> str:
+    """An Ibis operation in the words of an engine."""
     import ibis
 
     return str(ibis.to_sql(query.to_expr(), dialect=dialect, pretty=False))

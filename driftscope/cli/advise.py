@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from driftscope.cli.engine import DUCKDB, EngineOption
+
 
 def advise(
     runs: Annotated[
@@ -17,6 +19,7 @@ def advise(
         Path | None,
         typer.Option(metavar="RUN", help="A run of the same server without speculation."),
     ] = None,
+    engine: EngineOption = DUCKDB,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
     """Say which K would serve fastest: time per output token for every K and batch size.
@@ -28,15 +31,19 @@ def advise(
     from driftscope.analysis.plain import baseline_of
     from driftscope.analysis.summarise import summarise
     from driftscope.analysis.tables import open_run
+    from driftscope.cli.engine import engine_of
     from driftscope.cli.labels import labels_of
     from driftscope.errors import NoDataError
     from driftscope_reports import advice_table
 
     labels = labels_of(runs, None)
     first, *others = (
-        summarise(open_run(run), label) for run, label in zip(runs, labels, strict=True)
+        summarise(open_run(run, engine_of(engine)), label)
+        for run, label in zip(runs, labels, strict=True)
     )
-    plain = None if baseline is None else baseline_of(open_run(baseline), "baseline")
+    plain = (
+        None if baseline is None else baseline_of(open_run(baseline, engine_of(engine)), "baseline")
+    )
     advice = advice_on(first, others, plain)
     if advice is None:
         raise NoDataError(

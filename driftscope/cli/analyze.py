@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from driftscope.cli.engine import DUCKDB, EngineOption
+
 if TYPE_CHECKING:
     from driftscope.analysis.analyze import Analysis
     from driftscope.analysis.filters import Filter
@@ -88,6 +90,7 @@ def analyze(
         str | None,
         typer.Option(metavar="TIME", help="Only the end of runs: 30m, 2h, or a time in ISO 8601."),
     ] = None,
+    engine: EngineOption = DUCKDB,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
@@ -110,6 +113,7 @@ def analyze(
         only=Filter(where=where, since=since),
         by=by,
         baseline=baseline,
+        engine=engine,
     )
 
 
@@ -124,6 +128,7 @@ def write_reports(
     only: Filter | None = None,
     by: str = "label",
     baseline: Path | None = None,
+    engine: str = DUCKDB,
 ) -> Analysis:
     """Analyse `runs`, write the report's files and print its table; the analysis is returned.
 
@@ -140,7 +145,9 @@ def write_reports(
 
     if json_path == html:
         raise UsageError(f"--json and --output both name {html}; give two files")
-    analysis = analysis_of(runs, labels, quiet=quiet, only=only, by=by, baseline=baseline)
+    analysis = analysis_of(
+        runs, labels, quiet=quiet, only=only, by=by, baseline=baseline, engine=engine
+    )
     command = talk.command_line(runs, labels, html, baseline)
     written = write(analysis, form, html, command=command)
     if json_path == STDOUT:

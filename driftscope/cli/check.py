@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from driftscope.cli.engine import DUCKDB, EngineOption
+
 
 def check(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
@@ -25,6 +27,7 @@ def check(
         Path | None,
         typer.Option(metavar="RUN", help="Run that rules may compare with, as baseline.…"),
     ] = None,
+    engine: EngineOption = DUCKDB,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every rule's outcome as JSON.")
     ] = False,
@@ -36,7 +39,7 @@ def check(
     """
     from driftscope.cli.gate import outcome, run_gate, show
 
-    judgements = run_gate(runs, fail_on or [], rules, baseline)
+    judgements = run_gate(runs, fail_on or [], rules, baseline, engine)
     show(judgements, as_json=as_json)
     if code := outcome(judgements):
         raise typer.Exit(code)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from driftscope.cli.engine import DUCKDB, EngineOption
+
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="Run directory to compare with.")],
@@ -15,6 +17,7 @@ def compare(
         list[str] | None,
         typer.Option(metavar="NAME", help="Name of a run, once per run; default: directory name."),
     ] = None,
+    engine: EngineOption = DUCKDB,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Say what sets run B apart from run A: acceptance by depth and by workload label.
@@ -27,6 +30,7 @@ def compare(
     from driftscope.analysis.compare import compare as compared
     from driftscope.analysis.tables import open_run
     from driftscope.cli.compare_replays import both_replays, compare_replays
+    from driftscope.cli.engine import engine_of
     from driftscope.cli.labels import labels_of
     from driftscope_reports import comparison
 
@@ -35,7 +39,9 @@ def compare(
         compare_replays([first, second], names, as_json=as_json)
         return
     found = compared(
-        collect(open_run(first)), collect(open_run(second)), labels=(names[0], names[1])
+        collect(open_run(first, engine_of(engine))),
+        collect(open_run(second, engine_of(engine))),
+        labels=(names[0], names[1]),
     )
     if as_json:
         typer.echo(comparison.to_json(found), nl=False)

@@ -20,6 +20,7 @@ from driftscope.analysis.plain import PlainRun, baseline_of
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import open_run
+from driftscope.cli.engine import DUCKDB, engine_of
 from driftscope.cli.labels import labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, UsageError
 from driftscope.metrics.fallback import UNKNOWN
@@ -31,7 +32,11 @@ _REASONS = frozenset((*UndraftedReason.ALL, UNKNOWN))
 
 
 def run_gate(
-    runs: Sequence[Path], fail_on: Sequence[str], rules: Path | None, baseline: Path | None
+    runs: Sequence[Path],
+    fail_on: Sequence[str],
+    rules: Path | None,
+    baseline: Path | None,
+    engine: str = DUCKDB,
 ) -> list[Judgement]:
     """Every rule asked of every run.
 
@@ -41,8 +46,11 @@ def run_gate(
     if not asked:
         raise UsageError("no rule: give --fail-on FINDING|EXPR, or --rules FILE")
     labels = labels_of(runs, None)
-    held = baseline_of(open_run(baseline), "baseline") if baseline else None
-    summaries = [summarise(open_run(r), label) for r, label in zip(runs, labels, strict=True)]
+    held = baseline_of(open_run(baseline, engine_of(engine)), "baseline") if baseline else None
+    summaries = [
+        summarise(open_run(run, engine_of(engine)), label)
+        for run, label in zip(runs, labels, strict=True)
+    ]
     return judge_analysis(asked, conclude(summaries, baseline=held), held)
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from driftscope.cli.engine import DUCKDB
+
 if TYPE_CHECKING:
     from driftscope.analysis.analyze import Analysis
     from driftscope.analysis.filters import Filter
@@ -31,12 +33,13 @@ def analysis_of(
     only: Filter | None = None,
     by: str = "label",
     baseline: Path | None = None,
+    engine: str = DUCKDB,
 ) -> Analysis:
     """One analysis of everything in `paths`, called by its label, held against the `baseline`.
 
-    Of run directories, `only` some rows, and cut `by` what `buckets.BY` names. A report alone gives
-    the analysis that it was made of; one of several runs keeps their names in brackets after its
-    label. Raises DriftscopeError.
+    Of run directories, read by `engine`, `only` some rows, and cut `by` what `buckets.BY` names. A
+    report alone gives the analysis that it was made of; one of several runs keeps their names in
+    brackets after its label. Raises DriftscopeError.
     """
     from driftscope.analysis.analyze import conclude
     from driftscope.analysis.filters import Filter
@@ -44,6 +47,7 @@ def analysis_of(
     from driftscope.analysis.senders import is_sender, summarise_sender
     from driftscope.analysis.summarise import summarise
     from driftscope.analysis.tables import open_run
+    from driftscope.cli.engine import engine_of
     from driftscope.cli.progress import steps
     from driftscope.trace.manifest import read_manifest
     from driftscope.trace.reader import read_trace
@@ -63,11 +67,15 @@ def analysis_of(
         elif is_sender(read_manifest(path)):
             replays.append((path, label))
         else:
-            summaries.append(summarise(open_run(path), label, only=only or Filter(), by=by))
+            summaries.append(
+                summarise(open_run(path, engine_of(engine)), label, only=only or Filter(), by=by)
+            )
             servers.append(path)
     traces = [read_trace(path) for path in servers] if replays else []
     senders = [summarise_sender(read_trace(path), label, traces) for path, label in replays]
-    held = None if baseline is None else baseline_of(open_run(baseline), BASELINE)
+    held = (
+        None if baseline is None else baseline_of(open_run(baseline, engine_of(engine)), BASELINE)
+    )
     return conclude(summaries, [*known, *senders], held)
 
 

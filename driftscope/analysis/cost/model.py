@@ -5,23 +5,28 @@
 
 No coefficient is negative: more work takes no less time. Runs that do not tell some of them apart
 get fewer, by an assumption that `CostModel.assumed` states.
+
+Intervals are of what another run would take, not of a mean: beside the errors of the measured
+medians they hold that runs differ from each other (`CostModel.between`), both those that were
+fitted and the one that is predicted, and everything between an assumption and its opposite.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.cost.cells import StepCell
+from driftscope.analysis.cost.cells import GROUPS, StepCell
 
 DRAWS = 400
 """Refits from which the intervals come; the ends of a 95% interval are then its 10th values."""
 SEED = 20260511
-_MISFIT = 100
-"""Streams of random numbers: this and above are the misfit's, one for each K."""
+_MISFIT, _BETWEEN, _UNTOLD = 100, 1100, 2100
+"""Streams of random numbers. The first two are one for each K from there on."""
 Array = NDArray[np.float64]
 
 
@@ -37,6 +42,11 @@ class CostModel:
     misfit: float
     """Root mean square of the relative residuals of whole steps, 0 where no measurement is left
     over to show any."""
+    between: float
+    """Relative standard deviation of a step's time from one run to the next. Not known of runs that
+    were served once: taken from how medians of tenths of a run differ, since another run is no more
+    like this one than another part of it is. (The same engine started again and again: 8 to 13 % on
+    a busy CPU, about 1 % on a GPU under CUDA graphs; benchmarks/results, overhead.)"""
     assumed: tuple[str, ...]
     """What the runs do not tell, and what is taken instead."""
     batches: tuple[int, ...]
@@ -46,11 +56,13 @@ class CostModel:
     measured_k: tuple[int, ...]
 
     def step_s(self, batch: int, k: int) -> Array:
-        """[1 + DRAWS] seconds of a step; each K is off by its own share of the misfit."""
+        """[1 + DRAWS] seconds of a step; each K is off by its own share of the misfit, and as
+        another run is."""
         verify = self.verify @ np.array([1.0, batch, batch * k])
         draft = self.draft @ np.array([1.0, batch, k, batch * k]) if k else 0.0
+        error = float(np.hypot(self.misfit, self.between))
         random = np.random.RandomState(SEED + _MISFIT + k)
-        off = 1.0 + self.misfit * np.append(0.0, random.standard_normal(DRAWS))
+        off = np.exp(error * np.append(0.0, random.standard_normal(DRAWS)))
         return np.asarray((verify + draft) * off)
 
 
@@ -60,9 +72,10 @@ def fit(cells: Sequence[StepCell]) -> CostModel | None:
         return None
     k = np.array([cell.k for cell in cells], dtype=np.float64)
     batch = np.array([cell.batch for cell in cells], dtype=np.float64)
-    whole, drafted = _draws([(c.step_s, c.step_error_s) for c in cells]), _draws(
-        [(c.draft_s, c.draft_error_s) for c in cells], seed=SEED + 1
-    )  # fmt: skip
+    between = _between(cells)
+    runs = np.stack([_run(int(each), between) for each in k], axis=1)
+    whole = _draws([(c.step_s, c.step_error_s) for c in cells]) * runs
+    drafted = _draws([(c.draft_s, c.draft_error_s) for c in cells], seed=SEED + 1) * runs
     verify, about_verify = _fit_verify(k, batch, whole - drafted)
     draft, about_draft = _fit_draft(k, batch, drafted)
     misfit = _misfit(cells, verify[0], draft[0])
@@ -72,6 +85,7 @@ def fit(cells: Sequence[StepCell]) -> CostModel | None:
         verify=verify,
         draft=draft,
         misfit=misfit,
+        between=between,
         assumed=(*about_verify, *about_draft, *recorded),
         batches=tuple(sorted(counts)),
         weights=tuple(counts[b] / sum(counts.values()) for b in sorted(counts)),
@@ -86,14 +100,35 @@ def _draws(measured: Sequence[tuple[float, float]], seed: int = SEED) -> Array:
     return np.vstack([value, np.maximum(value + error * noise, 0.0)])
 
 
+def _between(cells: Sequence[StepCell]) -> float:
+    """From the errors of medians, which are those of GROUPS groups' over the root of GROUPS."""
+    spread = [math.sqrt(GROUPS) * cell.step_error_s / cell.step_s for cell in cells]
+    return float(np.sqrt(np.average(np.square(spread), weights=[c.steps for c in cells])))
+
+
+def _run(k: int, between: float) -> Array:
+    """[1 + DRAWS] how much slower the run at this K was than others: all of its cells together."""
+    random = np.random.RandomState(SEED + _BETWEEN + k)
+    return np.exp(between * np.append(0.0, random.standard_normal(DRAWS)))
+
+
+def _untold(stream: int) -> Array:
+    """[1 + DRAWS, 1] where between an assumption, 0, and its opposite, 1, the truth lies."""
+    random = np.random.RandomState(SEED + _UNTOLD + stream)
+    return np.append(0.0, random.random_sample(DRAWS))[:, None]
+
+
 def _fit_verify(k: Array, batch: Array, seconds: Array) -> tuple[Array, tuple[str, ...]]:
     one, tokens = np.ones_like(k), batch * (k + 1.0)
     if len(np.unique(k)) > 1:
         return _solve([one, batch, batch * k], seconds, np.eye(3)), ()
     if len(np.unique(batch)) > 1:
-        spread = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
-        return _solve([one, tokens], seconds, spread), (_BY_TOKENS,)
-    return _solve([one], seconds, np.array([[1.0, 0.0, 0.0]])), (NOT_BY_K,)
+        by_tokens = _solve([one, tokens], seconds, np.array([[1.0, 0, 0], [0, 1.0, 1.0]]))
+        by_requests = by_tokens * [1.0, k[0] + 1.0, 0.0]
+        return _between_both(by_tokens, by_requests, 0), (_BY_TOKENS,)
+    same = _solve([one], seconds, np.array([[1.0, 0.0, 0.0]]))
+    each = same[:, :1] / tokens[0]
+    return _between_both(same, each * [0.0, 1.0, 1.0], 0), (NOT_BY_K,)
 
 
 def _fit_draft(k: Array, batch: Array, seconds: Array) -> tuple[Array, tuple[str, ...]]:
@@ -103,7 +138,15 @@ def _fit_draft(k: Array, batch: Array, seconds: Array) -> tuple[Array, tuple[str
     if len(np.unique(k)) > 1:
         return _solve([one, batch, k, batch * k], seconds, np.eye(4)), ()
     spread = np.array([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    return _solve([k, batch * k], seconds, spread), (_PROPORTIONAL,)
+    by_depth = _solve([k, batch * k], seconds, spread)
+    at_once = np.hstack([by_depth[:, 2:] * k[0], np.zeros_like(by_depth[:, 2:])])
+    return _between_both(by_depth, at_once, 1), (_PROPORTIONAL,)
+
+
+def _between_both(assumed: Array, opposite: Array, stream: int) -> Array:
+    """[1 + DRAWS, coefficients] as assumed in the first row, anything between the two after it."""
+    share = _untold(stream)
+    return np.asarray((1.0 - share) * assumed + share * opposite)
 
 
 def _solve(terms: Sequence[Array], seconds: Array, spread: Array) -> Array:

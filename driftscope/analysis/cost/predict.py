@@ -127,5 +127,9 @@ def _prediction(batch: int, weight: float, draws: Sequence[Array], ran_k: int) -
 
 
 def _estimate(draws: Array) -> Estimate:
+    """An assumption may lie at the end of what it stands for: the interval holds the value."""
+    value = float(draws[0])
     low, high = np.percentile(draws[1:], [2.5, 97.5])
-    return Estimate(value=float(draws[0]), interval=Interval(low=float(low), high=float(high)))
+    return Estimate(
+        value=value, interval=Interval(low=min(value, float(low)), high=max(value, float(high)))
+    )

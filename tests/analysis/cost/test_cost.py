@@ -12,7 +12,7 @@ import pytest
 from support.simulate import Cost, Truth, simulate
 
 from driftscope.analysis.cost.advice import BY_BATCH, FIXED, advise
-from driftscope.analysis.cost.cells import MIN_STEPS, StepCell, pooled
+from driftscope.analysis.cost.cells import GROUPS, MIN_STEPS, StepCell, pooled
 from driftscope.analysis.cost.model import fit
 from driftscope.analysis.cost.predict import Prediction
 from driftscope.analysis.summarise import summarise
@@ -161,3 +161,44 @@ def test_vllm_takes_the_schedule(tmp_path: Path) -> None:
     schedule = [[1, 3, 6], [4, 16, 2]]
     lookup = utils.build_dynamic_sd_schedule_lookup(schedule, 32, 6)
     assert [lookup[b] for b in (1, 3, 4, 16, 32)] == [6, 6, 2, 2, 2]
+
+
+def test_an_interval_holds_what_another_run_takes() -> None:
+    """Runs whose speed wanders by a tenth, as that of a busy machine does: the intervals hold the
+    step times of runs that were not fitted, where an error of the mean alone would not."""
+    random, wander, steps_of_a_part = np.random.RandomState(1), 0.1, 40
+
+    def truth(k: int) -> float:
+        return 0.01 + 0.001 * k
+
+    def run(k: int) -> StepCell:
+        parts = truth(k) * np.exp(wander * random.standard_normal(GROUPS))
+        error = float(np.std(parts, ddof=1) / np.sqrt(GROUPS))
+        return StepCell(
+            k=k, batch=1, steps=GROUPS * steps_of_a_part, step_s=float(np.median(parts)),
+            step_error_s=error, draft_s=0.0005 * k, draft_error_s=0.0, recorded=False,
+        )  # fmt: skip
+
+    held = []
+    for _ in range(60):
+        model = fit([run(2), run(8)])
+        assert model is not None
+        for k in (0, 4, 6):
+            low, high = np.percentile(model.step_s(1, k)[1:], [2.5, 97.5])
+            held.append(low <= truth(k) * np.exp(wander * random.standard_normal()) <= high)
+    assert np.mean(held) > 0.9
+
+
+def test_what_is_assumed_is_as_wide_as_what_it_stands_for() -> None:
+    """One K at one batch size: verification at K = 1 may take anything from a share of what it
+    takes at K = 8 to all of it."""
+    cell = StepCell(
+        k=8, batch=1, steps=400, step_s=0.010, step_error_s=1e-6, draft_s=0.001,
+        draft_error_s=1e-6, recorded=False,
+    )  # fmt: skip
+    model = fit([cell])
+    assert model is not None
+    low, high = np.percentile(model.step_s(1, 1)[1:], [2.5, 97.5])
+    assert low < 0.0030
+    assert high > 0.0090
+    assert model.step_s(1, 8)[1:].std() < 1e-4

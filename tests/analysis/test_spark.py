@@ -1,0 +1,81 @@
+"""The same queries on Spark, in this process: the same results as on DuckDB."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.simulate import Prompts, Truth, simulate
+
+from driftscope.analysis.filters import Filter
+from driftscope.analysis.summarise import summarise
+from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.tables import open_run
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark: make spark"),
+    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java"),
+]
+LOCAL = "spark://local[2]"
+TRUTH = Truth(
+    k=3, requests=24, rounds=6, replicas=2, batches=(2, 6), mode="full graphs", eager_above=4,
+    rates=(0.5, 1.0), undrafted={"no_draft": 0.1},
+    prompts=(Prompts(label="chat"), Prompts(label="code", tokens=(1000, 2000), shift=-0.5)),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, RunSummary]:
+    """A run whose one half is cut by execution, on DuckDB and on Spark."""
+    from driftscope.analysis.spark import Spark
+
+    run = simulate(tmp_path_factory.mktemp("spark") / "run", TRUTH)
+    only = Filter(where="prompt_tokens < 1500 AND context > 100")
+    duck = summarise(open_run(run), "run", only=only, by="execution")
+    with closing(Spark(LOCAL)) as spark:
+        return duck, summarise(open_run(run, spark), "run", only=only, by="execution")
+
+
+def test_counts_are_equal_and_sums_to_rounding(both: tuple[RunSummary, RunSummary]) -> None:
+    duck, spark = both
+    assert len(duck.segments) == 3
+    for field in fields(RunSummary):
+        ours, theirs = (getattr(run, field.name) for run in (spark, duck))
+        _same(ours, theirs, field.name)
+
+
+def test_another_engine_is_refused(tmp_path: Path) -> None:
+    from driftscope.cli.engine import engine_of
+    from driftscope.errors import UsageError
+
+    with pytest.raises(UsageError, match="neither duckdb"):
+        engine_of("postgres://host")
+
+
+def _same(ours: Any, theirs: Any, where: str) -> None:
+    a, b = (list(_leaves(asdict(each) if hasattr(each, "__slots__") else each, where))
+            for each in (ours, theirs))  # fmt: skip
+    assert [path for path, _ in a] == [path for path, _ in b]
+    for (path, mine), (_, other) in zip(a, b, strict=True):
+        if isinstance(mine, float) and isinstance(other, float):
+            assert mine == pytest.approx(other, rel=1e-9, abs=1e-12, nan_ok=True), path
+        else:
+            assert mine == other, path
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name in sorted(value, key=str):
+            yield from _leaves(value[name], f"{path}.{name}")
+    elif isinstance(value, list | tuple):
+        for at, each in enumerate(value):
+            yield from _leaves(asdict(each) if hasattr(each, "__slots__") else each, f"{path}.{at}")
+    else:
+        yield path, value.item() if isinstance(value, np.generic) else value
