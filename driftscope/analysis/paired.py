@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from driftscope.analysis.interval import Interval
+from driftscope.analysis.interval import Interval, ratio_of, student
+from driftscope.analysis.interval import Ratio as Means
 
-RESAMPLES = 1000
-"""Enough for a 95% interval: the percentile's own error is then about 0.7 % of coverage."""
-SEED = 20260511
 FEWEST_PAIRS = 5
-"""With fewer, a bootstrap over prompts says nothing."""
+"""With fewer, a variance over prompts says nothing."""
 
 Sums = Mapping[str, tuple[float, float]]
 """Pairing key -> numerator and denominator of a mean, such as tokens and rounds."""
@@ -37,31 +36,28 @@ class Ratio:
 def paired_ratio(a: Sums, b: Sums) -> Ratio | None:
     """mean(a) / mean(b) over the keys that both have; None where that is no number.
 
-    Resamples keys, so that both sides of a pair are drawn together: what makes a prompt easy drops
-    out of the interval.
+    The jackknife leaves out both sides of a pair together, so that what makes a prompt easy drops
+    out of the interval, which is symmetric for the logarithm.
     """
     keys = sorted(a.keys() & b.keys())
     if not keys:
         return None
     sums = np.array([[*a[key], *b[key]] for key in keys], dtype=np.float64)
-    value = _ratio(sums.sum(0, keepdims=True))[0]
-    if not np.isfinite(value):
-        return None
-    return Ratio(value=float(value), interval=_interval(sums), pairs=len(keys))
-
-
-def _interval(sums: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> Interval | None:
-    if len(sums) < FEWEST_PAIRS:
-        return None
-    random = np.random.RandomState(SEED)
-    drawn = random.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=RESAMPLES)
-    low, high = np.nanpercentile(_ratio(drawn @ sums), [2.5, 97.5])
-    return Interval(low=float(low), high=float(high))
-
-
-def _ratio(
-    sums: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    ours, theirs = (ratio_of(sums[:, at : at + 1], sums[:, at + 1 : at + 2]) for at in (0, 2))
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3])
-    return np.asarray(np.where(np.isfinite(found), found, np.nan))
+        value = float((ours.value / theirs.value)[0])
+    if not math.isfinite(value):
+        return None
+    return Ratio(value=value, interval=_interval(value, ours, theirs), pairs=len(keys))
+
+
+def _interval(value: float, ours: Means, theirs: Means) -> Interval | None:
+    n = len(ours.influence)
+    if n < FEWEST_PAIRS or value <= 0:
+        return None
+    moved = ours.influence / ours.value - theirs.influence / theirs.value
+    error = math.sqrt((n - 1) / n * float(np.square(moved).sum()))
+    half = float(student(np.minimum(ours.df, theirs.df))[0]) * error
+    if not math.isfinite(half):
+        return None
+    return Interval(low=value * math.exp(-half), high=value * math.exp(half))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from driftscope.analysis.analyze import Analysis, conclude
 from driftscope.analysis.case import Case
 from driftscope.analysis.catalogue import CATALOGUE
+from driftscope.analysis.collect import Sums, collect
 from driftscope.analysis.finding import Severity
+from driftscope.analysis.gate.correlation import correlations
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge
 from driftscope.analysis.gate.rule import Rule, read_rules, rule_of
@@ -22,7 +25,7 @@ from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import open_run
 from driftscope.cli.engine import DUCKDB, engine_of
 from driftscope.cli.labels import labels_of
-from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, UsageError
+from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.trace.records import UndraftedReason
 from driftscope_reports.summary_json import plain_to_dict, run_to_dict
@@ -46,18 +49,32 @@ def run_gate(
     if not asked:
         raise UsageError("no rule: give --fail-on FINDING|EXPR, or --rules FILE")
     labels = labels_of(runs, None)
-    held = baseline_of(open_run(baseline, engine_of(engine)), "baseline") if baseline else None
-    summaries = [
-        summarise(open_run(run, engine_of(engine)), label)
-        for run, label in zip(runs, labels, strict=True)
-    ]
-    return judge_analysis(asked, conclude(summaries, baseline=held), held)
+    held, held_sums = _baseline(baseline, engine)
+    sums = [collect(open_run(run, engine_of(engine))) for run in runs]
+    summaries = [summarise(run, label) for run, label in zip(sums, labels, strict=True)]
+    correlated = [correlations(run, held_sums) if held_sums else {} for run in sums]
+    return judge_analysis(asked, conclude(summaries, baseline=held), held, correlated)
+
+
+def _baseline(run: Path | None, engine: str) -> tuple[RunSummary | PlainRun | None, Sums | None]:
+    """The baseline, and its sums where it speculates."""
+    if run is None:
+        return None, None
+    tables = open_run(run, engine_of(engine))
+    try:
+        sums = collect(tables)
+    except NoDataError:
+        return baseline_of(tables, "baseline"), None
+    return summarise(sums, "baseline"), sums
 
 
 def judge_analysis(
-    rules: Sequence[Rule], analysis: Analysis, baseline: RunSummary | PlainRun | None
+    rules: Sequence[Rule],
+    analysis: Analysis,
+    baseline: RunSummary | PlainRun | None,
+    correlated: Sequence[Mapping[str, float]] = (),
 ) -> list[Judgement]:
-    """The same of runs that are already analysed."""
+    """The same of runs that are already analysed; `correlated` of each, see `Facts`."""
     held = None if baseline is None else _content(baseline)
     facts = [
         (
@@ -67,9 +84,10 @@ def judge_analysis(
                 baseline=held,
                 found=_found(analysis, case),
                 countable=_REASONS,
+                correlated=same,
             ),
         )
-        for case in analysis.cases
+        for case, same in zip(analysis.cases, correlated or repeat({}), strict=False)
     ]
     return judge(rules, facts)
 

@@ -11,7 +11,7 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from driftscope.analysis.gate.expression import (
@@ -27,7 +27,7 @@ from driftscope.analysis.gate.expression import (
     Path,
     Term,
 )
-from driftscope.analysis.gate.quantity import Quantity
+from driftscope.analysis.gate.quantity import Quantity, Shared
 from driftscope.errors import UsageError
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
@@ -50,6 +50,8 @@ class Facts:
     found: Callable[[str], bool | None]
     """Whether a finding is there; None where the run lacks what it needs. Raises UsageError for a
     name that is none."""
+    correlated: Mapping[str, float] = field(default_factory=dict)
+    """Correlation of a figure's errors in run and baseline, by path, where requests are paired."""
     countable: frozenset[str] = field(default=frozenset())
     """Keys of COUNTED that exist, counted or not."""
 
@@ -157,7 +159,11 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
     elif spread is None:
         found = Quantity.exact(float(value))
     else:
-        found = Quantity(value=float(value), low=spread[0], high=spread[1])
+        name = str(replace(path, baseline=False))
+        same = facts.correlated.get(name)
+        shared = None if same is None else Shared(
+            figure=name, baseline=path.baseline, correlation=same)  # fmt: skip
+        found = Quantity(value=float(value), low=spread[0], high=spread[1], shared=shared)
     values[str(path)] = found
     return found
 

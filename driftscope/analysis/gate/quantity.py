@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Of a run's figure, or the baseline's, which answered the same prompts."""
+
+    figure: str
+    baseline: bool
+    correlation: float
+    """Of the two runs' errors."""
+    sign: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,13 +23,16 @@ class Quantity:
 
     Sums and differences of two estimates follow the square-and-add rule (Newcombe 1998; Zou and
     Donner 2008), products and ratios of positive ones the same rule on their logarithms; others
-    take the widest range. Estimates count as independent of each other, which is wider than need
-    be where two runs answered the same prompts.
+    take the widest range. Two estimates count as independent of each other, but for the same
+    figure of two runs that answered the same prompts, whose correlation is known (Zou 2007).
     """
 
     value: float
     low: float
     high: float
+    shared: Shared | None = None
+    """What it has in common with the other run's figure; None once it is anything but a multiple
+    of a run's figure."""
 
     @classmethod
     def exact(cls, value: float) -> Quantity:
@@ -31,12 +45,14 @@ class Quantity:
         return self.low == self.value == self.high
 
     def __neg__(self) -> Quantity:
-        return Quantity(value=-self.value, low=-self.high, high=-self.low)
+        return Quantity(
+            value=-self.value, low=-self.high, high=-self.low, shared=_turned(self.shared, -1.0)
+        )
 
     def __add__(self, other: Quantity) -> Quantity:
-        value = self.value + other.value
-        down = math.hypot(self.value - self.low, other.value - other.low)
-        up = math.hypot(self.high - self.value, other.high - other.value)
+        value, same = self.value + other.value, _correlation(self.shared, other.shared)
+        down = _both(self.value - self.low, other.value - other.low, same)
+        up = _both(self.high - self.value, other.high - other.value, same)
         return Quantity(value=value, low=value - down, high=value + up)
 
     def __sub__(self, other: Quantity) -> Quantity:
@@ -46,7 +62,12 @@ class Quantity:
         if self._both_positive(other):
             return _exp(self._log() + other._log(), self.value * other.value)
         ends = [_times(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
-        return Quantity(value=_times(self.value, other.value), low=min(ends), high=max(ends))
+        return Quantity(
+            value=_times(self.value, other.value),
+            low=min(ends),
+            high=max(ends),
+            shared=self._scaled(other) or other._scaled(self),
+        )
 
     def __truediv__(self, other: Quantity) -> Quantity:
         """Raises ZeroDivisionError."""
@@ -56,7 +77,11 @@ class Quantity:
         if other.low <= 0 <= other.high:
             return Quantity(value=value, low=-math.inf, high=math.inf)
         ends = [a / b for a in (self.low, self.high) for b in (other.low, other.high)]
-        return Quantity(value=value, low=min(ends), high=max(ends))
+        return Quantity(value=value, low=min(ends), high=max(ends), shared=self._scaled(other))
+
+    def _scaled(self, by: Quantity) -> Shared | None:
+        """What is left in common after a multiplication or division."""
+        return _turned(self.shared, math.copysign(1.0, by.value)) if by.is_exact else None
 
     def _both_positive(self, other: Quantity) -> bool:
         uncertain = not self.is_exact and not other.is_exact
@@ -64,8 +89,29 @@ class Quantity:
 
     def _log(self) -> Quantity:
         return Quantity(
-            value=math.log(self.value), low=math.log(self.low), high=math.log(self.high)
+            value=math.log(self.value),
+            low=math.log(self.low),
+            high=math.log(self.high),
+            shared=self.shared,
         )
+
+
+def _turned(shared: Shared | None, sign: float) -> Shared | None:
+    return None if shared is None else replace(shared, sign=sign * shared.sign)
+
+
+def _correlation(a: Shared | None, b: Shared | None) -> float:
+    """Of the errors of two estimates."""
+    if a is None or b is None or a.figure != b.figure or a.baseline == b.baseline:
+        return 0.0
+    return a.correlation * a.sign * b.sign
+
+
+def _both(a: float, b: float, correlation: float) -> float:
+    """Half a sum's interval, from those of its terms; infinite ends stay."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.hypot(a, b)
+    return math.sqrt(max(a * a + b * b + 2.0 * correlation * a * b, 0.0))
 
 
 def _exp(logs: Quantity, value: float) -> Quantity:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftscope.analysis.gate.quantity import Quantity
+from driftscope.analysis.gate.quantity import Quantity, Shared
 
 numbers = st.floats(-1e3, 1e3)
 widths = st.floats(0, 10)
@@ -53,3 +53,20 @@ def test_a_ratio_of_positive_estimates_is_narrower_than_its_extremes() -> None:
 def test_dividing_by_what_may_be_zero_says_nothing() -> None:
     ratio = Quantity.exact(1.0) / Quantity(value=0.1, low=-0.1, high=0.3)
     assert (ratio.low, ratio.high) == (-math.inf, math.inf)
+
+
+def test_errors_in_common_drop_out_of_a_difference_and_a_ratio() -> None:
+    def of(baseline: bool, correlation: float) -> Quantity:
+        shared = Shared(figure="a", baseline=baseline, correlation=correlation)
+        return Quantity(value=2.0, low=1.5, high=2.5, shared=shared)
+
+    def width(quantity: Quantity) -> float:
+        return quantity.high - quantity.low
+
+    ours, theirs = of(False, 0.9), of(True, 0.9)
+    alone = of(False, 0.0) - of(True, 0.0)
+    assert width(ours - theirs) == pytest.approx(width(alone) * (1 - 0.9) ** 0.5)
+    assert width(ours - Quantity.exact(2.0) * theirs) < width(alone)
+    assert width(ours + theirs) > width(alone)
+    assert width(ours / theirs) < width(of(False, 0.0) / of(True, 0.0))
+    assert width(ours - ours) == pytest.approx(width(alone))

@@ -1,0 +1,60 @@
+"""How alike the errors of a run's figures and its baseline's are, where they share prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from driftscope.analysis.collect import Sums
+from driftscope.analysis.columns import Codes, Matrix
+from driftscope.analysis.interval import ratio_of
+from driftscope.analysis.pairing import UNPAIRED, Pairing, pair
+from driftscope.analysis.rounds import Rounds
+
+
+def correlations(run: Sums, baseline: Sums) -> Mapping[str, float]:
+    """By path of the JSON report; none for runs that did not answer the same prompts.
+
+    Of the jackknife's influences over pairs of requests. Requests without a partner, which the
+    figures count too, have nothing in common, so that the correlation is less by their share.
+    """
+    there = [np.zeros(len(each.requests), dtype=np.bool_) for each in (run, baseline)]
+    for mine, each in zip(there, (run, baseline), strict=True):
+        mine[each.rounds.request[each.rounds.rounds > 0]] = True
+    found = pair(run.requests, baseline.requests, *there)
+    if found.how == UNPAIRED:
+        return {}
+    share = len(found.first) / np.sqrt(float(there[0].sum()) * float(there[1].sum()))
+    return {name: share * value for name, value in _of(run, baseline, found).items()}
+
+
+def _of(run: Sums, baseline: Sums, found: Pairing) -> dict[str, float]:
+    ours, theirs = _rounds(run, found.first), _rounds(baseline, found.second)
+    k = min(ours.histogram.shape[1], theirs.histogram.shape[1]) - 1
+    a, b = (
+        ratio_of(top[:, : k + 1], rounds).influence
+        for top, rounds in (ours.by_request(), theirs.by_request())
+    )
+    names = ["acceptance.mean_length", *(f"acceptance.marginal[{d}]" for d in range(k))]
+    out = {name: _correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}
+    if run.shape.k == baseline.shape.k:  # else the last depth of one is not that of the other
+        out |= {f"acceptance.marginal[{d - k}]": out[names[d + 1]] for d in range(k)}
+    times = run.requests.tpot_s[found.first], baseline.requests.tpot_s[found.second]
+    known = np.isfinite(times[0]) & np.isfinite(times[1])
+    if known.sum() > 1:
+        x, y = (each[known] - each[known].mean() for each in times)
+        out["latency.tpot_s"] = _correlation(x, y)
+    return {name: value for name, value in out.items() if np.isfinite(value)}
+
+
+def _rounds(run: Sums, requests: Codes) -> Rounds:
+    """The rows of these requests, in this order."""
+    place = np.zeros(len(run.requests), dtype=np.int64)
+    place[run.rounds.request] = np.arange(len(run.rounds.request))
+    return run.rounds.where(place[requests])
+
+
+def _correlation(a: Matrix, b: Matrix) -> float:
+    size = float(np.sqrt(np.square(a).sum() * np.square(b).sum()))
+    return float((a * b).sum() / size) if size > 0 else float("nan")
