@@ -3,8 +3,9 @@
 python benchmarks/replay_vs_vllm.py [--concurrency 1,4] [--times 5] [--requests 24] [--json FILE]
 
 Serves the shipped EAGLE-3.1 trio, then lets both tools send the same chat requests in turn, warm-up
-first, and prints the medians of time per output token and of throughput side by side. In turn and
-medians, because other load on the machine moves both by more than they differ.
+first and the others in the same order, and prints the medians of time per output token and of
+throughput side by side, and the median of the turns' ratios with the least and the most. In turn,
+because other load on the machine moves both by more than they differ.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from driftscope.analysis.senders import summarise_sender
 from driftscope.cli.bench import contenders_of
 from driftscope.trace.reader import read_trace
 from driftscope.workloads.engine import running
-from driftscope.workloads.plan import Level
-from driftscope.workloads.prompt import chat
+from driftscope.workloads.plan import Level, plan
+from driftscope.workloads.prompt import Prompt, chat
 from driftscope.workloads.replay import Order, replay
 from driftscope.workloads.sources import prompts_of
 from driftscope.workloads.suite import parse_suite
@@ -52,18 +53,23 @@ main(parser.parse_args())
 Figures = dict[str, float]
 
 
-def texts(count: int) -> list[str]:
+def asked_of(count: int) -> list[Prompt]:
     """The held-out prompts' user turns."""
-    return [str(prompt.messages[-1]["content"]) for prompt in prompts_of("trio")[:count]]
+    texts = [str(prompt.messages[-1]["content"]) for prompt in prompts_of("trio")[:count]]
+    return [chat(f"p{n}", text) for n, text in enumerate(texts)]
 
 
-def by_replay(url: str, asked: list[str], concurrency: int, folder: Path) -> Figures:
+def in_order(asked: list[Prompt], level: Level) -> list[str]:
+    """The texts in the order in which a replay sends them."""
+    shots = plan({"as asked": asked}, [level], warmup=WARMUP, seed=SUITE.seed)
+    return [str(shot.prompt.messages[-1]["content"]) for shot in shots if not shot.warmup]
+
+
+def by_replay(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figures:
     """driftscope's figures."""
-    order = Order(
-        url=url, suite=SUITE, run=folder, warmup=WARMUP, levels=[Level(concurrency=concurrency)],
-        prompts=[chat(f"p{n}", text) for n, text in enumerate(asked)],
-    )  # fmt: skip
-    done = replay(order)
+    done = replay(
+        Order(url=url, suite=SUITE, run=folder, warmup=WARMUP, levels=[level], prompts=asked)
+    )
     assert done.answered == done.planned, done.ended
     (cell,) = summarise_sender(read_trace(folder), "replay").cells
     assert cell.tpot_s is not None and cell.throughput is not None and cell.ttft_s is not None
@@ -73,16 +79,16 @@ def by_replay(url: str, asked: list[str], concurrency: int, folder: Path) -> Fig
     }  # fmt: skip
 
 
-def by_vllm(url: str, asked: list[str], concurrency: int, folder: Path) -> Figures:
+def by_vllm(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figures:
     """vLLM's own figures."""
     folder.mkdir()
-    rows = "".join(json.dumps({"prompt": text}) + "\n" for text in asked)
+    rows = "".join(json.dumps({"prompt": text}) + "\n" for text in in_order(asked, level))
     (folder / "prompts.jsonl").write_text(rows)
     options = {
         "backend": "openai-chat", "base-url": url, "endpoint": "/v1/chat/completions",
         "model": MODEL, "tokenizer": str(trio_path() / "target"), "dataset-name": "custom",
         "dataset-path": str(folder / "prompts.jsonl"), "custom-output-len": str(MAX_TOKENS),
-        "num-prompts": str(len(asked)), "max-concurrency": str(concurrency),
+        "num-prompts": str(len(asked)), "max-concurrency": str(level.concurrency),
         "num-warmups": str(WARMUP), "temperature": "0", "result-dir": str(folder),
         "result-filename": "result.json",
     }  # fmt: skip
@@ -105,33 +111,34 @@ def by_vllm(url: str, asked: list[str], concurrency: int, folder: Path) -> Figur
 
 
 def compare(url: str, levels: list[int], times: int, count: int, folder: Path) -> list[Any]:
-    """Medians of both, by load."""
-    asked, out = texts(count), []
+    """Figures of both, turn by turn, by load."""
+    asked, out = asked_of(count), []
     for level in levels:
         found: defaultdict[str, list[Figures]] = defaultdict(list)
         for turn in range(times):
             tools = [("driftscope", by_replay), ("vllm", by_vllm)]
             for name, tool in tools if turn % 2 else tools[::-1]:
                 place = folder / f"{name}-{level}-{turn}"
-                found[name].append(tool(url, asked, level, place))
-        medians = {
-            name: {key: statistics.median(one[key] for one in runs) for key in runs[0]}
-            for name, runs in found.items()
-        }
-        out.append({"concurrency": level, **medians})
+                found[name].append(tool(url, asked, Level(concurrency=level), place))
+        out.append({"concurrency": level, **found})
     return out
 
 
 def show(rows: list[Any]) -> bool:
     """Print side by side; whether time per token and throughput agree."""
-    print(f"{'load':>4} {'figure':14} {'driftscope':>11} {'vllm bench':>11} {'ratio':>7}")
+    print(f"{'load':>4} {'figure':14} {'driftscope':>11} {'vllm bench':>11}   ratio (least-most)")
     fine = True
     for row in rows:
         for name in ("tpot_ms", "tokens_per_s", "ttft_ms"):
-            ours, theirs = row["driftscope"][name], row["vllm"][name]
-            ratio = ours / theirs
+            ours, theirs = ([run[name] for run in row[tool]] for tool in ("driftscope", "vllm"))
+            ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+            ratio = statistics.median(ratios)
             fine &= name == "ttft_ms" or abs(ratio - 1) <= WITHIN
-            print(f"{row['concurrency']:>4} {name:14} {ours:11.2f} {theirs:11.2f} {ratio:7.3f}")
+            print(
+                f"{row['concurrency']:>4} {name:14} {statistics.median(ours):11.2f} "
+                f"{statistics.median(theirs):11.2f}   {ratio:.3f} "
+                f"({min(ratios):.3f}-{max(ratios):.3f})"
+            )
     print(f"time per token and throughput within {WITHIN:.0%}: {'yes' if fine else 'NO'}")
     return fine
 
