@@ -64,11 +64,11 @@ class Collector:
         (found,) = self.metrics[batch].resource_metrics
         return {a.key: _value(a.value) for a in found.resource.attributes}
 
-    def value(self, name: str, **having: object) -> float:
-        """A counter or gauge of the last batch, or the count of a histogram, summed over series
-        whose attributes' last parts are `having`."""
+    def value(self, name: str, *, batch: int = -1, **having: object) -> float:
+        """A counter or gauge of one batch, or the count of a histogram, summed over series whose
+        attributes' last parts are `having`."""
         total = 0.0
-        for (found, labels), point in self.points().items():
+        for (found, labels), point in self.points(batch).items():
             short = {key.rpartition(".")[2]: value for key, value in labels}
             if found == name and all(short.get(k) == str(v) for k, v in having.items()):
                 total += _number(point)

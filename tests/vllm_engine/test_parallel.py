@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.collector import Collector, http
 
+from driftscope.telemetry.settings import OTLP
 from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import Trace, read_trace
 from vllm_engine.job import Job, Outcome, prompts, run_jobs
@@ -41,9 +44,18 @@ WRITERS = {
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def collector() -> Iterator[Collector]:
+    """To which the replicas speak."""
+    with http() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> dict[str, Outcome]:
     """By kind, and one process without the probe, "off"; one at a time: each takes both cores."""
     jobs = {name: replace(job, probe=RECORD) for name, job in KINDS.items()}
+    speaking = {OTLP: collector.url, "OTEL_METRIC_EXPORT_INTERVAL": "500"}
+    jobs["data"] = replace(jobs["data"], env=speaking)
     jobs["off"] = Job(drafter="eagle31")
     return run_jobs(jobs, tmp_path_factory.mktemp("parallel"), (BOTH_CORES,))
 
@@ -97,6 +109,20 @@ def test_both_replicas_serve(engines: dict[str, Outcome]) -> None:
     trace = read_trace(engines["data"].run)
     for table in (trace.draft, trace.verify, trace.request):
         assert set(table.column("replica").to_pylist()) == {0, 1}
+
+
+def test_each_replica_speaks_for_itself(engines: dict[str, Outcome], collector: Collector) -> None:
+    """Live, and in the end of every round that it verified."""
+    verify = read_trace(engines["data"].run).verify.to_pandas()
+    batches = [collector.resource(n)["driftscope.replica"] for n in range(len(collector.metrics))]
+    assert set(batches) == {"0", "1"} and len(batches) > 2
+    for replica in set(batches):
+        last = max(n for n, each in enumerate(batches) if each == replica)
+        verified = ((verify.replica == int(replica)) & (verify.drafted > 0)).sum()
+        assert collector.value("driftscope.rounds", batch=last) == verified > 0
+        assert collector.value("driftscope.chains.recorded", batch=last) >= verified
+    instances = {collector.resource(n)["service.instance.id"] for n in range(len(batches))}
+    assert len(instances) == 2
 
 
 def _rows(trace: Trace, rank: int) -> int:

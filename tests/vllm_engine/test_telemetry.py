@@ -1,4 +1,5 @@
-"""A real server that speaks: to a collector that misbehaves, and to a scrape."""
+"""A real server that speaks: to a collector that refuses, hangs, answers 500, dies and returns, and
+to a scrape."""
 
 from __future__ import annotations
 
@@ -20,6 +21,9 @@ from vllm_engine.test_server import ask
 
 pytestmark = pytest.mark.vllm
 TOKENS = 24
+REFUSES, DIED = "refuses", "died"
+"""There is no collector yet, and there is none any more."""
+REQUESTS = 5 * 4 + 1
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -50,23 +54,24 @@ def test_output_is_untouched_and_counts_are_complete(
 ) -> None:
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
-    port = _free_port()
-    with http() as collector:
-        options = ("--otlp", collector.url, "--prometheus", f"127.0.0.1:{port}",
-                   "--otlp-traces-endpoint", "http://127.0.0.1:9/v1/traces")  # fmt: skip
-        with serve(tmp_path, *options) as server:
-            texts = {}
+    port, otlp = _free_port(), _free_port()
+    options = ("--otlp", f"http://127.0.0.1:{otlp}", "--prometheus", f"127.0.0.1:{port}",
+               "--otlp-traces-endpoint", "http://127.0.0.1:9/v1/traces")  # fmt: skip
+    with serve(tmp_path, *options) as server:
+        texts = {REFUSES: [_text(a) for a in ask(server, 4, TOKENS)]}
+        with http(port=otlp) as first:
             for behaviour in (OK, HANG, ERROR):
-                collector.behaviour = behaviour
+                first.behaviour = behaviour
                 texts[behaviour] = [_text(a) for a in ask(server, 4, TOKENS)]
-                asked = collector.asked
-                _until(lambda asked=asked: collector.asked > asked)
-            assert texts[HANG] == texts[OK] == texts[ERROR]
-            collector.behaviour = OK
-            collector.released.set()
+                asked = first.asked
+                _until(lambda asked=asked: first.asked > asked)
+        texts[DIED] = [_text(a) for a in ask(server, 4, TOKENS)]
+        assert all(texts[name] == texts[OK] for name in texts)
+        with http(port=otlp) as collector:
             server.complete("traced", prompt="def f(", max_tokens=4,
                             headers={"traceparent": PARENT})  # fmt: skip
-            _until(lambda: _scraped(port).get("driftscope_requests_total") == 13)
+            _until(lambda: _scraped(port).get("driftscope_requests_total") == REQUESTS)
+            _until(lambda: bool(collector.metrics))
             scraped = _scraped(port)
             assert 200 < _series(port) < 500
             server.process.send_signal(signal.SIGINT)
@@ -79,7 +84,7 @@ def test_output_is_untouched_and_counts_are_complete(
         for depth in range(1, 9):
             reached = collector.value("driftscope.rounds.reached", depth=depth)
             assert reached == sum(summary.acceptance.histogram[depth:])
-        assert collector.value("driftscope.requests") == summary.requests == 13
+        assert collector.value("driftscope.requests") == summary.requests == REQUESTS
         assert collector.value("driftscope.chains.recorded") == summary.recording.chains
         assert collector.value("driftscope.export.attempts", outcome="failure") > 0
         assert collector.value("driftscope.export.errors") == 0
@@ -90,8 +95,8 @@ def test_output_is_untouched_and_counts_are_complete(
                 assert summary.attention.self_mass is not None
                 expected = summary.attention.self_mass[int(short["depth"]) - 1]
                 assert point.sum / point.count == pytest.approx(expected, abs=1e-4)
-        spans = collector.all_spans()
-        assert len(spans) == 13
+        spans = [*first.all_spans(), *collector.all_spans()]
+        assert len(spans) == REQUESTS
         (traced,) = [s for s in spans if s.trace_id.hex() == PARENT.split("-")[1]]
         assert traced.parent_span_id.hex() == PARENT.split("-")[2]
 
