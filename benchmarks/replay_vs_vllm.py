@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ main(parser.parse_args())
 """`vllm bench serve`, whose own entry point asks for a distribution that a CPU build has not."""
 
 Figures = dict[str, float]
+Row = dict[str, Any]
+"""A load, and the figures of each tool, turn by turn."""
 
 
 def asked_of(count: int) -> list[Prompt]:
@@ -110,36 +112,33 @@ def by_vllm(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figure
     }  # fmt: skip
 
 
-def compare(url: str, levels: list[int], times: int, count: int, folder: Path) -> list[Any]:
-    """Figures of both, turn by turn, by load."""
-    asked, out = asked_of(count), []
+def compare(url: str, levels: list[int], times: int, count: int, folder: Path) -> Iterator[Row]:
+    """Figures of both, turn by turn, load by load."""
+    asked = asked_of(count)
     for level in levels:
-        found: defaultdict[str, list[Figures]] = defaultdict(list)
+        found: Row = {"concurrency": level, "driftscope": [], "vllm": []}
         for turn in range(times):
             tools = [("driftscope", by_replay), ("vllm", by_vllm)]
             for name, tool in tools if turn % 2 else tools[::-1]:
                 place = folder / f"{name}-{level}-{turn}"
                 found[name].append(tool(url, asked, Level(concurrency=level), place))
-        out.append({"concurrency": level, **found})
-    return out
+        yield found
 
 
-def show(rows: list[Any]) -> bool:
+def show(row: Row) -> bool:
     """Print side by side; whether time per token and throughput agree."""
-    print(f"{'load':>4} {'figure':14} {'driftscope':>11} {'vllm bench':>11}   ratio (least-most)")
     fine = True
-    for row in rows:
-        for name in ("tpot_ms", "tokens_per_s", "ttft_ms"):
-            ours, theirs = ([run[name] for run in row[tool]] for tool in ("driftscope", "vllm"))
-            ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-            ratio = statistics.median(ratios)
-            fine &= name == "ttft_ms" or abs(ratio - 1) <= WITHIN
-            print(
-                f"{row['concurrency']:>4} {name:14} {statistics.median(ours):11.2f} "
-                f"{statistics.median(theirs):11.2f}   {ratio:.3f} "
-                f"({min(ratios):.3f}-{max(ratios):.3f})"
-            )
-    print(f"time per token and throughput within {WITHIN:.0%}: {'yes' if fine else 'NO'}")
+    for name in ("tpot_ms", "tokens_per_s", "ttft_ms"):
+        ours, theirs = ([run[name] for run in row[tool]] for tool in ("driftscope", "vllm"))
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        ratio = statistics.median(ratios)
+        fine &= name == "ttft_ms" or abs(ratio - 1) <= WITHIN
+        print(
+            f"{row['concurrency']:>4} {name:14} {statistics.median(ours):11.2f} "
+            f"{statistics.median(theirs):11.2f}   {ratio:.3f} "
+            f"({min(ratios):.3f}-{max(ratios):.3f})",
+            flush=True,
+        )
     return fine
 
 
@@ -158,8 +157,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with running(contender, folder / "server", ready_s=600) as server:
-            rows = compare(server.url, levels, options.times, options.requests, folder)
-    fine = show(rows)
+            print(f"{'load':>4} {'figure':14} {'driftscope':>11} {'vllm bench':>11}   ratio")
+            rows, fine = [], True
+            for row in compare(server.url, levels, options.times, options.requests, folder):
+                rows.append(row)
+                fine &= show(row)
+    print(f"time per token and throughput within {WITHIN:.0%}: {'yes' if fine else 'NO'}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
     return 0 if fine else 1
