@@ -41,7 +41,7 @@ variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 famil
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py
 
 export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
-	PYTHONPATH=tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
+	PYTHONPATH=.:tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
 alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live traffic (4 minutes)
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.alerts_main

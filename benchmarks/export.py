@@ -1,7 +1,7 @@
 """What exporting costs: TPOT with nothing exported, metrics, metrics with spans, and those with a
 collector that takes requests and never answers.
 
-    PYTHONPATH=tests python benchmarks/export.py [--repeats 8] [--json FILE]
+    PYTHONPATH=.:tests python benchmarks/export.py [--repeats 8] [--json FILE]
 
 Four servers of the tiny trio record by driftscope's default budget and differ in what they export.
 They take turns, in an order that rotates, so that a machine that is busy for a while slows all of
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import statistics
 import tempfile
@@ -26,6 +25,7 @@ from typing import Any
 from support.collector import HANG, Collector, http
 from vllm_engine.serving import Server, serve
 
+from benchmarks.results_file import ResultsFile
 from driftscope_probes.trio import load_prompts
 
 HANGS = "collector hangs"
@@ -58,9 +58,11 @@ def main() -> None:
     for mode, (middle, least, most) in found.items():
         tpot = statistics.median(turn[mode] for turn in turns) * 1000
         print(f"{mode:20} {tpot:7.2f} ms per token   {middle:.3f} ({least:.3f}-{most:.3f})")
-    if options.json:
-        content = {"turns": turns, "ratios": found, "batches": batches, "spans": spans}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+    words = (f"{mode} {m:.3f} ({least:.3f}-{most:.3f})" for mode, (m, least, most) in found.items())
+    ResultsFile(options.json, "cpu", again=True).write(
+        complete=True, verdict="time per token as a ratio to off: " + ", ".join(words),
+        turns=turns, ratios=found, batches=batches, spans=spans,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ class Wire(openai.DefaultAioHttpClient):
     def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
         """As httpx2's."""
         content = options.get("content")
-        if not isinstance(content, bytes) or options["timeout"] is not None or options["params"]:
+        if not isinstance(content, bytes) or options.get("timeout") or options.get("params"):
             return super().build_request(method, url, **options)
         name = str(url)
         if name not in self._urls:
