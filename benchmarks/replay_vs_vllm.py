@@ -17,7 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,19 @@ SUITE = parse_suite(
     "baseline: as asked, conditions: {as asked: []}}",
     "plain",
 )
-BENCH = """
-import argparse
+DONE = "<done>"
+BENCH = f"""
+import argparse, json, sys
 from vllm.benchmarks.serve import add_cli_args, main
 parser = argparse.ArgumentParser()
 add_cli_args(parser)
-main(parser.parse_args())
+for line in sys.stdin:
+    main(parser.parse_args(json.loads(line)))
+    print()
+    print("{DONE}", flush=True)
 """
-"""`vllm bench serve`, whose own entry point asks for a distribution that a CPU build has not."""
+"""`vllm bench serve`, whose own entry point asks for a distribution that a CPU build has not, as
+often as it is given arguments: starting it takes longer than most runs."""
 
 Figures = dict[str, float]
 Row = dict[str, Any]
@@ -81,7 +87,30 @@ def by_replay(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figu
     }  # fmt: skip
 
 
-def by_vllm(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figures:
+class VllmBench:
+    """vLLM's own benchmark, started once."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BENCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=log.open("wb"), text=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
+        )  # fmt: skip
+
+    def run(self, arguments: list[str]) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(arguments), file=self._process.stdin, flush=True)
+        said = iter(self._process.stdout.readline, "")
+        if DONE not in (line.strip() for line in said):
+            raise SystemExit(f"vllm bench serve failed:\n{self._log.read_text()[-3000:]}")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def by_vllm(bench: VllmBench, url: str, asked: list[Prompt], level: Level, folder: Path) -> Figures:
     """vLLM's own figures."""
     folder.mkdir()
     rows = "".join(json.dumps({"prompt": text}) + "\n" for text in in_order(asked, level))
@@ -95,15 +124,9 @@ def by_vllm(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figure
         "result-filename": "result.json",
     }  # fmt: skip
     flags = ["skip-chat-template", "disable-shuffle", "ignore-eos", "save-result", "disable-tqdm"]
-    command = [sys.executable, "-c", BENCH, *(f"--{flag}" for flag in flags)]
-    command += [part for name, value in options.items() for part in (f"--{name}", value)]
-    done = subprocess.run(
-        command, env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    values = [part for name, value in options.items() for part in (f"--{name}", value)]
+    bench.run([*(f"--{flag}" for flag in flags), *values])
     path = folder / "result.json"
-    if done.returncode or not path.exists():
-        raise SystemExit(f"vllm bench serve failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
     found = json.loads(path.read_text())
     assert found["completed"] == len(asked), found["completed"]
     return {
@@ -114,15 +137,20 @@ def by_vllm(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figure
 
 def compare(url: str, levels: list[int], times: int, count: int, folder: Path) -> Iterator[Row]:
     """Figures of both, turn by turn, load by load."""
-    asked = asked_of(count)
-    for level in levels:
-        found: Row = {"concurrency": level, "driftscope": [], "vllm": []}
-        for turn in range(times):
-            tools = [("driftscope", by_replay), ("vllm", by_vllm)]
-            for name, tool in tools if turn % 2 else tools[::-1]:
-                place = folder / f"{name}-{level}-{turn}"
-                found[name].append(tool(url, asked, Level(concurrency=level), place))
-        yield found
+    asked, bench = asked_of(count), VllmBench(folder / "vllm.log")
+    tools: dict[str, Callable[..., Figures]] = {
+        "driftscope": by_replay, "vllm": partial(by_vllm, bench)
+    }  # fmt: skip
+    try:
+        for level in levels:
+            found: Row = {"concurrency": level, **{name: [] for name in tools}}
+            for turn in range(times):
+                for name in sorted(tools, reverse=turn % 2 == 0):
+                    place = folder / f"{name}-{level}-{turn}"
+                    found[name].append(tools[name](url, asked, Level(concurrency=level), place))
+            yield found
+    finally:
+        bench.close()
 
 
 def show(row: Row) -> bool:
