@@ -220,7 +220,7 @@ def _cell(
         ttft_s=_mean(rows, "ttft_s"), tpot_s=_mean(rows, "tpot_s"), e2e_s=_mean(rows, "e2e_s"),
         throughput=speed, rounds=rounds,
         mean_length=mean_length(tokens - rounds, rounds) if rounds else None,
-        mean_length_interval=_interval(lengths),
+        mean_length_interval=_length_interval(lengths),
         length_ratio=paired_ratio(lengths, _lengths(baseline)),
         tpot_ratio=paired_ratio(_tpots(rows), _tpots(baseline)),
         outcomes={name: found for name in OUTCOMES if (found := _counted(rows, name))[1]},
@@ -264,12 +264,15 @@ def _tpots(rows: Iterable[Row]) -> Sums:
     return out
 
 
-def _interval(sums: Sums) -> Interval | None:
+def _length_interval(sums: Sums) -> Interval | None:
     if len(sums) < 2:
         return None
     values = np.array([sums[key] for key in sorted(sums)])
     found = ratio_intervals(values[:, :1], values[:, 1:])
-    return found[0] if found else None
+    if not found:
+        return None
+    # A round yields a token at least: few prompts would leave that open.
+    return Interval(low=max(found[0].low, 1.0), high=found[0].high)
 
 
 def _mean(rows: Iterable[Row], name: str) -> float | None:

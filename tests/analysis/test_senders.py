@@ -89,6 +89,12 @@ def test_few_pairs_give_no_interval() -> None:
     assert paired_ratio(sums, {"x": (1.0, 1.0)}) is None
 
 
+def test_an_interval_from_two_prompts_leaves_out_what_cannot_be(tmp_path: Path) -> None:
+    rows = [client_row(n, accepted=[n * 3] * 4, drafted=[4] * 4) for n in range(2)]
+    (cell,) = _summary(tmp_path / "run", rows).cells
+    assert cell.mean_length == 2.5 and cell.mean_length_interval.low == 1.0
+
+
 def test_a_condition_that_costs_is_a_finding_and_chance_is_none(tmp_path: Path) -> None:
     found = {f.id: f for f in _analysis(tmp_path / "a", _conditions()).findings}
     assert "harder" in found["conditions_cost"].statement
