@@ -15,6 +15,7 @@ from driftscope.telemetry import instruments as i
 from driftscope.telemetry.feed import Feed
 from driftscope.telemetry.identity import Identity
 from driftscope.telemetry.requests import Finished, RequestLog
+from driftscope.telemetry.said import kept
 from driftscope.telemetry.settings import Settings
 from driftscope.telemetry.statuses import tell
 from driftscope.telemetry.tally import Key, Point, Tally, difference
@@ -178,13 +179,15 @@ def _spans(replay: Replay) -> Spans:
 
 
 def _until_taken(export: Callable[[], Any], wait: Callable[[float], None]) -> None:
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            wait(FIRST_WAIT_S * 2.0 ** (attempt - 1))
-        if export().name == "SUCCESS":
-            return
+    with kept() as said:
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                wait(FIRST_WAIT_S * 2.0 ** (attempt - 1))
+            if export().name == "SUCCESS":
+                return
     raise TelemetryError(
-        f"the collector took nothing in {ATTEMPTS} attempts; is its URL right, and does it run?"
+        f"the collector took nothing in {ATTEMPTS} attempts ({said.first or 'no reason given'}); "
+        "is its URL right, and does it run?"
     )
 
 
