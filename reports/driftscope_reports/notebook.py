@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from driftscope.analysis.analyze import Analysis, analyze
+from driftscope.analysis.analyze import Analysis, analyze, conclude
+from driftscope.analysis.plain import baseline_of
 from driftscope.analysis.summary import RunSummary
 from driftscope.trace.reader import Trace, read_trace
 from driftscope_reports.embedded import read_report
@@ -147,8 +148,10 @@ class Run:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def load(*paths: str | Path, labels: Sequence[str] | None = None) -> Run:
-    """The runs in `paths`, or the one report whose data is read back.
+def load(
+    *paths: str | Path, labels: Sequence[str] | None = None, baseline: str | Path | None = None
+) -> Run:
+    """The runs in `paths`, held against `baseline`, or the one report whose data is read back.
 
     Raises TraceError or NoDataError, as `driftscope analyze` does.
     """
@@ -157,7 +160,11 @@ def load(*paths: str | Path, labels: Sequence[str] | None = None) -> Run:
         return Run(read_report(given[0]))
     traces = [read_trace(path) for path in given]
     names = list(labels) if labels else [path.resolve().name for path in given]
-    return Run(analyze(traces, names), traces)
+    found = analyze(traces, names)
+    if baseline is not None:
+        held = baseline_of(read_trace(Path(baseline)), "baseline")
+        found = conclude(found.runs, found.senders, held)
+    return Run(found, traces)
 
 
 def _plain(value: object) -> object:

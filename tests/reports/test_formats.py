@@ -141,6 +141,8 @@ def test_load_gives_frames_figures_and_a_report(tmp_path: Path) -> None:
     figure = run.figures["acceptance-marginal"]
     assert [len(trace.y) for trace in figure.data] == [4, 4]
     assert "eagle3 drifts" in repr(run)
+    held = driftscope.load(paths[0], baseline=paths[1])
+    assert "The baseline takes" in held.report().html
     shown = run.report()._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
     saved = run.report().save(tmp_path / "r.html")

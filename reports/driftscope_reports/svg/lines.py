@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from driftscope_reports.chart import Kind, Series, is_number
 from driftscope_reports.looks import DASH_ARRAYS, MARKER_PATHS
 from driftscope_reports.markup import Markup, el
-from driftscope_reports.svg.frame import LEFT, Frame, text
+from driftscope_reports.svg.frame import Frame, text
 from driftscope_reports.svg.patterns import filled
 
 _LABEL_FROM = 0.07
@@ -95,7 +95,8 @@ def _area_label(
         return []
     x, y = frame.x(series.x[at]), frame.y((low[at] + high[at]) / 2)
     wide = 7.2 * len(series.name) + 8
-    x = min(max(x, LEFT + wide / 2 + 2), frame.right - wide / 2 - 2)
+    first, last = frame.x(series.x[0]), frame.x(series.x[-1])
+    x = min(max(x, first + wide / 2 + 2), last - wide / 2 - 2)
     box = el("rect", x=f"{x - wide / 2:.1f}", y=f"{y - 9:.1f}", width=f"{wide:.1f}", height="18",
              rx="3", fill=frame.paint("panel"), fill_opacity="0.88")  # fmt: skip
     return [box, text(x, y + 4.5, series.name, frame, "middle", "ink")]
