@@ -52,7 +52,7 @@ def _stated(finding: Finding) -> str:
 def _cost(finding: Finding) -> Markup | None:
     if finding.cost_tps is None:
         return None
-    return el("b", f" Costs about {finding.cost_tps:,.0f} tokens per second.", class_="cost")
+    return el("b", f" Worth about {finding.cost_tps:,.0f} tokens per second.", class_="cost")
 
 
 def _sure(group: Sequence[Finding]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.finding import Severity
+from driftscope.analysis.finding import Severity, Trust
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, listed, milliseconds, number, percent, times
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
@@ -42,7 +42,7 @@ def opening(analysis: Analysis, warnings: Markup | None) -> Markup:
         el(
             "div",
             [_card(i, run) for i, run in enumerate(analysis.runs)],
-            _next(analysis),
+            _next(analysis) if analysis.runs else None,
             class_="cards",
         ),
         warnings,
@@ -56,15 +56,15 @@ def _state(analysis: Analysis) -> Markup | None:
     return None if worst is None else el("p", _STATE[worst], class_=f"state {worst.value}")
 
 
-def _next(analysis: Analysis) -> Markup | None:
-    """The first thing to do, with the option to paste."""
+def _next(analysis: Analysis) -> Markup:
+    """The first thing to do, with the option to paste; what is hardly sure comes last."""
     wanted = [f for f in analysis.findings if f.severity in (Severity.HIGH, Severity.MEDIUM)]
     urgent = [f for f in wanted if f.severity is Severity.HIGH or f.cost_tps or f.option]
-    if not urgent:
-        return None
-    first = urgent[0]
-    begin, _, _ = first.advice.partition(". ")
-    cost = f", which costs about {first.cost_tps:,.0f} tokens per second" if first.cost_tps else ""
+    first = next((f for f in urgent if f.confidence is not Trust.LOW), next(iter(urgent), None))
+    if first is None:
+        return _nothing(len({f.id for f in wanted}))
+    begin = ". ".join(first.advice.split(". ")[:_SENTENCES])
+    cost = f", worth about {first.cost_tps:,.0f} tokens per second" if first.cost_tps else ""
     about = f" ({listed(first.runs)})" if len(analysis.runs) > 1 else ""
     more = len({f.id for f in wanted}) - 1
     return el(
@@ -78,6 +78,18 @@ def _next(analysis: Analysis) -> Markup | None:
         else None,
         class_="card next",
     )
+
+
+_SENTENCES = 2
+"""Of an advice, on the first screen: one may only say what it is about."""
+
+
+def _nothing(to_look_at: int) -> Markup:
+    look = el("a", f"{count(to_look_at, 'finding')} to look at", href="#findings")
+    return el(
+        "article", el("h2", "Nothing to change"), el("p", "No finding asks for another setting or "
+        "another drafter."), el("p", look) if to_look_at else None, class_="card next",
+    )  # fmt: skip
 
 
 def plainly(runs: Sequence[RunSummary]) -> str:
