@@ -77,8 +77,22 @@ def conclude(
         warnings=(
             *(warning for run in runs for warning in warnings_of(run)),
             *(warning for run in senders for warning in sender_warnings(run)),
+            *_unlike(cases, baseline),
         ),
         verdict=verdict_of(runs, findings) if runs else sender_verdict(senders),
         senders=tuple(senders),
         versus=tuple(pairs),
     )
+
+
+def _unlike(
+    cases: Sequence[Case], baseline: RunSummary | PlainRun | None
+) -> tuple[QualityWarning, ...]:
+    """Nothing is held against a run without speculation of another server: that is said."""
+    if not isinstance(baseline, PlainRun) or any(case.plain for case in cases):
+        return ()
+    said = (
+        "nothing is held against it: its engine, runner, execution mode, tensor parallelism or "
+        "target model is another one"
+    )
+    return (QualityWarning(id="baseline", run=baseline.label, affects="speed", message=said),)
