@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from driftscope.errors import DriftscopeError
@@ -74,25 +75,43 @@ class Running:
 
 @contextlib.contextmanager
 def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[Running]:
-    """Start the server, wait until it answers, and stop it in the end, whatever happens.
+    """Start the server, wait until it answers, and stop it in the end, whatever happens: also when
+    this process is told to end (SIGTERM), which then raises SystemExit here.
 
     Its log and its trace are in `folder`. Raises DriftscopeError when it does not come up.
     """
     folder.mkdir(parents=True, exist_ok=True)
     trace, log, port = folder / "server", folder / "server.log", _free_port()
     begun = time.monotonic()
-    with log.open("wb") as sink:
-        # A session of its own: Ctrl-C is for the replay, which then stops the server in order.
-        process = subprocess.Popen(
-            contender.command(port, trace), env=contender.environment(), stdout=sink,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    url = f"http://{HOST}:{port}"
+    with _told_to_end():
+        with log.open("wb") as sink:
+            # A session of its own: Ctrl-C is for the replay, which then stops the server in order.
+            process = subprocess.Popen(
+                contender.command(port, trace), env=contender.environment(), stdout=sink,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        url = f"http://{HOST}:{port}"
+        try:
+            _wait(process, url, contender.label, log, begun + ready_s)
+            yield Running(url=url, trace=trace, log=log, start_s=time.monotonic() - begun)
+        finally:
+            _stop(process)
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
     try:
-        _wait(process, url, contender.label, log, begun + ready_s)
-        yield Running(url=url, trace=trace, log=log, start_s=time.monotonic() - begun)
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not in the main thread: nobody's signals to take
+        yield
+        return
+    try:
+        yield
     finally:
-        _stop(process)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _free_port() -> int:
@@ -126,10 +145,12 @@ def _cause(log: Path) -> str:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Ask, wait, and take its whole session down if it does not go."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -210,22 +210,25 @@ class _Session:
 def _stoppable() -> Any:
     """An event that SIGINT and SIGTERM set; a second one ends the process as ever."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def give_back() -> None:
+        for each, handler in before.items():
+            loop.remove_signal_handler(each)
+            signal.signal(each, handler)
 
     def set_once() -> None:
         stop.set()
-        for each in signals:
-            loop.remove_signal_handler(each)
+        give_back()
 
     with contextlib.suppress(ValueError):  # not in the main thread: nobody's signals to take
-        for each in signals:
+        for each in before:
             loop.add_signal_handler(each, set_once)
     try:
         yield stop
     finally:
         with contextlib.suppress(ValueError):
-            for each in signals:
-                loop.remove_signal_handler(each)
+            give_back()
 
 
 def _left_out(

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +27,8 @@ with open(os.path.join(os.environ["STUB_LOG"], given["--port"]), "w") as log:
     json.dump({"argv": sys.argv[1:], "pid": os.getpid()}, log)
 if given["--model"] == "broken":
     raise ValueError("no such model")
+if given["--model"] == "slow":
+    signal.pause()
 with stub_server(port=int(given["--port"])):
     try:
         signal.pause()
@@ -34,7 +38,8 @@ with stub_server(port=int(given["--port"])):
 
 
 @pytest.fixture
-def bench(driftscope: Driftscope, tmp_path: Path) -> Driftscope:
+def environ(tmp_path: Path) -> dict[str, str]:
+    """In which vLLM is the stand-in."""
     package = tmp_path / "packages" / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     (package / "api_server.py").write_text(SERVER)
@@ -42,9 +47,12 @@ def bench(driftscope: Driftscope, tmp_path: Path) -> Driftscope:
         (folder / "__init__.py").touch()
     (tmp_path / "log").mkdir()
     path = os.pathsep.join([str(tmp_path / "packages"), *sys.path])
-    return lambda *arguments: driftscope(
-        "bench", *arguments, PYTHONPATH=path, STUB_LOG=str(tmp_path / "log")
-    )
+    return {"PYTHONPATH": path, "STUB_LOG": str(tmp_path / "log")}
+
+
+@pytest.fixture
+def bench(driftscope: Driftscope, environ: dict[str, str]) -> Driftscope:
+    return lambda *arguments: driftscope("bench", *arguments, **environ)
 
 
 def _alive(pid: int) -> bool:
@@ -88,6 +96,24 @@ def test_a_server_that_does_not_come_up(bench: Driftscope) -> None:
     (line,) = [line for line in done.stderr.splitlines() if "error: the server" in line]
     for word in ("of d ended with code 1", "ValueError: no such model", "its log is out/d"):
         assert word in line
+
+
+def test_no_server_is_left_when_the_benchmark_is_told_to_end(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Here before it answers; while it is asked, a replay stops as by Ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "driftscope", "bench", "slow", "--drafter", "d", "-o", "out"],
+        cwd=tmp_path, env={**os.environ, **environ}, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    log = tmp_path / "log"
+    deadline = time.monotonic() + 60
+    while not (found := [each for each in log.iterdir() if each.stat().st_size]):
+        assert time.monotonic() < deadline, "no server was started"
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert not _alive(json.loads(found[0].read_text())["pid"])
 
 
 def test_nothing_to_serve(bench: Driftscope) -> None:
