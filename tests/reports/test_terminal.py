@@ -44,6 +44,6 @@ def test_the_first_findings_come_with_what_to_do_and_the_option(tmp_path: Path) 
     lines = _text(analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})).split(
         "\n"
     )
-    at = next(n for n, line in enumerate(lines) if "smaller K" in line)
-    assert any("-> Try num_speculative_tokens" in line for line in lines[at : at + 5])
+    at = next(n for n, line in enumerate(lines) if "dead beyond a depth" in line)
+    assert any("set num_speculative_tokens to 2 or less" in line for line in lines[at : at + 5])
     assert any('"num_speculative_tokens": ' in line for line in lines[at : at + 8])

@@ -145,7 +145,12 @@ def _predicted_title(run: RunSummary, best: int, advice: Advice) -> str:
         return f"No other K is predicted to serve faster than the K = {best} that ran"
     gain = advice.overall.gain
     ends = f"95% interval {percent_of(gain.interval.low)} to {percent_of(gain.interval.high)}"
-    return f"K = {best} would serve {percent_of(gain.value)} faster ({ends})"
+    if gain.interval.excludes_zero():
+        return f"K = {best} would serve {percent_of(gain.value)} faster ({ends})"
+    return (
+        f"K = {best} is predicted to serve {percent_of(gain.value)} faster, and is not told apart "
+        f"from K = {run.k} ({ends})"
+    )
 
 
 def percent_of(value: float) -> str:
