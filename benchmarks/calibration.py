@@ -144,36 +144,55 @@ def _bootstrap(top: np.ndarray, rounds: np.ndarray, seed: int) -> Iterator[Inter
     return (Interval(low=a, high=b) for a, b in zip(low, high, strict=True))
 
 
-def main(argv: list[str] | None = None, say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=TRIALS)
-    parser.add_argument("--json", type=Path)
-    wanted = parser.parse_args(argv)
-    covered = [row for n, t in RUNS.items() for row in coverage(n, t, wanted.trials)]
-    say(f"95 % intervals, {wanted.trials} simulated runs each: share that holds the truth\n")
+def show_coverage(trials: int, say: Say) -> list[Coverage]:
+    rows = [row for n, t in RUNS.items() for row in coverage(n, t, trials)]
+    say(f"95 % intervals, {trials} simulated runs each: share that holds the truth\n")
     say(f"{'run':32}{'figure':22}{'truth':>8}{'driftscope':>12}{'bootstrap':>11}")
-    for row in covered:
+    for row in rows:
         say(f"{row.run:32}{row.figure:22}{row.truth:8.3f}{row.covered:12.1%}{row.bootstrap:11.1%}")
-    calls = [
-        false_calls(name, truth, wanted.trials, paired=paired)
+    return rows
+
+
+def show_calls(trials: int, say: Say) -> list[Calls]:
+    rows = [
+        false_calls(name, truth, trials, paired=paired)
         for name, truth in RUNS.items()
         for paired in (False, True)
     ]
-    say(f"\nTwo runs of the same truth, {wanted.trials} comparisons: share with any difference\n")
-    for call in calls:
+    say(f"\nTwo runs of the same truth, {trials} comparisons: share with any difference\n")
+    for call in rows:
         say(f"{call.run:32}{call.pairing:12}{call.called:7.1%}")
-    found = [cuts(name, truth, wanted.trials) for name, truth in RUNS.items()]
-    say(f"\nA change over time, {wanted.trials} runs each: share in which one is found\n")
+    return rows
+
+
+def show_cuts(trials: int, say: Say) -> list[Cuts]:
+    rows = [cuts(name, truth, trials) for name, truth in RUNS.items()]
+    say(f"\nA change over time, {trials} runs each: share in which one is found\n")
     say(f"{'run':32}{'no change':>12}{'a step':>9}{'at its place':>15}")
-    for each in found:
+    for each in rows:
         say(f"{each.run:32}{each.flat:12.1%}{each.step:9.1%}{each.near:15.1%}")
+    return rows
+
+
+Say = Callable[[str], None]
+TABLES = {"coverage": show_coverage, "false_calls": show_calls, "changes": show_cuts}
+
+
+def main(argv: list[str] | None = None, say: Say = print) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--json", type=Path, help="tables that are not asked for stay as they are")
+    parser.add_argument("--only", choices=TABLES, nargs="+", default=list(TABLES))
+    wanted = parser.parse_args(argv)
+    found = {name: TABLES[name](wanted.trials, say) for name in wanted.only}
     if wanted.json:
-        rows = {"coverage": covered, "false_calls": calls, "changes": found}
+        before = json.loads(wanted.json.read_text()) if wanted.json.exists() else {}
         plain = {
-            name: [{f: getattr(r, f) for f in r.__slots__} for r in each]
-            for name, each in rows.items()
+            name: [{f: getattr(r, f) for f in r.__slots__} for r in rows]
+            for name, rows in found.items()
         }
-        wanted.json.write_text(json.dumps(plain, indent=1, sort_keys=True) + "\n")
+        content = {**before, **plain}
+        wanted.json.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
     return 0
 
 

@@ -1,6 +1,6 @@
 """The cost model against really run engines: predicted and measured TPOT at each K.
 
-python benchmarks/prediction.py [--repeats N] [--json FILE]      (`make prediction`)
+python benchmarks/prediction.py [--repeats N] [--json FILE] [--folder DIR]    (`make prediction`)
 
 The tiny trio on one CPU core, vLLM's V1 runner, eager, one engine after the other: K = 1 to 8 with
 the probe on (it records steps and verification, and no chain), and K = 0 without speculation and
@@ -86,8 +86,13 @@ def serve(k: int, repeats: int, answer: Path) -> None:
 
 
 def run_engine(folder: Path, k: int, repeats: int) -> dict[str, list[float]]:
-    """TPOT by batch size at a K; the run of a K of 1 or more is in `folder`/K."""
+    """TPOT by batch size at a K; the run of a K of 1 or more is in `folder`/K. One that is there
+    already is not run again."""
+    found: dict[str, list[float]]
     answer, log = folder / f"{k}.json", folder / f"{k}.log"
+    if answer.exists():
+        found = json.loads(answer.read_text())
+        return found
     probe = (
         {"DRIFTSCOPE_TRACE": str(folder / str(k)), "DRIFTSCOPE_EVERY": "1000000"}
         if k
@@ -104,7 +109,7 @@ def run_engine(folder: Path, k: int, repeats: int) -> dict[str, list[float]]:
         subprocess.run(command, env=env, stdout=sink, stderr=sink, check=False, timeout=600)
     if not answer.exists():
         raise SystemExit(f"engine with K = {k} failed:\n{log.read_text(errors='replace')[-6000:]}")
-    found: dict[str, list[float]] = json.loads(answer.read_text())
+    found = json.loads(answer.read_text())
     return found
 
 
@@ -175,9 +180,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--folder", type=Path, help="keeps the runs, and goes on from those in it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as name:
-        folder = Path(name)
+        folder = options.folder or Path(name)
+        folder.mkdir(exist_ok=True)
         measured = {}
         for k in range(LARGEST + 1):
             measured[k] = run_engine(folder, k, options.repeats)

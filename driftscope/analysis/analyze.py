@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driftscope.analysis.case import Case, cases_of
-from driftscope.analysis.catalogue import findings_about, ranked
+from driftscope.analysis.case import Case, ReplayCase, cases_of, replay_cases_of
+from driftscope.analysis.catalogue import findings_about, findings_about_replay, ranked
 from driftscope.analysis.finding import Finding
 from driftscope.analysis.plain import PlainRun
 from driftscope.analysis.quality import QualityWarning, sender_warnings, warnings_of
-from driftscope.analysis.rules.senders import about_senders
 from driftscope.analysis.senders import (
     SenderSummary,
     Versus,
     is_sender,
     summarise_sender,
-    versus,
 )
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
@@ -40,6 +38,8 @@ class Analysis:
     """Replays."""
     versus: tuple[Versus, ...] = ()
     """The first replay against each other one that asked the same prompts."""
+    replay_cases: tuple[ReplayCase, ...] = ()
+    """One per replay."""
 
 
 def analyze(traces: Sequence[Trace], labels: Sequence[str]) -> Analysis:
@@ -59,17 +59,19 @@ def analyze(traces: Sequence[Trace], labels: Sequence[str]) -> Analysis:
 def conclude(
     runs: Sequence[RunSummary],
     senders: Sequence[SenderSummary] = (),
-    baseline: RunSummary | PlainRun | None = None,
+    baseline: RunSummary | PlainRun | SenderSummary | None = None,
 ) -> Analysis:
     """Findings, warnings and verdict about summaries that are already made.
 
     `baseline` is not spoken about, and what the runs are held against; without one that is the
     first of them.
     """
-    pairs = [each for other in senders[1:] for each in versus(senders[0], other)]
-    cases = cases_of(runs, baseline)
+    of_replays = baseline if isinstance(baseline, SenderSummary) else None
+    of_runs = None if isinstance(baseline, SenderSummary) else baseline
+    replays, cases = replay_cases_of(senders, of_replays), cases_of(runs, of_runs)
     found = [finding for case in cases for finding in findings_about(case)]
-    findings = ranked([*found, *about_senders(list(senders), pairs)])
+    found += [finding for case in replays for finding in findings_about_replay(case)]
+    findings = ranked(found)
     return Analysis(
         runs=tuple(runs),
         cases=cases,
@@ -77,11 +79,12 @@ def conclude(
         warnings=(
             *(warning for run in runs for warning in warnings_of(run)),
             *(warning for run in senders for warning in sender_warnings(run)),
-            *_unlike(cases, baseline),
+            *_unlike(cases, of_runs),
         ),
         verdict=verdict_of(runs, findings) if runs else sender_verdict(senders),
         senders=tuple(senders),
-        versus=tuple(pairs),
+        versus=tuple(pair for case in replays for pair in case.pairs),
+        replay_cases=replays,
     )
 
 

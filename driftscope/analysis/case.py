@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from driftscope.analysis.cost.advice import Advice, advise, same_models
 from driftscope.analysis.plain import PlainRun
+from driftscope.analysis.senders import SenderSummary, Versus, versus
 from driftscope.analysis.summary import RunSummary
 
 
@@ -38,6 +39,30 @@ class Case:
             return None
         times = self.advice.overall.tpot_s
         return self.tokens_per_s * (times[self.run.k].value / times[k].value - 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCase:
+    """The same of a replay."""
+
+    run: SenderSummary
+    reference: SenderSummary | None = None
+    """The replay that this one is held against: a baseline, or the first of several."""
+    pairs: tuple[Versus, ...] = ()
+    """The reference against this one, condition by condition, on the same prompts."""
+
+
+def replay_cases_of(
+    runs: Sequence[SenderSummary], baseline: SenderSummary | None = None
+) -> tuple[ReplayCase, ...]:
+    """One per replay."""
+    reference = baseline or next(iter(runs), None)
+    cases = []
+    for run in runs:
+        held = None if run is reference else reference
+        pairs = () if held is None else versus(held, run)
+        cases.append(ReplayCase(run=run, reference=held, pairs=pairs))
+    return tuple(cases)
 
 
 def cases_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.case import Case
+from driftscope.analysis.case import Case, ReplayCase
 from driftscope.analysis.entry import Entry
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.rules import (
@@ -17,6 +17,7 @@ from driftscope.analysis.rules import (
     hidden_state,
     modes,
     pairs,
+    senders,
     speed,
 )
 from driftscope.analysis.rules.healthy import ENTRIES as HEALTHY
@@ -26,11 +27,13 @@ _MODULES = (
     hidden_state, attention, captured, acceptance, circumstance, drops, modes, speed, fallback,
     pairs,
 )  # fmt: skip
-_ASKED: tuple[Entry, ...] = tuple(entry for module in _MODULES for entry in module.ENTRIES)
+_ASKED: tuple[Entry[Case], ...] = tuple(entry for module in _MODULES for entry in module.ENTRIES)
 """Order among findings alike in cost and severity: what the paper calls the cause comes first."""
 
-CATALOGUE: dict[str, Entry] = {entry.id: entry for entry in (*_ASKED, *HEALTHY)}
-"""Every kind of finding, by id."""
+CATALOGUE: dict[str, Entry[Case]] = {entry.id: entry for entry in (*_ASKED, *HEALTHY)}
+"""Every kind of finding about a probe's run, by id."""
+REPLAYS: dict[str, Entry[ReplayCase]] = {entry.id: entry for entry in senders.ENTRIES}
+"""Every kind of finding about a replay."""
 
 
 def findings_about(case: Case) -> list[Finding]:
@@ -40,11 +43,16 @@ def findings_about(case: Case) -> list[Finding]:
     return [*found, *([good] if good else [])]
 
 
+def findings_about_replay(case: ReplayCase) -> list[Finding]:
+    """Those about one replay."""
+    found = (entry.rule(case) for entry in REPLAYS.values())
+    return [each for each in found if each is not None]
+
+
 def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """By cost in tokens per second; those of unknown cost after those of a known one."""
-    places = {name: place for place, name in enumerate(CATALOGUE)}
-    last = len(places)  # what is about replays comes after what is about drafters
-    return tuple(sorted(findings, key=lambda f: (*_rank(f), places.get(f.id, last))))
+    places = {name: place for place, name in enumerate((*CATALOGUE, *REPLAYS))}
+    return tuple(sorted(findings, key=lambda f: (*_rank(f), places[f.id])))
 
 
 def _rank(finding: Finding) -> tuple[int, float, int]:

@@ -16,7 +16,7 @@ from driftscope.analysis.cost.cells import StepCell, cells_of
 from driftscope.analysis.passes.broken import broken
 from driftscope.analysis.passes.chains import chains
 from driftscope.analysis.passes.requests import requests_of_chains
-from driftscope.analysis.passes.rounds import rounds, undrafted
+from driftscope.analysis.passes.rounds import by_context, undrafted
 from driftscope.analysis.passes.steps import steps, steps_in_blocks, typical_step
 from driftscope.analysis.passes.verified import (
     number_verified,
@@ -26,7 +26,7 @@ from driftscope.analysis.passes.verified import (
 )
 from driftscope.analysis.passes.views import CLUSTERS, LOOKED_AT, REQUEST
 from driftscope.analysis.requests import Requests, clusters_of, evenly, requests_of
-from driftscope.analysis.rounds import Rounds, rounds_of
+from driftscope.analysis.rounds import Rounds, over_buckets, rounds_of
 from driftscope.analysis.shape import Shape
 from driftscope.analysis.tables import Tables
 from driftscope.metrics.confidence import BINS
@@ -52,6 +52,8 @@ class Sums:
     requests: Requests
     rounds: Rounds
     """[requests that have decode steps]."""
+    in_context: pa.Table
+    """The same by the power of two below the length of the context, as `bucket`."""
     undrafted: NDArray[np.int64]
     """As `rounds`, as are the next four: decode steps without a draft."""
     structured: NDArray[np.int64]
@@ -88,7 +90,8 @@ class Sums:
 def collect(tables: Tables) -> Sums:
     """The sums of a run. Raises MixedTraceError, DamagedTraceError or NoDataError."""
     rows, shape = tables.engine.rows, shape_of(tables)
-    verify = rows(rounds(shape.k)).sort_by([(name, "ascending") for name in REQUEST])
+    in_context = rows(by_context(shape.k))
+    verify = over_buckets(in_context).sort_by([(name, "ascending") for name in REQUEST])
     drawn = rows(requests_of_chains())
     requests = requests_of(tables, verify, drawn)
     clusters = clusters_of(np.unique(requests.labels.astype(str), return_inverse=True)[1])
@@ -102,6 +105,7 @@ def collect(tables: Tables) -> Sums:
         tables=tables,
         shape=shape,
         requests=requests,
+        in_context=in_context,
         rounds=rounds_of(verify, requests.codes(verify), shape.k),
         undrafted=whole(verify, "undrafted"),
         structured=whole(verify, "structured"),

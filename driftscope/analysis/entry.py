@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from driftscope.analysis.case import Case
 from driftscope.analysis.finding import Finding
@@ -20,16 +21,21 @@ class Threshold:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+About = TypeVar("About")
+"""What a rule looks at: the Case of a run, or of a replay."""
+
+
+# Not slotted: Python 3.11 cannot make a frozen, slotted instance of a class with its argument said.
+@dataclass(frozen=True, kw_only=True)
+class Need(Generic[About]):
     """What a trace must hold for a rule to say anything."""
 
     words: str
-    met: Callable[[Case], bool]
+    met: Callable[[About], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+@dataclass(frozen=True, kw_only=True)
+class Entry(Generic[About]):
     """One kind of finding."""
 
     id: str
@@ -37,9 +43,9 @@ class Entry:
     meaning: str
     """One or two plain sentences."""
     thresholds: tuple[Threshold, ...]
-    need: Need
-    rule: Callable[[Case], Finding | None]
+    need: Need[About]
+    rule: Callable[[About], Finding | None]
     """The finding about a run; None where there is none."""
 
 
-ALWAYS = Need(words="nothing beyond verified rounds", met=lambda case: True)  # noqa: ARG005
+ALWAYS: Need[Case] = Need(words="nothing beyond verified rounds", met=lambda case: True)  # noqa: ARG005

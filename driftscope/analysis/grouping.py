@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +14,10 @@ from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import Codes, whole
 from driftscope.analysis.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
 from driftscope.analysis.interval import Interval, rate_intervals, ratio_intervals, ratio_of
-from driftscope.analysis.passes.rounds import by_batch, by_context, whole_at_the_end
+from driftscope.analysis.passes.rounds import by_batch, whole_at_the_end
 from driftscope.analysis.passes.verified import by_execution
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS
 from driftscope.analysis.rounds import Rounds, rounds_of
-
-if TYPE_CHECKING:
-    import ibis.expr.types as ir
 
 MAX_GROUPS = 16
 """Temperatures that are looked at, from the lowest."""
@@ -41,8 +37,8 @@ def groups_of(run: Sums) -> Groups:
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
     return Groups(
-        context=tuple(_by_power(run, by_context(k), " tokens")),
-        batch=tuple(_by_power(run, by_batch(k))),
+        context=tuple(_by_power(run, run.in_context, " tokens")),
+        batch=tuple(_by_power(run, run.tables.engine.rows(by_batch(k)))),
         temperature=tuple(_by_temperature(run)),
         finish=tuple(group for group in _by_value(rounds, reasons, k) if group.name),
         label=tuple(_by_value(rounds, labels, k)),
@@ -82,11 +78,11 @@ def _by_value(rounds: Rounds, value: NDArray[np.str_], k: int) -> Iterator[Group
         yield _group(each, rounds.where(value == each), k)
 
 
-def _by_power(run: Sums, query: ir.Table, unit: str = "") -> Iterator[Group]:
+def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
     """By ranges, each twice as wide as the one before."""
-    found = _sorted(run.tables.engine.rows(query), "bucket")
+    found = _sorted(table, "bucket")
     rounds, power = rounds_of(found, run.requests.codes(found), run.shape.k), whole(found, "bucket")
-    for each in np.unique(power).tolist():
+    for each in np.unique(power[rounds.rounds > 0]).tolist():
         first, last = 2**each, 2 ** (each + 1) - 1
         name = f"{first:,} to {last:,}" if last > first else f"{first}"
         yield _group(f"{name}{unit}", rounds.where(power == each), run.shape.k)

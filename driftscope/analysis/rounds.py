@@ -77,3 +77,13 @@ def rounds_of(table: pa.Table, request: Codes, k: int) -> Rounds:
         short=whole(table, "short"),
         histogram=np.stack([whole(table, f"accepted_{n}") for n in range(k + 1)], axis=1),
     )
+
+
+def over_buckets(table: pa.Table) -> pa.Table:
+    """A pass by bucket and request, by request."""
+    how = {"bucket": None, "replica": None, "request": None, "first_s": "min", "last_s": "max"}
+    summed = [(name, how.get(name, "sum")) for name in table.column_names]
+    wanted = [(name, each) for name, each in summed if each]
+    found = table.group_by(["replica", "request"]).aggregate(wanted)
+    names = {f"{name}_{each}": name for name, each in wanted}
+    return found.rename_columns([names.get(name, name) for name in found.column_names])

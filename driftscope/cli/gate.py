@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from driftscope.analysis.analyze import Analysis, conclude
-from driftscope.analysis.case import Case
-from driftscope.analysis.catalogue import CATALOGUE
 from driftscope.analysis.collect import Sums, collect
-from driftscope.analysis.finding import Severity
 from driftscope.analysis.gate.correlation import correlations
-from driftscope.analysis.gate.evaluate import Facts
+from driftscope.analysis.gate.expression import Found
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge
 from driftscope.analysis.gate.rule import Rule, read_rules, rule_of
 from driftscope.analysis.plain import PlainRun, baseline_of
+from driftscope.analysis.senders import SenderSummary, is_sender, summarise_sender
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import open_run
 from driftscope.cli.engine import DUCKDB, engine_of
+from driftscope.cli.facts import Baseline, Kind, facts_of
+from driftscope.cli.inputs import BASELINE
 from driftscope.cli.labels import labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
-from driftscope.metrics.fallback import UNKNOWN
-from driftscope.trace.records import UndraftedReason
-from driftscope_reports.summary_json import plain_to_dict, run_to_dict
+from driftscope.trace.manifest import read_manifest
+from driftscope.trace.reader import read_trace
 from driftscope_reports.terminal import plain as printable
-
-_REASONS = frozenset((*UndraftedReason.ALL, UNKNOWN))
 
 
 def run_gate(
@@ -41,22 +37,66 @@ def run_gate(
     baseline: Path | None,
     engine: str = DUCKDB,
 ) -> list[Judgement]:
-    """Every rule asked of every run.
+    """Every rule asked of every run, or replay, that it may be about.
 
     Raises UsageError for a rule that cannot be read, NoDataError or TraceError for a run.
     """
     asked = [rule_of(text) for text in fail_on] + (read_rules(rules) if rules else [])
     if not asked:
         raise UsageError("no rule: give --fail-on FINDING|EXPR, or --rules FILE")
-    labels = labels_of(runs, None)
-    held, held_sums = _baseline(baseline, engine)
-    sums = [collect(open_run(run, engine_of(engine))) for run in runs]
-    summaries = [summarise(run, label) for run, label in zip(sums, labels, strict=True)]
-    correlated = [correlations(run, held_sums) if held_sums else {} for run in sums]
-    return judge_analysis(asked, conclude(summaries, baseline=held), held, correlated)
+    named = list(zip(runs, labels_of(runs, None), strict=True))
+    replays = {run for run in [*runs, *([baseline] if baseline else [])] if _is_replay(run)}
+    held, held_sums = _baseline(None if baseline in replays else baseline, engine)
+    sums = {label: collect(open_run(run, engine_of(engine)))
+            for run, label in named if run not in replays}  # fmt: skip
+    servers = [read_trace(run) for run in runs if run not in replays] if replays else []
+    senders = [summarise_sender(read_trace(run), label, servers)
+               for run, label in named if run in replays]  # fmt: skip
+    if baseline in replays and baseline is not None:
+        held = summarise_sender(read_trace(baseline), BASELINE)
+    summaries = [summarise(run, label) for label, run in sums.items()]
+    correlated = {
+        label: correlations(run, held_sums) for label, run in sums.items() if held_sums is not None
+    }
+    return judge_analysis(asked, conclude(summaries, senders, held), held, correlated)
 
 
-def _baseline(run: Path | None, engine: str) -> tuple[RunSummary | PlainRun | None, Sums | None]:
+def judge_analysis(
+    rules: Sequence[Rule],
+    analysis: Analysis,
+    baseline: Baseline = None,
+    correlated: Mapping[str, Mapping[str, float]] | None = None,
+) -> list[Judgement]:
+    """The same of runs that are already analysed; `correlated` by label, see `Facts`.
+
+    A rule that is the id of a finding is asked of what such findings are about, and any other of
+    replays only where there is no run of a probe.
+    """
+    facts = facts_of(analysis, baseline, correlated or {})
+    return [
+        judgement
+        for rule in rules
+        for kind, mine in facts.items()
+        if mine and kind is _asked_of(rule, facts)
+        for judgement in judge([rule], mine)
+    ]
+
+
+def _asked_of(rule: Rule, facts: Mapping[Kind, Sequence[object]]) -> Kind:
+    there = [kind for kind in Kind if facts[kind]]
+    about = there
+    if isinstance(rule.condition, Found):
+        about = [kind for kind in Kind if rule.condition.name in kind.catalogue]
+    return next((kind for kind in about if kind in there), there[0])
+
+
+def _is_replay(run: Path) -> bool:
+    return is_sender(read_manifest(run))
+
+
+def _baseline(
+    run: Path | None, engine: str
+) -> tuple[RunSummary | PlainRun | SenderSummary | None, Sums | None]:
     """The baseline, and its sums where it speculates."""
     if run is None:
         return None, None
@@ -64,32 +104,8 @@ def _baseline(run: Path | None, engine: str) -> tuple[RunSummary | PlainRun | No
     try:
         sums = collect(tables)
     except NoDataError:
-        return baseline_of(tables, "baseline"), None
-    return summarise(sums, "baseline"), sums
-
-
-def judge_analysis(
-    rules: Sequence[Rule],
-    analysis: Analysis,
-    baseline: RunSummary | PlainRun | None,
-    correlated: Sequence[Mapping[str, float]] = (),
-) -> list[Judgement]:
-    """The same of runs that are already analysed; `correlated` of each, see `Facts`."""
-    held = None if baseline is None else _content(baseline)
-    facts = [
-        (
-            case.run.label,
-            Facts(
-                run=run_to_dict(case.run),
-                baseline=held,
-                found=_found(analysis, case),
-                countable=_REASONS,
-                correlated=same,
-            ),
-        )
-        for case, same in zip(analysis.cases, correlated or repeat({}), strict=False)
-    ]
-    return judge(rules, facts)
+        return baseline_of(tables, BASELINE), None
+    return summarise(sums, BASELINE), sums
 
 
 def outcome(judgements: Sequence[Judgement]) -> int:
@@ -112,30 +128,6 @@ def show(judgements: Sequence[Judgement], *, as_json: bool) -> None:
             sys.stdout.write(printable(judgement.line()) + "\n")
     counts = {o: sum(j.outcome is o for j in judgements) for o in Outcome}
     sys.stderr.write(", ".join(f"{n} {o}" for o, n in counts.items()) + "\n")
-
-
-def _content(run: RunSummary | PlainRun) -> dict[str, Any]:
-    return run_to_dict(run) if isinstance(run, RunSummary) else plain_to_dict(run)
-
-
-def _found(analysis: Analysis, case: Case) -> Callable[[str], bool | None]:
-    """Whether a finding, or one of a severity or worse, is about the case's run."""
-    mine = [f for f in analysis.findings if f.runs[-1] == case.run.label]
-
-    def found(name: str) -> bool | None:
-        if name in (Severity.HIGH, Severity.MEDIUM):
-            worse = list(Severity)[: list(Severity).index(Severity(name)) + 1]
-            return any(f.severity in worse for f in mine)
-        if name not in CATALOGUE:
-            raise UsageError(
-                f"{name}: no finding is called so; there are {', '.join(sorted(CATALOGUE))}, and "
-                "the severities high and medium"
-            )
-        if any(f.id == name for f in mine):
-            return True
-        return False if CATALOGUE[name].need.met(case) else None
-
-    return found
 
 
 def _plain(judgement: Judgement) -> dict[str, Any]:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from driftscope.analysis.catalogue import CATALOGUE
+from driftscope.analysis.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.entry import Entry, Threshold
 
 _PIPE_WIDTH = 160
 """Columns when the output is no terminal."""
 _INTRODUCTION = """# Findings
 
-What `driftscope analyze` can find in a run, and what `driftscope check --fail-on ID` can be told to
-fail on. Written by `driftscope findings --markdown`.
+What `driftscope analyze` can find in a run or a replay, and what `driftscope check --fail-on ID`
+can be told to fail on. Written by `driftscope findings --markdown`.
 
 Each finding of a run has a statement with its numbers, evidence with 95% intervals, a confidence
 with the reason for it, what to do with the option to paste, and what it costs in output tokens per
 second where the cost model can tell. Findings that ask for action come first, dearest first. A
 finding that lacks what it needs is neither made nor denied: `check` calls it undecided.
 """
+
+
+_ALL: tuple[Entry[Any], ...] = (*CATALOGUE.values(), *REPLAYS.values())
 
 
 def show() -> None:
@@ -32,7 +36,7 @@ def show() -> None:
     table = Table(pad_edge=False, show_lines=True)
     for name in ("id", "meaning", "threshold", "source"):
         table.add_column(name, overflow="fold", no_wrap=name == "id")
-    for entry in CATALOGUE.values():
+    for entry in _ALL:
         stated = "\n".join(_stated(each) for each in entry.thresholds) or "none"
         sources = "\n".join(each.source for each in entry.thresholds)
         table.add_row(entry.id, entry.meaning, stated, sources)
@@ -51,17 +55,17 @@ def to_json() -> str:
                 for t in entry.thresholds
             ],
         }
-        for entry in CATALOGUE.values()
+        for entry in _ALL
     }
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def to_markdown() -> str:
     """The page, newline at the end."""
-    return "\n".join([_INTRODUCTION, *(_section(entry) for entry in CATALOGUE.values())])
+    return "\n".join([_INTRODUCTION, *(_section(entry) for entry in _ALL)])
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: Entry[Any]) -> str:
     lines = [f"## {entry.id}", "", f"**{entry.title}.** {entry.meaning}", ""]
     lines += [f"Needs: {entry.need.words}.", ""]
     lines += [

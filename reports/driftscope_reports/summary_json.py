@@ -70,6 +70,12 @@ def run_to_dict(run: RunSummary) -> dict[str, Any]:
     return content
 
 
+def replay_to_dict(run: SenderSummary) -> dict[str, Any]:
+    """One replay of the report, as plain values."""
+    content: dict[str, Any] = _clean(_replay(run))
+    return content
+
+
 def plain_to_dict(run: PlainRun) -> dict[str, Any]:
     """A run without speculation in the same words: null where it has none."""
     latency = asdict(run.latency)

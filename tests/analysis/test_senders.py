@@ -13,6 +13,7 @@ from support.replays import BASELINE, client_row, write_replay
 from support.runs import Spec, write_run
 
 from driftscope.analysis.analyze import Analysis, analyze
+from driftscope.analysis.catalogue import REPLAYS
 from driftscope.analysis.paired import paired_ratio
 from driftscope.analysis.senders import external_id, summarise_sender
 from driftscope.metrics.client import mcnemar
@@ -115,6 +116,42 @@ def test_speculation_must_not_change_outcomes(tmp_path: Path, bad: int, finding:
     (pair,) = analysis.versus
     assert pair.outcomes["json_ok"] == (0, bad, 30) and pair.same_text == (30, 30)
     assert finding in {f.id for f in analysis.findings}
+
+
+def _failed(how: str) -> list[ClientRow]:
+    lost = {"ended": how, "tpot_s": None, "accepted": None, "drafted": None}
+    return [*_conditions(cost=0.0), client_row(99, **(lost if how != Ended.ANSWERED else {}))]
+
+
+PAIRS: dict[str, tuple[tuple[list[ClientRow], ...], tuple[list[ClientRow], ...]]] = {
+    "conditions_cost": ((_conditions(),), (_conditions(cost=0.0),)),
+    "not_answered": ((_failed(Ended.TIMEOUT),), (_failed(Ended.ANSWERED),)),
+    "outcomes_change": (
+        (_outcomes(0, False), _outcomes(12, True)),
+        (_outcomes(0, False), _outcomes(1, True)),
+    ),
+    "outcomes_hold": (
+        (_outcomes(0, False), _outcomes(1, True)),
+        (_outcomes(0, True), _outcomes(1, True)),
+    ),
+}
+"""Id -> replays of which the last is spoken about, and those of which it is not."""
+
+
+def test_every_entry_has_its_pair() -> None:
+    assert set(PAIRS) == set(REPLAYS)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_it_speaks_on_one_replay_and_not_on_the_other(tmp_path: Path, name: str) -> None:
+    speaks, silent = PAIRS[name]
+    loud = _analysis(tmp_path / "loud", *speaks)
+    (finding,) = (f for f in loud.findings if f.id == name)
+    assert finding.runs[-1] == loud.senders[-1].label
+    assert finding.title == REPLAYS[name].title
+    assert all((finding.statement, finding.advice, finding.because, finding.evidence))
+    assert REPLAYS[name].need.met(loud.replay_cases[-1])
+    assert name not in {f.id for f in _analysis(tmp_path / "quiet", *silent).findings}
 
 
 def test_mcnemar() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Driftscope
+from support.replays import client_row, write_replay
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.analyze import conclude
-from driftscope.analysis.catalogue import CATALOGUE
+from driftscope.analysis.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.finding import Severity
 from driftscope.analysis.gate.rule import rule_of
 from driftscope.analysis.plain import baseline_of
@@ -21,6 +22,7 @@ from driftscope.analysis.summarise import summarise
 from driftscope.cli.gate import judge_analysis, outcome, run_gate
 from driftscope.errors import NoDataError, UsageError
 from driftscope.trace.reader import read_trace
+from driftscope.trace.records import Ended
 
 LENGTH = "acceptance.mean_length"
 
@@ -166,6 +168,26 @@ def test_the_same_prompts_are_compared_pair_by_pair(tmp_path: Path) -> None:
         assert outcome(judge_analysis([rule_of(rule)], conclude([run], baseline=held), held)) == 0
 
 
+def test_a_replay_is_judged_by_what_is_about_replays(tmp_path: Path) -> None:
+    rows = [client_row(n) for n in range(4)]
+    lost = [*rows, client_row(4, ended=Ended.TIMEOUT, tpot_s=None, accepted=None, drafted=None)]
+    whole, broken = (write_replay(tmp_path / f"{n}", r) for n, r in enumerate((rows, lost)))
+    server = write_run(tmp_path / "server")
+
+    def code(runs: list[Path], *rules: str, baseline: Path | None = None) -> int:
+        return outcome(run_gate(runs, rules, None, baseline))
+
+    assert code([broken], "not_answered") == 3
+    assert code([whole], "not_answered") == 0
+    assert code([whole, server], "not_answered", f"{LENGTH} < 1.1") == 0
+    assert code([server, broken], "high", "not_answered") == 3
+    assert code([whole], "outcomes_change") == 4, "there is nothing beside it"
+    assert code([server], "not_answered") == 4, "no replay"
+    assert code([whole], "hidden_state_grows") == 4, "no probe"
+    rule = "conditions[0].tpot_s > 2 * baseline.conditions[0].tpot_s"
+    assert code([whole], rule, baseline=broken) == 0
+
+
 def test_severities_may_be_asked_for(tmp_path: Path) -> None:
     good = Spec(growth=1.0, self_last=0.05, conditional=(0.95,) * 4, sink=(0.4, 0.39))
     drifting, calm = write_run(tmp_path / "a", Spec()), write_run(tmp_path / "b", good)
@@ -182,9 +204,9 @@ def test_the_baseline_itself_is_not_judged(tmp_path: Path) -> None:
 
 def test_the_catalogue_is_printed(driftscope: Driftscope) -> None:
     content = json.loads(driftscope("findings", "--json").stdout)
-    assert set(content) == set(CATALOGUE)
+    assert set(content) == {*CATALOGUE, *REPLAYS}
     table = driftscope("findings").stdout
-    assert all(name in table for name in CATALOGUE)
+    assert all(name in table for name in content)
 
 
 def test_the_page_of_the_documentation_is_the_catalogue(driftscope: Driftscope) -> None:
@@ -194,11 +216,13 @@ def test_the_page_of_the_documentation_is_the_catalogue(driftscope: Driftscope) 
 
 def test_advice_is_a_table_and_an_option_to_paste(driftscope: Driftscope, tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", Truth(requests=60, rounds=30))
-    done = driftscope("advise", run)
-    assert done.returncode == 0, done.stderr
-    assert '--speculative-config \'{"method": "eagle3"' in done.stdout
-    assert "not identified" in done.stdout
-    content = json.loads(driftscope("advise", run, "--json").stdout)
-    assert len(content["overall"]["tpot_s"]) == 8
+    alone = driftscope("advise", run)
+    assert alone.returncode == 0, alone.stderr
+    assert "not identified" in alone.stdout
+    assert "--speculative-config" not in alone.stdout, "one K does not tell"
     other = simulate(tmp_path / "other", Truth(k=2, requests=60, rounds=30))
-    assert "not identified" not in driftscope("advise", run, other).stdout
+    done = driftscope("advise", run, other)
+    assert '--speculative-config \'{"method": "eagle3"' in done.stdout
+    assert "not identified" not in done.stdout
+    content = json.loads(driftscope("advise", run, other, "--json").stdout)
+    assert len(content["overall"]["tpot_s"]) == 8

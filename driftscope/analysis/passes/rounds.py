@@ -41,11 +41,10 @@ def _rounds(rows: ir.Table, k: int) -> dict[str, Any]:
 
 @cache
 def by_context(k: int) -> ir.Table:
-    """Rounds by request and by the power of two below the length of the context."""
+    """Decode steps by request and by the power of two below the length of the context."""
     import ibis
 
     rows = table("verify")
-    rows = rows.filter(rows.drafted > 0)
     power = ibis.greatest(rows.position + 1, 1).log2().floor().cast("int64")
     rows = rows.mutate(bucket=power)
     return rows.group_by("bucket", *REQUEST).aggregate(**_rounds(rows, k))

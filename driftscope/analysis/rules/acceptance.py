@@ -184,7 +184,7 @@ ENTRIES = (
                 source="driftscope; the effect is described in vllm#44487",
             ),
         ),
-        need=Need(
+        need=Need[Case](
             words=f"finished requests of {LOOP_ROUNDS} rounds or more",
             met=lambda case: case.run.groups.long_enough > 0,
         ),

@@ -174,7 +174,7 @@ def _named(slots: Sequence[int]) -> str:
     return "the first slot holds" if len(slots) == 1 else f"the first {len(slots)} slots hold"
 
 
-_SINK = Need(
+_SINK = Need[Case](
     words="attention masses with a sink set in the drafter's sight",
     met=lambda case: has_sink(case.run) is not None,
 )
@@ -194,7 +194,7 @@ ENTRIES = (
                 source="half-way between 0.17 (drifting) and 0.03 in arXiv 2605.09992",
             ),
         ),
-        need=Need(
+        need=Need[Case](
             words="attention masses, at two depths or more",
             met=lambda case: case.run.k > 1 and excess_self(case.run) is not None,
         ),

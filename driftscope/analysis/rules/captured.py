@@ -60,7 +60,7 @@ ENTRIES = (
                 source="at 10 the smaller layer has 1 % of the energy, near bfloat16's rounding",
             ),
         ),
-        need=Need(
+        need=Need[Case](
             words="the RMS of two or more captured target layers",
             met=lambda case: case.run.groups.aux_ratio is not None,
         ),

@@ -198,13 +198,13 @@ def _hours(case: Case) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
 
 
-def _enough(which: str) -> Need:
+def _enough(which: str) -> Need[Case]:
     words = {
         "context": f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each",
         "label": f"two workload labels with {ENOUGH_REQUESTS} requests each",
         "time": f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
     }
-    return Need(
+    return Need[Case](
         words=words[which],
         met=lambda case: len(_usable(getattr(case.run.groups, which))) > 1,
     )

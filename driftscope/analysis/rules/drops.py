@@ -131,7 +131,7 @@ ENTRIES = (
                 source="driftscope",
             ),
         ),
-        need=Need(
+        need=Need[Case](
             words=f"{2 * LEAST} requests with a round",
             met=lambda case: case.run.changes is not None,
         ),

@@ -86,7 +86,7 @@ def _finding(
     )
 
 
-_NEED = Need(
+_NEED = Need[Case](
     words="the RMS of the state fed forward, at two depths or more",
     met=lambda case: case.run.k > 1 and case.run.hidden.growth is not None,
 )

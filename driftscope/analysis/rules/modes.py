@@ -120,7 +120,7 @@ ENTRIES = (
                 source="rounding moves single tokens; a real case: 0 % against 92 % (vllm#54997)",
             ),
         ),
-        need=Need(
+        need=Need[Case](
             words="chains recorded in two modes, or a second run of the same models in another",
             met=lambda case: (
                 len(case.run.groups.execution) > 1

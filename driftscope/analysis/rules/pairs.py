@@ -123,7 +123,7 @@ def _alike(first: RunSummary, second: RunSummary) -> Finding:
     )
 
 
-_NEED = Need(
+_NEED = Need[Case](
     words="a second run, both with two requests or more",
     met=lambda case: (
         case.reference is not None and case.run.acceptance.marginal_interval is not None

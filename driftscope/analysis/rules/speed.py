@@ -237,7 +237,7 @@ def _assumed(advice: Advice, k: int) -> list[str]:
     return [] if k and not advice.assumed else list(advice.assumed)
 
 
-_NEED = Need(
+_NEED = Need[Case](
     words="step times of 20 or more like steps that drafted",
     met=lambda case: case.advice is not None,
 )
@@ -280,7 +280,7 @@ ENTRIES = (
                 source="driftscope: each is one more rate that was never measured",
             ),
         ),
-        need=Need(
+        need=Need[Case](
             words="step times at several batch sizes or K, and a K of 2 or more",
             met=lambda case: case.advice is not None and bool(case.advice.beyond),
         ),
