@@ -67,7 +67,8 @@ prediction: $(VENV)/installed-dev ## TPOT at each K, predicted by the cost model
 
 replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures beside `vllm bench serve`'s
 	$(BIN)/python benchmarks/replay_client.py
-	$(BIN)/python benchmarks/replay_vs_vllm.py
+	PYTHONPATH=. $(BIN)/python benchmarks/replay_vs_vllm.py --stub
+	PYTHONPATH=. $(BIN)/python benchmarks/replay_vs_vllm.py
 
 report-bench: $(VENV)/installed-dev browser ## how large reports are and when their first picture is seen
 	PYTHONPATH=tests $(BIN)/python benchmarks/report.py --json benchmarks/results/report-cpu.json

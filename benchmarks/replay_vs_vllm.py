@@ -1,16 +1,19 @@
 """`driftscope replay` beside `vllm bench serve`: same server, same prompts, same loads.
 
-python benchmarks/replay_vs_vllm.py [--concurrency 1,4] [--times 5] [--requests 24] [--json FILE]
+PYTHONPATH=. python benchmarks/replay_vs_vllm.py [--stub] [--concurrency 1,4] [--times 5]
+    [--requests 24] [--json FILE]
 
 Serves the shipped EAGLE-3.1 trio, then lets both tools send the same chat requests in turn, warm-up
 first and the others in the same order, and prints the medians of time per output token and of
 throughput side by side, and the median of the turns' ratios with the least and the most. In turn,
-because other load on the machine moves both by more than they differ.
+because other load on the machine moves both by more than they differ. With --stub both ask the stub
+server of tests/support, a piece every 20 ms, whose times do not depend on that load.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -22,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.replay_client import server as stub
 from driftscope.analysis.senders import summarise_sender
 from driftscope.cli.bench import contenders_of
 from driftscope.trace.reader import read_trace
@@ -36,6 +40,8 @@ from driftscope_probes.trio import trio_path
 WITHIN = 0.05
 MAX_TOKENS = 128
 WARMUP = 4
+PIECE_S = 0.02
+"""Between the pieces of the stub server."""
 MODEL = "tiny"
 SUITE = parse_suite(
     f"{{prompts: trio, settings: {{max_tokens: {MAX_TOKENS}, temperature: 0, ignore_eos: true}}, "
@@ -170,24 +176,41 @@ def show(row: Row) -> bool:
     return fine
 
 
+@contextlib.contextmanager
+def _trio(folder: Path) -> Iterator[str]:
+    (contender,) = contenders_of(
+        "trio", ["eagle31"], [4], [], method="eagle3", every=None, no_spec=False
+    )
+    with running(contender, folder, ready_s=600) as server:
+        yield server.url
+
+
+@contextlib.contextmanager
+def _stub() -> Iterator[str]:
+    process, url = stub(PIECE_S)
+    try:
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--concurrency", default="1,4")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--stub", action="store_true", help="A server whose times are fixed.")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     levels = [int(part) for part in options.concurrency.split(",")]
-    (contender,) = contenders_of(
-        "trio", ["eagle31"], [4], [], method="eagle3", every=None, no_spec=False
-    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with running(contender, folder / "server", ready_s=600) as server:
+        with _stub() if options.stub else _trio(folder / "server") as url:
             print(f"{'load':>4} {'figure':14} {'driftscope':>11} {'vllm bench':>11}   ratio")
             rows, fine = [], True
-            for row in compare(server.url, levels, options.times, options.requests, folder):
+            for row in compare(url, levels, options.times, options.requests, folder):
                 rows.append(row)
                 fine &= show(row)
     print(f"time per token and throughput within {WITHIN:.0%}: {'yes' if fine else 'NO'}")

@@ -153,11 +153,13 @@ async def _answer(
     for number in range(PIECES):
         if number == PIECES // 2 and await _mishap(stub, server, text, writer):
             return False
+        if number:
+            await asyncio.sleep(stub.piece_s)
         _event(writer, _chunk(seen, f"{number} "))
         await writer.drain()
-        await asyncio.sleep(stub.piece_s)
     if not text.startswith("endless"):
         _event(writer, _last(seen))
+        _event(writer, _usage(seen))
     _event(writer, b"[DONE]")
     await writer.drain()
     if text.startswith("lingers"):
@@ -217,6 +219,13 @@ def _last(seen: Seen) -> dict[str, Any]:
     return {
         "id": _id(seen),
         "choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}],
+    }
+
+
+def _usage(seen: Seen) -> dict[str, Any]:
+    return {
+        "id": _id(seen),
+        "choices": [],
         "usage": {"prompt_tokens": 11, "completion_tokens": PIECES, "total_tokens": 11 + PIECES,
                   "prompt_tokens_details": {"cached_tokens": 3}},
         "metrics": {"speculative_decoding": {
