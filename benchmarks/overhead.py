@@ -1,14 +1,16 @@
-"""What recording costs: TPOT without driftscope, installed but off, by its budget, every round.
+"""What recording costs: TPOT without the plugin, installed but off, by its budget, every round.
 
-python benchmarks/overhead.py [--seconds N] [--json FILE]      (`make bench`)
+python benchmarks/overhead.py [--seconds N] [--points CONTEXTxBATCH ...] [--json FILE]
+(`make bench`)
 
-The tiny trio on one CPU core. One engine without driftscope, one with it, whose sampling is changed
-between requests, and one without it that vLLM compiles, as the price of the peers' way: tools that
-hook modules force eager execution. All are asked in turn, so that each ratio is of neighbours in
-time; the order rotates. Single repeats differ by a tenth on a shared machine, so each point gets as
-many as fit into its seconds, and the interval is that of their median. The tiny trio's round takes
-a few milliseconds, so these ratios are a worst case for Python's share: they say nothing of a GPU
-(benchmarks/cuda/overhead.py does).
+The tiny trio on one CPU core. One engine that loads no plugin; one with the plugin installed and
+not turned on, which is also how far two engines of the same code lie apart; one that records, whose
+sampling is changed between requests; and one that vLLM compiles, as the price of the peers' way:
+tools that hook modules force eager execution. All are asked in turn, so that each ratio is of
+neighbours in time; the order rotates. Single repeats differ by a tenth on a shared machine, so each
+point gets as many as fit into its seconds, and the interval is that of their median. The tiny
+trio's round takes a few milliseconds, so these ratios are a worst case for Python's share: they say
+nothing of a GPU (benchmarks/cuda/overhead.py does).
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ TOKENS = 65
 MOST_REPEATS = 999
 DRAFTER = "eagle31"
 SETTINGS = {
-    "off": ("probe", {"stop": True}),
+    "off": ("off", None),
+    "stopped": ("probe", {"stop": True}),
     "budget 1%": ("probe", {"budget": 0.01}),
     "every round": ("probe", {"every": 1}),
     "compiled": ("compiled", None),
@@ -55,14 +58,16 @@ def _start(folder: Path) -> dict[str, Engine]:
         "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
     }  # fmt: skip
-    off = {"DRIFTSCOPE_DISABLE": "1"}
+    none = {"VLLM_PLUGINS": ""}
+    off = {"DRIFTSCOPE_TRACE": ""}
     on = {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
     engines = {
         name: Engine(name, {**options, "enforce_eager": eager}, {**base, **own}, folder / name)
         for name, eager, own in (
-            ("absent", True, off),
+            ("absent", True, none),
+            ("off", True, off),
             ("probe", True, on),
-            ("compiled", False, off),
+            ("compiled", False, none),
         )
     }
     for engine in engines.values():
@@ -89,25 +94,31 @@ def print_record(record: dict[str, Any]) -> None:
           flush=True)  # fmt: skip
 
 
+def _point(text: str) -> tuple[int, int]:
+    context, batch = text.split("x")
+    return int(context), int(batch)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=90, help="for each point")
+    parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
+                        default=[(c, b) for c in CONTEXTS for b in BATCHES])  # fmt: skip
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print("TPOT as a ratio to an engine without driftscope: median of paired repeats and the 95% "
+    print("TPOT as a ratio to an engine that loads no plugin: median of paired repeats and the 95% "
           "interval of that median")  # fmt: skip
     records = []
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
         engines = _start(Path(folder))
-        for context in CONTEXTS:
-            for batch in BATCHES:
-                records.append(
-                    measure(
-                        engines, (batch, context), MOST_REPEATS, TOKENS,
-                        _prompts(context, batch), SETTINGS, time.time() + options.seconds,
-                    )
-                )  # fmt: skip
-                print_record(records[-1])
+        for context, batch in options.points:
+            records.append(
+                measure(
+                    engines, (batch, context), MOST_REPEATS, TOKENS,
+                    _prompts(context, batch), SETTINGS, time.time() + options.seconds,
+                )
+            )  # fmt: skip
+            print_record(records[-1])
         for engine in engines.values():
             engine.close()
     for line in lines():
