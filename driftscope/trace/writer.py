@@ -8,7 +8,9 @@ here ever raises into the serving thread.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import os
 import threading
 import time
 from collections import Counter
@@ -40,7 +42,7 @@ class Work:
 
 Item = Row | Deferred | Work
 
-FLUSH_S = 0.2
+FLUSH_S = 0.4
 """Longest time a row waits for the writer. Readers are promised one second; each flush costs about
 a millisecond of the serving process's interpreter, whatever it writes."""
 STATUS_S = 0.5
@@ -87,8 +89,10 @@ class TraceWriter:
         queue_items: int = QUEUE_ITEMS,
         clock: Callable[[], float] = time.time,
         sampler: Deferred | None = None,
+        cpus: frozenset[int] | None = None,
     ) -> None:
-        """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come."""
+        """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come.
+        `cpus`: where the writer's thread runs, else where the one that opens the writer does."""
         self._run, self._source, self._clock, self._flush_s = run, source, clock, flush_s
         self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
         self._files = RecordFiles(run, source, max_bytes)
@@ -104,6 +108,7 @@ class TraceWriter:
         self._closed = threading.Event()
         self._last_status, self._status_at = "", 0.0
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
+        self._cpus = cpus
         self._prepare()
         self._thread = threading.Thread(target=self._work, name="driftscope-writer", daemon=True)
         self._thread.start()
@@ -173,6 +178,9 @@ class TraceWriter:
             ) from error
 
     def _work(self) -> None:
+        if self._cpus:
+            with contextlib.suppress(OSError):  # they may have been taken away since
+                os.sched_setaffinity(0, self._cpus)  # of this thread
         while True:
             closing = self._closed.is_set()
             items = self._queue.take_all(0.0 if closing else self._flush_s)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from driftscope_probes.host import array_of
+
 PER_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy")
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 """Columns of the attention classes, in the order of every array of masses."""
@@ -92,6 +94,7 @@ class ChainBuffers:
         self.lse: dict[str, torch.Tensor] = {}
         """Layer -> [R, depths, heads] float32: the served kernel's own log-sum-exp."""
         self._columns = layout.columns
+        self._ints = array_of(self.values.view(torch.int32))
 
     def add_layer(self, name: str, query_size: int, heads: int, dtype: torch.dtype) -> None:
         """Make room for a layer's queries."""
@@ -107,4 +110,4 @@ class ChainBuffers:
     def put_int(self, name: str, values: torch.Tensor) -> None:
         """Write [B] integers of one number each, as int32 bit for bit."""
         at, _ = self._columns[name]
-        self.values.view(torch.int32)[: len(values), at] = values
+        self._ints[: len(values), at] = array_of(values)

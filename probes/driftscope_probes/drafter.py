@@ -53,6 +53,13 @@ class Drafter:
         return not self.config.model_config.enforce_eager and int(mode) > 0
 
     @property
+    def samples(self) -> bool:
+        """Whether vLLM may change logits in place once it has them, to draw or to mask tokens."""
+        speculation = self.config.speculative_config
+        greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
+        return not greedy or bool(getattr(speculation, "use_heterogeneous_vocab", False))
+
+    @property
     def max_requests(self) -> int:
         """Most requests in a step."""
         return int(self.config.scheduler_config.max_num_seqs)

@@ -5,9 +5,10 @@ The host knows the depth here, because every forward passes through Python.
 
 from __future__ import annotations
 
-import math
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from driftscope_probes.buffers import ChainBuffers
@@ -17,7 +18,8 @@ class Kernels(Protocol):
     """Writes what passes a tap into the chain's buffers, for the depth under way.
 
     A tensor has one row per token at depth 1 and one per request later; the buffers say which rows
-    are wanted. Nothing happens while the gate is shut.
+    are wanted. It stays as it is until `finish`, or is said to be `fleeting`. Nothing happens while
+    the gate is shut.
     """
 
     def begin(self, batch: int) -> None:
@@ -32,150 +34,166 @@ class Kernels(Protocol):
     def advance(self) -> None:
         """The next depth's forward is about to run."""
 
-    def rms(self, x: torch.Tensor, name: str) -> None:
+    def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         """||row||_2 / sqrt(dim) of the wanted rows of [rows, dim] into `name` at this depth."""
 
     def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
         """The same of each of `chunks` equal parts of a row, before depth 1, from number `first`
         of the quantity on."""
 
-    def copy_query(self, layer: str, query: torch.Tensor) -> None:
+    def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:
         """Keep the wanted rows of [rows, heads * head_size] for the masses."""
 
     def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
         """Keep the wanted columns of [heads, rows]."""
 
-    def confidence(self, logits: torch.Tensor) -> None:
+    def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
         """Top-1 probability and entropy (nats) of the softmax of [requests, vocabulary]."""
 
 
-class _Views:
-    """The buffers cut to a batch, made once per batch size: cutting takes longer than filling."""
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
 
-    def __init__(self, buffers: ChainBuffers, batch: int) -> None:
-        self.values = buffers.values[:batch]
-        self.column = self.values.unbind(1)
-        """Each number of a row, [batch]."""
-        self.rows = buffers.rows[:batch]
-        self.queries = {name: q[:batch].unbind(1) for name, q in buffers.queries.items()}
-        self.lse = {name: lse[:batch].unbind(1) for name, lse in buffers.lse.items()}
+LOGITS_AT_ONCE = 1 << 17
+"""Logits of a chain, in elements, up to which they are measured together. Beyond, each depth's are
+measured while they are in the core's cache."""
 
 
-LOGITS_AT_ONCE = 1 << 20
-"""Logits of a chain, in elements, up to which they are kept and measured together: so many small
-ops cost more than a copy. Beyond, each depth's are measured at once."""
+_States = tuple[torch.Tensor, int, int]
+"""Hidden states to be measured, [B, parts * dim], the buffers' column of the first part, and how
+many parts there are."""
 
 
 class TorchKernels:
-    """See Kernels."""
+    """See Kernels. What stays until the chain is drafted is measured then, all of it together: on a
+    CPU the number of small ops is what a tap costs."""
 
     def __init__(self, buffers: ChainBuffers) -> None:
         self._buffers = buffers
         self._depth = self._batch = 0
         self._columns = {name: at for name, (at, _) in buffers.layout.columns.items()}
-        self._scale = torch.ones(buffers.layout.width)
-        self._dims: dict[int, int] = {}
-        """Column -> size of the states whose length is in it; the scale follows from it."""
-        self._cut: dict[int, _Views] = {}
-        self._memory = torch.empty(0)
-        self._logits: torch.Tensor | None = None
-        """[depths, B, vocabulary] float32 of the chains under way, if they are kept."""
-        self._kept = 0
-        """Depths of them that are there."""
+        self._host = buffers.values.numpy()
+        self._found: dict[tuple[Any, ...], tuple[IntArray, IntArray]] = {}
+        """Places in the buffers by what was seen."""
+        self._forget()
 
     def begin(self, batch: int) -> None:
-        self._batch, self._depth, self._logits = batch, 0, None
-        if batch not in self._cut:
-            self._cut[batch] = _Views(self._buffers, batch)
-        self._views = self._cut[batch]
+        self._forget()
+        self._batch, self._depth = batch, 0
+        self._rows, self._values = self._buffers.rows[:batch], self._host[:batch]
 
     def skip(self) -> None:
         self._batch = 0
+        self._forget()
 
     def finish(self) -> None:
-        """What was written are lengths; one product makes them RMS."""
-        self._views.values.mul_(self._scale)
-        if self._logits is not None:
-            top1, entropy = _confidence(self._logits[: self._kept])
-            self._put("top1", top1)
-            self._put("entropy", entropy)
-        self._batch = 0
+        if self._batch:
+            self._measure_states()
+            self._gather_queries()
+            if self._logits:
+                self._put_confidence(torch.stack(self._logits), 0)
+        self.skip()
 
     def advance(self) -> None:
         self._depth += 1
 
-    def rms(self, x: torch.Tensor, name: str) -> None:
+    def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         if self._open:
-            self._norm(self._wanted(x), self._columns[name] + self._depth - 1)
+            states = self._wanted(x)
+            if fleeting and self._depth > 1:
+                states = states.clone()
+            self._states.append((states, self._columns[name] + self._depth - 1, 1))
 
     def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
-        if not self._batch:
-            return
-        wanted = x.index_select(0, self._views.rows).view(self._batch, chunks, -1)
-        at = self._columns[name] + first
-        out = self._views.values[:, at : at + chunks]
-        self._is_length(at, chunks, wanted.shape[-1])
-        torch.linalg.vector_norm(wanted, dim=-1, dtype=torch.float32, out=out)
+        if self._batch:
+            wanted = x.index_select(0, self._rows)
+            self._states.append((wanted, self._columns[name] + first, chunks))
 
-    def copy_query(self, layer: str, query: torch.Tensor) -> None:
+    def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:
         if self._open:
-            wanted = self._wanted(query.view(query.shape[0], -1))
-            self._views.queries[layer][self._depth - 1].copy_(wanted)
+            self._queries.setdefault(layer, []).append(query.clone() if fleeting else query)
 
     def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
         if self._open:
-            self._views.lse[layer][self._depth - 1].copy_(self._wanted(lse.T))
+            depth = self._depth - 1
+            self._buffers.lse[layer][: self._batch, depth] = self._wanted(lse.T)
 
-    def confidence(self, logits: torch.Tensor) -> None:
+    def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
         if not self._open:
             return
-        depth = self._depth - 1
-        if len(logits) != self._batch:
-            logits = logits[: self._batch]
-        if depth == 0:
-            self._logits = self._room_for(logits)
-        if self._logits is not None:
-            self._logits[depth].copy_(logits)
-            self._kept = self._depth
-            return
-        top1, entropy = _confidence(logits)
-        self._views.column[self._columns["top1"] + depth].copy_(top1)
-        self._views.column[self._columns["entropy"] + depth].copy_(entropy)
+        logits = self._cut(logits)
+        if self._buffers.layout.depths * logits.numel() > LOGITS_AT_ONCE:
+            self._put_confidence(logits[None], self._depth - 1)
+        else:
+            self._logits.append(logits.clone() if fleeting else logits)
 
-    def _room_for(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """Memory for the logits of all depths, unless they are many."""
-        depths = self._buffers.layout.depths
-        if depths == 1 or depths * logits.numel() > LOGITS_AT_ONCE:
-            return None
-        if not len(self._memory):
-            self._memory = torch.empty(LOGITS_AT_ONCE)
-        return self._memory[: depths * logits.numel()].view(depths, *logits.shape)
+    def _forget(self) -> None:
+        self._states: list[_States] = []
+        self._queries: dict[str, list[torch.Tensor]] = {}
+        """Layer -> queries by depth."""
+        self._logits: list[torch.Tensor] = []
+        """By depth, if they are measured together."""
 
-    def _put(self, name: str, found: torch.Tensor) -> None:
-        """[depths, B] into a quantity's columns."""
-        at = self._columns[name]
-        self._views.values[:, at : at + len(found)] = found.T
+    def _measure_states(self) -> None:
+        alike: dict[tuple[int, torch.dtype], list[_States]] = {}
+        for states in self._states:
+            x, _, parts = states
+            alike.setdefault((x.shape[-1] // parts, x.dtype), []).append(states)
+        for (size, _), of_size in alike.items():
+            every = torch.cat([x.reshape(-1, size) for x, *_ in of_size])
+            length = torch.linalg.vector_norm(every, dim=-1, dtype=torch.float32).numpy()
+            self._values[self._places(of_size)] = length * size**-0.5
+
+    def _places(self, of_size: list[_States]) -> tuple[IntArray, IntArray]:
+        """Row and column of the buffers for each part of each state, in the order of both."""
+        key = (self._batch, *(states[1:] for states in of_size))
+        if key not in self._found:
+            sizes = [self._batch * parts for *_, parts in of_size]
+            request = [np.arange(n) // parts for n, (*_, parts) in zip(sizes, of_size, strict=True)]
+            column = [
+                first + np.arange(n) % parts
+                for n, (_, first, parts) in zip(sizes, of_size, strict=True)
+            ]
+            self._found[key] = np.concatenate(request), np.concatenate(column)
+        return self._found[key]
+
+    def _gather_queries(self) -> None:
+        for layer, queries in self._queries.items():
+            depths = len(queries)
+            if depths != min(self._depth, self._buffers.layout.depths):
+                raise ValueError(f"{layer}: {depths} queries seen at {self._depth} depths")
+            first = queries[0].index_select(0, self._rows)
+            kept = self._buffers.queries[layer][: self._batch, :depths]
+            room = kept.view(self._batch, depths, *first.shape[1:])
+            torch.stack([first, *(self._cut(q) for q in queries[1:])], 1, out=room)
+
+    def _put_confidence(self, logits: torch.Tensor, depth: int) -> None:
+        """Of [depths, B, vocabulary] from a depth on, counted from 0."""
+        for name, found in zip(("top1", "entropy"), _confidence(logits), strict=True):
+            at = self._columns[name] + depth
+            self._values[:, at : at + len(found)] = found.T
 
     @property
     def _open(self) -> bool:
-        return bool(self._batch) and self._depth <= self._buffers.layout.depths
+        return self._batch > 0 and self._depth <= self._buffers.layout.depths
 
     def _wanted(self, x: torch.Tensor) -> torch.Tensor:
-        if self._depth == 1:
-            return x.index_select(0, self._views.rows)
-        return x if len(x) == self._batch else x[: self._batch]
+        return x.index_select(0, self._rows) if self._depth == 1 else self._cut(x)
 
-    def _norm(self, x: torch.Tensor, at: int) -> None:
-        self._is_length(at, 1, x.shape[-1])
-        torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32, out=self._views.column[at])
-
-    def _is_length(self, at: int, columns: int, size: int) -> None:
-        """Columns from `at` on hold lengths of states of that size."""
-        if self._dims.get(at) != size:
-            self._dims[at], self._scale[at : at + columns] = size, 1 / math.sqrt(size)
+    def _cut(self, x: torch.Tensor) -> torch.Tensor:
+        """Without a batch's padding."""
+        return x if x.shape[0] == self._batch else x[: self._batch]
 
 
-def _confidence(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Top-1 probability and entropy of the last dimension's softmax."""
-    p = torch.softmax(logits, dim=-1, dtype=torch.float32)
-    return p.amax(-1), torch.special.entr(p).sum(-1)
+def _confidence(logits: torch.Tensor) -> tuple[FloatArray, FloatArray]:
+    """Top-1 probability and entropy of the last dimension's softmax.
+
+    With x less its maximum, Z the sum of exp(x): 1 / Z, and log Z - sum(exp(x) x) / Z.
+    """
+    x = logits.float()
+    x = x - x.amax(-1, keepdim=True)
+    e = x.exp()
+    z: FloatArray = e.sum(-1).numpy()
+    # 0 where a logit is -inf, as that of a token that may not be drafted.
+    mean: FloatArray = e.mul_(x).nan_to_num_(0.0).sum(-1).numpy()
+    return np.reciprocal(z), np.log(z) - mean / z

@@ -136,20 +136,20 @@ class TritonKernels:
         grid = (triton.cdiv(buffers.requests, BLOCK),)
         _advance[grid](buffers.gate, buffers.depth, buffers.requests, BLOCK=BLOCK)
 
-    def rms(self, x: torch.Tensor, name: str) -> None:
+    def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:  # noqa: ARG002
         self._rms(x, self._columns[name][0], 1, first=False)
 
     def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
         self._rms(x, self._columns[name][0] + first, chunks, first=True)
 
-    def copy_query(self, layer: str, query: torch.Tensor) -> None:
+    def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
         flat = query.view(query.shape[0], -1)
         self._copy(flat, flat.stride(0), flat.stride(1), self._buffers.queries[layer])
 
     def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
         self._copy(lse.T, lse.stride(1), lse.stride(0), self._buffers.lse[layer])
 
-    def confidence(self, logits: torch.Tensor) -> None:
+    def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
         buffers = self._buffers
         _confidence[(self._programs(logits),)](
             logits, logits.stride(0), logits.shape[0], logits.shape[1], *self._state,

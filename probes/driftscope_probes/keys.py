@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from driftscope.errors import ProbeError
@@ -79,6 +80,8 @@ class CpuAttnKeys:
         self._layer = layer
         self._order: torch.Tensor | None = None
         self._in_order = False
+        self._heads = np.arange(0)
+        """[kv_heads] int64: rows of each head's keys, among those of a block."""
 
     def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
         """See KeyReader: keys are packed differently here."""
@@ -89,13 +92,18 @@ class CpuAttnKeys:
     ) -> torch.Tensor:
         """See KeyReader: block by block, since scores are fewer numbers to put in order than
         keys."""
-        keys = self._keys(kv_cache)
-        blocks, heads, block_size, head_size = keys.shape
+        blocks, heads, block_size, size = kv_cache.shape
+        head_size = size // 2
         if self._order is None:
-            self._order = self._find_order(keys.dtype, block_size, head_size)
+            self._order = self._find_order(kv_cache.dtype, block_size, head_size)
             self._in_order = torch.equal(self._order, torch.arange(len(self._order)))
-        wanted = block_table[:, : -(-length // block_size)].long().clamp(0, blocks - 1)
-        packed = keys[wanted].flatten(-2)
+            self._heads = 2 * np.arange(heads)
+        table = block_table[:, : -(-length // block_size)].numpy()
+        wanted = np.maximum(np.minimum(table, blocks - 1), 0)
+        # In rows of one block and head, its keys and then its values.
+        rows = wanted[..., None] * (2 * heads) + self._heads
+        both = kv_cache.view(2 * blocks * heads, block_size * head_size)
+        packed = both.index_select(0, torch.from_numpy(rows.ravel()))
         if not self._in_order:
             packed = packed[..., self._order]
         blockwise = packed.view(*wanted.shape, heads, head_size, block_size).float()
@@ -104,11 +112,6 @@ class CpuAttnKeys:
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """See KeyReader."""
         return queries
-
-    @staticmethod
-    def _keys(kv_cache: torch.Tensor) -> torch.Tensor:
-        blocks, heads, block_size, _ = kv_cache.shape
-        return kv_cache.view(blocks, heads, block_size * 2, -1)[:, :, :block_size]
 
     def _find_order(self, dtype: torch.dtype, block_size: int, head_size: int) -> torch.Tensor:
         """[head_size * block_size]: where element (dim, token) lies in a packed block."""

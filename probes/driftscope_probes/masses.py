@@ -14,10 +14,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from driftscope_probes.buffers import MASSES
+from driftscope_probes.host import Array, array_of, count_up, empty, tensor_of
 from driftscope_probes.sinks import RECENT, SLOTS
 
-SCORES_AT_ONCE = 1 << 24
-"""Bound of the attention scores that a pass holds, in elements; more requests take more passes."""
+SCORES_AT_ONCE = {"cpu": 1 << 18}
+"""Bound of the attention scores that a pass holds, in elements; more requests take more passes. On
+a CPU a pass, and the keys that it reads, should stay in the core's cache."""
+SCORES_ELSEWHERE = 1 << 24
 SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
 
 
@@ -42,16 +45,20 @@ class Chains:
     """B chains of K queries each; request b's query of depth d is slot position[b] + d - 1."""
 
     k: int
-    position: torch.Tensor
+    position: Array
     """[B] int64: last verified slot."""
-    prompt_tokens: torch.Tensor
+    prompt_tokens: Array
     """[B] int64."""
-    sink_slots: torch.Tensor
+    sink_slots: Array
     """[S] int64, ascending; none where there is no sink."""
+    is_sink: Array
+    """The same as `sink_mask` gives it."""
     ahead: int = 0
     """Slots from `position` to the first query's own."""
     causal: bool = True
     """A query sees no slot after its own; else all of the chain's."""
+    seen: int = 0
+    """So many slots, or more, lie before any of the queries."""
 
     def __getitem__(self, some: slice) -> Chains:
         """The chains of some of the requests."""
@@ -71,17 +78,30 @@ def masses(
     `queries` [B, K, heads * head_size].
     """
     batch = len(queries)
-    slot, own, _, weights, null = _attend(queries, score, chains, kind)
-    found = weights.view(batch, -1, len(slot)) @ _classes(chains, slot)
-    out = torch.cat((found.view(batch, kind.heads, chains.k, 4), null.unsqueeze(-1)), dim=-1)
-    out = out.transpose(1, 2)
+    slot, own, scores = _attend(queries, score, chains, kind)
+    most = scores.amax(-1, keepdim=True)
+    null = None
+    if kind.sinks is not None:
+        bias = kind.sinks.to(scores)[None, :, None, None]
+        most = most.maximum(bias)
+        null = (bias - most).exp_()
+    weights = scores.sub_(most).exp_().view(batch, -1, len(slot))
+    sums = (_classes(chains, slot) @ weights.mT).view(batch, NULL, kind.heads, chains.k)
+    found = array_of(sums.permute(0, 3, 2, 1))
+    total = found.sum(-1)
+    out = empty((batch, chains.k, kind.heads, len(MASSES)), found)
+    out[..., NULL] = torch.nan
+    if null is not None:
+        learned = array_of(null[..., 0].transpose(1, 2))
+        total = total + learned
+        out[..., NULL] = learned / total
+    out[..., :NULL] = found / total[..., None]
     if not len(chains.sink_slots):
         out[..., SINK] = torch.nan
     elif kind.window is not None:
-        out[..., SINK].masked_fill_(_sink_out_of_sight(chains, own, kind.window), torch.nan)
-    if kind.sinks is None:
-        out[..., NULL] = torch.nan
-    return out
+        gone = _sink_out_of_sight(chains, own, kind.window)
+        tensor_of(out)[..., SINK].masked_fill_(tensor_of(gone), torch.nan)
+    return tensor_of(out)
 
 
 def slot_weights(
@@ -93,11 +113,14 @@ def slot_weights(
     NaN for a slot that the query does not see, or that is less than RECENT before it. Arguments as
     for `masses`.
     """
-    slot, own, hidden, weights, _ = _attend(queries, score, chains, kind)
-    first = weights[:, :, 0].mean(1)
-    seen = ~hidden[:, 0] & (slot <= chains.position[:, None])
+    slot, own, scores = _attend(queries, score, chains, kind)
+    first = _softmax(scores[:, :, 0], kind.sinks).mean(1)
+    seen = slot <= chains.position[:, None]
+    if kind.window is not None:
+        seen &= slot > own[:, :1] - kind.window
+    telling = tensor_of(seen & (slot <= own[:, :1] - RECENT))
+    seen = tensor_of(seen)
     even = first.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
-    telling = seen & (slot <= own[:, :1] - RECENT)
     out = first.new_full((len(queries), SLOTS + 1), torch.nan)
     shown = min(SLOTS, len(slot))
     out[:, :shown] = first.masked_fill(~telling, torch.nan)[:, :shown]
@@ -107,9 +130,9 @@ def slot_weights(
 
 def _attend(
     queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
-) -> tuple[torch.Tensor, ...]:
-    """Slots [N], the queries' own [B, K], which are hidden from them [B, K, N], the weights
-    [B, heads, K, N], and the learned bias's share [B, heads, K]."""
+) -> tuple[Array, Array, torch.Tensor]:
+    """Slots [N], the queries' own [B, K], and the scores [B, heads, K, N], -inf where a query sees
+    nothing."""
     batch, k = len(queries), chains.k
     groups = kind.heads // kind.kv_heads
     q = queries[:, :k].float().view(batch, k, kind.kv_heads, groups, kind.head_size) * kind.scale
@@ -117,40 +140,54 @@ def _attend(
     scores = score(q.permute(0, 2, 3, 1, 4).reshape(batch, kind.kv_heads, groups * k, -1))
     if kind.softcap:
         scores = (scores / kind.softcap).tanh_().mul_(kind.softcap)
-    n, device = scores.shape[-1], scores.device
+    n = scores.shape[-1]
     scores = scores.view(batch, kind.heads, k, n)
-    slot = torch.arange(n, device=device)
-    own = chains.position[:, None] + chains.ahead + torch.arange(k, device=device)  # [B, K]
-    last = own if chains.causal else own[:, -1:].expand_as(own)
-    hidden = slot > last[..., None]
+    slot = count_up(n, chains.position)
+    own = (chains.position + chains.ahead)[:, None] + slot[:k]
+    last = (own if chains.causal else own[:, -1:])[:, None, :, None]
+    # Slots that every query has seen go by are most of a long context.
+    hidden = tensor_of(slot[chains.seen :] > last)
+    scores[..., chains.seen :].masked_fill_(hidden, -torch.inf)
     if kind.window is not None:
-        hidden |= slot <= own[..., None] - kind.window
-    scores.masked_fill_(hidden[:, None], -torch.inf)
-    return slot, own, hidden, *_softmax(scores, kind.sinks)
+        scores.masked_fill_(tensor_of(slot <= own[:, None, :, None] - kind.window), -torch.inf)
+    return slot, own, scores
 
 
-def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Over the last dimension of [B, heads, K, N]; the bias's own share, [B, heads, K]."""
+def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Over the last dimension of [B, heads, N], learned biases [heads] taking their share."""
     if sinks is None:
-        return torch.softmax(scores, -1), scores.new_zeros(scores.shape[:-1])
-    bias = sinks.to(scores)[None, :, None, None].expand(*scores.shape[:-1], 1)
-    weights = torch.softmax(torch.cat((scores, bias), -1), -1)
-    return weights[..., :-1].contiguous(), weights[..., -1]
+        return torch.softmax(scores, -1)
+    bias = sinks.to(scores)[None, :, None].expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat((scores, bias), -1), -1)[..., :-1]
 
 
-def _classes(chains: Chains, slot: torch.Tensor) -> torch.Tensor:
-    """[B, N, 4] float one-hot: sink, prompt, generated, self."""
-    own = slot > chains.position[:, None]
-    sink = torch.isin(slot, chains.sink_slots) & ~own
-    prompt = (slot < chains.prompt_tokens[:, None]) & ~own & ~sink
-    return torch.stack((sink, prompt, ~(own | sink | prompt), own), -1).float()
+def sink_mask(slots: tuple[int, ...]) -> torch.Tensor:
+    """[last of the slots + 1] float32: 1 at each of them."""
+    mask = torch.zeros(max(slots, default=-1) + 1)
+    mask[list(slots)] = 1.0
+    return mask
 
 
-def _sink_out_of_sight(chains: Chains, own: torch.Tensor, window: int) -> torch.Tensor:
+def _classes(chains: Chains, slot: Array) -> torch.Tensor:
+    """[B, 4, N] float one-hot: sink, prompt, generated, self."""
+    context = slot <= chains.position[:, None]
+    prompt = context & (slot < chains.prompt_tokens[:, None])
+    classes = empty((len(context), NULL, len(slot)), slot)
+    classes[:, 0] = 0.0
+    classes[:, 1], classes[:, 2], classes[:, 3] = prompt, context ^ prompt, ~context
+    is_sink = chains.is_sink[: len(slot)]
+    first = classes[..., : len(is_sink)]
+    first[:, 0] = (first[:, 1] + first[:, 2]) * is_sink
+    first[:, 1:3] *= 1.0 - is_sink
+    return tensor_of(classes)
+
+
+def _sink_out_of_sight(chains: Chains, own: Array, window: int) -> Array:
     """[B, K, 1]: no sink slot is within the window."""
     return (chains.sink_slots[-1] <= own - window)[..., None]
 
 
-def at_once(batch: int, k: int, heads: int, slots: int) -> int:
+def at_once(batch: int, k: int, heads: int, slots: int, device: torch.device) -> int:
     """Requests whose scores fit into one pass, at least one."""
-    return max(1, min(batch, SCORES_AT_ONCE // max(1, k * heads * slots)))
+    bound = SCORES_AT_ONCE.get(device.type, SCORES_ELSEWHERE)
+    return max(1, min(batch, bound // max(1, k * heads * slots)))

@@ -11,6 +11,7 @@ from driftscope.trace.records import Strategy
 from driftscope_probes.attention import cache_of, kind_of, offer_lse
 from driftscope_probes.buffers import MASSES, ChainBuffers
 from driftscope_probes.drafter import Drafter
+from driftscope_probes.host import Array, array_of
 from driftscope_probes.keys import KeyReader, reader_for
 from driftscope_probes.latent import is_latent, query_size
 from driftscope_probes.masses import (
@@ -19,6 +20,7 @@ from driftscope_probes.masses import (
     Score,
     at_once,
     masses,
+    sink_mask,
     slot_weights,
 )
 from driftscope_probes.sinks import SLOTS
@@ -71,7 +73,9 @@ class Meter:
 
     def set_sinks(self, slots: tuple[int, ...]) -> None:
         """What counts as the sink from the next step on; called on the serving thread."""
-        self._sinks = torch.tensor(slots, dtype=torch.int64, device=self._buffers.device)
+        device = self._buffers.device
+        self._sinks = self._plain(torch.tensor(slots, dtype=torch.int64, device=device))
+        self._is_sink = self._plain(sink_mask(slots).to(device))
 
     def forget(self, rows: int) -> None:
         """A call that gives no log-sum-exp must not find the one of the chain before."""
@@ -107,7 +111,7 @@ class Meter:
             cache, table = cache_of(part.layer), at.block_tables[name][:batch]
             queries = self._queries(name, part, chains)
             slots = _slots(context, chains, table, cache)
-            size = at_once(batch, chains.k, part.kind.heads, slots)
+            size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
             for first in range(0, batch, size):
                 some = slice(first, first + size)
                 score = _scorer(part.reader, cache, table[some], slots)
@@ -118,12 +122,18 @@ class Meter:
         kind, queries = self._drafter, len(at.rows) // len(step.requests)
         return Chains(
             k=min(step.k, self._buffers.layout.depths * queries),
-            position=at.position + kind.lead,
-            prompt_tokens=_to(step.prompt_tokens, self._buffers.device),
+            position=self._plain(at.position + kind.lead if kind.lead else at.position),
+            prompt_tokens=self._plain(_to(step.prompt_tokens, self._buffers.device)),
             sink_slots=self._sinks,
+            is_sink=self._is_sink,
             ahead=kind.ahead,
             causal=kind.causal,
+            seen=int(step.prompt_tokens.min()),
         )
+
+    def _plain(self, x: torch.Tensor) -> Array:
+        """For `masses`, unless a kernel takes it."""
+        return x if self._triton else array_of(x)
 
     def _context(self, step: DraftStep) -> int:
         """Slots up to the first query's own."""
@@ -152,15 +162,15 @@ class Meter:
             if per_head is not None and own is not None:
                 per_head.copy_(own)
             return
-        slots = _slots(context, chains, table, cache)
-        size = at_once(len(out), chains.k, part.kind.heads, slots)
+        slots, mean = _slots(context, chains, table, cache), array_of(out)
+        size = at_once(len(out), chains.k, part.kind.heads, slots, queries.device)
         for first in range(0, len(out), size):
             some = slice(first, first + size)
             score = _scorer(part.reader, cache, table[some], slots)
-            found = masses(queries[some], score, chains[some], part.kind)
-            out[some] = found.mean(2)
+            found = array_of(masses(queries[some], score, chains[some], part.kind))
+            mean[some] = found.sum(2) / part.kind.heads
             if per_head is not None:
-                per_head[some] = found
+                array_of(per_head)[some] = found
 
     def _rows(self, chains: Chains) -> int:
         """Of the buffers: one for each request, or one for each query of a block."""

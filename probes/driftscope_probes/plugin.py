@@ -39,6 +39,7 @@ def register() -> None:
     fix_run_directory(settings)
     import wrapt
 
+    importlib.import_module("driftscope_probes.cores")  # looks at the process as it is now
     for module, ours, installer in SEAMS:
         wrapt.register_post_import_hook(_installer(ours, installer), module)
 

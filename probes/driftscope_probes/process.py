@@ -12,6 +12,7 @@ from typing import Any
 
 from driftscope.trace.ranks import Place
 from driftscope.trace.writer import TraceWriter
+from driftscope_probes.cores import CORES
 from driftscope_probes.resources import sample
 from driftscope_probes.settings import RUN_ID, Settings
 
@@ -69,6 +70,7 @@ def open_writer(settings: Settings, role: str) -> TraceWriter:
         source=source,
         max_bytes=settings.max_mb << 20,
         sampler=lambda: sample(source),
+        cpus=CORES,
     )
     multiprocessing.util.Finalize(None, writer.close, exitpriority=CLOSE_PRIORITY)
     return writer

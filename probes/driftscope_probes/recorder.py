@@ -208,8 +208,10 @@ class Recorder:
             return
         batch = len(step.requests)
         self._kernels.finish()
-        self._execution = self.taps.execution(step.k * batch // len(at.rows))
-        self._buffers.put_int("position", at.position.repeat_interleave(len(at.rows) // batch))
+        queries = len(at.rows) // batch
+        self._execution = self.taps.execution(step.k // queries)
+        position = at.position if queries == 1 else at.position.repeat_interleave(queries)
+        self._buffers.put_int("position", position)
         if self._weights_ring is not None and self.search is not None:
             self._sought = True
             self._slot_weights = self._weights_ring.send(self.meter.slot_weights(step, at))

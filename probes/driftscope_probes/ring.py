@@ -32,7 +32,7 @@ class Landing:
         if self._event is not None:
             self._event.synchronize()
         rows, numbers = self._shape
-        values = self._ring.slots[self._slot, :rows, :numbers].numpy().copy()
+        values = self._ring.landed(self._slot)[:rows, :numbers].copy()
         self._taken = True
         self._ring.free(self._slot)
         return values
@@ -44,6 +44,7 @@ class Ring:
     def __init__(self, requests: int, width: int, device: torch.device, slots: int = SLOTS) -> None:
         self._cuda = device.type == "cuda"
         self.slots = torch.empty(slots, requests, width, pin_memory=self._cuda)
+        self._host = self.slots.numpy()
         self._free, self._lock = list(range(slots)), threading.RLock()
 
     def send(self, values: torch.Tensor) -> Landing | None:
@@ -53,12 +54,19 @@ class Ring:
                 return None
             slot = self._free.pop()
         rows, numbers = values.shape
-        self.slots[slot, :rows, :numbers].copy_(values, non_blocking=self._cuda)
         event = None
         if self._cuda:
+            self.slots[slot, :rows, :numbers].copy_(values, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
+        else:
+            self._host[slot, :rows, :numbers] = values.numpy()
         return Landing(self, slot, (rows, numbers), event)
+
+    def landed(self, slot: int) -> npt.NDArray[np.float32]:
+        """[R, width]: what a copy that is over has left in a slot."""
+        found: npt.NDArray[np.float32] = self._host[slot]
+        return found
 
     def free(self, slot: int) -> None:
         """Give a slot back."""

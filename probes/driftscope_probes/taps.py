@@ -49,6 +49,8 @@ class Taps:
         """Until the first step that is served: vLLM warms up and captures, and what it captures
         has to hold the taps. Their gate is shut."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
+        # Compiled code uses memory again as soon as it can.
+        self._logits_change = drafter.samples or drafter.compiled
         self._residual: torch.Tensor | None = None
         """The residual stream of the forward under way, if it stays as it is until its end."""
         self.same: dict[str, str] = {}
@@ -133,7 +135,7 @@ class Taps:
         self._kernels.advance()
         # What enters a later depth is what the one before fed forward: runners copy it.
         if hidden is not None and not (later and self._drafter.kind.chained):
-            self._kernels.rms(hidden, "in_rms")
+            self._kernels.rms(hidden, "in_rms", fleeting=True)  # the runner's own memory
 
     def _hidden(self, args: Any, kwargs: Any) -> torch.Tensor | None:
         """The hidden states that a forward gets, a row for each query."""
@@ -161,18 +163,20 @@ class Taps:
             if at in measured:  # the same tensor under two names
                 self.same[name] = measured[at]
             else:
-                self._kernels.rms(results[index], name)
+                self._kernels.rms(results[index], name, fleeting=self._compiled)
                 measured[at] = name
 
     def _on_attention(self, name: str, query: torch.Tensor, lse: torch.Tensor | None) -> None:
-        self._kernels.copy_query(name, query)
+        self._kernels.copy_query(name, query, fleeting=self._compiled)
         if lse is not None:
             self._kernels.copy_lse(name, lse)
 
     def _on_residual(self, residual: torch.Tensor) -> None:
         """In compiled code, which may give its memory to another tensor before the forward ends."""
         if self.on:
-            self._guard.run("residual", lambda: self._kernels.rms(residual, "prenorm_rms"))
+            self._guard.run(
+                "residual", lambda: self._kernels.rms(residual, "prenorm_rms", fleeting=True)
+            )
 
     def _keep_residual(self, residual: torch.Tensor) -> None:
         if self.on:
@@ -180,7 +184,9 @@ class Taps:
 
     def _on_logits(self, hidden: Any, logits: Any) -> None:
         if logits is not None:
-            self._kernels.confidence(_by_request(logits) if isinstance(logits, list) else logits)
+            if isinstance(logits, list):
+                logits = _by_request(logits)
+            self._kernels.confidence(logits, fleeting=self._logits_change)
 
     def _on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
         self._kernels.rms_of_chunks(captured, "aux_rms", self._drafter.aux_states)

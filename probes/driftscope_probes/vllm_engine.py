@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import wrapt
 
-from driftscope.trace.records import RequestRow, Structured, VerifyRow
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.records import RequestRow, Structured
+from driftscope.trace.writer import TraceWriter, Work
 from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
 from driftscope_probes.guard import Guard
 from driftscope_probes.labels import Selection, label_of
+from driftscope_probes.ledger import Ledger, Served, Step
 from driftscope_probes.process import open_writer
 from driftscope_probes.settings import Settings, settings_from
-from driftscope_probes.vllm_schedule import Schedule, read_schedule, undrafted_reason
 
 _ATTRIBUTE = "_driftscope_observer"
 STOP_OR_ABORT = "stop_string_or_abort"
@@ -73,18 +72,6 @@ def _shutdown(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
             observer.workers_closed()
 
 
-@dataclass(slots=True)
-class _Live:
-    """What is remembered of a running request."""
-
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    latest: Schedule | None = None
-    """Of the request's latest step, whose draft the next one verifies."""
-    resumed: bool = False
-    """Back from a preemption, with its tokens being computed once more."""
-
-
 class EngineObserver:
     """Turns the scheduler's view of each step into rows."""
 
@@ -97,8 +84,7 @@ class EngineObserver:
         self._guard = Guard(self._writer, test_raise=settings.test_raise)
         self._selection = Selection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
-        self._live: dict[str, _Live] = {}
-        self._step = 0
+        self._rows = Ledger(scheduler, self._writer.count_error).rows
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """A step's outcome is about to be applied to the requests."""
@@ -120,66 +106,39 @@ class EngineObserver:
             self._speaker.close()
 
     def _observe(self, scheduled: Any, output: Any) -> None:
-        now, rows = time.time(), []
-        schedule = read_schedule(self._scheduler, scheduled)
-        self._step += 1
-        for request_id in scheduled.num_scheduled_tokens:
-            request = self._scheduler.requests.get(request_id)
+        requests, served = self._scheduler.requests, []
+        for name in scheduled.num_scheduled_tokens:
+            request = requests.get(name)
             if request is None or request.is_finished() or _is_dropped(request):
                 continue
-            tokens = _tokens_of(output, request_id)
-            live = self._live.setdefault(request_id, _Live())
-            if request_id in schedule.admitted and request.num_output_tokens > 0:
-                live.resumed = True
-            if tokens:
-                again, live.resumed = live.resumed, False
-                if request.num_output_tokens > 0:
-                    rows.append(self._verified(schedule, request, live, len(tokens), now, again))
-                live.first_token_s = live.first_token_s or now
-                live.last_token_s = now
-            live.latest = schedule
-        if rows:
-            self._writer.put(lambda: rows)
-
-    def _verified(
-        self, schedule: Schedule, request: Any, live: _Live, tokens: int, now: float, again: bool
-    ) -> VerifyRow:
-        filled = live.latest is None or live.latest.drafts
-        drafted = schedule.drafted(request.request_id) if filled and not again else 0
-        return VerifyRow(
-            step=self._step,
-            time_s=now,
-            request=request.request_id,
-            position=request.num_tokens - 2,
-            drafted=drafted,
-            accepted=tokens - 1 if drafted else 0,
-            reason=None
-            if drafted
-            else undrafted_reason(schedule, live.latest, request, again=again),
-        )
+            served.append(
+                Served(
+                    name, request.num_tokens, request.num_output_tokens,
+                    request.use_structured_output, len(_tokens_of(output, name)),
+                )
+            )  # fmt: skip
+        self._writer.put(Work(self._rows, Step(time.time(), scheduled, served)))
 
     def _finish(self, request: Any) -> None:
-        live = self._live.pop(request.request_id, _Live())
         sampling = request.sampling_params
         label = label_of(sampling)
-        self._writer.put(
-            RequestRow(
-                time_s=time.time(),
-                request=request.request_id,
-                label=label,
-                arrival_s=request.arrival_time,
-                prompt_tokens=request.num_prompt_tokens,
-                output_tokens=request.num_output_tokens,
-                ttft_s=_difference(live.first_token_s, request.arrival_time),
-                tpot_s=_per_token(live, request.num_output_tokens),
-                finish_reason=_finish_reason(request),
-                temperature=getattr(sampling, "temperature", None),
-                max_tokens=getattr(sampling, "max_tokens", None),
-                traced=self._selection.selects(label),
-                structured=_structured(sampling),
-                traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
-            )
+        row = RequestRow(
+            time_s=time.time(),
+            request=request.request_id,
+            label=label,
+            arrival_s=request.arrival_time,
+            prompt_tokens=request.num_prompt_tokens,
+            output_tokens=request.num_output_tokens,
+            ttft_s=None,  # the ledger knows
+            tpot_s=None,
+            finish_reason=_finish_reason(request),
+            temperature=getattr(sampling, "temperature", None),
+            max_tokens=getattr(sampling, "max_tokens", None),
+            traced=self._selection.selects(label),
+            structured=_structured(sampling),
+            traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
         )
+        self._writer.put(Work(self._rows, row))
 
 
 def _role(scheduler: Any) -> str:
@@ -215,13 +174,3 @@ def _tokens_of(output: Any, request_id: str) -> list[int]:
         return []
     tokens: list[int] = output.sampled_token_ids[output.req_id_to_index[request_id]]
     return tokens
-
-
-def _difference(later: float | None, earlier: float) -> float | None:
-    return None if later is None else max(0.0, later - earlier)
-
-
-def _per_token(live: _Live, tokens: int) -> float | None:
-    if live.first_token_s is None or live.last_token_s is None or tokens < 2:
-        return None
-    return (live.last_token_s - live.first_token_s) / (tokens - 1)

@@ -213,11 +213,12 @@ def _rows_drafted_from(proposer: Any, rows: torch.Tensor, k: int) -> torch.Tenso
 
     `rows` [B] are those of the last verified slots in the target's forward.
     """
-    request = torch.arange(len(rows), device=rows.device)
-    if proposer.method == "dflash":  # the newest token, then K masks, and no context
-        return (request[:, None] * (1 + k) + 1 + torch.arange(k, device=rows.device)).flatten()
-    if not getattr(proposer, "needs_extra_input_slots", False):
+    blocks = proposer.method == "dflash"
+    if not blocks and not getattr(proposer, "needs_extra_input_slots", False):
         return rows
+    request = torch.arange(len(rows), device=rows.device)
+    if blocks:  # the newest token, then K masks, and no context
+        return (request[:, None] * (1 + k) + 1 + torch.arange(k, device=rows.device)).flatten()
     rows = rows + request * proposer.net_num_new_slots_per_request
     if not proposer.pass_hidden_states_to_model:  # not shifted: the newest token has its own row
         return rows + 1

@@ -14,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftscope_probes.buffers import MASSES
-from driftscope_probes.masses import AttentionKind, Chains, at_once, masses, slot_weights
+from driftscope_probes.masses import (
+    AttentionKind,
+    Chains,
+    at_once,
+    masses,
+    sink_mask,
+    slot_weights,
+)
 from driftscope_probes.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope_probes.reference.chain import class_masses
 from driftscope_probes.sinks import RECENT, SLOTS
@@ -63,6 +70,8 @@ class Batch:
             k=self.depths, position=torch.tensor(self.positions),
             prompt_tokens=torch.tensor(self.prompts),
             sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
+            is_sink=sink_mask(self.sink_slots),
+            seen=min(*self.prompts, *(position + 1 for position in self.positions)),
         )  # fmt: skip
 
     def measured(self, *, padding: float = 0.0) -> torch.Tensor:
@@ -277,10 +286,26 @@ def test_some_of_the_chains_are_measured_like_all() -> None:
     torch.testing.assert_close(part[..., :4], batch.measured()[some][..., :4])
 
 
+@pytest.mark.parametrize("window", [None, 6])
+def test_arrays_of_the_host_give_what_tensors_give(window: int | None) -> None:
+    batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30), window=window)
+    keys, queries = batch.tensors()
+    chains = batch.chains()
+    on_host = replace(
+        chains, position=chains.position.numpy(), prompt_tokens=chains.prompt_tokens.numpy(),
+        sink_slots=chains.sink_slots.numpy(), is_sink=chains.is_sink.numpy(),
+    )  # fmt: skip
+    found = masses(queries.flatten(2), lambda q: q @ keys, on_host, batch.kind())
+    assert torch.equal(found.isnan(), batch.measured().isnan())
+    torch.testing.assert_close(found, batch.measured(), equal_nan=True, rtol=0, atol=1e-6)
+
+
 def test_passes_hold_a_bounded_number_of_scores() -> None:
-    assert at_once(8, 5, 32, 1000) == 8
-    assert at_once(256, 8, 32, 32_000) == 2
-    assert at_once(256, 8, 64, 1_000_000) == 1, "one request is always taken"
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert at_once(8, 5, 32, 1000, gpu) == 8
+    assert at_once(256, 8, 32, 32_000, gpu) == 2
+    assert at_once(256, 8, 64, 1_000_000, gpu) == 1, "one request is always taken"
+    assert at_once(8, 8, 4, 1600, cpu) == 5, "a CPU's cache is small"
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,9 +15,9 @@ import driftscope_probes
 
 FOLDER = Path(driftscope_probes.__file__).parent
 STEP_PATH = (
-    "attention", "buffers", "clock", "kernels", "kernels_triton", "keys", "latent", "masses",
-    "masses_triton", "meter", "norm_op", "per_head", "recorder", "ring", "taps", "timer", "vllm_v1",
-    "vllm_v2",
+    "attention", "buffers", "clock", "host", "kernels", "kernels_triton", "keys", "latent",
+    "masses", "masses_triton", "meter", "norm_op", "per_head", "recorder", "ring", "taps", "timer",
+    "vllm_v1", "vllm_v2",
 )  # fmt: skip
 WAITS = {"item", "tolist", "cpu", "numpy", "synchronize", "nonzero", "argwhere", "is_nonzero",
          "masked_select", "unique"}  # fmt: skip
@@ -27,9 +27,14 @@ CONVERSIONS = {"int", "float", "bool"}
 
 MAY_WAIT = {
     ("ring", "Landing.take", "synchronize"): "the writer's thread, for a copy that is under way",
-    ("ring", "Landing.take", "numpy"): "pinned host memory",
     ("clock", "Marks.between", "synchronize"): "the writer's thread",
     ("clock", "Marks.between", "float"): "of what an event says, once it was waited for",
+    ("kernels", "TorchKernels.__init__", "numpy"): "a CPU's memory, as below",
+    ("kernels", "TorchKernels._measure_states", "numpy"): "the same: the twin runs nowhere else",
+    ("kernels", "_confidence", "numpy"): "the same",
+    ("keys", "CpuAttnKeys.score", "numpy"): "a CPU's memory",
+    ("ring", "Ring.__init__", "numpy"): "pinned host memory",
+    ("ring", "Ring.send", "numpy"): "a CPU's memory, where there is no GPU",
     ("meter", "_page_size", "int"): "of a shape",
     ("keys", "PagedKeys.__init__", "int"): "of an attribute, at start-up",
     ("attention", "kind_of", "int"): "of attributes, at start-up",
@@ -37,7 +42,8 @@ MAY_WAIT = {
     ("latent", "query_size", "int"): "of attributes, at start-up",
     ("latent", "LatentKeys.__init__", "int"): "of attributes, at start-up",
     ("recorder", "Recorder._choose", "bool"): "of an array on the host",
-    ("kernels", "TorchKernels._open", "bool"): "of a number",
+    ("host", "array_of", "numpy"): "a CPU's memory",
+    ("meter", "Meter._chains", "int"): "of an array on the host",
     ("timer", "StepTimer._on_step_ended", "int"): "of an array on the host",
     ("vllm_v1", "_draft_step", "int"): "numbers that vLLM has on the host",
     ("vllm_v1", "_draft_step.on_device", "int"): "a number that vLLM has on the host",
@@ -52,8 +58,11 @@ MAY_LOOP = {
     ("buffers", "Layout.columns"): "over quantities, at start-up",
     ("buffers", "Layout.width"): "over quantities, at start-up",
     ("buffers", "Layout._sizes"): "over quantities, at start-up",
-    ("kernels", "_Views.__init__"): "over layers, once for each batch size",
     ("kernels", "TorchKernels.__init__"): "over quantities, at start-up",
+    ("kernels", "TorchKernels._measure_states"): "over what the taps have seen",
+    ("kernels", "TorchKernels._gather_queries"): "over layers and depths",
+    ("kernels", "TorchKernels._put_confidence"): "over two quantities",
+    ("kernels", "TorchKernels._places"): "over what the taps have seen, once for each sort",
     ("keys", "CpuAttnKeys._find_order"): "over two digits, once",
     ("keys", "CpuAttnKeys._round_trip"): "over two digits, once",
     ("meter", "Meter.__init__"): "over layers, at start-up",

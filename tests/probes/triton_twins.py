@@ -22,7 +22,7 @@ from driftscope_probes.capture import complete
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.kernels_triton import TritonKernels
-from driftscope_probes.masses import AttentionKind, Chains, masses
+from driftscope_probes.masses import AttentionKind, Chains, masses, sink_mask
 from driftscope_probes.masses_triton import paged_masses
 from driftscope_probes.meter import Meter
 from driftscope_probes.taps import Taps
@@ -250,6 +250,7 @@ class Paged:
             k=self.k, position=torch.tensor(self.positions),
             prompt_tokens=torch.tensor(self.prompts),
             sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
+            is_sink=sink_mask(self.sink_slots),
         )  # fmt: skip
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
