@@ -199,7 +199,7 @@ def test_reasons_of_undrafted_steps_are_told_apart(engines: dict[str, Outcome]) 
 
 
 def test_what_an_output_is_held_to(engines: dict[str, Outcome]) -> None:
-    for name in ("tight v1", "flows v1", "flows v2"):
+    for name in ("tight v1", "flows v1"):
         table = read_trace(engines[name].run).request.to_pandas()
         held = {origin(row.request)[0]: row.structured for row in table.itertuples()}
         assert (held["structured0"], held["structured1"]) == ("regex", "none")
