@@ -26,7 +26,7 @@ import torch
 from benchmarks.results_file import ResultsFile
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.kernels_triton import TritonKernels
-from driftscope_probes.masses import AttentionKind, Chains
+from driftscope_probes.masses import AttentionKind, Chains, sink_mask
 from driftscope_probes.masses_triton import paged_masses
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
@@ -101,6 +101,7 @@ def masses(batch: int, context: int, use_lse: bool, generated: int = 256) -> tup
         position=torch.full((batch,), context - 1, device=device),
         prompt_tokens=torch.full((batch,), context - generated, device=device),
         sink_slots=torch.arange(4, device=device),
+        is_sink=sink_mask((0, 1, 2, 3)).to(device),
     )
     kind = AttentionKind(heads=HEADS, kv_heads=KV_HEADS, head_size=SIZE, scale=SIZE**-0.5)
     queries = torch.randn(batch, K, HEADS * SIZE, device=device, dtype=torch.bfloat16)
