@@ -193,6 +193,12 @@ def test_what_costs_most_comes_first(analyse: Analyse) -> None:
     assert list(found[: len(asking)]) == asking
 
 
+def test_the_verdict_says_which_k_would_serve_faster(analyse: Analyse) -> None:
+    *_, last = analyse(*PAIRS["smaller_k"][0]).verdict
+    assert last.startswith("K = ")
+    assert "faster" in last
+
+
 def test_order_does_not_depend_on_the_order_of_rules(analyse: Analyse) -> None:
     found = analyse(replace(HEALTHY, prompts=TWO, growth=2.0, norm_output=False)).findings
     assert ranked(found[::-1]) == found
