@@ -4,10 +4,10 @@ python benchmarks/replay_client.py [--requests 2000] [--concurrency 64] [--times
 
 The server is tests/support/stub_server.py in a process of its own, so that its time is not counted.
 A replay is everything that it does: planning, sending, reading eight pieces per answer, the checks
-of the answers, and the writing of the run. Beside it, in turn with it, openai's client alone sends
-the same requests: as its users do (an object for each event), as bytes that nobody looks at, and as
-such bytes in the way and over the HTTP of a replay. What a replay takes beyond those is its own.
-The last row is an open loop of 100 requests per second whose pieces come one by one.
+of the answers, and the writing of the run. Beside it, in turn with it, others send the same
+requests: aiohttp alone, which is below a replay, bytes that nobody looks at; openai's client over
+it, such bytes too; and openai's client as its users use it, an object for each event. The last row
+is an open loop of 100 requests per second whose pieces come one by one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
+import orjson
 
 from driftscope.workloads.body import body_of
 from driftscope.workloads.plan import Level
 from driftscope.workloads.prompt import Prompt, chat
 from driftscope.workloads.replay import Order, replay
-from driftscope.workloads.server import connect
 from driftscope.workloads.suite import parse_suite
 
 TESTS = Path(__file__).parent.parent / "tests"
@@ -52,7 +53,8 @@ PIECE_S = 0.005
 """Between the pieces of an answer in the open loop."""
 OPEN_REQUESTS = 1000
 
-Ask = Callable[[openai.AsyncOpenAI, dict[str, Any]], Awaitable[None]]
+Client = openai.AsyncOpenAI | aiohttp.ClientSession
+Ask = Callable[[Any, dict[str, Any]], Awaitable[None]]
 
 
 def prompts(count: int) -> list[Prompt]:
@@ -71,19 +73,19 @@ def whole(url: str, asked: list[Prompt], level: Level) -> float:
     return took / len(asked)
 
 
-def alone(make: Callable[[str], openai.AsyncOpenAI], ask: Ask) -> Callable[..., float]:
-    """The same of openai's client and nothing else."""
+def alone(make: Callable[[str], Client], ask: Ask) -> Callable[..., float]:
+    """The same of another client and nothing else."""
 
     def measure(url: str, asked: list[Prompt], level: Level) -> float:
         begun = time.process_time()
-        asyncio.run(_all(make(url), ask, [body_of(p, "stub", {}) for p in asked], level))
+        asyncio.run(_all(url, make, ask, [body_of(p, "stub", {}) for p in asked], level))
         return (time.process_time() - begun) / len(asked)
 
     return measure
 
 
 async def _all(
-    client: openai.AsyncOpenAI, ask: Ask, bodies: list[dict[str, Any]], level: Level
+    url: str, make: Callable[[str], Client], ask: Ask, bodies: list[dict[str, Any]], level: Level
 ) -> None:
     waiting = iter(bodies)
 
@@ -91,7 +93,8 @@ async def _all(
         for body in waiting:
             await ask(client, body)
 
-    async with client, asyncio.TaskGroup() as group:
+    client: Any
+    async with make(url) as client, asyncio.TaskGroup() as group:
         for _ in range(level.concurrency or 1):
             group.create_task(user())
 
@@ -107,15 +110,17 @@ async def _bytes(client: openai.AsyncOpenAI, body: dict[str, Any]) -> None:
             pass
 
 
-async def _shortest(client: openai.AsyncOpenAI, body: dict[str, Any]) -> None:
-    response: Any = await client.post(
-        f"{client.base_url}chat/completions", content=json.dumps(body).encode(), cast_to=object,
-        stream=True, stream_cls=openai.AsyncStream[object],
-        options={"headers": {"X-Stainless-Raw-Response": "stream"}, "timeout": None},
+async def _below(session: aiohttp.ClientSession, body: dict[str, Any]) -> None:
+    async with session.post("/v1/chat/completions", data=orjson.dumps(body)) as response:
+        async for _ in response.content.iter_any():
+            pass
+
+
+def _session(url: str) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        url, connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Content-Type": "application/json"},
     )  # fmt: skip
-    async for _ in response.http_response.stream:
-        pass
-    await response.close()
 
 
 def _usual(url: str) -> openai.AsyncOpenAI:
@@ -125,10 +130,10 @@ def _usual(url: str) -> openai.AsyncOpenAI:
     )  # fmt: skip
 
 
-REPLAY, BELOW = "replay", "openai, bytes, as a replay"
+REPLAY, BELOW = "replay", "aiohttp alone, bytes"
 MEASURED: dict[str, Callable[..., float]] = {
     REPLAY: whole,
-    BELOW: alone(connect, _shortest),
+    BELOW: alone(_session, _below),
     "openai, bytes": alone(_usual, _bytes),
     "openai, an object per event": alone(_usual, _events),
 }

@@ -43,30 +43,32 @@ class Answer:
 
     def add(self, event: Mapping[str, Any]) -> bool:
         """Take up an event; whether it brought a piece of the answer."""
-        self.response = self.response or _string(event.get("id"))
-        self.usage = _mapping(event.get("usage")) or self.usage
-        metrics = _mapping(event.get("metrics")) or {}
-        self.speculation = _mapping(metrics.get("speculative_decoding")) or self.speculation
-        if "error" in event:
-            self.error = _words(event["error"])
+        if self.response is None:
+            self.response = _string(event.get("id"))
+        if usage := event.get("usage"):
+            self.usage = _mapping(usage) or self.usage
+        if metrics := event.get("metrics"):
+            told = (_mapping(metrics) or {}).get("speculative_decoding")
+            self.speculation = _mapping(told) or self.speculation
+        if (error := event.get("error")) is not None:
+            self.error = _words(error)
         choices = event.get("choices")
-        choice = _mapping(choices[0]) if isinstance(choices, list) and choices else None
-        return self._choice(choice) if choice is not None else False
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        return isinstance(choice, dict) and self._choice(choice)
 
     def _choice(self, choice: Mapping[str, Any]) -> bool:
-        self.finish_reason = _string(choice.get("finish_reason")) or self.finish_reason
-        delta = _mapping(choice.get("delta")) or {}
-        said = [
-            piece
-            for piece in (
-                _string(delta.get("reasoning")) or _string(delta.get("reasoning_content")),
-                _string(delta.get("content")),
-                _string(choice.get("text")),
-            )
-            if piece
-        ]
-        self.parts.extend(said)
-        return self._calls(delta.get("tool_calls")) or bool(said)
+        if reason := choice.get("finish_reason"):
+            self.finish_reason = _string(reason) or self.finish_reason
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            delta = choice
+        thought = delta.get("reasoning") or delta.get("reasoning_content")  # the same, by two names
+        before = len(self.parts)
+        for piece in (thought, delta.get("content"), delta.get("text")):
+            if piece and isinstance(piece, str):
+                self.parts.append(piece)
+        calls = delta.get("tool_calls")
+        return (bool(calls) and self._calls(calls)) or len(self.parts) > before
 
     def _calls(self, deltas: Any) -> bool:
         came = False

@@ -34,8 +34,12 @@ class Outcome:
     json_ok: bool | None
     tool_ok: bool | None
     early_stop: bool | None
-    garbled: bool
-    looping: bool
+    garbled: bool | None
+    looping: bool | None
+
+
+UNCHECKED = Outcome(json_ok=None, tool_ok=None, early_stop=None, garbled=None, looping=None)
+"""Of an answer that is not whole."""
 
 
 def outcome_of(prompt: Prompt, answer: Answer, output_tokens: int | None) -> Outcome:

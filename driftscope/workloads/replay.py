@@ -26,6 +26,7 @@ from driftscope.workloads.run import manifest_of, new_run_id, open_run
 from driftscope.workloads.sending import Patience, Sender, Sent
 from driftscope.workloads.server import Facts, connect, look
 from driftscope.workloads.suite import Suite, facts_for
+from driftscope.workloads.wire import Wire
 
 ID_DIGITS = 12
 """Of the run's id in the id of a request: runs of one server do not meet."""
@@ -95,13 +96,13 @@ def replay(order: Order, watcher: Watcher | None = None) -> Done:
 
 
 async def _replay(order: Order, watcher: Watcher) -> Done:
-    async with connect(order.url) as client:
+    async with connect(order.url) as client, Wire(client) as wire:
         facts = await look(client, order.model)
         session = _Session(client, order, watcher)
         shots, bodies, notes = await session.prepare(facts)
         writer = open_run(order.run, session.manifest(notes))
         try:
-            await session.go(shots, bodies, writer)
+            await session.go(wire, shots, bodies, writer)
         finally:
             writer.close()
         return Done(
@@ -164,10 +165,14 @@ class _Session:
         return manifest_of(self._id, self._facts.to_dict(), workload, notes)
 
     async def go(
-        self, shots: Sequence[Shot], bodies: Mapping[int, dict[str, Any]], writer: TraceWriter
+        self,
+        wire: Wire,
+        shots: Sequence[Shot],
+        bodies: Mapping[int, dict[str, Any]],
+        writer: TraceWriter,
     ) -> None:
         """Send all; every shot has its row in the end."""
-        sender = Sender(self._client, self._order.patience, seed=self._seed)
+        sender = Sender(wire, self._order.patience, seed=self._seed)
 
         async def fire(shot: Shot, due_unix_s: float | None) -> ClientRow:
             sent, body = Sent(request=self._name(shot)), bodies[shot.order]

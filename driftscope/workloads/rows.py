@@ -5,15 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from driftscope.trace.records import ClientRow, Ended
-from driftscope.workloads.outcome import outcome_of
+from driftscope.workloads.outcome import UNCHECKED, outcome_of
 from driftscope.workloads.plan import Shot
 from driftscope.workloads.sending import Sent
-
-_UNCHECKED = dict.fromkeys(("json_ok", "tool_ok", "early_stop", "garbled", "looping"))
 
 
 def row_of(
@@ -24,7 +21,7 @@ def row_of(
     output = _count(usage.get("completion_tokens"))
     drafted, accepted = rounds_of(answer.speculation)
     whole = sent.ended == Ended.ANSWERED
-    checked = asdict(outcome_of(shot.prompt, answer, output)) if whole else _UNCHECKED
+    checked = outcome_of(shot.prompt, answer, output) if whole else UNCHECKED
     return ClientRow(
         time_s=time.time(),
         request=sent.request,
@@ -56,7 +53,11 @@ def row_of(
         drafted=drafted,
         accepted=accepted,
         digest=answer.digest() if sent.pieces else None,
-        **checked,
+        json_ok=checked.json_ok,
+        tool_ok=checked.tool_ok,
+        early_stop=checked.early_stop,
+        garbled=checked.garbled,
+        looping=checked.looping,
     )
 
 

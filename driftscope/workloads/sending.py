@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import httpx2
-import openai
 import orjson
 
 from driftscope.trace.records import Ended
 from driftscope.workloads.answer import Answer
 from driftscope.workloads.body import path_of
 from driftscope.workloads.sse import BrokenStreamError, Events
+from driftscope.workloads.wire import Wire
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed; what the openai client itself retries, and
@@ -31,9 +30,14 @@ LAST_BYTES_S = 1.0
 its answer was read to the end."""
 CUT_OFF = frozenset({"abort", "error"})
 """Finish reasons of an answer that the server gave up."""
-_STREAM_ERRORS = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError)
-_RAW = {"X-Stainless-Raw-Response": "stream"}
-"""openai's switch for handing out the bytes as they come."""
+SLACK = 0.05
+"""Share by which the time without a byte may be longer than asked; the clock is not set anew for
+each piece."""
+BAD_STATUS = 400
+MOST_ERROR_BYTES = 1 << 16
+MOST_WORDS = 300
+"""Characters of an error's text that are kept."""
+_CONNECTION_ERRORS = (aiohttp.ClientError, OSError)
 LABEL_HEADER = "X-Driftscope-Label"
 
 
@@ -42,7 +46,7 @@ class Patience:
     """How long and how often a sender tries."""
 
     timeout_s: float = 120.0
-    """Longest time without a byte."""
+    """Longest time without a byte, and up to SLACK more."""
     retries: int = 2
     """Of an attempt that brought no token. One that broke off later is not repeated: its tokens
     were seen, and a second answer would hide that."""
@@ -70,11 +74,10 @@ class Sent:
 
 
 class Sender:
-    """Requests through one openai client."""
+    """Requests over one wire."""
 
-    def __init__(self, client: openai.AsyncOpenAI, patience: Patience, *, seed: int = 0) -> None:
-        self._client, self._patience = client, patience
-        self._root = str(client.base_url).rstrip("/")
+    def __init__(self, wire: Wire, patience: Patience, *, seed: int = 0) -> None:
+        self._wire, self._patience = wire, patience
         self._random = random.Random(seed)
 
     async def send(self, sent: Sent, body: Mapping[str, Any], label: str) -> None:
@@ -105,30 +108,41 @@ class Sender:
         """None: that was it; else try again after so many seconds, 0: when the sender likes."""
         sent.sent, sent.sent_unix_s = time.perf_counter(), time.time()
         try:
-            async with asyncio.timeout(self._patience.timeout_s) as limit:
-                await self._stream(sent, body, label, limit)
+            async with asyncio.timeout(self._patience.timeout_s * (1 + SLACK)) as limit:
+                came = await self._wire.post(
+                    path_of(body),
+                    orjson.dumps(body),
+                    {"X-Request-Id": sent.request, LABEL_HEADER: label},
+                )
+                try:
+                    sent.status = came.status
+                    if came.status >= BAD_STATUS:
+                        return await self._refused(sent, came)
+                    await self._stream(sent, came.content, limit)
+                finally:
+                    came.release()  # read to its end it serves again, else it is closed
         except TimeoutError:
             if not sent.done:
                 sent.ended = Ended.TIMEOUT
                 sent.error = f"nothing came for {self._patience.timeout_s:g} s"
                 return None
-        except openai.APIStatusError as error:
-            return self._refused(sent, error)
         except BrokenStreamError as error:
             sent.ended, sent.error = Ended.INTERRUPTED, str(error)
             return None
-        except (openai.APIConnectionError, *_STREAM_ERRORS) as error:
+        except _CONNECTION_ERRORS as error:
             if not sent.done:
                 self._broke(sent, _words(error))
                 return 0.0 if sent.ended == Ended.UNREACHED else None
         self._ended(sent)
         return None
 
-    def _refused(self, sent: Sent, error: openai.APIStatusError) -> float | None:
-        sent.ended, sent.status, sent.error = Ended.REFUSED, error.status_code, _words(error)
-        if error.status_code not in RETRIED:
+    async def _refused(self, sent: Sent, came: aiohttp.ClientResponse) -> float | None:
+        content = await came.content.read(MOST_ERROR_BYTES)
+        sent.ended = Ended.REFUSED
+        sent.error = f"HTTP {came.status}: {_said(content)}"[:MOST_WORDS]
+        if came.status not in RETRIED:
             return None
-        asked_s = _retry_after_s(error.response.headers.get("retry-after"))
+        asked_s = _retry_after_s(came.headers.get("retry-after"))
         return None if asked_s > LONGEST_WAIT_S else asked_s
 
     def _broke(self, sent: Sent, words: str) -> None:
@@ -136,33 +150,23 @@ class Sender:
         sent.error = words
 
     async def _stream(
-        self, sent: Sent, body: Mapping[str, Any], label: str, limit: asyncio.Timeout
+        self, sent: Sent, content: aiohttp.StreamReader, limit: asyncio.Timeout
     ) -> None:
-        response: Any = await self._client.post(
-            self._root + path_of(body), content=orjson.dumps(body), cast_to=object, stream=True,
-            stream_cls=openai.AsyncStream[object],
-            options={
-                "headers": {"X-Request-Id": sent.request, LABEL_HEADER: label, **_RAW},
-                "timeout": None,
-            },
-        )  # fmt: skip
-        sent.status = response.status_code
-        events, add, clock = Events(), sent.answer.add, asyncio.get_running_loop().time
-        try:
-            async for piece in response.http_response.stream:
-                now = time.perf_counter()
-                if not sent.done:
-                    limit.reschedule(clock() + self._patience.timeout_s)
-                said = False
-                for event in events.feed(piece):
-                    said |= add(event)
-                if said:
-                    sent.pieces.append(now)
-                if events.done and not sent.done:
-                    sent.done, sent.over = True, now
-                    limit.reschedule(clock() + LAST_BYTES_S)
-        finally:
-            await response.close()
+        events, add = Events(), sent.answer.add
+        timeout_s, set_at = self._patience.timeout_s, time.perf_counter()
+        while piece := await content.readany():
+            now = time.perf_counter()
+            if now - set_at > SLACK * timeout_s and not sent.done:
+                set_at = now
+                _set(limit, timeout_s * (1 + SLACK))
+            said = False
+            for event in events.feed(piece):
+                said |= add(event)
+            if said:
+                sent.pieces.append(now)
+            if events.done and not sent.done:
+                sent.done, sent.over = True, now
+                _set(limit, LAST_BYTES_S)
         if events.open and not events.done:
             raise BrokenStreamError("the stream ended in the middle of an event")
 
@@ -186,7 +190,21 @@ def _retry_after_s(header: str | None) -> float:
         return 0.0
 
 
+def _set(limit: asyncio.Timeout, seconds: float) -> None:
+    limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+
 def _words(error: BaseException) -> str:
-    cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else None
-    text = str(cause or error) or type(cause or error).__name__
-    return " ".join(text.split())[:300]
+    return " ".join((str(error) or type(error).__name__).split())[:MOST_WORDS]
+
+
+def _said(content: bytes) -> str:
+    """The server's own words in the body of an error, as JSON or as they are."""
+    try:
+        found = orjson.loads(content)
+    except ValueError:
+        found = content.decode(errors="replace")
+    for name in ("error", "message", "detail"):  # FastAPI says detail
+        if isinstance(found, dict) and found.get(name):
+            found = found[name]
+    return " ".join(str(found).split())

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import openai
 
 from driftscope.errors import DriftscopeError, UsageError
-from driftscope.workloads.wire import Wire
+from driftscope.workloads.wire import tls
 
 API_KEY = "OPENAI_API_KEY"
 NO_KEY = "none"
@@ -59,7 +59,7 @@ def connect(url: str) -> openai.AsyncOpenAI:
         base_url=base_url(url),
         api_key=os.environ.get(API_KEY) or NO_KEY,
         max_retries=0,
-        http_client=Wire(),
+        http_client=openai.DefaultAsyncHttpxClient(verify=tls()),
     )
 
 

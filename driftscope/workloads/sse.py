@@ -6,7 +6,6 @@ builds a model object for each piece costs more than the sending.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -24,6 +23,8 @@ class BrokenStreamError(Exception):
 class Events:
     """Splits a stream; `done` after its last event, `open` while an event is unfinished."""
 
+    __slots__ = ("_rest", "done")
+
     def __init__(self) -> None:
         self._rest = b""
         self.done = False
@@ -33,20 +34,21 @@ class Events:
         """Whether bytes of an unfinished event have come."""
         return bool(self._rest.strip())
 
-    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
+    def feed(self, piece: bytes) -> list[dict[str, Any]]:
         """The events that `piece` completes; raises BrokenStreamError."""
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > MAX_EVENT_BYTES:
             raise BrokenStreamError(f"an event longer than {MAX_EVENT_BYTES} bytes")
+        found = []
         for line in lines:
-            if not line.startswith(_DATA):
-                continue  # comments, event names and the empty line between events
-            data = line[len(_DATA) :].strip()
-            if data == DONE:
-                self.done = True
-            elif data:
-                yield _object(data)
+            if line.startswith(_DATA):  # no comment, event name or empty line between events
+                data = line[len(_DATA) :].strip()
+                if data == DONE:
+                    self.done = True
+                elif data:
+                    found.append(_object(data))
+        return found
 
 
 def _object(data: bytes) -> dict[str, Any]:

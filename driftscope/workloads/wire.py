@@ -1,13 +1,15 @@
-"""The HTTP below the openai client: aiohttp, with as little as possible between the two.
+"""How a replay posts: what openai's client sends to an endpoint, again and again, over aiohttp.
 
-openai's own aiohttp client takes twice the processor time, most of it for merging headers and URLs
-that do not change, for cookies and for redirects, and opens at most 100 connections.
+That client works out its options, headers and URL anew for each request, which takes more of a
+core than all the rest of a replay; so it is asked once for each endpoint, and what it would have
+sent is sent with other bodies.
 """
 
 from __future__ import annotations
 
+import functools
+import ssl
 import urllib.request
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -15,87 +17,73 @@ import httpx2
 import openai
 from yarl import URL
 
-_BODY = "driftscope_body"
+from driftscope.workloads.body import CHAT, TEXT
+
+_OWN = frozenset({"host", "connection", "content-length", "transfer-encoding", "accept-encoding"})
+"""Headers of a single message, which aiohttp makes itself."""
 _FORCED = {"Accept-Encoding": "identity"}
 """A compressed stream comes when the compressor likes."""
 
 
-class Wire(openai.DefaultAioHttpClient):
-    """What `openai.AsyncOpenAI` takes as `http_client`; posts without a time limit go the short
-    way, all else as ever.
+@functools.cache
+def tls() -> ssl.SSLContext:
+    """Which certificates are trusted: the same as everywhere in openai's client. Reading them takes
+    longer than a hundred requests."""
+    return httpx2.create_ssl_context()
 
-    There is no limit of connections, and no cookie is kept: each request is a user of its own.
-    Raises aiohttp.ClientError where httpx2 would raise its own.
+
+class Wire:
+    """Posts to the endpoints of the server that `client` is of.
+
+    There is no limit of connections and of time, and no cookie is kept: each request is a user of
+    its own, and how long to wait is the sender's to say.
     """
 
-    def __init__(self) -> None:
-        super().__init__(timeout=None)
-        self._urls: dict[str, tuple[httpx2.URL, URL, str | None]] = {}
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(self, client: openai.AsyncOpenAI) -> None:
+        self._client = client
 
-    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
-        """As httpx2's."""
-        content = options.get("content")
-        if not isinstance(content, bytes) or options.get("timeout") or options.get("params"):
-            return super().build_request(method, url, **options)
-        name = str(url)
-        if name not in self._urls:
-            self._urls[name] = httpx2.URL(name), URL(name), _proxy(name)
-        return httpx2.Request(
-            method, self._urls[name][0], headers=options["headers"],
-            stream=httpx2.ByteStream(content), extensions={_BODY: (content, options["headers"])},
+    async def __aenter__(self) -> Wire:
+        made = {path: await _made(self._client, path) for path in (CHAT, TEXT)}
+        self._urls = {path: URL(str(request.url)) for path, request in made.items()}
+        self._proxy = _proxy(self._urls[CHAT])
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=tls()),
+            cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(),
+            headers={k: v for k, v in made[CHAT].headers.items() if k not in _OWN} | _FORCED,
         )  # fmt: skip
+        return self
 
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """As httpx2's."""
-        if _BODY not in request.extensions:
-            return await super().send(request, **options)
-        _, url, proxy = self._urls[str(request.url)]
-        body, headers = request.extensions[_BODY]
-        came = await self._opened().request(
-            request.method, url, data=body, headers=headers, proxy=proxy
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def post(
+        self, path: str, content: bytes, headers: dict[str, str]
+    ) -> aiohttp.ClientResponse:
+        """The response, of any status, when its head has come; raises aiohttp.ClientError and
+        OSError."""
+        return await self._session.post(
+            self._urls[path], data=content, headers=headers, proxy=self._proxy
         )
-        plain = [(k, v) for k, v in came.raw_headers if k.lower() != b"content-encoding"]
-        response = httpx2.Response(
-            came.status, headers=plain, stream=_Pieces(came), request=request
+
+
+async def _made(client: openai.AsyncOpenAI, path: str) -> httpx2.Request:
+    """What `client` sends when it posts to `path`, caught before it leaves."""
+    caught: list[httpx2.Request] = []
+
+    def catch(request: httpx2.Request) -> httpx2.Response:
+        caught.append(request)
+        return httpx2.Response(200, json={})
+
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(catch)) as nowhere:
+        options: Any = {"timeout": None}
+        await client.with_options(http_client=nowhere, max_retries=0).post(
+            path, body={}, cast_to=object, options=options
         )
-        if not options.get("stream"):
-            await response.aread()
-        return response
-
-    async def aclose(self) -> None:
-        """As httpx2's."""
-        if self._session is not None:
-            await self._session.close()
-        await super().aclose()
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=httpx2.create_ssl_context()),
-                cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(),
-                headers=_FORCED,
-            )  # fmt: skip
-        return self._session
+    return caught[0]
 
 
-class _Pieces(httpx2.AsyncByteStream):
-    """The bytes of an answer, as they come."""
-
-    def __init__(self, came: aiohttp.ClientResponse) -> None:
-        self._came = came
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._came.content.iter_any():
-            yield piece
-
-    async def aclose(self) -> None:
-        self._came.release()
-
-
-def _proxy(url: str) -> str | None:
-    """What the environment's *_PROXY variables say, asked once for each address."""
-    parts = URL(url)
-    if urllib.request.proxy_bypass(parts.host or ""):
+def _proxy(url: URL) -> str | None:
+    """What the environment's *_PROXY variables say."""
+    if urllib.request.proxy_bypass(url.host or ""):
         return None
-    return urllib.request.getproxies().get(parts.scheme)
+    return urllib.request.getproxies().get(url.scheme)

@@ -32,6 +32,7 @@ class Seen:
     label: str
     path: str
     body: dict[str, Any]
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -120,7 +121,7 @@ async def _request(
     if path not in ("/v1/chat/completions", "/v1/completions"):
         return _json(writer, {"error": "no such thing"}, status=404)
     seen = Seen(headers.get("x-request-id", ""), headers.get("x-driftscope-label", ""), path,
-                json.loads(content))  # fmt: skip
+                json.loads(content), headers)  # fmt: skip
     stub.seen.append(seen)
     stub.running += 1
     stub.most = max(stub.most, stub.running)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from driftscope.telemetry.dashboards.alerts import Thresholds
 from driftscope.telemetry.dashboards.files import RULES, write
 from driftscope.telemetry.dashboards.recording import Times
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "monitoring"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "monitoring"
 
 
 @pytest.mark.parametrize("name", ["prometheus.yml", "scrape.yml"])
@@ -26,8 +29,6 @@ def test_prometheus_accepts_its_configuration(tmp_path: Path, name: str) -> None
 
 
 def test_alertmanager_accepts_its_configuration() -> None:
-    import subprocess
-
     command = [tool("amtool"), "check-config", str(EXAMPLE / "alertmanager.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "SUCCESS" in done.stdout, done.stdout + done.stderr
@@ -46,3 +47,30 @@ def test_the_collector_s_pipelines_name_what_there_is() -> None:
     for pipeline in config["service"]["pipelines"].values():
         for part in ("receivers", "processors", "exporters"):
             assert set(pipeline[part]) <= set(config[part])
+
+
+def test_the_page_on_kubernetes_names_what_there_is() -> None:
+    page, readme = ((ROOT / name).read_text() for name in ("docs/kubernetes.md", "README.md"))
+    values, monitor = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    (model,) = values["servingEngineSpec"]["modelSpec"]
+    given = {entry["name"]: entry["value"] for entry in model["env"]}
+    for name in re.findall(r"DRIFTSCOPE_\w+", page):
+        assert f"`{name}`" in readme, name
+    (mount,) = model["extraVolumeMounts"]
+    assert given["DRIFTSCOPE_TRACE"].startswith(mount["mountPath"])
+    assert [mount["name"]] == [volume["name"] for volume in model["extraVolumes"]]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (address,) = endpoint["relabelings"]
+    assert address["replacement"].endswith(f":{given['DRIFTSCOPE_PROMETHEUS']}")
+
+
+def test_the_rules_fit_a_manifest_by_the_page_s_own_command(tmp_path: Path) -> None:
+    write(tmp_path / "monitoring", Times(), Thresholds())
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (command,) = re.findall(r"\{ printf.*?(?= \| kubectl)", page, re.DOTALL)
+    made = subprocess.run(
+        ["bash", "-ec", command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    manifest = yaml.safe_load(made.stdout)
+    assert manifest["kind"] == "PrometheusRule"
+    assert manifest["spec"] == yaml.safe_load((tmp_path / "monitoring" / RULES).read_text())

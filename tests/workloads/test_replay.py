@@ -28,6 +28,7 @@ from driftscope.workloads.prompt import Prompt, chat
 from driftscope.workloads.replay import Done, Order, Watcher, replay, require_answers
 from driftscope.workloads.rows import unsent_row
 from driftscope.workloads.sending import Patience
+from driftscope.workloads.server import connect
 from driftscope.workloads.suite import parse_suite
 
 PLAIN = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: []}}", "plain")
@@ -198,6 +199,30 @@ def test_a_proxy_of_the_environment_is_asked(
         monkeypatch.setenv("http_proxy", stub.url)
         done = replay(_order(stub, tmp_path / "run", ["x"], url="http://model.invalid:8000"))
     assert done.ended == {Ended.ANSWERED: 1} and stub.seen[0].text == "x"
+
+
+def test_requests_are_those_of_openais_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("OPENAI_ORG_ID", "an organisation")
+    ours, hops = (
+        {"x-request-id", "x-driftscope-label"},
+        {"accept-encoding", "content-length", "connection"},
+    )
+
+    async def ask(url: str, body: dict[str, Any]) -> None:
+        async with connect(url) as client:
+            async for _ in await client.chat.completions.create(**body, timeout=None):
+                pass
+
+    with stub_server() as stub:
+        replay(_order(stub, tmp_path / "run", ["x"]))
+        asyncio.run(ask(stub.url, stub.seen[0].body))
+    sent, usual = ({k: v for k, v in seen.headers.items() if k not in hops} for seen in stub.seen)
+    assert sent.keys() - usual.keys() == ours and sent["authorization"] == "Bearer secret"
+    assert {**usual, **sent} == sent
+    assert stub.seen[0].body == stub.seen[1].body
 
 
 def test_more_users_than_a_http_client_likes(tmp_path: Path) -> None:
