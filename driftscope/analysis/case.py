@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from driftscope.analysis.changes import Level
 from driftscope.analysis.cost.advice import Advice, advise, same_models
+from driftscope.analysis.groups import Group
 from driftscope.analysis.plain import PlainRun
 from driftscope.analysis.senders import SenderSummary, Versus, versus
 from driftscope.analysis.summary import RunSummary
@@ -32,6 +34,15 @@ class Case:
         """Tokens per second more, if rounds yielded this many tokens in the same time."""
         now = self.tokens_per_s
         return None if now is None else now * (mean_length / self.run.acceptance.mean_length - 1.0)
+
+    def cost_of_losing(self, parts: Sequence[Group | Level], kept: float) -> float | None:
+        """The same if the rounds of these parts yielded at least `kept` tokens."""
+        lost = sum(part.rounds * max(kept - part.mean_length, 0.0) for part in parts)
+        return self.cost_of(self.run.acceptance.mean_length + lost / self.run.rounds)
+
+    def cost_of_gain(self, gain: float) -> float | None:
+        """The same, where the engine would be faster by this share."""
+        return None if self.tokens_per_s is None else self.tokens_per_s * gain
 
     def cost_at_k(self, k: int) -> float | None:
         """Tokens per second more with this K."""

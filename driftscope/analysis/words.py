@@ -42,6 +42,16 @@ def between(interval: Interval | None, digits: int = 2) -> str:
     return f" (95% interval {interval.low:.{digits}f} to {interval.high:.{digits}f})"
 
 
+def between_percent(interval: Interval) -> str:
+    """The 95% interval of a share or gain in brackets, with a space before."""
+    return f" (95% interval {percent(interval.low)} to {percent(interval.high)})"
+
+
+def lasted(seconds: float) -> str:
+    """A long time: "1.5 hours", "12.0 minutes"."""
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
+
+
 def listed(names: Sequence[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     if len(names) < 2:

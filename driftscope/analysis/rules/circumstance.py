@@ -12,7 +12,7 @@ from driftscope.analysis.groups import Group
 from driftscope.analysis.interval import Interval, difference
 from driftscope.analysis.rules.drops import worst_drop
 from driftscope.analysis.trust import ends, judged
-from driftscope.analysis.words import listed, number, percent
+from driftscope.analysis.words import lasted, listed, number, percent
 
 ENOUGH_REQUESTS = 10
 """Requests that a group must have to be held against another. Resampling fewer gives intervals far
@@ -70,7 +70,7 @@ def long_context_collapse(case: Case) -> Finding | None:
         "its max_position_embeddings covers your contexts, and retrain on long ones or use a "
         "drafter with a sliding window or EAGLE-3.1's norms. Until then send long contexts to a "
         "server with fewer num_speculative_tokens.",
-        cost_tps=_cost(case, groups[1:], short),
+        cost_tps=case.cost_of_losing(groups[1:], short.mean_length),
     )
 
 
@@ -109,7 +109,7 @@ def template_sensitivity(case: Case) -> Finding | None:
         "chat template, its first token (BOS), system prompts, language. Use the drafter's own "
         "template with --chat-template, or train the drafter on yours; EAGLE-3.1's norms make it "
         "less sensitive.",
-        cost_tps=_cost(case, [g for g in groups if g is not best], best),
+        cost_tps=case.cost_of_losing(groups, best.mean_length),
     )
 
 
@@ -133,8 +133,9 @@ def acceptance_decays(case: Case) -> Finding | None:
         severity=Severity.MEDIUM,
         runs=(case.run.label,),
         title="Acceptance decays over the run",
-        statement=f"rounds of requests in the first quarter of {_hours(case)} yield "
-        f"{number(first.mean_length)} tokens, in the last {number(last.mean_length)}",
+        statement="rounds of requests in the first quarter of "
+        f"{lasted(case.run.groups.duration_s)} yield {number(first.mean_length)} tokens, in "
+        f"the last {number(last.mean_length)}",
         evidence={
             "mean_length_first": first.mean_length,
             **ends("mean_length_first", first.mean_length_interval),
@@ -150,7 +151,7 @@ def acceptance_decays(case: Case) -> Finding | None:
         advice="Compare what the server was asked early and late (labels, context lengths, "
         "temperature); if that is the same, restart the engine and see whether acceptance is back: "
         "then it is the engine (prefix cache, drafter cache), and worth a bug report.",
-        cost_tps=_cost(case, groups[1:], first),
+        cost_tps=case.cost_of_losing(groups[1:], first.mean_length),
     )
 
 
@@ -179,23 +180,11 @@ def _around(value: float, of_length: Interval, widen: float) -> Interval:
     return Interval(low=value - widen * (value - low), high=value + widen * (high - value))
 
 
-def _cost(case: Case, losing: Sequence[Group], reference: Group) -> float | None:
-    """What it would bring if these rounds accepted like the reference's."""
-    rounds = case.run.rounds
-    lost = sum(g.rounds * max(reference.mean_length - g.mean_length, 0.0) for g in losing)
-    return case.cost_of(case.run.acceptance.mean_length + lost / rounds)
-
-
 def _shifted(case: Case) -> str:
     """Labels whose share of the rounds changed much."""
     shares = case.run.groups.shares.items()
     names = [label for label, each in shares if abs(each[-1] - each[0]) > MIX_SHIFT]
     return listed([f'"{name}"' for name in names])
-
-
-def _hours(case: Case) -> str:
-    seconds = case.run.groups.duration_s
-    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
 
 
 def _enough(which: str) -> Need[Case]:

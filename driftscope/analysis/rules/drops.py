@@ -10,7 +10,7 @@ from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.trust import ends, judged
-from driftscope.analysis.words import number, percent
+from driftscope.analysis.words import lasted, number, percent
 
 DROPPED_BELOW = 0.9
 """Accepted tokens per round after a change over those before it. As for a decay over the run: at a
@@ -29,7 +29,7 @@ def acceptance_drops(case: Case) -> Finding | None:
     kept, spread = _kept(drop)
     before = next(level for level in changes.levels if level.end_s == drop.time_s)
     after = next(level for level in changes.levels if level.start_s == drop.time_s)
-    lasted = drop.time_s - changes.levels[0].start_s
+    since_s = drop.time_s - changes.levels[0].start_s
     trust, because = judged(
         min(before.requests, after.requests), spread, below=1.0, assumed=_of_the_mix(drop)
     )
@@ -39,7 +39,7 @@ def acceptance_drops(case: Case) -> Finding | None:
         runs=(case.run.label,),
         title="Acceptance drops at a moment",
         statement=f"rounds of requests that start before {_moment(drop.time_s)} "
-        f"({_span(lasted)} into the run) yield {number(drop.before)} tokens, those after it "
+        f"({lasted(since_s)} into the run) yield {number(drop.before)} tokens, those after it "
         f"{number(drop.after)}: {percent(kept)} of the accepted tokens are left",
         evidence={
             "time_s": drop.time_s,
@@ -58,7 +58,9 @@ def acceptance_drops(case: Case) -> Finding | None:
         advice=f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
         "other weights, templates or sampling parameters, another kind of traffic. Cut the run "
         "there with --since, by label and by context, and see which requests lost.",
-        cost_tps=_cost(case, changes, drop),
+        cost_tps=case.cost_of_losing(
+            [level for level in changes.levels if level.start_s >= drop.time_s], drop.before
+        ),
     )
 
 
@@ -89,19 +91,8 @@ def _of_the_mix(drop: ChangePoint) -> list[str]:
     return [f"with each label's share held the difference is {drop.same_mix:+.2f}"]
 
 
-def _cost(case: Case, changes: Changes, drop: ChangePoint) -> float | None:
-    """What it would bring if the rounds after it accepted like those before it."""
-    after = [level for level in changes.levels if level.start_s >= drop.time_s]
-    lost = sum(level.rounds * max(drop.before - level.mean_length, 0.0) for level in after)
-    return case.cost_of(case.run.acceptance.mean_length + lost / case.run.rounds)
-
-
 def _moment(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
 
 
 ENTRIES = (

@@ -9,7 +9,7 @@ from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.interval import difference
 from driftscope.analysis.trust import ends, judged
-from driftscope.analysis.words import listed, milliseconds, percent
+from driftscope.analysis.words import between_percent, listed, milliseconds, percent
 
 
 def smaller_k(case: Case) -> Finding | None:
@@ -27,8 +27,8 @@ def smaller_k(case: Case) -> Finding | None:
         runs=(case.run.label,),
         title="A smaller K would probably serve faster",
         statement=f"the cost model gives {percent(gain.value)} more tokens per second with K = "
-        f"{best} than with {case.run.k} (95% interval {percent(gain.interval.low)} to "
-        f"{percent(gain.interval.high)}): {_times(advice.overall, best, case.run.k)}"
+        f"{best} than with {case.run.k}{between_percent(gain.interval)}: "
+        f"{_times(advice.overall, best, case.run.k)}"
         f"{_by_batch(advice)}{_by_context(advice)}",
         evidence=_evidence(case, advice, best),
         confidence=trust,
@@ -59,8 +59,7 @@ def k_by_batch_size(case: Case) -> Finding | None:
         runs=(case.run.label,),
         title="The best K depends on the batch size",
         statement=f"the cost model's best K is {ranges}; together {percent(gain.value)} faster "
-        f"than the best single K (95% interval {percent(gain.interval.low)} to "
-        f"{percent(gain.interval.high)})",
+        f"than the best single K{between_percent(gain.interval)}",
         evidence={
             "k": case.run.k,
             "gain_over_fixed": gain.value,
@@ -74,7 +73,7 @@ def k_by_batch_size(case: Case) -> Finding | None:
         "vLLM ignores it with data parallelism.",
         assumed=advice.assumed,
         option=advice.schedule_command,
-        cost_tps=None if case.tokens_per_s is None else case.tokens_per_s * gain.value,
+        cost_tps=case.cost_of_gain(gain.value),
     )
 
 
@@ -98,8 +97,7 @@ def larger_k(case: Case) -> Finding | None:
         title="A larger K would probably serve faster",
         statement=f"if further depths are accepted like depth {run.k} "
         f"({percent(run.acceptance.conditional[-1])} of the rounds that get there), K = {k} gives "
-        f"{percent(gain.value)} more tokens per second (95% interval {percent(gain.interval.low)} "
-        f"to {percent(gain.interval.high)})",
+        f"{percent(gain.value)} more tokens per second{between_percent(gain.interval)}",
         evidence={
             "k": run.k,
             "suggested_k": k,
@@ -114,7 +112,7 @@ def larger_k(case: Case) -> Finding | None:
         "A drafter may not have been trained for that many depths.",
         assumed=advice.assumed,
         option=f'"num_speculative_tokens": {k}',
-        cost_tps=None if case.tokens_per_s is None else case.tokens_per_s * gain.value,
+        cost_tps=case.cost_of_gain(gain.value),
     )
 
 
@@ -138,7 +136,6 @@ def _by_baseline(case: Case) -> Finding | None:
         min(run.requests, plain.requests), apart, above=0.0,
         assumed=["the two runs may not have had the same load"],
     )  # fmt: skip
-    now = case.tokens_per_s
     return Finding(
         id="slower_than_none",
         severity=Severity.HIGH,
@@ -158,7 +155,7 @@ def _by_baseline(case: Case) -> Finding | None:
         because=f"by a baseline run; {because}",
         advice=_NONE,
         option=NO_SPECULATION,
-        cost_tps=None if now is None else now * (a.tpot_s / b.tpot_s - 1.0),
+        cost_tps=case.cost_of_gain(a.tpot_s / b.tpot_s - 1.0),
     )
 
 
@@ -176,8 +173,7 @@ def _by_model(case: Case) -> Finding | None:
         runs=(case.run.label,),
         title="Speculation serves slower than none",
         statement=f"by the cost model: {_times(advice.overall, 0, case.run.k)}; "
-        f"{percent(gain.value)} more tokens per second without (95% interval "
-        f"{percent(gain.interval.low)} to {percent(gain.interval.high)})",
+        f"{percent(gain.value)} more tokens per second without{between_percent(gain.interval)}",
         evidence=_evidence(case, advice, 0),
         confidence=trust,
         because=f"by the cost model, no baseline was given; {because}",
