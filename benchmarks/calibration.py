@@ -1,10 +1,10 @@
 """Whether intervals cover and gates hold: simulated runs whose truth is known.
 
-Prints three tables: how often 95 % intervals hold the truth (wanted: 93 to 97 % each), beside those
+Prints four tables: how often 95 % intervals hold the truth (wanted: 93 to 97 % each), beside those
 of a percentile bootstrap over requests; in how many of TRIALS comparisons of two runs of the same
-truth any difference is called one, corrected for all that are looked at (wanted: at most 5 %); and
-in how many runs a change over time is found, where there is none (wanted: at most 5 %) and where
-acceptance steps down half-way.
+truth any difference is called one, corrected for all that are looked at, and in how many the gate
+of the rules GATE fails (wanted: at most 5 % each); and in how many runs a change over time is
+found, where there is none (wanted: at most 5 %) and where acceptance steps down half-way.
 
     PYTHONPATH=tests python benchmarks/calibration.py [--trials 1000]
 """
@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from support.simulate import Prompts, Truth
@@ -23,7 +24,12 @@ from support.simulate.sums import series, side
 
 from driftscope.analysis.changes import changes
 from driftscope.analysis.compare import Side, comparison
+from driftscope.analysis.gate.correlation import of_acceptance
+from driftscope.analysis.gate.evaluate import Facts
+from driftscope.analysis.gate.judge import Outcome, judge
+from driftscope.analysis.gate.rule import rule_of
 from driftscope.analysis.interval import Interval, intervals, rate_intervals, ratio_of
+from driftscope.analysis.measure import acceptance
 from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
 
 TRIALS = 1000
@@ -41,6 +47,11 @@ RUNS = {
     "100 requests of two kinds": Truth(requests=100, rounds=30, prompts=TWO),
 }
 """Their depths reach marginal rates from 0.8 down to about 0.05."""
+GATE = (
+    "acceptance.mean_length < baseline.acceptance.mean_length",
+    "acceptance.marginal[-1] < baseline.acceptance.marginal[-1]",
+)
+PAIRED = {False: "unpaired", True: "paired"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +67,12 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """How often chance alone was called a difference."""
+    """How often chance alone was called a difference, or failed the gate."""
 
     run: str
     pairing: str
     called: float
-    """Share of comparisons in which anything was called a difference."""
+    """Share of the pairs of runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +111,42 @@ def coverage(name: str, truth: Truth, trials: int) -> Iterator[Coverage]:
         )
 
 
+def twice(truth: Truth, trials: int, *, paired: bool) -> Iterator[tuple[Side, Side]]:
+    """Two runs of the same truth; `paired`: of the same prompts, too."""
+    for trial in range(trials):
+        yield (
+            _drawn(truth, 2 * trial),
+            _drawn(truth, 2 * trial + 1, prompts=2 * trial if paired else None),
+        )
+
+
 def false_calls(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
     called = 0
-    for trial in range(trials):
-        first = _drawn(truth, 2 * trial)
-        second = _drawn(truth, 2 * trial + 1, prompts=2 * trial if paired else None)
-        rows = np.arange(len(first.labels))
-        how = Pairing(
-            how=BY_ID if paired else UNPAIRED, first=rows if paired else rows[:0],
-            second=rows if paired else rows[:0], alone=0,
-        )  # fmt: skip
+    for first, second in twice(truth, trials, paired=paired):
+        rows = np.arange(len(first.labels) if paired else 0)
+        how = Pairing(how=BY_ID if paired else UNPAIRED, first=rows, second=rows, alone=0)
         found = comparison(first, second, ("a", "b"), how)
         called += any(each.differs for each in found.differences)
-    return Calls(run=name, pairing="paired" if paired else "unpaired", called=called / trials)
+    return Calls(run=name, pairing=PAIRED[paired], called=called / trials)
+
+
+def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
+    rules, failed = [rule_of(text) for text in GATE], 0
+    for baseline, run in twice(truth, trials, paired=paired):
+        facts = Facts(
+            run=_figures(run, truth.k),
+            baseline=_figures(baseline, truth.k),
+            found=lambda _: None,
+            correlated=of_acceptance(run.rounds, baseline.rounds) if paired else {},
+        )
+        failed += any(each.outcome is Outcome.BROKEN for each in judge(rules, [(name, facts)]))
+    return Calls(run=name, pairing=PAIRED[paired], called=failed / trials)
+
+
+def _figures(run: Side, k: int) -> dict[str, Any]:
+    """As the JSON report has them."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(acceptance(run.rounds, k, spread=True))))
+    return {"acceptance": found}
 
 
 def cuts(name: str, truth: Truth, trials: int) -> Cuts:
@@ -154,12 +188,21 @@ def show_coverage(trials: int, say: Say) -> list[Coverage]:
 
 
 def show_calls(trials: int, say: Say) -> list[Calls]:
+    say(f"\nTwo runs of the same truth, {trials} comparisons: share with any difference\n")
+    return _of_twice(false_calls, trials, say)
+
+
+def show_gates(trials: int, say: Say) -> list[Calls]:
+    say(f"\nTwo runs of the same truth, {trials} gates: share that fails\n")
+    return _of_twice(false_gates, trials, say)
+
+
+def _of_twice(count: Callable[..., Calls], trials: int, say: Say) -> list[Calls]:
     rows = [
-        false_calls(name, truth, trials, paired=paired)
+        count(name, truth, trials, paired=paired)
         for name, truth in RUNS.items()
         for paired in (False, True)
     ]
-    say(f"\nTwo runs of the same truth, {trials} comparisons: share with any difference\n")
     for call in rows:
         say(f"{call.run:32}{call.pairing:12}{call.called:7.1%}")
     return rows
@@ -175,7 +218,12 @@ def show_cuts(trials: int, say: Say) -> list[Cuts]:
 
 
 Say = Callable[[str], None]
-TABLES = {"coverage": show_coverage, "false_calls": show_calls, "changes": show_cuts}
+TABLES = {
+    "coverage": show_coverage,
+    "false_calls": show_calls,
+    "gate": show_gates,
+    "changes": show_cuts,
+}
 
 
 def main(argv: list[str] | None = None, say: Say = print) -> int:

@@ -30,21 +30,28 @@ def correlations(run: Sums, baseline: Sums) -> Mapping[str, float]:
 
 
 def _of(run: Sums, baseline: Sums, found: Pairing) -> dict[str, float]:
-    ours, theirs = _rounds(run, found.first), _rounds(baseline, found.second)
-    k = min(ours.histogram.shape[1], theirs.histogram.shape[1]) - 1
+    out = of_acceptance(_rounds(run, found.first), _rounds(baseline, found.second))
+    times = run.requests.tpot_s[found.first], baseline.requests.tpot_s[found.second]
+    known = np.isfinite(times[0]) & np.isfinite(times[1])
+    if known.sum() > 1:
+        same = _correlation(*(each[known] - each[known].mean() for each in times))
+        out |= {"latency.tpot_s": same} if np.isfinite(same) else {}
+    return out
+
+
+def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
+    """Of the acceptance length and the rate at each depth, of rounds whose rows are pairs; not of
+    one that does not vary."""
+    deep = [each.histogram.shape[1] - 1 for each in (ours, theirs)]
+    k = min(deep)
     a, b = (
         ratio_of(top[:, : k + 1], rounds).influence
         for top, rounds in (ours.by_request(), theirs.by_request())
     )
     names = ["acceptance.mean_length", *(f"acceptance.marginal[{d}]" for d in range(k))]
     out = {name: _correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}
-    if run.shape.k == baseline.shape.k:  # else the last depth of one is not that of the other
+    if deep[0] == deep[1]:  # else the last depth of one is not that of the other
         out |= {f"acceptance.marginal[{d - k}]": out[names[d + 1]] for d in range(k)}
-    times = run.requests.tpot_s[found.first], baseline.requests.tpot_s[found.second]
-    known = np.isfinite(times[0]) & np.isfinite(times[1])
-    if known.sum() > 1:
-        x, y = (each[known] - each[known].mean() for each in times)
-        out["latency.tpot_s"] = _correlation(x, y)
     return {name: value for name, value in out.items() if np.isfinite(value)}
 
 
