@@ -114,11 +114,12 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
     chains = whole(table, "chains")
     if (
         not all(np.isfinite(sums(table, name)).all() for name in tops)
-        or any(whole(table, f"{name}_misfits").any() for name in width)
+        or whole(table, "misfits").any()
         or any(((each != chains) & (each != 0)).any() for each in rows)
     ):
         return None
-    out = {name: table.column(name) for name in table.column_names}
+    out = {name: table.column(name) for name in table.column_names if name != "misfits"}
+    out |= {f"{name}_misfits": pa.array(np.zeros_like(chains)) for name in width}
     weight = sums(table, "weight")
     for (name, n), there in zip(width.items(), rows, strict=True):
         out[f"{name}_weight"] = pa.array(np.where(there > 0, weight, 0.0))

@@ -18,27 +18,17 @@ from driftscope.analysis.passes.chains import chains
 from driftscope.analysis.passes.requests import requests_of_chains
 from driftscope.analysis.passes.rounds import by_context, undrafted
 from driftscope.analysis.passes.steps import steps, steps_in_blocks, typical_step
-from driftscope.analysis.passes.verified import (
-    number_verified,
-    reliability,
-    repeated_chains,
-    repeated_rounds,
-)
-from driftscope.analysis.passes.views import CLUSTERS, LOOKED_AT, REQUEST
-from driftscope.analysis.requests import Requests, clusters_of, evenly, requests_of
+from driftscope.analysis.passes.views import CLUSTERS, REQUEST
+from driftscope.analysis.requests import Requests, clusters_of, requests_of
 from driftscope.analysis.rounds import Rounds, over_buckets, rounds_of
 from driftscope.analysis.shape import Shape
 from driftscope.analysis.tables import Tables
-from driftscope.metrics.confidence import BINS
 from driftscope.metrics.throughput import StepCost
 
 ENOUGH_STEPS = 10
 """Unrecorded steps from which a median step time is taken; with fewer, recorded ones count too."""
 EXACT_STEPS = 5_000_000
 """Steps up to which a median is exact; beyond, a t-digest's."""
-CHAINS_LOOKED_AT = 2_000_000
-"""Chains that are held against their rounds one by one; of more, those of evenly spread requests.
-Between 2 million tokens of one depth a calibration error is off by less than 0.001."""
 STEPS_READ = 1_000_000
 """Steps that the cost model looks at, one after the other; of more, evenly spread blocks."""
 
@@ -70,12 +60,8 @@ class Sums:
     chains: Chains
     broken: int
     """Chains with a value that is no finite number."""
-    repeated: bool
-    """Whether some position of a request was drafted or verified more than once."""
-    verified: int
-    """Recorded chains whose round is in the run, of those that were looked at."""
-    looked_at: int
-    """Chains that were held against their rounds."""
+    recorded: NDArray[np.int64]
+    """[requests] recorded chains of each."""
     drafted_in: NDArray[np.int64]
     """[requests, 2] the first and the last step that has a recorded chain of each; -1: none has."""
 
@@ -99,8 +85,6 @@ def collect(tables: Tables) -> Sums:
     check_chains(tables, measured, shape)
     check_rounds(tables, verify)
     found = chains_of(measured, shape)
-    looked_at = _look_at(tables, requests, drawn) if len(found) else 0
-    repeated = _repeated(tables) if looked_at else False
     return Sums(
         tables=tables,
         shape=shape,
@@ -116,9 +100,7 @@ def collect(tables: Tables) -> Sums:
         clusters=clusters,
         chains=found,
         broken=_broken(tables, shape, found) if doubtful(measured, shape) else 0,
-        repeated=repeated,
-        verified=_one(rows(number_verified(repeated)), "chains") if looked_at else 0,
-        looked_at=looked_at,
+        recorded=_recorded(requests, drawn),
         drafted_in=_drafted_in(requests, drawn),
     )
 
@@ -134,14 +116,10 @@ def _chains(tables: Tables, requests: Requests, clusters: Codes, shape: Shape) -
     return pa.concat_tables(found, promote_options="permissive")
 
 
-def _look_at(tables: Tables, requests: Requests, drawn: pa.Table) -> int:
-    """Choose the requests whose chains are held against their rounds; how many chains they have."""
-    number, code = whole(drawn, "chains"), requests.codes(drawn)
-    chosen = evenly(code[np.argsort(code)], number[np.argsort(code)], CHAINS_LOOKED_AT)
-    view = requests.keys.take(pa.array(chosen, pa.int64()))
-    view = view.append_column("cluster", pa.array(chosen, pa.int64()))
-    tables.engine.view(LOOKED_AT, view, view.schema)
-    return int(number[np.isin(code, chosen)].sum())
+def _recorded(requests: Requests, drawn: pa.Table) -> NDArray[np.int64]:
+    out = np.zeros(len(requests), dtype=np.int64)
+    out[requests.codes(drawn)] = whole(drawn, "chains")
+    return out
 
 
 def _drafted_in(requests: Requests, drawn: pa.Table) -> NDArray[np.int64]:
@@ -157,11 +135,6 @@ def _broken(tables: Tables, shape: Shape, found: Chains) -> int:
         tables.use(derived)
         total += _one(tables.engine.rows(broken(shape, derived, taken)), "chains")
     return total
-
-
-def _repeated(tables: Tables) -> bool:
-    queries = (repeated_chains(), repeated_rounds())
-    return any(_one(tables.engine.rows(query), "keys") for query in queries)
 
 
 def _reasons(tables: Tables) -> dict[str | None, int]:
@@ -197,10 +170,3 @@ def probe_time(tables: Tables) -> tuple[float, float]:
     """Seconds of the probe in the workers' steps, and of those steps."""
     counts = tables.engine.rows(steps())
     return float(sums(counts, "probe_s")[0]), float(sums(counts, "step_s")[0])
-
-
-def verified_by_confidence(run: Sums) -> pa.Table | None:
-    """Verified tokens by depth and bin of confidence; None where no confidence was recorded."""
-    if "top1" not in run.chains.means or not run.verified:
-        return None
-    return run.tables.engine.rows(reliability(run.shape.k, BINS, run.repeated))

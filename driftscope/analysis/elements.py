@@ -33,6 +33,12 @@ class Elements:
             return ibis.or_(*(self._table[each].notnull() for each in self._others))
         return self._table[self._source(name)].notnull()
 
+    def number(self, name: str) -> ir.IntegerScalar:
+        """How many rows have the list."""
+        if name == "generated_mass" and name in self._derived:
+            return self.there(name).sum()
+        return self._table[self._source(name)].count()
+
     def length(self, name: str) -> ir.IntegerColumn:
         """Elements of the list, null where the row has none. A list that was left out is as long as
         what it follows from."""

@@ -6,7 +6,8 @@ object runs on any engine that has a view of that name, and is compiled once per
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,10 @@ class Engine(Protocol):
         """Have `name` stand for an SQL query on other views."""
         ...
 
+    def keep(self, name: str, query: Any) -> None:
+        """Have `name` stand for the rows of an Ibis expression, which is run once."""
+        ...
+
     def rows(self, query: Any) -> pa.Table:
         """The rows of an Ibis expression."""
         ...
@@ -65,6 +70,7 @@ class DuckDB:
         self._connection = duckdb.connect()
         self._connection.execute(f"SET memory_limit = '{memory_limit}'")
         self._connection.execute("SET preserve_insertion_order = false")
+        self._connection.execute("SET parquet_metadata_cache = true")
 
     def view(self, name: str, content: Content, schema: pa.Schema) -> None:
         """See `Engine`."""
@@ -79,15 +85,16 @@ class DuckDB:
         """See `Engine`."""
         self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
 
+    def keep(self, name: str, query: Any) -> None:
+        """See `Engine`. Raises DamagedTraceError as `rows` does."""
+        sql = sql_of(query.op(), "duckdb")
+        with _reading():
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {sql}")
+
     def rows(self, query: Any) -> pa.Table:
         """See `Engine`. Raises DamagedTraceError for files that cannot be read after all."""
-        import duckdb
-
-        try:
+        with _reading():
             return self._connection.sql(sql_of(query.op(), "duckdb")).to_arrow_table()
-        except (duckdb.IOException, duckdb.InvalidInputException) as error:
-            first = str(error).splitlines()[0]
-            raise DamagedTraceError(f"{first}; move the file away to analyse the rest") from error
 
     def close(self) -> None:
         """See `Engine`."""
@@ -97,6 +104,17 @@ class DuckDB:
         paths = ", ".join(_text(str(path)) for path in files.paths)
         columns = ", ".join(column(files, f, DUCKDB_TYPES, "epoch_us") for f in schema)
         return f"SELECT {columns} FROM read_parquet([{paths}])"
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.IOException, duckdb.InvalidInputException) as error:
+        first = str(error).splitlines()[0]
+        raise DamagedTraceError(f"{first}; move the file away to analyse the rest") from error
 
 
 DUCKDB_TYPES: Mapping[pa.DataType, str] = {

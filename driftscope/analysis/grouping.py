@@ -15,7 +15,6 @@ from driftscope.analysis.columns import Codes, whole
 from driftscope.analysis.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
 from driftscope.analysis.interval import Interval, rate_intervals, ratio_intervals, ratio_of
 from driftscope.analysis.passes.rounds import by_batch, whole_at_the_end
-from driftscope.analysis.passes.verified import by_execution
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS
 from driftscope.analysis.rounds import Rounds, rounds_of
 
@@ -23,8 +22,8 @@ MAX_GROUPS = 16
 """Temperatures that are looked at, from the lowest."""
 
 
-def groups_of(run: Sums) -> Groups:
-    """The groups of a run."""
+def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
+    """The groups of a run; `by_execution` as of `passes.verified`."""
     k, rounds = run.shape.k, run.rounds
     quarter = _quarters(run)
     labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
@@ -43,7 +42,7 @@ def groups_of(run: Sums) -> Groups:
         finish=tuple(group for group in _by_value(rounds, reasons, k) if group.name),
         label=tuple(_by_value(rounds, labels, k)),
         time=tuple(_by_value(rounds, quarter, k)),
-        execution=_by_execution(run),
+        execution=_by_execution(run, by_execution),
         structured=_by_structure(run),
         duration_s=float(end.max() - begin.min()) if there.any() else 0.0,
         failed_share=failed[0],
@@ -154,15 +153,14 @@ def _aux_ratio(chains: Chains) -> _Share | None:
     return float(rms[most] / rms[least]), spread[0] if spread else None
 
 
-def _by_execution(run: Sums) -> tuple[Group, ...]:
-    rows, k = run.tables.engine.rows, run.shape.k
-    names = set(run.shape.executions)
-    if len(names) < 2:
+def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
+    if table is None:
         return ()
-    found = _sorted(rows(by_execution(k, run.repeated)), "execution")
-    rounds = rounds_of(found, run.requests.codes(found), k)
+    found = table.sort_by([(name, "ascending") for name in ("execution", "cluster")])
+    rounds, k = rounds_of(found, whole(found, "cluster"), run.shape.k), run.shape.k
     ran = np.asarray(found.column("execution").to_pylist(), dtype=np.str_)
-    return tuple(_group(each, rounds.where(ran == each), k) for each in sorted(set(ran) & names))
+    there = sorted(set(ran) & set(run.shape.executions))
+    return tuple(_group(each, rounds.where(ran == each), k) for each in there)
 
 
 def _sorted(table: pa.Table, bucket: str) -> pa.Table:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from driftscope.analysis.closeup.durations import TPOT, TTFT, Distribution, distribution
 from driftscope.analysis.collect import step_cells
-from driftscope.analysis.columns import floats, whole
+from driftscope.analysis.columns import floats
 from driftscope.analysis.cost.cells import StepCell
 from driftscope.analysis.interval import mean_interval
+from driftscope.analysis.passes.kinds import drafted_more_than
 from driftscope.analysis.passes.requests import requests_that_finished
-from driftscope.analysis.passes.rounds import rounds
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import Latency, RunSummary
 from driftscope.analysis.tables import Tables, tables_of
@@ -42,7 +42,7 @@ def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
     raises.
     """
     tables = tables_of(run) if isinstance(run, Trace) else run
-    if whole(tables.engine.rows(rounds(0)), "drafted").any():
+    if tables.engine.rows(drafted_more_than(0)).num_rows:
         return summarise(tables, label)
     finished = tables.engine.rows(requests_that_finished())
     if not finished.num_rows:

@@ -87,6 +87,11 @@ class Spark:
         """See `driftscope.analysis.engine.Engine`."""
         self._session.sql(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
 
+    def keep(self, name: str, query: Any) -> None:
+        """See `driftscope.analysis.engine.Engine`."""
+        found = self._session.sql(sql_of(query.op(), "pyspark"))
+        found.cache().createOrReplaceTempView(name)
+
     def rows(self, query: Any) -> pa.Table:
         """See `driftscope.analysis.engine.Engine`. Raises DamagedTraceError for what Spark cannot
         read or finish."""

@@ -12,7 +12,6 @@ from driftscope.analysis.collect import (
     probe_time,
     step_cells,
     step_cost,
-    verified_by_confidence,
 )
 from driftscope.analysis.columns import floats
 from driftscope.analysis.filters import Filter
@@ -23,6 +22,7 @@ from driftscope.analysis.requests import Requests
 from driftscope.analysis.segments import segments_by, segments_of
 from driftscope.analysis.summary import Latency, Recording, RunSummary
 from driftscope.analysis.tables import Tables, narrow, tables_of
+from driftscope.analysis.verification import Verification, verification_of
 from driftscope.metrics.fallback import effective_k, fallback
 from driftscope.metrics.latency import inter_token_s, mean_s
 from driftscope.metrics.overhead import overhead_fraction
@@ -49,7 +49,7 @@ def summarise(
     if isinstance(run, Tables):
         run = collect(run)
     tables, requests, cost = run.tables, run.requests, step_cost(run.tables)
-    undrafted = int(run.undrafted.sum())
+    undrafted, held = int(run.undrafted.sum()), verification_of(run)
     return RunSummary(
         label=label,
         manifest=tables.manifest,
@@ -58,16 +58,16 @@ def summarise(
         acceptance=measure.acceptance(run.rounds, run.shape.k, spread=True),
         attention=measure.attention(run.chains),
         hidden=measure.hidden(run.chains),
-        confidence=measure.confidence(run.chains, verified_by_confidence(run)),
+        confidence=measure.confidence(run.chains, held.by_confidence),
         latency=_latency(requests, cost),
         fallback=fallback(int(run.rounds.histogram[:, 0].sum()), len(run.rounds), run.reasons),
-        recording=_recording(run),
+        recording=_recording(run, held),
         cost=cost,
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
         problems=tables.problems,
         effective_k=effective_k(int(run.rounds.drafted.sum()), len(run.rounds) + undrafted),
         cells=step_cells(tables),
-        groups=groups_of(run),
+        groups=groups_of(run, held.by_execution),
         closeup=closeup_of(run),
         spread=measure.spread(run.chains),
         changes=changes_of(run),
@@ -86,13 +86,13 @@ def _latency(requests: Requests, cost: StepCost | None) -> Latency:
     )
 
 
-def _recording(run: Sums) -> Recording:
+def _recording(run: Sums, held: Verification) -> Recording:
     statuses, chains = run.tables.statuses, len(run.chains)
-    some = 0 < run.looked_at < chains
+    some = 0 < held.looked_at < chains
     return Recording(
         chains=chains,
-        verified_chains=round(run.verified / run.looked_at * chains) if some else run.verified,
-        looked_at=run.looked_at if some else None,
+        verified_chains=round(held.verified / held.looked_at * chains) if some else held.verified,
+        looked_at=held.looked_at if some else None,
         chunked_chains=int(run.chains.chunked.sum()),
         broken_chains=run.broken,
         short_rounds=int(run.rounds.short.sum()),

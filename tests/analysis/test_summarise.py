@@ -19,6 +19,7 @@ from driftscope.analysis.shape import MASSES
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import tables_of
+from driftscope.analysis.verification import look_at
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import DraftRow, VerifyRow
@@ -118,8 +119,10 @@ def test_with_sampling_most_rounds_have_no_chain(tmp_path: Path) -> None:
 def _verified(trace: Trace, *, repeated: bool) -> dict[tuple[str, int], dict[str, object]]:
     """Verified chains by request and position."""
     run = collect(tables_of(trace))
+    look_at(run)
+    names = run.requests.keys.column("request").to_pylist()
     found = run.tables.engine.rows(verified(repeated)).to_pylist()
-    by_key = {(row["request"], row["position"]): row for row in found}
+    by_key = {(names[row["cluster"]], row["position"]): row for row in found}
     assert len(by_key) == len(found)
     return by_key
 

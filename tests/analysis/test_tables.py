@@ -13,7 +13,7 @@ from support.simulate import Truth, simulate
 
 from driftscope.analysis import requests
 from driftscope.analysis.collect import collect
-from driftscope.analysis.passes.rounds import rounds
+from driftscope.analysis.passes.rounds import by_context
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import open_run
@@ -102,4 +102,4 @@ def test_numbers_of_a_file_are_rounded_no_further_than_it_says(tmp_path: Path) -
 
 
 def test_queries_are_built_once_per_shape() -> None:
-    assert rounds(7) is rounds(7)
+    assert by_context(7) is by_context(7)

@@ -13,29 +13,31 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 
-@cache
-def rounds(k: int) -> ir.Table:
-    """Decode steps by request."""
-    rows = table("verify")
-    return rows.group_by(*REQUEST).aggregate(**_rounds(rows, k))
-
-
-def _rounds(rows: ir.Table, k: int) -> dict[str, Any]:
+def _accepted(rows: ir.Table, k: int) -> dict[str, Any]:
+    """What `driftscope.analysis.rounds.rounds_of` reads."""
     drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
     is_round = drafted > 0
-    lost = rows.reason == UndraftedReason.STRUCTURED_OUTPUT
-    meant = rows.reason.isin(UndraftedReason.DELIBERATE)
     return {
         "rounds": is_round.sum(),
         "drafted": drafted.sum(),
         "short": (is_round & (drafted < k)).sum(),
+        **{f"accepted_{n}": (is_round & (accepted == n)).sum() for n in range(k + 1)},
+    }
+
+
+def _steps(rows: ir.Table) -> dict[str, Any]:
+    """Steps that cannot be, steps without a draft and why, and when the first and the last was."""
+    drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
+    none = drafted <= 0
+    lost = rows.reason == UndraftedReason.STRUCTURED_OUTPUT
+    meant = rows.reason.isin(UndraftedReason.DELIBERATE)
+    return {
         "wrong": ((accepted > drafted) | (accepted < 0)).sum(),
-        "undrafted": (~is_round).sum(),
-        "structured": (~is_round & lost.fill_null(False)).sum(),
-        "deliberate": (~is_round & meant.fill_null(False)).sum(),
+        "undrafted": none.sum(),
+        "structured": (none & lost.fill_null(False)).sum(),
+        "deliberate": (none & meant.fill_null(False)).sum(),
         "first_s": rows.time_s.min(),
         "last_s": rows.time_s.max(),
-        **{f"accepted_{n}": (is_round & (accepted == n)).sum() for n in range(k + 1)},
     }
 
 
@@ -47,7 +49,7 @@ def by_context(k: int) -> ir.Table:
     rows = table("verify")
     power = ibis.greatest(rows.position + 1, 1).log2().floor().cast("int64")
     rows = rows.mutate(bucket=power)
-    return rows.group_by("bucket", *REQUEST).aggregate(**_rounds(rows, k))
+    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, k), **_steps(rows))
 
 
 @cache
@@ -58,7 +60,7 @@ def by_batch(k: int) -> ir.Table:
     sizes = rows.group_by(*place).aggregate(size=rows.count())
     rows = rows.filter(rows.drafted > 0).join(sizes, place)
     rows = rows.mutate(bucket=rows.size.log2().floor().cast("int64"))
-    return rows.group_by("bucket", *REQUEST).aggregate(**_rounds(rows, k))
+    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, k))
 
 
 @cache
@@ -66,7 +68,7 @@ def rounds_in_buckets(k: int) -> ir.Table:
     """Decode steps by bucket and request."""
     rows = table(f"verify_{IN_BUCKETS}", "verify", bucket="string")
     rows = rows.filter(rows.bucket.notnull())
-    return rows.group_by("bucket", *REQUEST).aggregate(**_rounds(rows, k))
+    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, k))
 
 
 @cache

@@ -1,4 +1,8 @@
-"""Recorded chains beside the rounds that verified them, of the requests that are LOOKED_AT."""
+"""Recorded chains beside the rounds that verified them, of the requests that are LOOKED_AT.
+
+Both are kept by request and position under names of their own, DRAWN and DONE, since they are read
+several times.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +15,46 @@ from driftscope.metrics.chains import finite
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
+DRAWN, DONE = "drawn", "done"
+KEY = ("cluster", "position")
+"""The number of a request, and where its chain starts."""
+
+
+@cache
+def drawn() -> ir.Table:
+    """The chains."""
+    rows = table("draft").join(clusters(LOOKED_AT), REQUEST)
+    return rows.select(*KEY, "top1", "rate", "execution", drafted_s=rows.time_s, drawn=rows.k)
+
+
+@cache
+def done() -> ir.Table:
+    """The rounds."""
+    rows = table("verify")
+    rows = rows.filter(rows.drafted > 0).join(clusters(LOOKED_AT), REQUEST)
+    return rows.select(*KEY, "accepted", "time_s")
+
 
 @cache
 def repeated_chains() -> ir.Table:
     """How many positions of a request were drafted more than once."""
-    return _repeated(_chains())
+    return _repeated(_kept(DRAWN, drawn()))
 
 
 @cache
 def repeated_rounds() -> ir.Table:
     """How many positions of a request were verified more than once."""
-    return _repeated(_rounds())
+    return _repeated(_kept(DONE, done()))
 
 
-def _chains() -> ir.Table:
-    return table("draft").semi_join(clusters(LOOKED_AT), REQUEST)
+def _kept(name: str, rows: ir.Table) -> ir.Table:
+    import ibis
 
-
-def _rounds() -> ir.Table:
-    rows = table("verify")
-    return rows.filter(rows.drafted > 0).semi_join(clusters(LOOKED_AT), REQUEST)
+    return ibis.table(rows.schema(), name=name)
 
 
 def _repeated(rows: ir.Table) -> ir.Table:
-    keys = rows.group_by(*REQUEST, "position").aggregate(rows=lambda t: t.count())
+    keys = rows.group_by(*KEY).aggregate(rows=lambda t: t.count())
     return keys.filter(keys.rows > 1).aggregate(keys=lambda t: t.count())
 
 
@@ -49,23 +69,23 @@ def verified(repeated: bool) -> ir.Table:
     """
     import ibis
 
-    draft, rounds = _chains(), _rounds()
-    drawn = draft.select(
-        *REQUEST, "position", "top1", "rate", "execution", drafted_s=draft.time_s, drawn=draft.k
-    )
-    done = rounds.select(*REQUEST, "position", "accepted", "time_s")
-    key = (*REQUEST, "position")
+    chains, rounds = _kept(DRAWN, drawn()), _kept(DONE, done())
     if not repeated:
-        both = done.join(drawn, [*key, done.time_s >= drawn.drafted_s])
-        return both.select(*key, "accepted", "top1", "rate", "execution", "drawn", "drafted_s")
-    order = ibis.window(group_by=key, order_by="drafted_s")
-    drawn = drawn.mutate(next_s=drawn.drafted_s.lead().over(order))
-    both = done.join(drawn, [*key, done.time_s >= drawn.drafted_s])
+        return _joined(chains, rounds).select(*KEY, *_SAID)
+    order = ibis.window(group_by=KEY, order_by="drafted_s")
+    chains = chains.mutate(next_s=chains.drafted_s.lead().over(order))
+    both = _joined(chains, rounds)
     both = both.filter(both.next_s.isnull() | (both.time_s < both.next_s))
-    latest = ibis.window(group_by=(*key, "drafted_s"), order_by=both.time_s.desc())
+    latest = ibis.window(group_by=(*KEY, "drafted_s"), order_by=both.time_s.desc())
     both = both.mutate(place=ibis.row_number().over(latest))
-    both = both.filter(both.place == 0)
-    return both.select(*key, "accepted", "top1", "rate", "execution", "drawn", "drafted_s")
+    return both.filter(both.place == 0).select(*KEY, *_SAID)
+
+
+_SAID = ("accepted", "top1", "rate", "execution", "drawn", "drafted_s")
+
+
+def _joined(chains: ir.Table, rounds: ir.Table) -> ir.Table:
+    return rounds.join(chains, [*KEY, rounds.time_s >= chains.drafted_s])
 
 
 @cache
@@ -85,7 +105,7 @@ def reliability(k: int, bins: int, repeated: bool) -> ir.Table:
 
     both = verified(repeated)
     both = both.filter(both.top1.notnull())
-    depth = ibis.range(0, k).unnest()
+    depth = ibis.range(0, ibis.least(both.accepted + 1, k)).unnest()
     deep = both.select("accepted", "top1", weight=1.0 / both.rate, depth=depth)
     deep = deep.filter(deep.accepted >= deep.depth)
     sure = deep.top1[deep.depth].cast("float64")
@@ -104,7 +124,7 @@ def reliability(k: int, bins: int, repeated: bool) -> ir.Table:
 def by_execution(k: int, repeated: bool) -> ir.Table:
     """Verified chains by execution and request."""
     both = verified(repeated)
-    return both.group_by("execution", *REQUEST).aggregate(
+    return both.group_by("execution", "cluster").aggregate(
         rounds=both.count(),
         drafted=both.drawn.sum(),
         short=(both.drawn < k).sum(),
