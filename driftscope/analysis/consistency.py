@@ -53,7 +53,14 @@ def shape_of(tables: Tables) -> Shape:
         sinkless=manifest.sinkless,
         absent=tuple(name for name in OPTIONAL if not rows(one_with(name)).num_rows),
         executions=tuple(sorted(set(kinds.column("execution").to_pylist()) - {Execution.UNSAID})),
+        rate=_rate(kinds),
     )
+
+
+def _rate(kinds: pa.Table) -> float | None:
+    rates = {rate for end in ("low", "high") for rate in kinds.column(end).to_pylist()}
+    rate = rates.pop() if len(rates) == 1 else None
+    return rate if rate and 0 < rate <= 1 else None
 
 
 def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:

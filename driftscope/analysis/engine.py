@@ -69,6 +69,7 @@ class DuckDB:
 
         self._connection = duckdb.connect()
         self._connection.execute(f"SET memory_limit = '{memory_limit}'")
+        self._connection.execute("SET enable_progress_bar = false")  # it would go to stdout
         self._connection.execute("SET preserve_insertion_order = false")
         self._connection.execute("SET parquet_metadata_cache = true")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,10 +108,22 @@ def rate_intervals(ratio: Ratio) -> tuple[Interval, ...] | None:
     apart = p * (1 - p)
     worth = np.where((apart > 0) & (variance > 0), apart / np.where(variance > 0, variance, 1), 0)
     worth = np.where(worth > 0, worth, clusters)
-    t2 = np.square(student(ratio.df))
-    middle = (p + t2 / (2 * worth)) / (1 + t2 / worth)
-    half = np.sqrt(t2 / worth * (apart + t2 / (4 * worth))) / (1 + t2 / worth)
-    low, high = np.minimum(middle - half, p), np.maximum(middle + half, p)
+    return _wilson(p, worth, student(ratio.df))
+
+
+def share_interval(some: int, of: int) -> Interval:
+    """Wilson's interval of a share of independent cases, such as finished requests."""
+    quantile = np.array([NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)])
+    (found,) = _wilson(np.array([some / of]), np.array([float(of)]), quantile)
+    return found
+
+
+def _wilson(rate: Array, worth: Array, quantile: Array) -> tuple[Interval, ...]:
+    """Of rates over as many independent cases as `worth` says."""
+    t2 = np.square(quantile)
+    middle = (rate + t2 / (2 * worth)) / (1 + t2 / worth)
+    half = np.sqrt(t2 / worth * (rate * (1 - rate) + t2 / (4 * worth))) / (1 + t2 / worth)
+    low, high = np.minimum(middle - half, rate), np.maximum(middle + half, rate)
     return _pairs(np.clip(low, 0, 1), np.clip(high, 0, 1))
 
 

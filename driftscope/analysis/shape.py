@@ -26,6 +26,8 @@ class Shape:
     """Lists that no row has."""
     executions: tuple[str, ...] = ()
     """How the drafter ran, over all recorded chains that say so."""
+    rate: float | None = None
+    """The sampling rate of all chains; None where it changed, or is none."""
 
     def width(self, name: str) -> int:
         """Elements of the list column `name`."""

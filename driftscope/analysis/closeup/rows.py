@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.columns import whole
 from driftscope.analysis.passes.kinds import BY_HEAD, kinds_of_steps
 from driftscope.analysis.passes.views import REQUEST, table
+from driftscope.analysis.shape import AUX
 from driftscope.analysis.tables import PART, Derived, Tables
 from driftscope.trace.compact import DERIVED_KEY, restore
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 ROUND_COLUMNS = (*REQUEST, "time_s", "position", "drafted", "accepted", "reason")
+NOT_OPENED = ("top1", "entropy", *AUX, BY_HEAD)
+"""Lists of chains that a close-up of single requests does not show."""
 STEPS = 100_000
 """Steps whose durations are looked at, evenly from all."""
 ONE_BY_ONE = 1_000_000
@@ -43,7 +46,7 @@ def chains_of_requests(
     `drafted_in`, [requests, 2], are the first and the last step of each. In a run of many `chains`
     they are looked for there, one request after the other: most files are then not read at all.
     """
-    rows = table(PART, "draft")
+    rows = table(PART, "draft").drop(*NOT_OPENED)
     queries = [_of(rows, names)]
     if chains > ONE_BY_ONE:
         queries = [

@@ -8,7 +8,7 @@ what it yields, see `driftscope.analysis.chains.finite_sums`.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from driftscope.analysis.elements import Elements
 from driftscope.analysis.passes.kinds import BY_HEAD
@@ -21,6 +21,10 @@ from driftscope.trace.records import MASS_CLASSES
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
+
+
+Weight: TypeAlias = "ir.NumericColumn | float"
+"""What a chain stands for, or what each of them does."""
 
 
 def top(name: str, index: int) -> str:
@@ -39,7 +43,7 @@ def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
     rows = table(PART, "draft").join(clusters(), REQUEST)
     mine = rows.mutate(weight=1.0 / rows.rate, **_even(rows, dict(derived), shape, careful))
     lists = Elements(mine, dict(derived), shape, careful=careful)
-    sums = _careful(lists, shape, mine.weight) if careful else _quick(lists, shape, mine.weight)
+    weight = mine.weight if careful or shape.rate is None else 1.0 / shape.rate
     return mine.group_by("cluster").aggregate(
         chains=mine.count(),
         weight=mine.weight.sum(),
@@ -47,8 +51,8 @@ def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
         bad_rates=(~((mine.rate > 0) & (mine.rate <= 1)).fill_null(False)).sum(),
         **_bad_heads(mine, shape),
         **(_presence if careful else _presence_in_all)(lists, shape),
-        **sums,
-        **_no_drift(mine, shape),
+        **(_careful if careful else _quick)(lists, shape, weight),
+        **(_no_drift if careful else _quick_no_drift)(mine, shape, weight),
     )
 
 
@@ -93,10 +97,15 @@ def _presence_in_all(lists: Elements, shape: Shape) -> dict[str, Any]:
     return {**rows, "misfits": ibis.or_(ibis.literal(False), *misfit).sum()}
 
 
-def _quick(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:
+def _total(value: ir.NumericValue, weight: Weight) -> ir.NumericScalar:
+    """Sum of all values times their weights; in half the time where all weigh alike."""
+    return value.sum() * weight if isinstance(weight, float) else (value * weight).sum()
+
+
+def _quick(lists: Elements, shape: Shape, weight: Weight) -> dict[str, Any]:
     """The tops alone: where all rows have the list, its elements weigh what the rows do."""
     return {
-        top(name, index): (lists.at(name, index) * weight).sum()
+        top(name, index): _total(lists.at(name, index), weight)
         for name in shape.lists()
         for index in range(shape.width(name))
     }
@@ -147,7 +156,7 @@ def _even(
     }
 
 
-def _no_drift(rows: ir.Table, shape: Shape) -> dict[str, Any]:
+def _no_drift(rows: ir.Table, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:
     """Of the same chains at each depth."""
     import ibis
 
@@ -155,12 +164,36 @@ def _no_drift(rows: ir.Table, shape: Shape) -> dict[str, Any]:
         return {}
     said = finite(rows.slot_weight)
     usable = ibis.ifelse(said, rows.slot_weight, ibis.null("float64"))
-    weight = ibis.ifelse(said, rows.weight, ibis.null("float64")).sum()
-    out = _mean("even_sink", 0, rows.even_sink, rows.weight)
+    bottoms = ibis.ifelse(said, weight, ibis.null("float64")).sum()
+    even = _mean("even_sink", 0, rows.even_sink, weight)
+    return {**even, **_no_drift_sums(usable, shape, weight, bottoms)}
+
+
+def _quick_no_drift(rows: ir.Table, shape: Shape, weight: Weight) -> dict[str, Any]:
+    """The same where every number is finite."""
+    import ibis
+
+    if "slot_weight" not in rows.columns:
+        return {}
+
+    def there(value: ir.NumericColumn) -> ir.NumericScalar:
+        return _total(ibis.ifelse(value.notnull(), 1.0, ibis.null("float64")), weight)
+
+    return {
+        top("even_sink", 0): _total(rows.even_sink, weight),
+        bottom("even_sink", 0): there(rows.even_sink),
+        **_no_drift_sums(rows.slot_weight, shape, weight, there(rows.slot_weight)),
+    }
+
+
+def _no_drift_sums(
+    slot_weight: ir.NumericValue, shape: Shape, weight: Weight, bottoms: ir.NumericScalar
+) -> dict[str, Any]:
+    out: dict[str, Any] = {}
     for depth in range(1, shape.k + 1):
-        value = attention.no_drift_self(usable, depth)
-        out[top("no_drift", depth - 1)] = (value * rows.weight).sum()
-        out[bottom("no_drift", depth - 1)] = weight
+        value = attention.no_drift_self(slot_weight, depth)
+        out[top("no_drift", depth - 1)] = _total(value, weight)
+        out[bottom("no_drift", depth - 1)] = bottoms
     return out
 
 

@@ -19,9 +19,10 @@ for following from others."""
 
 @cache
 def kinds_of_chains() -> ir.Table:
-    """Chain lengths, layers and executions that occur."""
+    """Chain lengths, layers and executions that occur, and between which sampling rates."""
     rows = table("draft")
-    return rows.group_by("k", "layers", "execution").aggregate(rows=rows.count())
+    kinds = rows.group_by("k", "layers", "execution")
+    return kinds.aggregate(low=rows.rate.min(), high=rows.rate.max())
 
 
 @cache

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from scipy.stats import binomtest
-
 from driftscope.analysis.case import Case
 from driftscope.analysis.entry import ALWAYS, Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.groups import LOOP_ROUNDS
-from driftscope.analysis.interval import Interval
+from driftscope.analysis.interval import Interval, share_interval
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import between, count, percent
@@ -96,11 +94,10 @@ def looks_like_a_loop(case: Case) -> Finding | None:
     groups = case.run.groups
     if not groups.long_enough:
         return None
-    found = binomtest(groups.looping, groups.long_enough)
-    share, spread = found.statistic, found.proportion_ci(method="wilson")
+    share = groups.looping / groups.long_enough
     if not share > LOOPS_ABOVE or groups.looping < 2:
         return None
-    interval = Interval(low=float(spread.low), high=float(spread.high))
+    interval = share_interval(groups.looping, groups.long_enough)
     trust, because = judged(groups.long_enough, interval, above=LOOPS_ABOVE)
     ids = "token ids tell" if trust is not Trust.LOW else because
     return Finding(
