@@ -86,8 +86,8 @@ cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: 
 gallery: $(VENV)/installed ## example reports, into reports/gallery
 	cd reports/gallery && for name in healthy long-context server one-head; do \
 	  $(abspath $(BIN))/driftscope analyze traces/$$name -q -o $$name.html || exit 1; done
-	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting --baseline traces/without -q -o drifting.html
-	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy -q -o compared.html
+	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting --label eagle3 --baseline traces/without -q -o drifting.html
+	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy --label eagle3 --label eagle3.1 -q -o compared.html
 
 bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan and pandas
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json

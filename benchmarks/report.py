@@ -4,7 +4,10 @@ Pages of runs of several sizes, opened in turn, each time in a browser profile o
 picture is the one on the first screen, in the frame after the one that paints it; the first live
 one, which can be pointed at, is the first below it, scrolled into sight once the page is there.
 
-    PYTHONPATH=tests python benchmarks/report.py [--rounds 1e5 1e6] [--repeats 9] [--json FILE]
+    PYTHONPATH=tests python benchmarks/report.py [--rounds 1e5 1e6 1e7] [--repeats 9] [--json FILE]
+
+The run of 1e7 rounds takes some minutes and 2.5 GB of disk to make; `--keep FOLDER` keeps runs and
+pages there, and measures those that it finds there.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,29 +58,40 @@ LIVE = """() => new Promise((done) => {
 PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
-def pages(folder: Path, rounds: list[int]) -> dict[str, tuple[Path, float]]:
-    """By name: the page, and the seconds that its HTML took to make of an analysis."""
-    from support.runs import Spec, write_run
+def pages(folder: Path, rounds: list[int]) -> dict[str, Path]:
+    """The pages by name; one that lies in `folder` is not made again."""
+    made: dict[str, Callable[[], Analysis]] = {
+        "719 rounds": lambda: _analysed([GALLERY / "drifting"]),
+        "two runs": lambda: _analysed([GALLERY / "drifting", GALLERY / "healthy"]),
+        **{f"{n:,} rounds": partial(_simulated, folder, n) for n in rounds},
+        "six runs of K = 16, 60 labels, 32 heads": lambda: _six(folder),
+    }
+    out = {name: folder / f"{name.replace(' ', '-')}.html" for name in made}
+    for name, path in out.items():
+        if not path.exists():
+            _written(path, made[name]())
+    return out
+
+
+def _simulated(folder: Path, rounds: int) -> Analysis:
     from support.simulate import Prompts, Truth, simulate
 
-    made = {
-        "719 rounds": _analysed([GALLERY / "drifting"]),
-        "two runs": _analysed([GALLERY / "drifting", GALLERY / "healthy"]),
-    }
     kinds = (Prompts(label="chat", shift=0.5), Prompts(label="code", tokens=(1000, 4000)))
-    for number in rounds:
-        truth = Truth(requests=number // 100, rounds=100, prompts=kinds, batches=(1, 4, 16))
-        made[f"{number:,} rounds"] = _analysed(
-            [simulate(folder / f"{number}", truth, zstd_level=1)]
-        )
+    truth = Truth(requests=rounds // 100, rounds=100, prompts=kinds, batches=(1, 4, 16))
+    run = folder / f"{rounds}"
+    return _analysed([run if run.exists() else simulate(run, truth, zstd_level=1)])
+
+
+def _six(folder: Path) -> Analysis:
+    from support.runs import Spec, write_run
+
+    from driftscope.analysis.analyze import conclude
+
     wide = Spec(k=16, conditional=(0.9,) * 16, requests=40, rounds=50, layers=2, per_head=True,
                 heads=16, labels=tuple(f"label {i}" for i in range(60)))  # fmt: skip
-    one = _analysed([write_run(folder / "wide", wide)])
-    six = tuple(replace(one.runs[0], label=f"run {i}") for i in range(6))
-    made["six runs of K = 16, 60 labels, 32 heads"] = replace(one, runs=six)
-    return {
-        name: _written(folder / f"{n}.html", each) for n, (name, each) in enumerate(made.items())
-    }
+    run = folder / "wide"
+    one = _analysed([run if run.exists() else write_run(run, wide)]).runs[0]
+    return conclude([replace(one, label=f"run {i}") for i in range(6)])
 
 
 def _analysed(paths: list[Path]) -> Analysis:
@@ -87,14 +102,10 @@ def _analysed(paths: list[Path]) -> Analysis:
     return conclude([summarise(open_run(path), path.name) for path in paths])
 
 
-def _written(path: Path, analysis: Analysis) -> tuple[Path, float]:
+def _written(path: Path, analysis: Analysis) -> None:
     from driftscope_reports.html import to_html
 
-    begin = time.perf_counter()
-    text = to_html(analysis)
-    took = time.perf_counter() - begin
-    path.write_text(text, encoding="utf-8")
-    return path, took
+    path.write_text(to_html(analysis), encoding="utf-8")
 
 
 def opened(browser: Browser, page: Path) -> dict[str, float]:
@@ -117,12 +128,12 @@ def opened(browser: Browser, page: Path) -> dict[str, float]:
 def show(rows: list[dict[str, Any]]) -> None:
     """Median (least to most) of each time."""
     print(f"{'page of':<42}{'bytes':>11}{'first paint, ms':>20}{'first picture, ms':>20}"
-          f"{'live picture, ms':>20}{'HTML made, s':>14}")  # fmt: skip
+          f"{'live picture, ms':>20}")  # fmt: skip
     for row in rows:
         times = "".join(
             f"{_spread(row[name]):>20}" for name in ("painted_s", "picture_s", "live_s")
         )
-        print(f"{row['page']:<42}{row['bytes']:>11,}{times}{row['made_s']:>14.2f}")
+        print(f"{row['page']:<42}{row['bytes']:>11,}{times}")
 
 
 def _spread(seconds: list[float]) -> str:
@@ -132,27 +143,30 @@ def _spread(seconds: list[float]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", nargs="+", type=float, default=[1e5, 1e6])
+    parser.add_argument("--rounds", nargs="+", type=float, default=[1e5, 1e6, 1e7])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
     wanted = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        made = pages(Path(folder), [int(number) for number in wanted.rounds])
+        place = wanted.keep or Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        made = pages(place, [int(number) for number in wanted.rounds])
         found: dict[str, list[dict[str, float]]] = {name: [] for name in made}
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
         version = browser.version
         for _ in range(wanted.repeats):
-            for name, (path, _) in made.items():
+            for name, path in made.items():
                 found[name].append(opened(browser, path))
         browser.close()
         rows = [
             {
-                "page": name, "bytes": path.stat().st_size, "made_s": took,
+                "page": name, "bytes": path.stat().st_size,
                 **{key: [each[key] for each in found[name]] for key in found[name][0]},
             }
-            for name, (path, took) in made.items()
+            for name, path in made.items()
         ]  # fmt: skip
     show(rows)
     slowest = max(statistics.median(row["picture_s"]) for row in rows)

@@ -23,6 +23,7 @@ from driftscope.analysis.requests import Requests, clusters_of, requests_of
 from driftscope.analysis.rounds import Rounds, over_buckets, rounds_of
 from driftscope.analysis.shape import Shape
 from driftscope.analysis.tables import Tables
+from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.throughput import StepCost
 
 ENOUGH_STEPS = 10
@@ -53,8 +54,8 @@ class Sums:
     first_s: Matrix
     """Time of the first decode step."""
     last_s: Matrix
-    reasons: Mapping[str | None, int]
-    """Decode steps without a draft, by reason."""
+    reasons: Mapping[str, NDArray[np.int64]]
+    """Those without a draft by reason, names sorted."""
     clusters: Codes
     """[requests] the cluster that each is in."""
     chains: Chains
@@ -96,7 +97,7 @@ def collect(tables: Tables) -> Sums:
         deliberate=whole(verify, "deliberate"),
         first_s=floats(verify, "first_s"),
         last_s=floats(verify, "last_s"),
-        reasons=_reasons(tables),
+        reasons=_reasons(tables, requests, requests.codes(verify)),
         clusters=clusters,
         chains=found,
         broken=_broken(tables, shape, found) if doubtful(measured, shape) else 0,
@@ -137,9 +138,16 @@ def _broken(tables: Tables, shape: Shape, found: Chains) -> int:
     return total
 
 
-def _reasons(tables: Tables) -> dict[str | None, int]:
+def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, NDArray[np.int64]]:
+    """[rows] by reason, where `rows` are the requests of the rounds."""
     found = tables.engine.rows(undrafted())
-    return dict(zip(found.column("reason").to_pylist(), whole(found, "rows").tolist(), strict=True))
+    number, request = whole(found, "rows"), requests.codes(found)
+    reason = np.asarray([name or UNKNOWN for name in found.column("reason").to_pylist()], object)
+    return {
+        name: np.bincount(request[mine], number[mine], len(requests)).astype(np.int64)[rows]
+        for name in sorted(set(reason.tolist()))
+        for mine in (reason == name,)
+    }
 
 
 def _one(table: pa.Table, name: str) -> int:

@@ -13,7 +13,13 @@ from driftscope.analysis.chains import Chains
 from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import Codes, whole
 from driftscope.analysis.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
-from driftscope.analysis.interval import Interval, rate_intervals, ratio_intervals, ratio_of
+from driftscope.analysis.interval import (
+    Interval,
+    rate_intervals,
+    rate_over_clusters,
+    ratio_intervals,
+    ratio_of,
+)
 from driftscope.analysis.passes.rounds import by_batch, whole_at_the_end
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS
 from driftscope.analysis.rounds import Rounds, rounds_of
@@ -30,8 +36,8 @@ def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
     reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
     looping, long_enough = _loops(run)
     steps, touched = rounds.rounds + run.undrafted, run.structured > 0
-    failed = _share(run.undrafted - run.deliberate, steps)
-    boundary = _share(run.structured[touched], steps[touched])
+    failed = rate_over_clusters(run.undrafted - run.deliberate, steps)
+    boundary = rate_over_clusters(run.structured[touched], steps[touched])
     aux = _aux_ratio(run.chains)
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
@@ -120,16 +126,6 @@ def _shares(
 
 
 _Share = tuple[float, Interval | None]
-
-
-def _share(some: NDArray[np.int64], of: NDArray[np.int64]) -> _Share:
-    """Of all steps, both by request; the interval that of a rate."""
-    top, bottom = some[of > 0, None].astype(np.float64), of[of > 0, None].astype(np.float64)
-    if not len(top):
-        return 0.0, None
-    ratio = ratio_of(top, bottom)
-    spread = rate_intervals(ratio)
-    return float(ratio.value[0]), spread[0] if spread else None
 
 
 def _last_interval(chains: Chains, name: str) -> Interval | None:

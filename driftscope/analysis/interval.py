@@ -11,6 +11,7 @@ shows both.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -130,6 +131,35 @@ def _wilson(rate: Array, worth: Array, quantile: Array) -> tuple[Interval, ...]:
 def ratio_intervals(top: Matrix, bottom: Matrix) -> tuple[Interval, ...] | None:
     """Symmetric intervals of sum(top) / sum(bottom), see `ratio_of`."""
     return intervals(ratio_of(top, bottom))
+
+
+def rate_over_clusters(
+    top: NDArray[np.int64], bottom: NDArray[np.int64]
+) -> tuple[float, Interval | None]:
+    """sum(top) / sum(bottom), [clusters] each, and its interval as that of a rate; 0 and None
+    where every bottom is 0."""
+    there = bottom > 0
+    if not there.any():
+        return 0.0, None
+    ratio = ratio_of(top[there, None].astype(np.float64), bottom[there, None].astype(np.float64))
+    found = rate_intervals(ratio)
+    return float(ratio.value[0]), found[0] if found else None
+
+
+def quantile_interval(
+    share: float, n: int, at: Sequence[float], quantiles: Sequence[float]
+) -> Interval | None:
+    """Of the quantile at `share` of `n` independent values whose `quantiles` at the shares `at`
+    are known: the order statistics that many standard errors of a binomial share away (Conover
+    1999, 3.2), which assumes no shape. None where these lie beyond the smallest or the largest
+    value."""
+    if not n:
+        return None
+    half = float(student(np.inf)) * math.sqrt(share * (1 - share) / n)
+    if share - half < 0 or share + half > 1:
+        return None
+    low, high = np.interp((share - half, share + half), at, quantiles)
+    return Interval(low=float(low), high=float(high))
 
 
 def mean_interval(values: Array) -> Interval | None:

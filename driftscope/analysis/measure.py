@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from driftscope.analysis.chains import Chains, Mean
 from driftscope.analysis.columns import sums
-from driftscope.analysis.interval import Interval, intervals, rate_intervals, ratio_of
+from driftscope.analysis.interval import (
+    Interval,
+    intervals,
+    rate_intervals,
+    rate_over_clusters,
+    ratio_of,
+)
 from driftscope.analysis.rounds import Rounds
 from driftscope.analysis.shape import AUX, MASSES
 from driftscope.analysis.summary import (
@@ -17,6 +25,7 @@ from driftscope.analysis.summary import (
     Attention,
     ByDepth,
     Confidence,
+    FallbackSpread,
     Hidden,
     ReliabilityBin,
     Spread,
@@ -118,12 +127,17 @@ def confidence(chains: Chains, verified: pa.Table | None = None) -> Confidence:
 
 def spread(chains: Chains) -> dict[str, Spread]:
     """95% intervals by depth of what was measured in `chains`, by column; `growth` is the fed RMS
-    over that at depth 1. Empty with fewer than two requests."""
+    over that at depth 1. Empty with fewer than two requests; None for a mass that no chain has, as
+    that on the chain itself at depth 1: it is 0 by construction."""
     out: dict[str, Spread] = {}
     for name in (*MASSES, "top1"):
         mean = chains.over_layers(name)
         if mean is not None:
-            out[name] = _known(rate_intervals(ratio_of(mean.top, mean.bottom)))
+            found = _known(rate_intervals(ratio_of(mean.top, mean.bottom)))
+            there = np.any(mean.top != 0, axis=0)
+            out[name] = tuple(
+                each if any_ else None for each, any_ in zip(found, there, strict=False)
+            )
     for name in ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "entropy"):
         if name in chains.means:
             mean = chains.means[name]
@@ -132,6 +146,32 @@ def spread(chains: Chains) -> dict[str, Spread]:
         top = chains.means["fed_rms"].top
         out["growth"] = _known(intervals(ratio_of(top, top[:, :1])))
     return {name: each for name, each in out.items() if each}
+
+
+def rounds_spread(rounds: Rounds) -> dict[str, Spread]:
+    """95% intervals by depth of the `conditional` rate and of the share of rounds that `died`
+    there. Empty with fewer than two requests."""
+    top, count = rounds.by_request()
+    reached = np.hstack([count, top[:, 1:]])
+    out = {
+        "conditional": _known(rate_intervals(ratio_of(reached[:, 1:], reached[:, :-1]))),
+        "died": _known(rate_intervals(ratio_of(-np.diff(reached, axis=1), count))),
+    }
+    return {name: each for name, each in out.items() if each}
+
+
+def fallback_spread(rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]) -> FallbackSpread:
+    """95% intervals of the shares of decode steps; `undrafted` ones by reason, rows as `rounds`."""
+    without = sum(undrafted.values(), np.zeros_like(rounds.rounds))
+    steps, rejected = rounds.rounds + without, rounds.histogram[:, 0]
+    by_reason = {name: rate_over_clusters(n, steps)[1] for name, n in undrafted.items()}
+    return FallbackSpread(
+        accepted=rate_over_clusters(rounds.rounds - rejected, steps)[1],
+        rejected=rate_over_clusters(rejected, steps)[1],
+        undrafted=rate_over_clusters(without, steps)[1],
+        by_reason={name: each for name, each in by_reason.items() if each},
+        never=rate_over_clusters(np.zeros_like(steps), steps)[1],
+    )
 
 
 def _known(found: tuple[Interval, ...] | None) -> Spread:

@@ -60,7 +60,7 @@ def summarise(
         hidden=measure.hidden(run.chains),
         confidence=measure.confidence(run.chains, held.by_confidence),
         latency=_latency(requests, cost),
-        fallback=fallback(int(run.rounds.histogram[:, 0].sum()), len(run.rounds), run.reasons),
+        fallback=fallback(int(run.rounds.histogram[:, 0].sum()), len(run.rounds), _reasons(run)),
         recording=_recording(run, held),
         cost=cost,
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
@@ -69,9 +69,14 @@ def summarise(
         cells=step_cells(tables),
         groups=groups_of(run, held.by_execution),
         closeup=closeup_of(run),
-        spread=measure.spread(run.chains),
+        spread={**measure.spread(run.chains), **measure.rounds_spread(run.rounds)},
+        fallback_spread=measure.fallback_spread(run.rounds, run.reasons),
         changes=changes_of(run),
     )
+
+
+def _reasons(run: Sums) -> dict[str | None, int]:
+    return {name: int(number.sum()) for name, number in run.reasons.items()}
 
 
 def _latency(requests: Requests, cost: StepCost | None) -> Latency:

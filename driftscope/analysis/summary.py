@@ -165,6 +165,24 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackSpread:
+    """95% intervals of the shares of decode steps, see `driftscope.metrics.fallback`; None with
+    fewer than two requests."""
+
+    accepted: Interval | None = None
+    """Of rounds that kept at least one drafted token."""
+    rejected: Interval | None = None
+    undrafted: Interval | None = None
+    by_reason: Mapping[str, Interval] = field(default_factory=dict)
+    never: Interval | None = None
+    """Of what no step became: 0, and what it may be above that."""
+
+
+NO_SPREAD = FallbackSpread()
+"""Of a summary that was not made of a trace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """One run."""
 
@@ -192,7 +210,9 @@ class RunSummary:
     closeup: CloseUp | None = None
     """Single requests, moments and durations, for the report."""
     spread: Mapping[str, Spread] = field(default_factory=dict)
-    """By what was measured in chains, see `driftscope.analysis.measure.spread`."""
+    """By what was measured in chains, see `driftscope.analysis.measure.spread`; also of the
+    `conditional` rate and of the rounds that `died` at each depth."""
+    fallback_spread: FallbackSpread = NO_SPREAD
     changes: Changes | None = None
     """Points in time at which acceptance changed; None with too few requests to find one."""
 

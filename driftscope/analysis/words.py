@@ -48,7 +48,9 @@ def between_percent(interval: Interval) -> str:
 
 
 def lasted(seconds: float) -> str:
-    """A long time: "1.5 hours", "12.0 minutes"."""
+    """How long something took: "4.4 seconds", "12.0 minutes", "1.5 hours"."""
+    if seconds < 120:
+        return f"{seconds:.1f} seconds"
     return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
 
 

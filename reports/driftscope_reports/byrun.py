@@ -40,6 +40,13 @@ def by_run(runs: Sequence[RunSummary], parts: Sequence[str]) -> str:
     return listed([f"{part} ({run.label})" for part, run in zip(parts, runs, strict=True)])
 
 
+def at_depths(runs: Sequence[RunSummary], found: Sequence[tuple[int, str]]) -> str:
+    """A depth and a figure of each run: "6: 57% (old) and 76% (new)", or each with its own."""
+    if len({depth for depth, _ in found}) == 1:
+        return f"{found[0][0]}: {by_run(runs, [figure for _, figure in found])}"
+    return by_run(runs, [f"{depth}: {figure}" for depth, figure in found])
+
+
 def about(run: RunSummary, runs: Sequence[RunSummary], words: str) -> str:
     """`words` that begin a title, after the run's name where there are several."""
     return f"{run.label}: {words}" if len(runs) > 1 else f"{words[:1].upper()}{words[1:]}"

@@ -27,9 +27,13 @@ class Kind(StrEnum):
     """Bars on top of each other."""
     POINTS = "points"
     DASHED = "dashed"
-    """An expectation: a dashed line in the colour of the text."""
+    """An expectation: a thin dashed line without markers."""
     CELLS = "cells"
     """A row of coloured cells; the first series is the lowest row."""
+
+
+MARKED = 24
+"""Points up to which a line carries markers."""
 
 
 class Axis(StrEnum):

@@ -26,6 +26,7 @@ def section(number: int, made: Section, warnings: Sequence[QualityWarning]) -> M
         el("p", made.lead, class_="lead") if made.lead else None,
         warning_box([w for w in warnings if w.affects in made.affects]),
         el("p", made.missing, class_="missing") if made.missing else None,
+        made.above,
         _pictures(made),
         made.body,
         id=made.id,
@@ -76,6 +77,7 @@ def picture(made: Picture) -> Markup:
             el("details", el("summary", "Assumptions"), el("p", made.assumed))
             if made.assumed
             else None,
+            el("a", "Both runs", href=f"#{made.both}", class_="both") if made.both else None,
             class_="more",
         ),
         id=made.id,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from driftscope_reports.chart import Axis, Chart, Kind, Series, categories, is_number, span
+from driftscope_reports.chart import MARKED, Axis, Chart, Kind, Series, categories, is_number, span
 from driftscope_reports.looks import DASHES, LIGHT, MARKERS, scale_colour, shown
 
 Figure = dict[str, Any]
@@ -67,14 +67,15 @@ def _line(s: Series) -> Figure:
     style = s.style % len(MARKERS)
     return {
         "type": "scatter",
-        "mode": "lines+markers" if s.marked and len(s.x) <= 24 else "lines",
+        "mode": "lines+markers" if s.marked and len(s.x) <= MARKED else "lines",
         "line": {"color": f"@{s.colour}", "dash": DASHES[style], "width": 2.5},
         "marker": {"symbol": MARKERS[style], "size": 8, "color": f"@{s.colour}"},
     }
 
 
-def _dashed(_: Series) -> Figure:
-    return {"type": "scatter", "mode": "lines", "line": {"color": "@ink", "dash": "dash"}}
+def _dashed(s: Series) -> Figure:
+    line = {"color": f"@{s.colour}", "dash": "dash", "width": 2}
+    return {"type": "scatter", "mode": "lines", "line": line}
 
 
 def _area(s: Series) -> Figure:
@@ -153,7 +154,7 @@ def _hover(s: Series, chart: Chart) -> str:
 
 def _layout(chart: Chart, cells: list[Series]) -> Figure:
     ends = span(chart)
-    y_axis: Figure = {"title": {"text": text(chart.y_title, 60)}, "range": list(ends.y), **_AXIS}
+    y_axis: Figure = {"title": _title(chart.y_title), "range": list(ends.y), **_AXIS}
     if chart.unit == "share" and not cells:
         y_axis["tickformat"] = ".3~p"
     if chart.height <= _LOW:
@@ -191,12 +192,16 @@ def _layout(chart: Chart, cells: list[Series]) -> Figure:
     return layout
 
 
+def _title(words: str) -> Figure:
+    return {"text": text(words, 60), "font": {"size": 13, "color": "@soft"}}
+
+
 def _single_points(chart: Chart) -> bool:
     return any(s.kind is Kind.POINTS for s in chart.series)
 
 
 def _x_axis(chart: Chart, ends: tuple[float, float]) -> Figure:
-    axis: Figure = {"title": {"text": text(chart.x_title, 60)}, "range": list(ends), **_AXIS}
+    axis: Figure = {"title": _title(chart.x_title), "range": list(ends), **_AXIS}
     if chart.axis is Axis.DEPTH:
         every = max(1, math.ceil(chart.depths / 12))
         axis |= {"dtick": every, "tick0": 1, "hoverformat": "d"}

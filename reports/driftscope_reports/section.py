@@ -42,6 +42,8 @@ class Picture:
     numbers: Markup | None = None
     """The same numbers as a table, where it is not simply the chart's."""
     size: Size = Size.NORMAL
+    both: str | None = None
+    """Of a difference: the picture that has the runs over each other."""
 
 
 def sized(picture: Picture, size: Size) -> Picture:
@@ -58,6 +60,8 @@ class Section:
     name: str
     lead: str | None = None
     """One sentence over the pictures."""
+    above: Markup | None = None
+    """What is no picture and comes before them."""
     pictures: tuple[Picture, ...] = ()
     body: Markup | None = None
     """What is no picture, below them."""

@@ -18,7 +18,7 @@ MASSES = Chart(
     series=(
         Series(name="own", kind=Kind.AREA, x=(1, 2, 3), y=(0.0, 0.25, 0.5), pattern="/"),
         Series(name="rest", kind=Kind.AREA, x=(1, 2, 3), y=(1.0, 0.75, 0.5), colour="run-1"),
-        Series(name="expected", kind=Kind.DASHED, x=(1, 2, 3), y=(0.0, 0.1, 0.2)),
+        Series(name="expected", kind=Kind.DASHED, x=(1, 2, 3), y=(0.0, 0.1, 0.2), colour="ink"),
     ),
     x_title="depth", y_title="share", unit=Unit.SHARE,
 )  # fmt: skip

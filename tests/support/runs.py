@@ -65,7 +65,7 @@ class Spec:
     layers: int = 1
     labels: tuple[str | None, ...] = (None,)
     """Taken in turn by the requests."""
-    undrafted: tuple[str, ...] = ()
+    undrafted: tuple[str | None, ...] = ()
     """One undrafted step per reason, in the first request."""
     chunked: int = 0
     """Requests whose prompt was prefilled in chunks."""

@@ -73,10 +73,10 @@ def rounds_in_buckets(k: int) -> ir.Table:
 
 @cache
 def undrafted() -> ir.Table:
-    """Decode steps without a draft, by reason."""
+    """Decode steps without a draft, by request and reason."""
     rows = table("verify")
     none = rows.filter(rows.drafted.fill_null(0) == 0)
-    return none.group_by("reason").aggregate(rows=lambda t: t.count())
+    return none.group_by("reason", *REQUEST).aggregate(rows=lambda t: t.count())
 
 
 @cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import listed, percent
+from driftscope.analysis.words import percent
 from driftscope.metrics.acceptance import CONDITIONAL, MARGINAL, MEAN_LENGTH
-from driftscope_reports.byrun import axis_name, by_run, depth_chart, line
+from driftscope_reports.byrun import at_depths, axis_name, by_run, depth_chart, line
 from driftscope_reports.chart import Unit
 from driftscope_reports.section import Picture
 
@@ -50,13 +50,13 @@ def _title(runs: Sequence[RunSummary]) -> str:
 
 
 def _conditional_title(runs: Sequence[RunSummary]) -> str:
-    worst = []
+    found, worst = [], []
     for run in runs:
         known = [(r, d) for d, r in enumerate(run.acceptance.conditional, start=1) if r is not None]
         if known:
             rate, depth = min(known)
-            name = f"{run.label}, " if len(runs) > 1 else ""
-            worst.append(f"{depth} ({name}{percent(rate)} survive it)")
+            found.append(run)
+            worst.append((depth, percent(rate)))
     if not worst:
         return f"Acceptance given the {axis_name(runs)} before"
-    return f"The hardest {axis_name(runs)} to pass is {listed(worst)}"
+    return f"The hardest {axis_name(runs)} to pass is {at_depths(found, worst)} survive it"

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from driftscope.analysis.closeup.rows import HEAD_CHAINS
 from driftscope.analysis.rules.attention import has_sink
 from driftscope.analysis.summary import ByDepth, RunSummary
-from driftscope.analysis.words import percent
+from driftscope.analysis.words import listed, percent
 from driftscope.metrics.attention import GENERATED, NO_DRIFT, NULL, PROMPT, SELF, SINK
 from driftscope_reports.byrun import about, axis_name, depth_chart, line
 from driftscope_reports.chart import Chart, Kind, Series, Unit, depths
-from driftscope_reports.looks import MASS_CLASSES
+from driftscope_reports.looks import MASS_CLASSES, MassClass, colour
 from driftscope_reports.section import Picture
 
 _DEFINITIONS = (SELF, NO_DRIFT, GENERATED, PROMPT, SINK, NULL)
+_BY_FIELD = {
+    "self_mass": SELF, "generated_mass": GENERATED, "prompt_mass": PROMPT, "sink_mass": SINK,
+    "null_mass": NULL,
+}  # fmt: skip
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
-    """Masses by depth of each run that has any; then by layer and by head where there are more."""
-    out = []
-    for i, run in enumerate(runs):
-        if run.attention.by_layer:
-            out.append(_masses(i, run, runs))
+    """Masses by depth of each run that has any, overlaid by class where several have; then by layer
+    and by head where there are more."""
+    out = [_masses(i, run, runs) for i, run in enumerate(runs) if run.attention.by_layer]
+    if len(out) > 1:
+        out += [p for kind in MASS_CLASSES if (p := _overlaid(kind, runs))]
     for i, run in enumerate(runs):
         out += _layers(i, run, runs)
-    for i, run in enumerate(runs):
-        out += _heads(i, run, runs)
-    return out
+    heads = [_heads(i, run, runs) for i, run in enumerate(runs)]
+    return [*out, *(p for of_class in zip_longest(*heads) for p in of_class if p)]
 
 
 def _masses(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> Picture:
@@ -67,7 +71,9 @@ def masses(run: RunSummary) -> Chart:
     expected = run.attention.no_drift_self_mass
     if expected is not None and all(map(math.isfinite, expected)):
         name = "the chain itself, without drift"
-        series.append(Series(name=name, kind=Kind.DASHED, x=depths(expected), y=expected))
+        series.append(
+            Series(name=name, kind=Kind.DASHED, x=depths(expected), y=expected, colour="ink")
+        )
     return depth_chart([run], series, "share of attention", Unit.SHARE)
 
 
@@ -75,6 +81,48 @@ def _fitting(base: Sequence[float], values: Sequence[float]) -> ByDepth:
     """`values` cut where the stack has reached 1: a mean over those layers only to which a class
     applies can be more than its share of all of them."""
     return tuple(min(value, max(1.0 - low, 0.0)) for low, value in zip(base, values, strict=True))
+
+
+def _overlaid(kind: MassClass, runs: Sequence[RunSummary]) -> Picture | None:
+    """One class of all runs, which areas that are stacked cannot be held against each other by."""
+    known = [(i, run, v) for i, run in enumerate(runs) if (v := getattr(run.attention, kind.field))]
+    drawn = [(i, run, v) for i, run, v in known if any(map(math.isfinite, v))]
+    if not drawn:
+        return None
+    series = [line(i, run.label, v, run.spread.get(kind.field)) for i, run, v in drawn]
+    if kind.field == "self_mass":
+        series += [s for i, run, _ in drawn for s in _expected(i, run)]
+    ends = [f"{percent(v[0])} to {percent(v[-1])} ({run.label})" for _, run, v in drawn]
+    return Picture(
+        id=f"masses-{kind.field.removesuffix('_mass')}",
+        title=f"Attention on {_TITLES.get(kind.field, kind.name)}: {listed(ends)}",
+        how=_HOW_OVERLAID[kind.field],
+        chart=depth_chart(runs, series, "share of attention", Unit.SHARE),
+        definitions=(_BY_FIELD[kind.field], NO_DRIFT),
+    )
+
+
+_TITLES = {"prompt_mass": "the prompt", "sink_mass": "the sink"}
+_HOW_OVERLAID = {
+    "self_mass": "One of the classes above, runs over each other. The thin dashed lines are what "
+    "the chain would get without drift: the gap to the line of the same colour is drift.",
+    "generated_mass": "One of the classes above, runs over each other. It falls a little by "
+    "construction, as the chain takes its share.",
+    "prompt_mass": "One of the classes above, runs over each other. It falls a little by "
+    "construction, as the chain takes its share.",
+    "sink_mass": "One of the classes above, runs over each other. A line that falls much is the "
+    "paper's attention drift; its height alone says nothing.",
+    "null_mass": "One of the classes above, runs over each other. It is what a learned sink bias "
+    "takes; few drafters have one.",
+}
+
+
+def _expected(index: int, run: RunSummary) -> list[Series]:
+    values = run.attention.no_drift_self_mass
+    if values is None or not all(map(math.isfinite, values)):
+        return []
+    return [Series(name=f"{run.label}, without drift", kind=Kind.DASHED, x=depths(values), y=values,
+                   colour=colour(index))]  # fmt: skip
 
 
 def _title(run: RunSummary, runs: Sequence[RunSummary]) -> str:
@@ -127,9 +175,17 @@ def _heads(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> list[Pict
         rows = heads.masses.get(name)
         if rows is None or name == "null" or (name == "sink" and has_sink(run) is False):
             continue
-        words = about(run, runs, f"on {kind.name}, heads")
+        on = _TITLES.get(kind.field, kind.name)
+        words = about(run, runs, f"attention on {on}, head by head")
         out.append(_head_map(index, run, name, words, rows, heads.heads))
     return out
+
+
+_ALONE = {
+    True: "A single row that turns bright is a head that drifts alone, which the mean hides.",
+    False: "A single row that turns dark is a head that leaves it alone, which the mean hides.",
+}
+"""What to look for in the map of the chain itself, and in those of the context."""
 
 
 def _head_map(
@@ -147,18 +203,16 @@ def _head_map(
     last = [row[-1] for row in rows if math.isfinite(row[-1])] or [math.nan]
     return Picture(
         id=f"heads-{name}-{index}",
-        title=f"{words} range from {percent(min(last))} to {percent(max(last))} at "
+        title=f"{words}: {percent(min(last))} to {percent(max(last))} at "
         f"{axis_name([run])} {run.k}",
         how="One row per attention head, one column per depth; the brighter, the more of the "
-        "head's attention goes there. A single bright row is a head that drifts alone, which the "
-        "mean hides.",
+        f"head's attention goes there. {_ALONE[name == 'self']}",
         chart=Chart(
             series=series, x_title=axis_name([run]), y_title=_rows(rows, per_layer),
             unit=Unit.SHARE, height=min(max(180, 60 + 14 * len(rows)), 620),
         ),
         note=_sampled(run),
-        definitions=(dict(zip(("self", "generated", "prompt", "sink"),
-                              (SELF, GENERATED, PROMPT, SINK), strict=True))[name],),
+        definitions=(_BY_FIELD[f"{name}_mass"],),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from driftscope_reports.markup import Markup
 from driftscope_reports.section import Picture, Size, sized
 from driftscope_reports.tables import table
 
-_KINDS = (
+KINDS = (
     ("context", "Context length", "tokens of context, from", "how long the context was"),
     ("batch", "Batch size", "requests in the step", "how many requests were in the step"),
     ("temperature", "Temperature", "temperature", "the temperature of the request"),
@@ -23,25 +23,25 @@ _KINDS = (
     ("structured", "Tool calls, structured output", "requests", "whether a grammar lost drafts"),
     ("finish", "How requests end", "finish reason", "how the request ended"),
 )
-_ENOUGH = 5
+ENOUGH = 5
 """Requests from which a group is drawn: the interval of fewer says nothing."""
 _Found = tuple[int, str, Sequence[Group]]
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
     """One per circumstance in which some run has more than one group."""
-    return [sized(p, Size.SMALL) for kind in _KINDS if (p := _picture(runs, *kind))]
+    return [sized(p, Size.SMALL) for kind in KINDS if (p := _picture(runs, *kind))]
 
 
 def _picture(
     runs: Sequence[RunSummary], field: str, words: str, x_title: str, by: str
 ) -> Picture | None:
     whole = [(i, run.label, getattr(run.groups, field)) for i, run in enumerate(runs)]
-    found = [(i, label, [g for g in all_of if g.requests >= _ENOUGH]) for i, label, all_of in whole]
+    found = [(i, label, [g for g in all_of if g.requests >= ENOUGH]) for i, label, all_of in whole]
     found = [(i, label, groups) for i, label, groups in found if groups]
     if max((len(groups) for _, _, groups in found), default=0) < 2:
         return None
-    small = sum(g.requests < _ENOUGH for _, _, groups in whole for g in groups)
+    small = sum(g.requests < ENOUGH for _, _, groups in whole for g in groups)
     return Picture(
         id=f"where-{field}",
         title=_title(words, found, len(runs)),
@@ -52,7 +52,7 @@ def _picture(
             y_title="tokens per round", axis=Axis.CATEGORY,
         ),
         definitions=(MEAN_LENGTH,),
-        note=f"Not drawn: {count(small, 'group')} of fewer than {_ENOUGH} requests."
+        note=f"Not drawn: {count(small, 'group')} of fewer than {ENOUGH} requests."
         if small
         else None,
         numbers=_numbers(words, whole),
@@ -80,7 +80,7 @@ def _ends(group: Group) -> str:
 def _series(index: int, label: str, groups: Sequence[Group]) -> Series:
     spreads = [group.mean_length_interval for group in groups]
     return Series(
-        name=label, kind=Kind.BAR, x=tuple(_short(group.name) for group in groups),
+        name=label, kind=Kind.BAR, x=tuple(short(group.name) for group in groups),
         y=tuple(group.mean_length for group in groups), colour=colour(index),
         pattern=PATTERNS[index % len(PATTERNS)],
         low=tuple(s.low if s else None for s in spreads),
@@ -91,8 +91,8 @@ def _series(index: int, label: str, groups: Sequence[Group]) -> Series:
 _SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"}
 
 
-def _short(name: str) -> str:
-    """A range of lengths by its beginning: "16,384 to 32,767 tokens" is "16k"."""
+def short(name: str) -> str:
+    """Its name on an axis, ranges by their beginning: "16,384 to 32,767 tokens" is "16k"."""
     found = re.match(r"([\d,]+) to [\d,]+", name)
     if not found:
         return _SHORT.get(name, name)
@@ -107,4 +107,5 @@ def _title(words: str, found: Sequence[_Found], runs: int) -> str:
         spans.append((ends[-1][0] - ends[0][0], label, ends[0], ends[-1]))
     _, label, low, high = max(spans)
     name = f"{label}, " if runs > 1 else ""
-    return f"{words}: {name}{number(low[0])} ({low[1]}) to {number(high[0])} ({high[1]})"
+    begin = f"{words}: {name}from {number(low[0])} tokens per round ({low[1]})"
+    return f"{begin} to {number(high[0])} ({high[1]})"

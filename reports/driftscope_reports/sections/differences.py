@@ -53,9 +53,14 @@ _LOOKS = (
 """Word, colour and pattern: never told apart by colour alone."""
 
 
-def bars(xs: Sequence[float | str], gaps: Sequence[Gap], good: Good) -> tuple[Series, ...]:
+def bars(
+    xs: Sequence[float | str], gaps: Sequence[Gap], goods: Sequence[Good]
+) -> tuple[Series, ...]:
     """The differences that have an interval, by what they are."""
-    words = [word(each.interval, good) if each.interval else None for each in gaps]
+    words = [
+        word(each.interval, good) if each.interval else None
+        for each, good in zip(gaps, goods, strict=True)
+    ]
     return tuple(
         Series(
             name=said, kind=Kind.STACK, x=tuple(xs),

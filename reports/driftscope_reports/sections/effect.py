@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.closeup.effect import ENOUGH_REQUESTS, Effect
+from driftscope.analysis.requests import MAX_CLUSTERS
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import between, listed, number, percent
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.association import DRIFT_COST
 from driftscope.metrics.catalogue import DEFINITIONS
-from driftscope_reports.byrun import axis_name
+from driftscope_reports.byrun import at_depths, axis_name
 from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.looks import PATTERNS, colour
 from driftscope_reports.section import Picture, Section, Size, sized
@@ -66,20 +67,41 @@ def _scatter(runs: Sequence[RunSummary], measure: str) -> Picture | None:
         return None
     what = DEFINITIONS[measure]
     series = [s for i, label, e in found for s in _series(i, label, e)]
-    left_out = sum(e.requests - len(e.drift) for _, _, e in found)
-    note = f"{left_out:,} more requests are in the estimate and not drawn." if left_out else None
+    grouped = any(runs[i].requests > MAX_CLUSTERS for i, _, _ in found)
+    point = "group of requests" if grouped else "request"
+    known = [(label if len(runs) > 1 else "", e) for _, label, e in found]
     return Picture(
         id=f"effect-{measure.replace('.', '-')}",
-        title=_title(what.title, [(label if len(runs) > 1 else "", e) for _, label, e in found]),
-        how="Each point is a request. If the line falls, requests that drift more are accepted "
+        title=_title(what.title, known),
+        how=f"Each point is a {point}. If the line falls, requests that drift more are accepted "
         "less; if it is flat, drift does not tell requests apart.",
         chart=Chart(
             series=tuple(series), x_title=what.title.lower(), y_title="tokens per round",
             axis=Axis.NUMBER,
         ),
         definitions=(DRIFT_COST, what, MEAN_LENGTH),
-        note=note,
+        note=f"{_slopes(known)} {_left_out(known, point)}".strip() or None,
     )  # fmt: skip
+
+
+def _slopes(effects: Sequence[tuple[str, Effect]]) -> str:
+    known = [
+        f"{_named(label)}{number(e.slope)}{between(e.interval)}"
+        for label, e in effects
+        if e.slope is not None
+    ]
+    return f"Slope of the line: {'; '.join(known)}." if known else ""
+
+
+_PLURAL = {"request": "requests", "group of requests": "groups of requests"}
+
+
+def _left_out(effects: Sequence[tuple[str, Effect]], point: str) -> str:
+    drawn, known = sum(len(e.drift) for _, e in effects), sum(e.requests for _, e in effects)
+    if drawn == known:
+        return ""
+    points = _PLURAL[point]
+    return f"{drawn:,} of {known:,} {points} are drawn, evenly taken by drift; the line is of all."
 
 
 def _series(index: int, label: str, effect: Effect) -> list[Series]:
@@ -102,7 +124,11 @@ def _series(index: int, label: str, effect: Effect) -> list[Series]:
 
 
 def _title(title: str, effects: Sequence[tuple[str, Effect]]) -> str:
-    return f"{title}: {'; '.join(f'{_named(label)}{_seen(e)}' for label, e in effects)}"
+    seen = [_seen(e) for _, e in effects]
+    if len(effects) > 1 and len(set(seen)) == 1:
+        return f"{title}: {seen[0]} in {'both' if len(effects) == 2 else 'all'}"
+    said = zip(effects, seen, strict=True)
+    return f"{title}: {'; '.join(f'{_named(label)}{words}' for (label, _), words in said)}"
 
 
 def _named(label: str) -> str:
@@ -112,11 +138,10 @@ def _named(label: str) -> str:
 def _seen(effect: Effect) -> str:
     if effect.slope is None or effect.interval is None:
         return f"no estimate (fewer than {ENOUGH_REQUESTS} requests, or all drift alike)"
-    slope = f"slope {number(effect.slope)}{between(effect.interval)}"
     if not effect.interval.excludes_zero():
-        return f"no clear relation to acceptance; {slope}"
+        return "no clear relation to acceptance"
     more = "more" if effect.slope > 0 else "fewer"
-    return f"{number(abs(effect.slope))} {more} tokens per round for each unit; {slope}"
+    return f"{number(abs(effect.slope))} {more} tokens per round for each unit"
 
 
 def _deaths(runs: Sequence[RunSummary]) -> Picture:
@@ -134,16 +159,14 @@ def _deaths(runs: Sequence[RunSummary]) -> Picture:
                 pattern=PATTERNS[i % len(PATTERNS)],
             )
         )
-    most = []
+    worst = []
     for run in runs:
         died = run.acceptance.histogram[: run.k]
-        worst = max(range(len(died)), key=died.__getitem__)
-        name = f"{run.label}, " if len(runs) > 1 else ""
-        share = percent(died[worst] / run.rounds)
-        most.append(f"{axis} {worst + 1} ({name}{share} of all rounds)")
+        depth = max(range(len(died)), key=died.__getitem__)
+        worst.append((depth + 1, percent(died[depth] / run.rounds)))
     return Picture(
         id="effect-deaths",
-        title=f"Most chains die at {listed(most)}",
+        title=f"Most chains die at {axis} {at_depths(runs, worst)} of all rounds",
         how="Each bar is the share of all rounds whose first wrong guess stood at this depth. What "
         "is missing to 100% was accepted whole.",
         chart=Chart(series=tuple(series), x_title=axis, y_title="of all rounds", unit=Unit.SHARE),

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED, Timeline
+from driftscope.analysis.closeup.timeline import ACCEPTED, Timeline
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, percent
 from driftscope.metrics.fallback import REJECTED as REJECTED_ROUNDS
 from driftscope.metrics.fallback import UNDRAFTED
-from driftscope.trace.records import UndraftedReason
 from driftscope_reports.byrun import about, by_run
 from driftscope_reports.chart import Axis, Chart, Kind, Series, Unit
-from driftscope_reports.markup import Markup, el
+from driftscope_reports.looks import PATTERNS, colour
+from driftscope_reports.markup import Child, Markup, el
 from driftscope_reports.section import Picture, Section, Size, sized
+from driftscope_reports.sections import fates
 from driftscope_reports.tables import by_run_table
 from driftscope_reports.timescale import clock, moment, unit_of
 
@@ -22,8 +23,6 @@ from driftscope_reports.timescale import clock, moment, unit_of
 def section(analysis: Analysis) -> Section:
     """What became of the decode steps over time, and in all."""
     runs = analysis.runs
-    rejected = by_run(runs, [percent(run.fallback.rejected_share) for run in runs])
-    undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
     pictures = [
         _timeline(i, run, run.closeup.timeline, runs)
         for i, run in enumerate(runs)
@@ -32,12 +31,102 @@ def section(analysis: Analysis) -> Section:
     return Section(
         id="fallback",
         name="Fallback",
-        lead=f"Of the decode steps, {rejected} had a draft of which nothing was kept, and "
-        f"{undrafted} had no draft. These are different things and are never added up.",
-        pictures=tuple(pictures),
+        lead=_lead(runs),
+        pictures=(*(_overlaid(runs) if len(runs) > 1 else []), *pictures),
         body=_counts(runs),
         affects=("fallback",),
     )
+
+
+def _lead(runs: Sequence[RunSummary]) -> str:
+    rejected = by_run(runs, [percent(run.fallback.rejected_share) for run in runs])
+    said = f"Of the decode steps, {rejected} had a draft of which nothing was kept"
+    if not any(run.fallback.undrafted for run in runs):
+        return f"{said}; every step had a draft."
+    undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
+    return (
+        f"{said}, and {undrafted} had no draft. These are different things and are never added up."
+    )
+
+
+def _overlaid(runs: Sequence[RunSummary]) -> list[Picture]:
+    """All runs side by side, in all and over time."""
+    over_time = _over_time(runs)
+    shares = _shares(runs)
+    return [shares, over_time] if over_time else [shares]
+
+
+def _shares(runs: Sequence[RunSummary]) -> Picture:
+    names = fates.of(runs)
+    series = []
+    for i, run in enumerate(runs):
+        known = [fates.share(run, name) for name in names]
+        series.append(
+            Series(
+                name=run.label, kind=Kind.BAR, x=tuple(fates.sign(name) for name in names),
+                y=tuple(value for value, _ in known), colour=colour(i),
+                pattern=PATTERNS[i % len(PATTERNS)],
+                low=tuple(spread.low if spread else None for _, spread in known),
+                high=tuple(spread.high if spread else None for _, spread in known),
+            )
+        )  # fmt: skip
+    useful = by_run(runs, [percent(fates.share(run, ACCEPTED)[0]) for run in runs])
+    return Picture(
+        id="fallback-shares",
+        title=f"At least one drafted token was kept in {useful} of the decode steps",
+        how="Each group of bars is one thing that decode steps became, as a share of all of a "
+        "run's, with 95% intervals. The first is what speculation is for; the others bring "
+        "nothing.",
+        chart=Chart(
+            series=tuple(series),
+            x_title="what became of a decode step",
+            y_title="of all decode steps",
+            axis=Axis.CATEGORY,
+            unit=Unit.SHARE,
+        ),
+        definitions=(REJECTED_ROUNDS, UNDRAFTED),
+    )
+
+
+_TOGETHER = 4
+"""Windows of the timelines below that are one point over time: fewer steps are mostly chance."""
+
+
+def _over_time(runs: Sequence[RunSummary]) -> Picture | None:
+    """The share that kept something, each run from its own start on."""
+    known = [
+        (i, run, run.closeup.timeline)
+        for i, run in enumerate(runs)
+        if run.closeup and run.closeup.timeline
+    ]
+    if len(known) < 2:
+        return None
+    lasted = [t.window_s * len(t.steps[ACCEPTED]) for _, _, t in known]
+    seconds, unit = unit_of(max(lasted))
+    return Picture(
+        id="fallback-over-time",
+        title="The same over time, each run from its own start",
+        how="The share of decode steps that kept at least one drafted token. Where one run falls "
+        "and the other does not, look for the reason in the timelines below.",
+        chart=Chart(
+            series=tuple(_kept(i, run, t, seconds) for i, run, t in known),
+            x_title=f"{unit} since the start", y_title="of the decode steps", axis=Axis.NUMBER,
+            unit=Unit.SHARE,
+        ),
+        definitions=(REJECTED_ROUNDS, UNDRAFTED),
+        note=f"Each point is {_TOGETHER} of the {len(known[0][2].steps[ACCEPTED])} windows below.",
+    )  # fmt: skip
+
+
+def _kept(index: int, run: RunSummary, timeline: Timeline, seconds: float) -> Series:
+    starts = range(0, len(timeline.steps[ACCEPTED]), _TOGETHER)
+    kept = [sum(timeline.steps[ACCEPTED][at : at + _TOGETHER]) for at in starts]
+    of = [sum(sum(n[at : at + _TOGETHER]) for n in timeline.steps.values()) for at in starts]
+    return Series(
+        name=run.label, colour=colour(index), style=index,
+        x=tuple((at + _TOGETHER / 2) * timeline.window_s / seconds for at in starts),
+        y=tuple(n / all_of if all_of else None for n, all_of in zip(kept, of, strict=True)),
+    )  # fmt: skip
 
 
 def _timeline(
@@ -46,15 +135,15 @@ def _timeline(
     windows = max(map(len, timeline.steps.values()), default=0)
     seconds, unit = unit_of(timeline.window_s * windows)
     middle = tuple((at + 0.5) * timeline.window_s / seconds for at in range(windows))
-    order = sorted(timeline.steps, key=_order)
+    order = fates.of(runs)
     series = tuple(
         Series(
-            name=_words(name), kind=Kind.STACK, x=middle,
-            y=tuple(float(n) for n in timeline.steps[name]), colour=_colour(name),
-            pattern=_pattern(name, order),
+            name=fates.words(name), kind=Kind.STACK, x=middle,
+            y=tuple(float(n) for n in timeline.steps[name]), colour=fates.colour(name),
+            pattern=fates.pattern(name, order),
         )
         for name in order
-        if sum(timeline.steps[name]) or name == ACCEPTED
+        if sum(timeline.steps.get(name, ())) or name == ACCEPTED
     )  # fmt: skip
     made = Picture(
         id=f"fallback-{index}",
@@ -83,7 +172,8 @@ def _title(run: RunSummary) -> str:
         if n
     ]
     most = max(shares.by_reason, key=shares.by_reason.__getitem__)
-    return f"no draft in {listed(parts)}; most often: {_words(most).removeprefix('no draft: ')}"
+    reason = fates.words(most).removeprefix("no draft: ")
+    return f"no draft in {listed(parts)}; most often: {reason}"
 
 
 def _length(seconds: float) -> str:
@@ -92,61 +182,26 @@ def _length(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
 
 
-def _order(name: str) -> tuple[int, str]:
-    first = {ACCEPTED: 0, REJECTED: 1}
-    deliberate = 2 if name in UndraftedReason.DELIBERATE else 3
-    return first.get(name, deliberate), name
-
-
-def _colour(name: str) -> str:
-    if name == ACCEPTED:
-        return "step-accepted"
-    if name == REJECTED:
-        return "step-rejected"
-    return "step-deliberate" if name in UndraftedReason.DELIBERATE else "step-failed"
-
-
-def _pattern(name: str, order: Sequence[str]) -> str:
-    if name in (ACCEPTED, REJECTED):
-        return {ACCEPTED: "", REJECTED: "/"}[name]
-    return ("-", "x", ".", "\\", "|")[order.index(name) % 5]
-
-
-_REASONS = {
-    UndraftedReason.K_ZERO: "K = 0 by batch size",
-    UndraftedReason.NO_DRAFT: "the drafter gave none",
-}
-
-
-def _words(name: str) -> str:
-    if name == ACCEPTED:
-        return "kept at least one drafted token"
-    if name == REJECTED:
-        return "rejected round"
-    words = _REASONS.get(name, name.replace("_", " "))
-    kind = " (on purpose)" if name in UndraftedReason.DELIBERATE else ""
-    return f"no draft: {words}{kind}"
-
-
 def _counts(runs: Sequence[RunSummary]) -> Markup:
-    rows = []
-    for run in runs:
-        shares = run.fallback
-        useful = shares.steps - shares.rejected_rounds - shares.undrafted
-        rows.append(_row(run, _words(ACCEPTED), useful))
-        rows.append(_row(run, _words(REJECTED), shares.rejected_rounds))
-        rows += [_row(run, _words(name), count) for name, count in shares.by_reason.items()]
-        if not shares.by_reason:
-            rows.append(_row(run, "no draft", 0))
+    """Runs below each other for each thing that steps became."""
+    names = [*fates.of(runs), *([] if any(run.fallback.undrafted for run in runs) else [None])]
+    rows = [_row(i, run, name) for name in names for i, run in enumerate(runs)]
     head = ["run", "decode step", "share", "steps"]
     return by_run_table(
-        head, rows, words=3, caption="Decode steps by what became of them", runs=len(runs)
+        head, rows, words=2, caption="Decode steps by what became of them", runs=len(runs)
     )
 
 
-def _row(run: RunSummary, what: str, count: int) -> list[Markup | str]:
-    share = count / run.fallback.steps if run.fallback.steps else 0.0
-    bar = el("svg", el("rect", width=f"{100 * share:.1f}%", height="10"), class_="track",
-             height="10", aria_hidden="true", focusable="false")  # fmt: skip
-    cell = el("span", bar, percent(share), class_="share")
-    return [run.label, what, cell, f"{count:,}"]
+def _row(index: int, run: RunSummary, name: str | None) -> list[Child]:
+    share = fates.share(run, name)[0] if name else 0.0
+    words = fates.words(name) if name else "no draft"
+    bar = el("svg", el("rect", width=f"{100 * (share or 0.0):.1f}%", height="10"), height="10",
+             class_=f"track run-{index % len(PATTERNS)}", aria_hidden="true",
+             focusable="false")  # fmt: skip
+    count = round((share or 0.0) * run.fallback.steps)
+    return [
+        run.label,
+        words,
+        el("span", bar, el("span", percent(share)), class_="share"),
+        f"{count:,}",
+    ]

@@ -46,7 +46,7 @@ def picture(runs: Sequence[RunSummary]) -> Picture | None:
     since = "the start of each run" if several else clock(courses[0].timeline.start_s)
     made = Picture(
         id="where-changes",
-        title=f"Over time: {'; '.join(_seen(c, seconds, unit, several) for c in courses)}",
+        title=f"Over time: {_all_seen(courses, seconds, unit)}",
         how="Each point is a window of time, each line the mean of the requests between two "
         "changes, with its 95% interval. At a dotted line acceptance changes, by more than random "
         "orders of the same requests hardly ever show.",
@@ -99,14 +99,23 @@ def _marks(course: _Course, seconds: float, several: bool) -> list[Mark]:
     ]  # fmt: skip
 
 
-def _seen(course: _Course, seconds: float, unit: str, several: bool) -> str:
-    name = f"{course.run.label}, " if several else ""
+def _all_seen(courses: Sequence[_Course], seconds: float, unit: str) -> str:
+    """Once where it is the same of all runs."""
+    seen = [_seen(course, seconds, unit) for course in courses]
+    if len(seen) < 2:
+        return seen[0]
+    if len(set(seen)) == 1:
+        return f"{seen[0]} in {'both' if len(seen) == 2 else 'all'}"
+    return "; ".join(f"{c.run.label}, {words}" for c, words in zip(courses, seen, strict=True))
+
+
+def _seen(course: _Course, seconds: float, unit: str) -> str:
     if course.changes is None:
-        return f"{name}too few requests to look for a change"
+        return "too few requests to look for a change"
     if not course.changes.points:
-        return f"{name}acceptance changes by no more than chance"
+        return "acceptance changes by no more than chance"
     parts = [_point(course, point, seconds, unit) for point in course.changes.points]
-    return f"{name}acceptance {listed(parts)}"
+    return f"acceptance {listed(parts)}"
 
 
 def _point(course: _Course, point: ChangePoint, seconds: float, unit: str) -> str:

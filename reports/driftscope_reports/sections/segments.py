@@ -134,6 +134,8 @@ def _title(words: str, series: Sequence[Series], unit: Unit, runs: int) -> str:
     if not spans:
         return words
     _, run, low, high = max(spans)
+    if runs < 2 and _say(low[0], unit) == _say(high[0], unit):
+        return f"{words}: {_say(low[0], unit)} everywhere"
     ends = [f"{_say(value, unit)} on {label}" for value, label in (low, high)]
     return f"{words}: {f'{run}, ' if runs > 1 else ''}{', '.join(ends)}"
 

@@ -10,7 +10,7 @@ from driftscope.analysis.closeup.closeup import SAMPLED
 from driftscope.analysis.closeup.durations import AT, BETWEEN, DRAFT, STEP, TPOT, TTFT, Distribution
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import milliseconds, percent
+from driftscope.analysis.words import listed, milliseconds, percent
 from driftscope.metrics import latency
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.throughput import PREDICTED_TPOT, SPEEDUP
@@ -51,9 +51,10 @@ def section(analysis: Analysis) -> Section:
     """Predicted speed by K, then the durations and how they are spread."""
     runs, held = analysis.runs, baseline_in(analysis)
     spread = [p for d in _DURATIONS if (p := _spread(runs, held, *d))]
-    predicted = _by_k(analysis.cases, held, len(runs))
-    beside = len(predicted) % 2
-    pictures = [*predicted, *spread[:beside], *(sized(p, Size.SMALL) for p in spread[beside:])]
+    predicted = _by_k(analysis.cases, held)
+    pictures = [*([predicted] if predicted else []), *spread]
+    if len(pictures) % 2:
+        pictures = [*pictures[:-3], *(sized(p, Size.SMALL) for p in pictures[-3:])]
     return Section(
         id="speed",
         name="Speed",
@@ -90,45 +91,64 @@ def _against(run: RunSummary, held: Baseline, runs: int) -> str:
     )
 
 
-def _by_k(cases: Sequence[Case], held: Baseline | None, runs: int) -> list[Picture]:
-    """Predicted TPOT of each run for every K; several runs of the same models help each other."""
-    out = []
-    for i, case in enumerate(cases):
-        run, advice = case.run, case.advice
-        if advice is not None and len(advice.overall.tpot_s) > 1:
-            out.append(_predicted(i, run, advice, held, runs))
-    return out
+_Predicted = tuple[int, RunSummary, Advice]
 
 
-def _predicted(
-    index: int, run: RunSummary, advice: Advice, held: Baseline | None, runs: int
-) -> Picture:
+def _by_k(cases: Sequence[Case], held: Baseline | None) -> Picture | None:
+    """Predicted TPOT for every K, all runs over each other; those of the same models help each
+    other."""
+    known = [
+        (i, case.run, case.advice)
+        for i, case in enumerate(cases)
+        if case.advice is not None and len(case.advice.overall.tpot_s) > 1
+    ]
+    if not known:
+        return None
+    several = len(cases) > 1
+    titles = [(_in_short if several else _predicted_title)(run, a) for _, run, a in known]
+    assumed = dict.fromkeys(each for _, _, advice in known for each in advice.assumed)
+    ks = max(len(advice.overall.tpot_s) for _, _, advice in known)
+    return Picture(
+        id="speed-by-k",
+        title="; ".join(titles),
+        how="The time per output token that a cost model, fitted to the step times of a run, "
+        "predicts for each number K of guesses, with its 95% interval. Lower is faster; K = 0 is "
+        "no speculation.",
+        chart=Chart(
+            series=(*(_predicted(*each) for each in known), *_level(held, ks)), x_title="K",
+            y_title="milliseconds per token", axis=Axis.NUMBER, unit=Unit.MS, whole=True,
+            marks=_chosen(known),
+        ),
+        definitions=(PREDICTED_TPOT, SPEEDUP),
+        assumed=f"The steps cannot tell, so it is assumed: {'; '.join(assumed)}."
+        if assumed
+        else None,
+    )  # fmt: skip
+
+
+def _predicted(index: int, run: RunSummary, advice: Advice) -> Series:
     tpot = advice.overall.tpot_s
-    best = advice.overall.best_k
-    marks = [Mark(x=run.k, text=f"K = {run.k} ran")]
-    if best != run.k:
-        marks.append(Mark(x=best, text=f"K = {best} predicted best"))
-    series = Series(
+    return Series(
         name=run.label, x=tuple(range(len(tpot))), y=tuple(1000 * e.value for e in tpot),
         low=tuple(1000 * e.interval.low for e in tpot),
         high=tuple(1000 * e.interval.high for e in tpot), colour=colour(index), style=index,
     )  # fmt: skip
-    assumed = f"This run cannot tell, so it is assumed: {'; '.join(advice.assumed)}."
-    name = f"{run.label}: " if runs > 1 else ""
-    return Picture(
-        id=f"speed-by-k-{index}",
-        title=f"{name}{_predicted_title(run, best, advice)}",
-        how="The time per output token that a cost model, fitted to this run's step times, "
-        "predicts for each number K of guesses, with its 95% interval. Lower is faster; K = 0 is "
-        "no speculation.",
-        chart=Chart(
-            series=(series, *_level(held, len(tpot))), x_title="K",
-            y_title="milliseconds per token", axis=Axis.NUMBER, unit=Unit.MS, whole=True,
-            marks=tuple(marks),
-        ),
-        definitions=(PREDICTED_TPOT, SPEEDUP),
-        assumed=assumed if advice.assumed else None,
-    )  # fmt: skip
+
+
+def _chosen(known: Sequence[_Predicted]) -> tuple[Mark, ...]:
+    """The K that ran and the one predicted best, of the runs that share it."""
+    ran: dict[int, list[str]] = {}
+    best: dict[int, list[str]] = {}
+    for _, run, advice in known:
+        ran.setdefault(run.k, []).append(run.label)
+        if advice.overall.best_k != run.k:
+            best.setdefault(advice.overall.best_k, []).append(run.label)
+    words = [(k, "ran", who) for k, who in ran.items()]
+    words += [(k, "predicted best" if len(known) < 2 else "best", who) for k, who in best.items()]
+    return tuple(
+        Mark(x=k, text=f"K = {k} {what}{f' ({listed(who)})' if len(who) < len(known) else ''}")
+        for k, what, who in words
+    )
 
 
 def _level(held: Baseline | None, ks: int) -> list[Series]:
@@ -137,10 +157,11 @@ def _level(held: Baseline | None, ks: int) -> list[Series]:
         return []
     time = 1000 * held.latency.tpot_s
     return [Series(name=f"{held.label}, measured", kind=Kind.DASHED, x=tuple(range(ks)),
-                   y=(time,) * ks)]  # fmt: skip
+                   y=(time,) * ks, colour="ink")]  # fmt: skip
 
 
-def _predicted_title(run: RunSummary, best: int, advice: Advice) -> str:
+def _predicted_title(run: RunSummary, advice: Advice) -> str:
+    best = advice.overall.best_k
     if best == run.k:
         return f"No other K is predicted to serve faster than the K = {best} that ran"
     gain = advice.overall.gain
@@ -151,6 +172,15 @@ def _predicted_title(run: RunSummary, best: int, advice: Advice) -> str:
         f"K = {best} is predicted to serve {percent_of(gain.value)} faster, and is not told apart "
         f"from K = {run.k} ({ends})"
     )
+
+
+def _in_short(run: RunSummary, advice: Advice) -> str:
+    """The same beside other runs."""
+    best, gain = advice.overall.best_k, advice.overall.gain
+    if best == run.k:
+        return f"{run.label}: no other K is predicted to serve faster than {run.k}"
+    unsure = "" if gain.interval.excludes_zero() else f", not told apart from K = {run.k}"
+    return f"{run.label}: {percent_of(gain.value)} faster with K = {best}{unsure}"
 
 
 def percent_of(value: float) -> str:
@@ -189,8 +219,8 @@ def _spread(
     return Picture(
         id=f"speed-{name.removesuffix('_s').replace('_', '-')}",
         title=f"{words}: {'; '.join(parts)}",
-        how=f"{how} The curve says which share took at most so long: a long foot to the right is a "
-        "slow tail.",
+        how=f"{how} The curve, through {len(AT)} quantiles, says which share took at most so long: "
+        "a long foot to the right is a slow tail.",
         chart=Chart(
             series=series, x_title="milliseconds", y_title="share",
             axis=Axis.NUMBER, unit=Unit.SHARE,

@@ -9,6 +9,11 @@ from driftscope_reports.svg.frame import LEFT, TOP, Frame, clipped, line, text
 
 _CHARACTER = 7.0
 """Pixels that a character of an axis takes."""
+_SMALL = 11
+"""Size of the names of categories that stand too close for the usual one."""
+_SIZE = 13
+_NAMED = 8
+"""Categories that are named at most."""
 _ROWS = 16
 """Rows of cells that are named at most."""
 
@@ -17,9 +22,9 @@ def grid(frame: Frame) -> list[Markup]:
     """Lines at round values, and what they are."""
     out = _rows(frame) if any(s.kind is Kind.CELLS for s in frame.chart.series) else _lines(frame)
     out.append(line(LEFT, frame.base, frame.right, frame.base, frame.paint("grid")))
-    for x, word in _x_ticks(frame):
-        out.append(text(x, frame.base + 18, word, frame, anchor="middle"))
-    return out
+    words = [text(x, frame.base + 18, word, frame, "middle") for x, word in _x_ticks(frame)]
+    size = f"{_SMALL}" if _crowded(frame) else None
+    return [*out, el("g", words, font_size=size)]
 
 
 def _lines(frame: Frame) -> list[Markup]:
@@ -48,12 +53,23 @@ def _x_ticks(frame: Frame) -> list[tuple[float, str]]:
         return [(frame.x(d), str(d)) for d in range(1, max(chart.depths, 1) + 1, every)]
     if chart.axis is Axis.CATEGORY:
         names = list(frame.categories)
-        every = max(1, -(-len(names) // 8))
-        each = (frame.right - LEFT) / max(len(names[::every]), 1)
-        room = max(4, int(each / _CHARACTER))
+        every = max(1, -(-len(names) // _NAMED))
+        wide = _CHARACTER * (_SMALL / _SIZE if _crowded(frame) else 1)
+        room = max(4, int(_each(frame) / wide))
         return [(frame.x(name), clipped(name, room)) for name in names[::every]]
     steps = ticks(frame.x_low, frame.x_high, 6 if chart.width > 400 else 4)
     return [(frame.x(v), f"{v:g}") for v in steps if not chart.whole or v == round(v)]
+
+
+def _each(frame: Frame) -> float:
+    """Pixels of a category."""
+    every = max(1, -(-len(frame.categories) // _NAMED))
+    return (frame.right - LEFT) / max(1, -(-len(frame.categories) // every))
+
+
+def _crowded(frame: Frame) -> bool:
+    names = list(frame.categories) if frame.chart.axis is Axis.CATEGORY else []
+    return bool(names) and max(map(len, names)) * _CHARACTER > _each(frame)
 
 
 def titles(frame: Frame) -> list[Markup]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.words import number, percent
-from driftscope_reports.chart import Chart, Kind, Series, Unit, is_number
+from driftscope_reports.chart import MARKED, Chart, Kind, Series, Unit, is_number
 from driftscope_reports.looks import DASH_ARRAYS, MARKER_PATHS, scale_colour
 from driftscope_reports.markup import Child, Markup, el, join
 from driftscope_reports.svg.frame import Paint, css
@@ -54,17 +54,18 @@ def _swatch(inside: Child) -> Markup:
 
 
 def _sign(series: Series, paint: Paint) -> Markup:
-    colour = paint("ink" if series.kind is Kind.DASHED else series.colour)
+    colour = paint(series.colour)
     inside: list[Markup]
     if series.kind in (Kind.LINE, Kind.DASHED):
         dash = "6 4" if series.kind is Kind.DASHED else DASH_ARRAYS[series.style % 6]
         inside = [el("path", d="M0 7H26", stroke=colour, stroke_width="2.5",
                      stroke_dasharray=dash or None)]  # fmt: skip
-        if series.kind is Kind.LINE and series.marked:
+        if series.kind is Kind.LINE and series.marked and len(series.x) <= MARKED:
             inside.append(el("path", d=f"M0 0{MARKER_PATHS[series.style % 6]}", fill=colour,
                              transform="translate(13 7)"))  # fmt: skip
     elif series.kind is Kind.POINTS:
-        inside = [el("circle", cx="13", cy="7", r="4.5", fill=colour, opacity="0.7")]
+        inside = [el("path", d=f"M0 0{MARKER_PATHS[series.style % 6]}", fill=colour, opacity="0.7",
+                     transform="translate(13 7)")]  # fmt: skip
     else:
         inside = [el("rect", width="26", height="13", fill=colour)]
         if series.pattern:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope_reports.chart import Kind, Series, is_number
+from driftscope_reports.chart import MARKED, Kind, Series, is_number
 from driftscope_reports.looks import DASH_ARRAYS, MARKER_PATHS
 from driftscope_reports.markup import Markup, el
 from driftscope_reports.svg.frame import Frame, text
@@ -12,19 +12,19 @@ from driftscope_reports.svg.patterns import filled
 
 _LABEL_FROM = 0.07
 """Height, as a share of the picture, from which an area carries its name."""
-_MARKED = 24
-"""Points up to which a line carries markers."""
+_CAPS = {0: "round", 1: "square"}
 
 
 def polyline(frame: Frame, series: Series) -> list[Markup]:
     """A line with its intervals and, where points are few, markers."""
-    colour = frame.paint("ink" if series.kind is Kind.DASHED else series.colour)
-    dash = "6 4" if series.kind is Kind.DASHED else DASH_ARRAYS[series.style % len(DASH_ARRAYS)]
-    out = [el("path", d=_path(frame, series), fill="none", stroke=colour, stroke_width="2.5",
+    expected, colour = series.kind is Kind.DASHED, frame.paint(series.colour)
+    dash = "6 4" if expected else DASH_ARRAYS[series.style % len(DASH_ARRAYS)]
+    width = "2" if expected else "2.5"
+    out = [el("path", d=_path(frame, series), fill="none", stroke=colour, stroke_width=width,
               stroke_dasharray=dash or None, stroke_linejoin="round")]  # fmt: skip
     if series.low:
         out += whiskers(frame, series, colour)
-    marked = series.marked and series.kind is Kind.LINE and len(series.x) <= _MARKED
+    marked = series.marked and series.kind is Kind.LINE and len(series.x) <= MARKED
     return [*out, *(_markers(frame, series) if marked else [])]
 
 
@@ -60,7 +60,10 @@ def _markers(frame: Frame, series: Series) -> list[Markup]:
 
 
 def points(frame: Frame, series: Series) -> list[Markup]:
-    """Round ends of lines without length: a tenth of what circles take."""
+    """Ends of lines without length, round or square: a tenth of what markers take."""
+    cap = _CAPS.get(series.style % len(MARKER_PATHS))
+    if cap is None:
+        return [el("g", _markers(frame, series), opacity="0.55")]
     spots = [
         f"M{frame.x(x):.0f} {frame.y(y):.0f}h0"
         for x, y in zip(series.x, series.y, strict=True)
@@ -68,7 +71,7 @@ def points(frame: Frame, series: Series) -> list[Markup]:
     ]
     return [
         el("path", d="".join(spots), stroke=frame.paint(series.colour), stroke_width="7",
-           stroke_linecap="round", stroke_opacity="0.55")
+           stroke_linecap=cap, stroke_opacity="0.55")
     ]  # fmt: skip
 
 

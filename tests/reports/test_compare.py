@@ -1,0 +1,131 @@
+"""Two runs held against each other: over each other, and each difference with its interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.runs import Spec, write_run
+
+from driftscope.analysis.analyze import Analysis, conclude
+from driftscope.analysis.interval import Interval
+from driftscope.analysis.summarise import summarise
+from driftscope.analysis.summary import RunSummary
+from driftscope.trace.reader import read_trace
+from driftscope_reports.chart import Kind, is_number
+from driftscope_reports.html import sections
+from driftscope_reports.section import Picture
+from driftscope_reports.sections import fates
+from driftscope_reports.sections.differences import APART, BETTER, WORSE
+
+GALLERY = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
+
+
+@pytest.fixture(scope="module")
+def runs() -> tuple[RunSummary, RunSummary]:
+    first, second = (summarise(read_trace(GALLERY / n), n) for n in ("drifting", "server"))
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def analysis(runs: tuple[RunSummary, RunSummary]) -> Analysis:
+    return conclude(runs)
+
+
+def _pictures(analysis: Analysis) -> dict[str, Picture]:
+    return {p.id: p for section in sections(analysis) for p in section.pictures}
+
+
+def test_every_difference_leads_to_the_picture_with_both_runs(analysis: Analysis) -> None:
+    pictures = _pictures(analysis)
+    apart = [p for name, p in pictures.items() if name.startswith("compare-")]
+    assert len(apart) > 15
+    for picture in apart:
+        assert picture.both in pictures
+        names = {s.name for s in pictures[picture.both].chart.series}
+        assert {"drifting", "server"} <= names, picture.both
+
+
+def test_masses_lie_over_each_other_class_by_class(
+    analysis: Analysis, runs: tuple[RunSummary, RunSummary]
+) -> None:
+    pictures = _pictures(analysis)
+    for name in ("self", "generated", "prompt", "sink"):
+        for i, run in enumerate(runs):
+            drawn = pictures[f"masses-{name}"].chart.series[i]
+            assert drawn.y == getattr(run.attention, f"{name}_mass")
+            assert drawn.style == i
+            assert all(low < y < high for low, y, high in zip(drawn.low, drawn.y, drawn.high,
+                       strict=True) if is_number(low) and is_number(y) and y)  # fmt: skip
+    expected = [s for s in pictures["masses-self"].chart.series if s.kind is Kind.DASHED]
+    assert [s.y for s in expected] == [run.attention.no_drift_self_mass for run in runs]
+    assert "masses-self" not in _pictures(conclude(runs[:1]))
+
+
+def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
+    analysis: Analysis, runs: tuple[RunSummary, RunSummary]
+) -> None:
+    pictures = _pictures(analysis)
+    names = fates.of(runs)
+    assert {"accepted", "rejected", "k_zero", "structured_output"} <= set(names)
+    for run in runs:
+        assert sum(fates.share(run, name)[0] or 0 for name in names) == pytest.approx(1)
+        for name in names:
+            share, spread = fates.share(run, name)
+            assert share is not None and spread is not None
+            assert spread.low <= share <= spread.high
+    assert fates.share(runs[0], "k_zero")[0] == 0
+    shares = pictures["fallback-shares"].chart.series
+    assert [s.x for s in shares] == [tuple(fates.sign(n) for n in names)] * 2
+    bars = {s.name: s for s in pictures["compare-fallback-1"].chart.series}
+    at = bars[WORSE].x.index(fates.sign("accepted"))
+    assert (bars[WORSE].y[at] or 0) < 0
+    deliberate = bars[APART].x.index(fates.sign("k_zero"))
+    assert (bars[APART].y[deliberate] or 0) > 0
+
+
+def test_slower_is_worse_and_faster_better_at_each_percentile(
+    runs: tuple[RunSummary, RunSummary],
+) -> None:
+    first = runs[0]
+    assert first.closeup is not None
+    slow = {
+        name: replace(d, quantiles_s=tuple(3 * q for q in d.quantiles_s))
+        for name, d in first.closeup.durations.items()
+    }
+    other = replace(first, label="slow", closeup=replace(first.closeup, durations=slow))
+    for pair, word in (((first, other), WORSE), ((other, first), BETTER)):
+        made = _pictures(conclude(pair))["compare-tpot-1"]
+        (bars,) = made.chart.series
+        assert bars.name == word
+        assert made.both == "speed-tpot"
+
+
+def test_predictions_of_one_cost_model_have_no_difference(
+    runs: tuple[RunSummary, RunSummary],
+) -> None:
+    first, second = runs
+    assert "compare-by-k-1" in _pictures(conclude(runs))
+    same = replace(second, manifest=replace(first.manifest, k=second.k))
+    pictures = _pictures(conclude((first, same)))
+    assert "compare-by-k-1" not in pictures
+    drawn = [s for s in pictures["speed-by-k"].chart.series if s.kind is Kind.LINE]
+    assert [s.name for s in drawn] == ["drifting", "server"]
+
+
+def test_intervals_of_rounds_and_of_steps_hold_their_values(tmp_path: Path) -> None:
+    spec = Spec(undrafted=("k_zero", "no_draft", None))
+    run = summarise(read_trace(write_run(tmp_path / "run", spec)), "run")
+    died = [n / run.rounds for n in run.acceptance.histogram[: run.k]]
+    for name, values in (("died", died), ("conditional", run.acceptance.conditional)):
+        assert len(run.spread[name]) == run.k
+        for value, spread in zip(values, run.spread[name], strict=True):
+            assert isinstance(spread, Interval)
+            assert value is not None
+            assert spread.low < value < spread.high
+    assert set(run.fallback_spread.by_reason) == {"k_zero", "no_draft", "unknown"}
+    assert run.fallback.by_reason == {"k_zero": 1, "no_draft": 1, "unknown": 1}
+    undrafted = run.fallback_spread.undrafted
+    assert undrafted is not None
+    assert undrafted.low < run.fallback.undrafted_share < undrafted.high
