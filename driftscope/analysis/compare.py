@@ -6,8 +6,8 @@ differences of one comparison are tested together, corrected by Holm's rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,9 +126,6 @@ def side_of(run: Sums) -> Side:
 def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> Comparison:
     """The comparison of two sides, whose rows are pairs unless the pairing is UNPAIRED."""
     paired = pairing.how != UNPAIRED
-    raw = list(_differences(a, b, paired))
-    tested = [at for at, each in enumerate(raw) if each.p is not None]
-    adjusted = dict(zip(tested, holm([raw[at].p or 0.0 for at in tested]), strict=True))
     return Comparison(
         first=labels[0],
         second=labels[1],
@@ -136,8 +133,16 @@ def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> C
         pairs=len(pairing.first),
         alone=pairing.alone if paired else 0,
         requests=(len(a.labels), len(b.labels)),
-        differences=tuple(_adjusted(each, adjusted.get(at)) for at, each in enumerate(raw)),
+        differences=together(_differences(a, b, paired)),
     )
+
+
+def together(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    """The same, tested together."""
+    raw = tuple(differences)
+    tested = [at for at, each in enumerate(raw) if each.p is not None]
+    adjusted = dict(zip(tested, holm([raw[at].p or 0.0 for at in tested]), strict=True))
+    return tuple(replace(each, p_adjusted=adjusted.get(at)) for at, each in enumerate(raw))
 
 
 def _rows(side: Side, requests: Codes) -> Codes:
@@ -159,8 +164,8 @@ def _of(a: Side, b: Side, paired: bool, segment: str) -> Iterator[Difference]:
     k = min(a.rounds.histogram.shape[1], b.rounds.histogram.shape[1]) - 1
     (top_a, n_a), (top_b, n_b) = a.rounds.by_request(), b.rounds.by_request()
     ratios = ratio_of(top_a[:, : k + 1], n_a), ratio_of(top_b[:, : k + 1], n_b)
-    gap, error, df = _gap(*ratios, paired=paired)
-    half, p = student(df) * error, _p_values(gap, error, df)
+    gap, error, df = gap_of(*ratios, paired=paired)
+    half, p = student(df) * error, p_values(gap, error, df)
     usable = [True, *_testable((top_a, n_a), (top_b, n_b), k)]
     for depth in range(k + 1):
         known = usable[depth] and bool(np.isfinite(p[depth]))
@@ -181,7 +186,7 @@ def _of(a: Side, b: Side, paired: bool, segment: str) -> Iterator[Difference]:
         )
 
 
-def _gap(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]:
+def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]:
     """Difference, standard error and degrees of freedom of each figure."""
     gap = b.value - a.value
     if paired:
@@ -195,7 +200,7 @@ def _gap(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]:
     return gap, np.sqrt(va + vb), df
 
 
-def _p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
+def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
     """Two-sided; where no request differs from another there is nothing to test by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error > 0, two_sided(gap / error, df), np.nan)
@@ -209,11 +214,3 @@ def _testable(a: tuple[Matrix, Matrix], b: tuple[Matrix, Matrix], k: int) -> lis
         other = sum(int((top[:, depth] < n[:, 0]).sum()) for top, n in (a, b))
         out.append(min(some, other) >= TESTABLE)
     return out
-
-
-def _adjusted(each: Difference, p: float | None) -> Difference:
-    return Difference(
-        metric=each.metric, depth=each.depth, segment=each.segment, first=each.first,
-        second=each.second, difference=each.difference, interval=each.interval, p=each.p,
-        p_adjusted=p,
-    )  # fmt: skip

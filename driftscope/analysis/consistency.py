@@ -93,6 +93,11 @@ def check_rounds(tables: Tables, rounds: pa.Table) -> None:
             f"{tables.path}: verify rows with more tokens accepted than drafted; "
             "the run's files are damaged or not from one run"
         )
+    if not whole(rounds, "rounds").sum() and tables.conditions:
+        raise NoDataError(
+            f"{tables.path}: no round in it meets {' and '.join(tables.conditions)}; "
+            "`driftscope analyze RUN` without --where and --since says what is in it"
+        )
     if not whole(rounds, "rounds").sum():
         finished = tables.engine.rows(requests_that_finished()).num_rows
         undrafted = whole(rounds, "undrafted").sum()

@@ -42,7 +42,7 @@ def acceptance(rounds: Rounds, k: int, *, spread: bool = False) -> Acceptance:
     n, histogram = len(rounds), rounds.histogram.sum(axis=0)
     formula.check_identities(histogram, n, k)
     counts, accepted = formula.counts_of(histogram), int(rounds.accepted.sum())
-    length, marginal = _acceptance_intervals(rounds) if spread else (None, None)
+    length, marginal = _acceptance_intervals(rounds, k) if spread else (None, None)
     return Acceptance(
         mean_length=formula.mean_length(accepted, n),
         marginal=formula.marginal_rates(counts, n),
@@ -57,12 +57,16 @@ def acceptance(rounds: Rounds, k: int, *, spread: bool = False) -> Acceptance:
 
 
 def _acceptance_intervals(
-    rounds: Rounds,
+    rounds: Rounds, k: int
 ) -> tuple[Interval | None, tuple[Interval, ...] | None]:
-    """Of the acceptance length, and of the marginal rate at each depth."""
+    """Of the acceptance length, which lies between 1 and K + 1, and of the marginal rate at each
+    depth."""
     top, bottom = rounds.by_request()
-    length = intervals(ratio_of(top[:, :1], bottom))
-    return length[0] if length else None, rate_intervals(ratio_of(top[:, 1:], bottom))
+    found = intervals(ratio_of(top[:, :1], bottom))
+    length = None
+    if found:
+        length = Interval(low=max(found[0].low, 1.0), high=min(found[0].high, k + 1.0))
+    return length, rate_intervals(ratio_of(top[:, 1:], bottom))
 
 
 def attention(chains: Chains) -> Attention:

@@ -35,6 +35,11 @@ class PlainRun:
     """Of TTFT and TPOT."""
 
 
+def speculates(tables: Tables) -> bool:
+    """Whether any step of a run drafted."""
+    return bool(tables.engine.rows(drafted_more_than(0)).num_rows)
+
+
 def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
     """The summary of a baseline, which need not speculate.
 
@@ -42,7 +47,7 @@ def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
     raises.
     """
     tables = tables_of(run) if isinstance(run, Trace) else run
-    if tables.engine.rows(drafted_more_than(0)).num_rows:
+    if speculates(tables):
         return summarise(tables, label)
     finished = tables.engine.rows(requests_that_finished())
     if not finished.num_rows:

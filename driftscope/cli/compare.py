@@ -22,12 +22,12 @@ def compare(
 ) -> None:
     """Say what sets run B apart from run A: acceptance by depth and by workload label.
 
-    Of two replays: acceptance, time per token and outcomes, condition by condition. Requests are
+    Where one of them does not speculate: times per output token and to the first one. Of two
+    replays: acceptance, time per token and outcomes, condition by condition. Requests are
     paired where both runs answered the same prompts. Every difference has a 95% interval, and all
     of those between probes' runs are tested together (Holm).
     """
-    from driftscope.analysis.collect import collect
-    from driftscope.analysis.compare import compare as compared
+    from driftscope.analysis.plain import speculates
     from driftscope.analysis.tables import open_run
     from driftscope.cli.compare_replays import both_replays, compare_replays
     from driftscope.cli.engine import engine_of
@@ -38,11 +38,18 @@ def compare(
     if both_replays(first, second):
         compare_replays([first, second], names, as_json=as_json)
         return
-    found = compared(
-        collect(open_run(first, engine_of(engine))),
-        collect(open_run(second, engine_of(engine))),
-        labels=(names[0], names[1]),
-    )
+    a, b = (open_run(run, engine_of(engine)) for run in (first, second))
+    labels = (names[0], names[1])
+    if speculates(a) and speculates(b):
+        from driftscope.analysis.collect import collect
+        from driftscope.analysis.compare import compare as compared
+
+        found = compared(collect(a), collect(b), labels)
+    else:
+        from driftscope.analysis.compare_times import compare_times
+        from driftscope.analysis.requests import requests_of
+
+        found = compare_times(requests_of(a), requests_of(b), labels)
     if as_json:
         typer.echo(comparison.to_json(found), nl=False)
         return

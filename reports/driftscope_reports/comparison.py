@@ -11,12 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from driftscope.analysis.compare import LENGTH, MARGINAL, WHOLE, Comparison, Difference
+from driftscope.analysis.compare_times import TPOT, TTFT
 from driftscope.analysis.multiple import ALPHA
 from driftscope.analysis.pairing import UNPAIRED
-from driftscope.analysis.words import count, number
+from driftscope.analysis.words import NOTHING, count, milliseconds, number
 
 SCHEMA_VERSION = 1
 _DIGITS = 9
+_TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
+_NAMES = {LENGTH: "acceptance length", **_TIMES}
 
 
 def to_json(found: Comparison) -> str:
@@ -35,6 +38,8 @@ def to_json(found: Comparison) -> str:
 
 def verdict(found: Comparison) -> str:
     """One sentence: from which depth on which run accepts more, or that nothing shows it."""
+    if times := found.at(TPOT):
+        return _faster(found, times[0])
     depth, deepest = found.parts_from, found.at(MARGINAL)
     if depth is not None:
         at = deepest[depth - 1]
@@ -56,6 +61,17 @@ def verdict(found: Comparison) -> str:
     return "nothing tells the runs apart"
 
 
+def _faster(found: Comparison, tpot: Difference) -> str:
+    if not tpot.differs:
+        return "nothing tells the runs' times per output token apart"
+    better = found.second if tpot.difference < 0 else found.first
+    low, high = sorted((tpot.first, tpot.second))
+    return (
+        f"{better} serves faster: {milliseconds(low)} per output token against "
+        f"{milliseconds(high)} (95% interval of the difference {_between(tpot)})"
+    )
+
+
 def show(found: Comparison) -> None:
     """The comparison on stdout: the verdict first."""
     console = Console(highlight=False)
@@ -67,9 +83,9 @@ def show(found: Comparison) -> None:
     for each in found.differences:
         table.add_row(
             _name(each),
-            number(each.first, 3),
-            number(each.second, 3),
-            f"{each.difference:+.3f}" if math.isfinite(each.difference) else "–",
+            milliseconds(each.first) if each.metric in _TIMES else number(each.first, 3),
+            milliseconds(each.second) if each.metric in _TIMES else number(each.second, 3),
+            _signed(each, each.difference),
             _between(each) if each.interval else "not tested",
             _p(each.p_adjusted),
             "differs" if each.differs else "",
@@ -78,7 +94,7 @@ def show(found: Comparison) -> None:
 
 
 def _name(each: Difference) -> str:
-    what = "acceptance length" if each.metric == LENGTH else f"accepted to depth {each.depth}"
+    what = _NAMES.get(each.metric, f"accepted to depth {each.depth}")
     return what if each.segment == WHOLE else f"{each.segment}: {what}"
 
 
@@ -104,7 +120,13 @@ def _apart(at: Difference) -> str:
 def _between(each: Difference) -> str:
     if each.interval is None:
         return "–"
-    return f"{each.interval.low:+.3f} to {each.interval.high:+.3f}"
+    return f"{_signed(each, each.interval.low)} to {_signed(each, each.interval.high)}"
+
+
+def _signed(each: Difference, value: float) -> str:
+    if not math.isfinite(value):
+        return NOTHING
+    return f"{1000 * value:+.2f} ms" if each.metric in _TIMES else f"{value:+.3f}"
 
 
 def _p(value: float | None) -> str:

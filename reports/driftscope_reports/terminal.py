@@ -12,6 +12,7 @@ from rich.text import Text
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.changes import Changes
 from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.interval import Interval
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import NOTHING, listed, milliseconds, number, percent, times
 from driftscope_reports.sections.senders import length, ratio
@@ -39,6 +40,8 @@ FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
 
 _TOP = 3
 """Kinds of findings that are told with what to do; the report has them all."""
+_SEGMENTS = 12
+"""Segments of each run that are listed."""
 
 
 def render(analysis: Analysis) -> RenderableType:
@@ -47,6 +50,7 @@ def render(analysis: Analysis) -> RenderableType:
         Text(plain(" ".join(analysis.verdict)), style="bold"),
         "",
         *((_table(analysis), "") if analysis.runs else ()),
+        *((_segments(analysis), "") if any(len(r.segments) > 1 for r in analysis.runs) else ()),
         *((_senders(analysis), "") if analysis.senders else ()),
         *((_versus(analysis), "") if analysis.versus else ()),
         *(_finding_lines(analysis)),
@@ -65,6 +69,28 @@ def _table(analysis: Analysis) -> Table:
         table.add_column(Text(plain(f"{run.label} (K = {run.k})")), justify="right")
     for name, show in FIGURES:
         table.add_row(name, *(show(run) for run in analysis.runs))
+    return table
+
+
+def _segments(analysis: Analysis) -> Table:
+    """The runs cut as they were asked to be, the first rows of each."""
+    runs = [run for run in analysis.runs if len(run.segments) > 1]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (*(["run"] if len(analysis.runs) > 1 else []), f"by {runs[0].segments[0].by}"):
+        table.add_column(Text(plain(name)))
+    for name in ("requests", "rounds", "acceptance length", "to depth K", "growth", "on the chain"):
+        table.add_column(name, justify="right")
+    for run in runs:
+        who = [run.label] if len(analysis.runs) > 1 else []
+        for each in run.segments[:_SEGMENTS]:
+            cells = (
+                each.label, f"{each.requests:,}", f"{each.rounds:,}",
+                _with_ends(each.mean_length, each.mean_length_interval), percent(each.reach),
+                times(each.growth), percent(each.self_mass),
+            )  # fmt: skip
+            table.add_row(*(Text(plain(cell)) for cell in (*who, *cells)))
+        if (left := len(run.segments) - _SEGMENTS) > 0:
+            table.add_row(*who, f"and {left:,} more in the report")
     return table
 
 
@@ -138,8 +164,11 @@ def over_time(changes: Changes | None) -> str:
 
 
 def _length(run: RunSummary) -> str:
-    spread = run.acceptance.mean_length_interval
-    shown = number(run.acceptance.mean_length)
+    return _with_ends(run.acceptance.mean_length, run.acceptance.mean_length_interval)
+
+
+def _with_ends(length: float | None, spread: Interval | None) -> str:
+    shown = number(length)
     return f"{shown} [{spread.low:.2f}, {spread.high:.2f}]" if spread else shown
 
 

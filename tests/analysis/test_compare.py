@@ -163,6 +163,24 @@ def test_two_runs_of_the_same_truth_seldom_differ(paired: bool) -> None:
     assert called / trials < ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / trials)
 
 
+@pytest.mark.parametrize("paired", [True, False])
+def test_without_speculation_it_is_times_that_are_compared(tmp_path: Path, paired: bool) -> None:
+    truth = replace(DRIFTS, requests=60, batches=(1, 4))
+    none = replace(truth, k_zero_above=0, prompts_seed=truth.prompts_seed + (not paired))
+    paths = [simulate(tmp_path / name, each) for name, each in (("none", none), ("k7", truth))]
+    done = CliRunner().invoke(app, ["compare", *map(str, paths), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert (found["pairing"] == UNPAIRED) is not paired
+    tpot, ttft = found["differences"]
+    assert tpot["differs"]
+    assert tpot["interval"]["low"] < tpot["second"] - tpot["first"] < tpot["interval"]["high"] < 0
+    assert found["verdict"].startswith("k7 serves faster")
+    assert not ttft["differs"]
+    same = CliRunner().invoke(app, ["compare", str(paths[0]), str(paths[0])])
+    assert same.output.startswith("nothing tells the runs' times per output token apart")
+
+
 def test_the_command_says_the_verdict_first(tmp_path: Path) -> None:
     paths = [simulate(tmp_path / name, truth) for name, truth in (("a", DRIFTS), ("b", HOLDS))]
     said = CliRunner().invoke(app, ["compare", *map(str, paths)])

@@ -138,7 +138,7 @@ def test_a_condition_that_makes_no_sense_says_what_may_be_named(run: Path, where
 
 
 def test_a_condition_that_no_row_meets_is_no_data(run: Path) -> None:
-    with pytest.raises(NoDataError, match="no round"):
+    with pytest.raises(NoDataError, match="no round in it meets"):
         summarise(open_run(run), "run", only=Filter(where="label = 'none'"))
 
 

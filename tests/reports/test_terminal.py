@@ -28,6 +28,14 @@ def test_verdict_first_then_the_report_s_figures(tmp_path: Path) -> None:
         assert f"{run.hidden.growth:.2f}×" in text
 
 
+def test_a_run_that_was_cut_is_listed_by_segment(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"run": Spec(labels=("chat", "code"))}))
+    assert "by label" in text
+    for segment in ("chat", "code"):
+        assert any(line.startswith(segment) and "[" in line for line in text.split("\n"))
+    assert "by label" not in _text(analysis_of(tmp_path / "whole", {"run": Spec()}))
+
+
 def test_a_label_is_neither_markup_nor_a_control_sequence(tmp_path: Path) -> None:
     text = _text(analysis_of(tmp_path, {"[red]a\x1b[31m\nb": Spec()}))
     assert "\x1b" not in text
