@@ -65,6 +65,7 @@ def picture(made: Picture) -> Markup:
             data_left=f"{LEFT / made.chart.width:.5f}",
             data_right=f"{1 - RIGHT / made.chart.width:.5f}",
             data_depths=str(made.chart.depths) if depth else None,
+            data_word=made.chart.x_title if depth else None,
         ),
         el(
             "div",

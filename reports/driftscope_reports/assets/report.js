@@ -105,7 +105,6 @@
     byId("said").textContent = drawing.dataset.word + " " + depth + ": " + rows.join(", ");
   };
   for (const drawing of document.querySelectorAll('.drawing[data-axis="depth"]')) {
-    drawing.dataset.word = "depth";
     const last = Number(drawing.dataset.depths);
     drawing.addEventListener("keydown", (event) => {
       const steps = { ArrowRight: 1, ArrowLeft: -1 };
@@ -195,6 +194,9 @@
   }
 
   const CELL = 14, LEFT = 26, TOP = 16;
+  const CROSS = "m3.5 3.5l6 6m0-6l-6 6", DASH = "m3.5 6.5h6";
+  const signed = (sign, x, y) => shape("path", { d: `M${x} ${y}${sign}`, fill: "none",
+    stroke: "var(--panel)", "stroke-width": 1.5, "pointer-events": "none" });
   const grid = (rounds, depths, paint) => {
     const size = { width: LEFT + rounds * CELL + 4, height: TOP + depths * CELL + 4 };
     const picture = shape("svg", { ...size, viewBox: `0 0 ${size.width} ${size.height}` });
@@ -204,12 +206,13 @@
       if (r % 5 === 4)
         picture.append(shape("text", { x: LEFT + r * CELL, y: 11 }, String(r + 1)));
       for (let d = 1; d <= depths; d += 1) {
-        const [fill, title] = paint(r, d);
+        const [fill, title, sign] = paint(r, d);
         if (!fill) continue;
         const cell = shape("rect", {
           x: LEFT + r * CELL, y: TOP + (d - 1) * CELL, width: CELL - 1, height: CELL - 1, fill });
         cell.append(shape("title", {}, `round ${r + 1}, depth ${d}: ${title}`));
         picture.append(cell);
+        if (sign) picture.append(signed(sign, LEFT + r * CELL, TOP + (d - 1) * CELL));
       }
     }
     return picture;
@@ -230,38 +233,42 @@
   };
   const key = (entries) => {
     const list = make("ul", null, { class: "keys" });
-    for (const [fill, words] of entries) {
+    for (const [fill, words, sign] of entries) {
       const item = make("li", null);
-      const swatch = make("i", "");
-      swatch.style.background = fill;
+      const swatch = shape("svg", { width: CELL, height: CELL, "aria-hidden": "true" });
+      swatch.append(shape("rect", { width: CELL - 1, height: CELL - 1, fill }));
+      if (sign) swatch.append(signed(sign, 0, 0));
       item.append(swatch, words);
       list.append(item);
     }
     return list;
   };
   const MASSES = [["self_mass", "the chain itself"], ["generated_mass", "verified output"],
-    ["prompt_mass", "prompt"], ["sink_mass", "sink"], ["null_mass", "nothing (sink bias)"]];
+    ["prompt_mass", "the prompt"], ["sink_mass", "the sink"], ["null_mass", "nothing (sink bias)"]];
   const story = (run, opened) => {
     const rounds = opened.drafted.length;
     const depths = Math.max(run.manifest.k, ...opened.drafted);
     const fate = (r, d) => {
       if (!opened.drafted[r])
-        return ["var(--step-failed)", "no draft: " + (opened.reason[r] ?? "unknown").replaceAll("_", " ")];
+        return [opened.reason[r] === "k_zero" ? "var(--step-deliberate)" : "var(--step-failed)",
+          "no draft: " + (opened.reason[r] ?? "unknown").replaceAll("_", " "), DASH];
       if (d <= opened.accepted[r]) return ["var(--step-accepted)", "accepted"];
       if (d <= opened.drafted[r])
         return d === opened.accepted[r] + 1
-          ? ["var(--step-rejected)", "rejected"] : ["var(--grid)", "after the rejected one"];
+          ? ["var(--step-rejected)", "rejected", CROSS] : ["var(--grid)", "after the rejected one"];
       return [null, ""];
     };
     const ids = opened.token_ids;
     const titled = (r, d) => {
-      const [fill, words] = fate(r, d);
-      return [fill, ids && ids[r] ? `${words}, token ${ids[r][d - 1]}` : words];
+      const [fill, words, sign] = fate(r, d);
+      return [fill, ids && ids[r] ? `${words}, token ${ids[r][d - 1]}` : words, sign];
     };
     const more = opened.steps > rounds ? `, the first ${rounds} of ${opened.steps}` : "";
     const out = [make("h3", `Request ${opened.request} of ${run.label}: ${rounds} rounds${more}`)];
-    out.push(key([["var(--step-accepted)", "accepted"], ["var(--step-rejected)", "rejected: the chain dies"],
-      ["var(--grid)", "drafted after it, in vain"], ["var(--step-failed)", "skipped: no draft"]]));
+    out.push(key([["var(--step-accepted)", "accepted"], ["var(--step-rejected)", "rejected: the chain dies", CROSS],
+      ["var(--grid)", "drafted after it, in vain"],
+      ["var(--step-deliberate)", "skipped on purpose: K = 0", DASH],
+      ["var(--step-failed)", "skipped: no draft", DASH]]));
     const maps = make("div", null, { class: "maps" });
     maps.append(row("Rounds across, depths down", grid(rounds, depths, titled),
       `Accepted by round: ${opened.accepted.join(", ")}`));
@@ -271,15 +278,17 @@
     const masses = MASSES.filter(([name]) => (opened.masses ?? {})[name]?.some((each) => each))
       .map(([name, words]) => [words, opened.masses[name]]);
     const highest = most(masses.flatMap(([, lists]) => lists));
-    const drawn = masses.map(([words, lists]) => [`attention on ${words}`, lists, highest]);
+    const share = (value) => `${(100 * value).toPrecision(2)}%`;
+    const drawn = masses.map(
+      ([words, lists]) => [`attention on ${words}`, lists, highest, share]);
     const fed = opened.fed_rms ?? [];
-    if (most(fed)) drawn.push(["RMS fed forward", fed, most(fed)]);
-    for (const [words, lists, top] of drawn) {
+    if (most(fed)) drawn.push(["RMS fed forward", fed, most(fed), String]);
+    for (const [words, lists, top, say] of drawn) {
       const paint = (r, d) => {
         const number = lists[r] ? lists[r][d - 1] : null;
-        return typeof number === "number" ? [scale(number / top), `${words} ${number}`] : [null, ""];
+        return typeof number === "number" ? [scale(number / top), `${words} ${say(number)}`] : [null, ""];
       };
-      const ends = `${words}, 0 to ${top}`;
+      const ends = `${words}, up to ${say(top)}`;
       maps.append(row(ends, grid(rounds, depths, paint), `${ends}, by round and depth`));
     }
     if (drawn.length) out.push(key([[scale(0), "0"], [scale(0.5), "half"], [scale(1), "the most"]]));

@@ -18,7 +18,10 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
         line(i, run.label, run.acceptance.marginal, run.acceptance.marginal_interval)
         for i, run in enumerate(runs)
     ]
-    conditional = [line(i, run.label, run.acceptance.conditional) for i, run in enumerate(runs)]
+    conditional = [
+        line(i, run.label, run.acceptance.conditional, run.spread.get("conditional"))
+        for i, run in enumerate(runs)
+    ]
     return [
         Picture(
             id="acceptance-marginal",

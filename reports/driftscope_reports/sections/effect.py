@@ -148,7 +148,7 @@ def _deaths(runs: Sequence[RunSummary]) -> Picture:
     axis = axis_name(runs)
     series = []
     for i, run in enumerate(runs):
-        died = run.acceptance.histogram[: run.k]
+        died, spread = run.acceptance.histogram[: run.k], run.spread.get("died", ())
         series.append(
             Series(
                 name=run.label,
@@ -157,6 +157,8 @@ def _deaths(runs: Sequence[RunSummary]) -> Picture:
                 y=tuple(n / run.rounds for n in died),
                 colour=colour(i),
                 pattern=PATTERNS[i % len(PATTERNS)],
+                low=tuple(each.low if each else None for each in spread),
+                high=tuple(each.high if each else None for each in spread),
             )
         )
     worst = []
@@ -167,8 +169,8 @@ def _deaths(runs: Sequence[RunSummary]) -> Picture:
     return Picture(
         id="effect-deaths",
         title=f"Most chains die at {axis} {at_depths(runs, worst)} of all rounds",
-        how="Each bar is the share of all rounds whose first wrong guess stood at this depth. What "
-        "is missing to 100% was accepted whole.",
+        how="Each bar is the share of all rounds whose first wrong guess stood at this depth, "
+        "with its 95% interval. What is missing to 100% was accepted whole.",
         chart=Chart(series=tuple(series), x_title=axis, y_title="of all rounds", unit=Unit.SHARE),
         definitions=(MARGINAL,),
     )
