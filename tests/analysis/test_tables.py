@@ -12,6 +12,7 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis import requests
+from driftscope.analysis.closeup import rows
 from driftscope.analysis.collect import collect
 from driftscope.analysis.passes.rounds import by_context
 from driftscope.analysis.summarise import summarise
@@ -93,6 +94,16 @@ def test_requests_beyond_the_bound_are_put_together_within_their_label(
     assert found.hidden.fed_rms == pytest.approx(apart.hidden.fed_rms)
     assert [s.growth for s in found.segments] == pytest.approx([s.growth for s in apart.segments])
     assert found.hidden.growth_interval is not None
+
+
+def test_requests_are_opened_alike_in_a_run_of_many_chains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There they are looked for one by one, where their steps are."""
+    path = simulate(tmp_path / "run", Truth(requests=40, rounds=12))
+    usual = summarise(open_run(path), "run").closeup
+    monkeypatch.setattr(rows, "ONE_BY_ONE", 0)
+    assert summarise(open_run(path), "run").closeup == usual
 
 
 def test_numbers_of_a_file_are_rounded_no_further_than_it_says(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -44,19 +45,20 @@ def chains_of_requests(
     """Recorded chains of these requests, with the lists that files leave out.
 
     `drafted_in`, [requests, 2], are the first and the last step of each. In a run of many `chains`
-    they are looked for there, one request after the other: most files are then not read at all.
+    they are looked for there, request by request: most files are then not read at all.
     """
     rows = table(PART, "draft").drop(*NOT_OPENED)
-    queries = [_of(rows, names)]
+    query = _of(rows, names)
     if chains > ONE_BY_ONE:
-        queries = [
+        each = [
             _of(rows, [name]).filter(rows.step.between(first, last))
             for name, (first, last) in zip(names, drafted_in.tolist(), strict=True)
         ]
+        query = functools.reduce(lambda a, b: a.union(b), each)
     parts = []
     for derived in tables.parts:
         tables.use(derived)
-        parts += [_restored(tables.engine.rows(query), derived) for query in queries]
+        parts.append(_restored(tables.engine.rows(query), derived))
     found = pa.concat_tables(parts, promote_options="permissive")
     return _sorted(found, "time_s", "replica", "request", "position")
 
