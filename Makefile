@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless situations variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench report-bench examples clean help
+.PHONY: demo test lint type layers truth harmless seeds situations variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as
 
 harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and failing, against without
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/harmless.py
+
+seeds: $(VENV)/installed-dev ## two seeds of one sampled run in vLLM, and what compare says of them (minutes)
+	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/seeds.py
 
 situations: $(VENV)/installed-dev ## batches, chunks, preemption, aborts, K by batch size ... against the reference
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/situations_table.py

@@ -22,6 +22,7 @@ from driftscope.analysis.pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing
 from driftscope.analysis.tables import open_run
 from driftscope.cli.app import app
 
+RECORDED = Path(__file__).parent / "data" / "seeds"
 DRIFTS = Truth(requests=120, rounds=30)
 HOLDS = replace(DRIFTS, seed=8, conditional=(0.8, 0.72, 0.66, 0.75, 0.75, 0.75, 0.75))
 """Better from depth 4 on."""
@@ -52,6 +53,21 @@ def test_says_nothing_of_two_seeds(tmp_path: Path) -> None:
     found = _compare(tmp_path, DRIFTS, replace(DRIFTS, seed=9))
     assert found.parts_from is None
     assert not any(each.differs for each in found.differences)
+
+
+def test_says_nothing_of_two_seeds_of_a_real_engine() -> None:
+    """EAGLE-3.1 of the trio at temperature 0.8, as `make seeds` records it: without the chains."""
+    runs = [str(RECORDED / name) for name in ("seed-1", "seed-2")]
+    done = CliRunner().invoke(app, ["compare", *runs, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["verdict"] == "nothing tells the runs apart"
+    assert found["pairs"] == 32
+    tested = [each for each in found["differences"] if each["interval"]]
+    assert len(tested) > 4
+    for each in tested:
+        assert each["first"] != each["second"]
+        assert each["interval"]["low"] < 0 < each["interval"]["high"]
 
 
 def test_pairs_narrow_the_interval(tmp_path: Path) -> None:

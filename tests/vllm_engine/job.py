@@ -40,6 +40,8 @@ class Job:
     """DRIFTSCOPE_* settings without the prefix; empty: no probe."""
     sizes: tuple[int, ...] = (8,)
     """Batch sizes: the whole prompt set is generated once for each."""
+    requests: int = PROMPTS
+    """How many prompts are in the set."""
     vllm_path: str | None = None
     """Folder with another vLLM version that goes before the installed one."""
     device: str = "cpu"
@@ -187,7 +189,8 @@ def _description(job: Job) -> dict[str, Any]:
         "detokenize": False,
         **job.sampling,
     }
-    batches = [{"size": size, "prompts": prompts(), "sampling": sampling} for size in job.sizes]
+    asked = prompts(job.requests)
+    batches = [{"size": size, "prompts": asked, "sampling": sampling} for size in job.sizes]
     return {
         "llm": {**engine(job), **job.llm},
         "batches": batches,

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from driftscope.cli.app import app
 from driftscope.trace.reader import read_trace
 from driftscope_probes.trio import trio_path
 from driftscope_probes.trio.evaluate import EVALUATION
@@ -49,11 +51,25 @@ def assert_shows_the_finding(report: dict[str, Any], folder: Path) -> None:
     assert "This target has no attention sink" in page
 
 
+def assert_compare_says_which_is_better(folder: Path) -> None:
+    runs = [str(folder / "runs" / label) for label in LABELS]
+    done = CliRunner().invoke(app, ["compare", *runs, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["verdict"].startswith(f"eagle3.1 accepts more beyond depth {PARTS_AFTER}")
+    depths = {d["depth"]: d for d in found["differences"] if d["segment"] == "" and d["depth"]}
+    assert len(depths) == 8
+    for depth in range(PARTS_AFTER + 1, 9):
+        assert depths[depth]["differs"]
+        assert depths[depth]["interval"]["low"] > 0
+
+
 @pytest.mark.vllm
 def test_demo_on_live_vllm_agrees_with_the_model_cards(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     report = run_demo(folder, "-m", "driftscope")
     assert_shows_the_finding(report, folder)
+    assert_compare_says_which_is_better(folder)
     assert {run["probe"]["engine"].split()[0] for run in report["runs"]} == {"vllm"}
     cards = json.loads((trio_path() / EVALUATION).read_text())
     for run, drafter in zip(report["runs"], ("eagle3", "eagle31"), strict=True):
