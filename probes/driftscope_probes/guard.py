@@ -10,6 +10,9 @@ from driftscope.trace.writer import TraceWriter
 
 T = TypeVar("T")
 
+_handed_over_s = 0.0
+"""Time that the engine core's hooks took since a step's last did, where both share a process."""
+
 
 class InjectedError(Exception):
     """Raised inside every hook under DRIFTSCOPE_TEST_RAISE."""
@@ -31,6 +34,17 @@ class Guard:
         """Start over; returns the time taken since the last reset."""
         taken, self.taken_s, self.failed = self.taken_s, 0.0, False
         self._writer.add_probe_time(taken)
+        return taken
+
+    def hand_over(self) -> None:
+        """Start over, and leave the time taken to whoever takes it over in this process."""
+        global _handed_over_s
+        _handed_over_s += self.reset()
+
+    def take_over(self) -> float:
+        """Time that was handed over since the last call; it is in its writer's sum already."""
+        global _handed_over_s
+        taken, _handed_over_s = _handed_over_s, 0.0
         return taken
 
     def run(self, hook: str, action: Callable[[], T]) -> T | None:

@@ -37,3 +37,15 @@ def empty(shape: tuple[int, ...], like: Array) -> Array:
     if isinstance(like, np.ndarray):
         return np.empty(shape, dtype=np.float32)
     return torch.empty(shape, device=like.device)
+
+
+def empty_ints(shape: tuple[int, ...], like: Array) -> Array:
+    """Room for int64 numbers, where `like` is."""
+    if isinstance(like, np.ndarray):
+        return np.empty(shape, dtype=np.int64)
+    return torch.empty(shape, dtype=torch.int64, device=like.device)
+
+
+def lesser(x: Array, y: Array) -> Array:
+    """Of each pair, where they are."""
+    return np.minimum(x, y) if isinstance(x, np.ndarray) else torch.minimum(x, y)

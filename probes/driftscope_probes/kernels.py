@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from driftscope_probes.buffers import ChainBuffers
+from driftscope_probes.masses import LEAST
 
 
 class Kernels(Protocol):
@@ -54,7 +55,7 @@ class Kernels(Protocol):
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
-LOGITS_AT_ONCE = 1 << 17
+LOGITS_AT_ONCE = 1 << 18
 """Logits of a chain, in elements, up to which they are measured together. Beyond, each depth's are
 measured while they are in the core's cache."""
 
@@ -140,7 +141,9 @@ class TorchKernels:
             x, _, parts = states
             alike.setdefault((x.shape[-1] // parts, x.dtype), []).append(states)
         for (size, _), of_size in alike.items():
-            every = torch.cat([x.reshape(-1, size) for x, *_ in of_size])
+            every = torch.cat([
+                x if parts == 1 else x.reshape(-1, size) for x, _, parts in of_size
+            ])  # fmt: skip
             length = torch.linalg.vector_norm(every, dim=-1, dtype=torch.float32).numpy()
             self._values[self._places(of_size)] = length * size**-0.5
 
@@ -188,12 +191,12 @@ class TorchKernels:
 def _confidence(logits: torch.Tensor) -> tuple[FloatArray, FloatArray]:
     """Top-1 probability and entropy of the last dimension's softmax.
 
-    With x less its maximum, Z the sum of exp(x): 1 / Z, and log Z - sum(exp(x) x) / Z.
+    With x less its maximum, Z the sum of exp(x): 1 / Z, and log Z - sum(exp(x) x) / Z. A logit may
+    be -inf, as that of a token that may not be drafted.
     """
     x = logits.float()
-    x = x - x.amax(-1, keepdim=True)
+    x = (x - x.amax(-1, keepdim=True)).clamp_min_(LEAST)
     e = x.exp()
     z: FloatArray = e.sum(-1).numpy()
-    # 0 where a logit is -inf, as that of a token that may not be drafted.
-    mean: FloatArray = e.mul_(x).nan_to_num_(0.0).sum(-1).numpy()
+    mean: FloatArray = e.mul_(x).sum(-1).numpy()
     return np.reciprocal(z), np.log(z) - mean / z

@@ -12,15 +12,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch.nn.functional import threshold
 
 from driftscope_probes.buffers import MASSES
-from driftscope_probes.host import Array, array_of, count_up, empty, tensor_of
+from driftscope_probes.host import Array, array_of, count_up, empty, empty_ints, lesser, tensor_of
 from driftscope_probes.sinks import RECENT, SLOTS
 
 SCORES_AT_ONCE = {"cpu": 1 << 18}
 """Bound of the attention scores that a pass holds, in elements; more requests take more passes. On
 a CPU a pass, and the keys that it reads, should stay in the core's cache."""
 SCORES_ELSEWHERE = 1 << 24
+LEAST = -80.0
+"""What is taken the exponential of is no lower: in float32 that of -inf, or of what is below about
+-87, takes ten times as long."""
+NOTHING = 1e-34
+"""A weight, relative to the highest, up to which it is none: somewhat over exp(LEAST)."""
 SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
 
 
@@ -85,7 +91,8 @@ def masses(
         bias = kind.sinks.to(scores)[None, :, None, None]
         most = most.maximum(bias)
         null = (bias - most).exp_()
-    weights = scores.sub_(most).exp_().view(batch, -1, len(slot))
+    weights = scores.sub_(most).clamp_min_(LEAST).exp_()
+    weights = threshold(weights, NOTHING, 0.0, inplace=True).view(batch, -1, len(slot))
     sums = (_classes(chains, slot) @ weights.mT).view(batch, NULL, kind.heads, chains.k)
     found = array_of(sums.permute(0, 3, 2, 1))
     total = found.sum(-1)
@@ -135,7 +142,7 @@ def _attend(
     nothing."""
     batch, k = len(queries), chains.k
     groups = kind.heads // kind.kv_heads
-    q = queries[:, :k].float().view(batch, k, kind.kv_heads, groups, kind.head_size) * kind.scale
+    q = (queries.float() * kind.scale).view(batch, k, kind.kv_heads, groups, kind.head_size)
     # One product for all depths and for all heads that share keys.
     scores = score(q.permute(0, 2, 3, 1, 4).reshape(batch, kind.kv_heads, groups * k, -1))
     if kind.softcap:
@@ -170,14 +177,21 @@ def sink_mask(slots: tuple[int, ...]) -> torch.Tensor:
 
 def _classes(chains: Chains, slot: Array) -> torch.Tensor:
     """[B, 4, N] float one-hot: sink, prompt, generated, self."""
-    context = slot <= chains.position[:, None]
-    prompt = context & (slot < chains.prompt_tokens[:, None])
-    classes = empty((len(context), NULL, len(slot)), slot)
-    classes[:, 0] = 0.0
-    classes[:, 1], classes[:, 2], classes[:, 3] = prompt, context ^ prompt, ~context
+    # A class's slots go from its edge to the next one's; sinks are taken out of them below.
+    edges = empty_ints((len(chains.position), NULL + 1), slot)
+    edges[:, :2] = 0
+    edges[:, 3] = context = chains.position + 1
+    edges[:, 2] = lesser(chains.prompt_tokens, context)
+    edges[:, 4] = len(slot)
+    reached = slot >= edges[..., None]
+    classes = empty((len(edges), NULL, len(slot)), slot)
+    classes[:] = reached[:, :-1] > reached[:, 1:]
     is_sink = chains.is_sink[: len(slot)]
     first = classes[..., : len(is_sink)]
-    first[:, 0] = (first[:, 1] + first[:, 2]) * is_sink
+    if chains.seen >= len(is_sink):  # all of them are of the context
+        first[:, 0] = is_sink
+    else:
+        first[:, 0] = (first[:, 1] + first[:, 2]) * is_sink
     first[:, 1:3] *= 1.0 - is_sink
     return tensor_of(classes)
 

@@ -34,6 +34,21 @@ class _Layer:
     reader: KeyReader
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Room:
+    """Of the buffers: what belongs to a layer and to chains of one length in a batch of one size.
+    The buffers stay where they are, so these views are made once."""
+
+    queries: torch.Tensor
+    """[B, K, heads * size]."""
+    lse: torch.Tensor
+    """[B, K, heads]."""
+    masses: torch.Tensor
+    """[B, K, 5]."""
+    mean: Array
+    """The same, for numbers on the host."""
+
+
 class Meter:
     """All attention layers of one drafter.
 
@@ -49,12 +64,14 @@ class Meter:
         """Raises ProbeError for an attention backend that is not supported."""
         self._buffers, self._drafter = buffers, drafter.kind
         self._triton = use_triton and drafter.kind.causal
+        self._on_host = buffers.device.type == "cpu" and not self._triton
         self._layers = {
             name: _Layer(
                 layer=layer, kind=kind_of(layer), reader=reader_for(drafter.backend, layer)
             )
             for name, layer in drafter.attention.items()
         }
+        self._rooms: dict[tuple[str, int, int, int], _Room] = {}
         self.set_sinks(sink_slots)
         for name, part in self._layers.items():
             kind = part.kind
@@ -90,16 +107,12 @@ class Meter:
         """
         if not self._layers:
             return
-        batch, layout = len(step.requests), self._buffers.layout
-        chains = self._chains(step, at)
-        shape = (len(at.rows), layout.depths, layout.layers, len(MASSES))
-        out = self._buffers.part("masses", len(at.rows)).view(shape)
-        out = _by_request(out, batch)[:, : chains.k]
-        context = self._context(step)
+        batch, chains, context = len(step.requests), self._chains(step, at), self._context(step)
         for index, (name, part) in enumerate(self._layers.items()):
             table = at.block_tables[name][:batch]
             heads = None if per_head is None else per_head[:, : chains.k, index]
-            self._layer(name, part, chains, table, context, out[:, :, index], heads)
+            room = self._room(name, batch, len(at.rows), chains.k)
+            self._layer(part, room, chains, table, context, heads)
 
     def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
         """[B, SLOTS + 1] of `driftscope_probes.masses.slot_weights`, mean over the layers in which
@@ -109,7 +122,8 @@ class Meter:
         found = torch.full(shape, torch.nan, device=self._buffers.device)
         for of_layer, (name, part) in zip(found, self._layers.items(), strict=True):
             cache, table = cache_of(part.layer), at.block_tables[name][:batch]
-            queries = self._queries(name, part, chains)
+            room = self._room(name, batch, len(at.rows), chains.k)
+            queries = part.reader.queries(room.queries)
             slots = _slots(context, chains, table, cache)
             size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
             for first in range(0, batch, size):
@@ -120,66 +134,86 @@ class Meter:
 
     def _chains(self, step: DraftStep, at: DeviceStep) -> Chains:
         kind, queries = self._drafter, len(at.rows) // len(step.requests)
+        position = at.position + kind.lead if kind.lead else at.position
         return Chains(
             k=min(step.k, self._buffers.layout.depths * queries),
-            position=self._plain(at.position + kind.lead if kind.lead else at.position),
-            prompt_tokens=self._plain(_to(step.prompt_tokens, self._buffers.device)),
+            position=self._plain(position),
+            prompt_tokens=step.prompt_tokens if self._on_host
+            else _to(step.prompt_tokens, self._buffers.device),
             sink_slots=self._sinks,
             is_sink=self._is_sink,
             ahead=kind.ahead,
             causal=kind.causal,
             seen=int(step.prompt_tokens.min()),
-        )
+        )  # fmt: skip
 
     def _plain(self, x: torch.Tensor) -> Array:
         """For `masses`, unless a kernel takes it."""
-        return x if self._triton else array_of(x)
+        return array_of(x) if self._on_host else x
 
     def _context(self, step: DraftStep) -> int:
         """Slots up to the first query's own."""
         return step.max_context + self._drafter.lead + self._drafter.ahead
 
-    def _queries(self, name: str, part: _Layer, chains: Chains) -> torch.Tensor:
-        """[B, K, heads * size] as they meet the layer's keys."""
-        queries = self._buffers.queries[name][: self._rows(chains)]
-        return part.reader.queries(_by_request(queries, len(chains.position))[:, : chains.k])
+    def _room(self, name: str, batch: int, rows: int, k: int) -> _Room:
+        """For the layer's chains, of which the buffers have one row for each, or for each query."""
+        key = (name, batch, rows, k)
+        if key not in self._rooms:
+            buffers, layout = self._buffers, self._buffers.layout
+            shape = (rows, layout.depths, layout.layers, len(MASSES))
+            every = _by_request(buffers.part("masses", rows).view(shape), batch)
+            masses_ = every[:, :k, list(self._layers).index(name)]
+            self._rooms[key] = _Room(
+                queries=_by_request(buffers.queries[name][:rows], batch)[:, :k],
+                lse=_by_request(buffers.lse[name][:rows], batch)[:, :k],
+                masses=masses_,
+                mean=array_of(masses_),
+            )
+        return self._rooms[key]
 
     def _layer(
-        self, name: str, part: _Layer, chains: Chains, table: torch.Tensor, context: int,
-        out: torch.Tensor, per_head: torch.Tensor | None,
+        self, part: _Layer, room: _Room, chains: Chains, table: torch.Tensor, context: int,
+        per_head: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        cache, queries = cache_of(part.layer), self._queries(name, part, chains)
+        cache, queries = cache_of(part.layer), part.reader.queries(room.queries)
         if self._triton and part.reader.paged:
             from driftscope_probes.masses_triton import paged_masses
 
-            lse = _by_request(self._buffers.lse[name][: self._rows(chains)], len(out))
-            lse = lse[:, : chains.k].contiguous()
             own = None if per_head is None else torch.empty_like(per_head).contiguous()
             paged_masses(
-                queries, part.reader.pages(cache), table, chains, part.kind, out,
-                max_context=context, lse=lse if self.strategy == "lse" else None, per_head=own,
+                queries, part.reader.pages(cache), table, chains, part.kind, room.masses,
+                max_context=context, per_head=own,
+                lse=room.lse.contiguous() if self.strategy == "lse" else None,
             )  # fmt: skip
             if per_head is not None and own is not None:
                 per_head.copy_(own)
             return
-        slots, mean = _slots(context, chains, table, cache), array_of(out)
-        size = at_once(len(out), chains.k, part.kind.heads, slots, queries.device)
-        for first in range(0, len(out), size):
+        slots, batch = _slots(context, chains, table, cache), len(queries)
+        size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
+        if size == batch:  # most often; cutting costs as much as some of the sums
+            score = _scorer(part.reader, cache, table, slots)
+            _keep(masses(queries, score, chains, part.kind), room.mean, per_head)
+            return
+        for first in range(0, batch, size):
             some = slice(first, first + size)
             score = _scorer(part.reader, cache, table[some], slots)
-            found = array_of(masses(queries[some], score, chains[some], part.kind))
-            mean[some] = found.sum(2) / part.kind.heads
-            if per_head is not None:
-                array_of(per_head)[some] = found
+            found = masses(queries[some], score, chains[some], part.kind)
+            _keep(found, room.mean[some], None if per_head is None else per_head[some])
 
-    def _rows(self, chains: Chains) -> int:
-        """Of the buffers: one for each request, or one for each query of a block."""
-        return len(chains.position) * (chains.k if self._drafter.block else 1)
+
+def _keep(found: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> None:
+    """Of each head's masses [B, K, heads, 5] their mean, and themselves if they are wanted."""
+    of_heads = array_of(found)
+    mean[:] = of_heads.sum(2) / of_heads.shape[2]
+    if per_head is not None:
+        per_head.copy_(found)
 
 
 def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:
     """[B * queries, depths, ...] as [B, queries * depths, ...], a view: one of the two is 1."""
     queries, depths = values.shape[0] // batch, values.shape[1]
+    if queries == 1:
+        return values
     return values.view(batch, queries, depths, *values.shape[2:]).flatten(1, 2)
 
 

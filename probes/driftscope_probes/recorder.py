@@ -223,9 +223,11 @@ class Recorder:
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
-        probe_s = self._guard.reset()
+        probe_s, core_s = self._guard.reset(), self._guard.take_over()
         if self._step is not None:
-            self.sampler.note(step_s=step_s, probe_s=probe_s, recorded=self._values is not None)
+            self.sampler.note(
+                step_s=step_s, probe_s=probe_s, core_s=core_s, recorded=self._values is not None
+            )
         done = Finished(
             number=self._number,
             time_s=time.time(),

@@ -71,10 +71,11 @@ class Sampler:
             return False
         return number % every == 0 if every is not None else drawn < self.rate
 
-    def note(self, *, step_s: float, probe_s: float, recorded: bool) -> None:
-        """A step that drafted is over: its wall time, the probe's share included; that share."""
+    def note(self, *, step_s: float, probe_s: float, recorded: bool, core_s: float = 0.0) -> None:
+        """A step that drafted is over: its wall time, the probe's share included; that share; and
+        what the engine core's hooks took between the steps, if this process has the core."""
         self._steps.append(step_s - probe_s)
-        (self._recorded if recorded else self._passed).append(probe_s)
+        (self._recorded if recorded else self._passed).append(probe_s + core_s)
         self._since += 1
         if self.every is None and self._since >= EVERY_STEPS:
             self._since = 0

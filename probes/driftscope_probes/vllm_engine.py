@@ -89,12 +89,12 @@ class EngineObserver:
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """A step's outcome is about to be applied to the requests."""
         self._guard.run("verify", lambda: self._observe(scheduled, output))
-        self._guard.reset()
+        self._guard.hand_over()
 
     def request_finished(self, request: Any, *_: Any, **__: Any) -> None:
         """A request is about to be freed."""
         self._guard.run("request", lambda: self._finish(request))
-        self._guard.reset()
+        self._guard.hand_over()
 
     def close(self) -> None:
         """Seal the trace."""

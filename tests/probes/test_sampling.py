@@ -181,3 +181,15 @@ def test_ranks_that_hear_of_a_change_one_after_the_other_agree_again(every: int)
                 rank.start()
         taken = {rank.take() for rank in ranks}
         assert len(taken) == 1 or 11 <= step < 19
+
+
+def test_what_the_engine_core_takes_is_of_the_budget_too() -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=4)
+    for _ in range(4000):
+        recorded = sampler.take()
+        probe_s = 0.001 if recorded else 0.0
+        sampler.note(
+            step_s=STEP_S + probe_s, probe_s=probe_s, core_s=STEP_S * 0.004, recorded=recorded
+        )
+    assert sampler.overhead == pytest.approx(0.01, rel=0.15)
+    assert sampler.rate == pytest.approx(0.06, rel=0.15), "what is left, a tenth of a step each"
