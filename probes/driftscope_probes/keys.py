@@ -21,8 +21,9 @@ class KeyReader(Protocol):
     def score(
         self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
     ) -> torch.Tensor:
-        """[B, kv_heads, Q, N] float32: [B, kv_heads, Q, head_size] queries, float32, times the keys
-        of the first N slots, at least `length`, of B requests.
+        """[B, blocks, kv_heads, Q, size] float32: [B, kv_heads, Q, head_size] queries, float32,
+        times the keys of the first blocks of slots, at least `length`, of B requests. A reader may
+        take all slots as one block.
 
         `block_table` [B, blocks] int; what lies beyond a request's context may be anything.
         """
@@ -59,7 +60,7 @@ class PagedKeys:
         pages = self.pages(kv_cache)
         wanted = block_table[:, : -(-length // pages.shape[1])].long().clamp(0, len(pages) - 1)
         slots = pages[wanted].flatten(1, 2)  # [B, N, kv_heads, head_size]
-        return queries @ slots.permute(0, 2, 3, 1).float()
+        return (queries @ slots.permute(0, 2, 3, 1).float())[:, None]
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """See KeyReader."""
@@ -90,8 +91,7 @@ class CpuAttnKeys:
     def score(
         self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
     ) -> torch.Tensor:
-        """See KeyReader: block by block, since scores are fewer numbers to put in order than
-        keys."""
+        """See KeyReader."""
         blocks, heads, block_size, size = kv_cache.shape
         head_size = size // 2
         if self._order is None:
@@ -107,7 +107,7 @@ class CpuAttnKeys:
         if not self._in_order:
             packed = packed[..., self._order]
         blockwise = packed.view(*wanted.shape, heads, head_size, block_size).float()
-        return (queries[:, None] @ blockwise).permute(0, 2, 3, 1, 4).flatten(-2)
+        return queries[:, None] @ blockwise
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """See KeyReader."""

@@ -73,7 +73,8 @@ class LatentKeys:
         """See KeyReader."""
         blocks, size, _ = kv_cache.shape
         wanted = block_table[:, : -(-length // size)].long().clamp(0, blocks - 1)
-        return queries @ kv_cache[wanted].flatten(1, 2)[:, None].transpose(-1, -2).float()
+        keys = kv_cache[wanted].flatten(1, 2)[:, None].transpose(-1, -2).float()
+        return (queries @ keys)[:, None]
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """[B, K, heads * (nope + rope)] absorbed, [B, K, heads * (latent + rope)] float32."""

@@ -72,8 +72,9 @@ class Chains:
 
 
 Score = Callable[[torch.Tensor], torch.Tensor]
-"""[B, kv_heads, Q, head_size] float32 queries -> [B, kv_heads, Q, N] float32, their products with
-the keys of N slots, more than every slot that a query sees; what lies beyond may be anything."""
+"""[B, kv_heads, Q, head_size] float32 queries -> [B, blocks, kv_heads, Q, size] float32, their
+products with the keys of so many blocks of slots, more than every slot that a query sees; what lies
+beyond may be anything."""
 
 
 def masses(
@@ -83,23 +84,25 @@ def masses(
 
     `queries` [B, K, heads * head_size].
     """
-    batch = len(queries)
     slot, own, scores = _attend(queries, score, chains, kind)
-    most = scores.amax(-1, keepdim=True)
+    batch, blocks, _, _, size = scores.shape
+    most = scores.amax(-1).amax(1)
     null = None
     if kind.sinks is not None:
-        bias = kind.sinks.to(scores)[None, :, None, None]
+        bias = kind.sinks.to(scores)[None, :, None]
         most = most.maximum(bias)
         null = (bias - most).exp_()
-    weights = scores.sub_(most).clamp_min_(LEAST).exp_()
-    weights = threshold(weights, NOTHING, 0.0, inplace=True).view(batch, -1, len(slot))
-    sums = (_classes(chains, slot) @ weights.mT).view(batch, NULL, kind.heads, chains.k)
-    found = array_of(sums.permute(0, 3, 2, 1))
+    weights = scores.sub_(most[:, None, ..., None]).clamp_min_(LEAST).exp_()
+    hidden = 0 if kind.window else chains.seen // size
+    threshold(weights[:, hidden:], NOTHING, 0.0, inplace=True)
+    by_block = weights.view(batch, blocks, -1, size) @ _classes(chains, slot).mT
+    sums = by_block.sum(1).view(batch, kind.heads, chains.k, NULL)
+    found = array_of(sums.transpose(1, 2))
     total = found.sum(-1)
     out = empty((batch, chains.k, kind.heads, len(MASSES)), found)
     out[..., NULL] = torch.nan
     if null is not None:
-        learned = array_of(null[..., 0].transpose(1, 2))
+        learned = array_of(null.transpose(1, 2))
         total = total + learned
         out[..., NULL] = learned / total
     out[..., :NULL] = found / total[..., None]
@@ -121,7 +124,8 @@ def slot_weights(
     for `masses`.
     """
     slot, own, scores = _attend(queries, score, chains, kind)
-    first = _softmax(scores[:, :, 0], kind.sinks).mean(1)
+    slot = slot.reshape(-1)
+    first = _softmax(scores[:, :, :, 0].transpose(1, 2).flatten(2), kind.sinks).mean(1)
     seen = slot <= chains.position[:, None]
     if kind.window is not None:
         seen &= slot > own[:, :1] - kind.window
@@ -138,8 +142,8 @@ def slot_weights(
 def _attend(
     queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
 ) -> tuple[Array, Array, torch.Tensor]:
-    """Slots [N], the queries' own [B, K], and the scores [B, heads, K, N], -inf where a query sees
-    nothing."""
+    """Slots [blocks, size], the queries' own [B, K], and the scores [B, blocks, heads, K, size],
+    -inf where a query sees nothing."""
     batch, k = len(queries), chains.k
     groups = kind.heads // kind.kv_heads
     q = (queries.float() * kind.scale).view(batch, k, kind.kv_heads, groups, kind.head_size)
@@ -147,16 +151,19 @@ def _attend(
     scores = score(q.permute(0, 2, 3, 1, 4).reshape(batch, kind.kv_heads, groups * k, -1))
     if kind.softcap:
         scores = (scores / kind.softcap).tanh_().mul_(kind.softcap)
-    n = scores.shape[-1]
-    scores = scores.view(batch, kind.heads, k, n)
-    slot = count_up(n, chains.position)
+    blocks, size = scores.shape[1], scores.shape[-1]
+    scores = scores.view(batch, blocks, kind.heads, k, size)
+    slot = count_up(blocks * size, chains.position)
     own = (chains.position + chains.ahead)[:, None] + slot[:k]
-    last = (own if chains.causal else own[:, -1:])[:, None, :, None]
-    # Slots that every query has seen go by are most of a long context.
-    hidden = tensor_of(slot[chains.seen :] > last)
-    scores[..., chains.seen :].masked_fill_(hidden, -torch.inf)
+    slot = slot.reshape(blocks, size)
+    by_slot = slot[None, :, None, None]
+    last = (own if chains.causal else own[:, -1:])[:, None, None, :, None]
+    # Blocks that every query has seen go by are most of a long context.
+    seen = chains.seen // size
+    scores[:, seen:].masked_fill_(tensor_of(by_slot[:, seen:] > last), -torch.inf)
     if kind.window is not None:
-        scores.masked_fill_(tensor_of(slot <= own[:, None, :, None] - kind.window), -torch.inf)
+        gone = by_slot <= own[:, None, None, :, None] - kind.window
+        scores.masked_fill_(tensor_of(gone), -torch.inf)
     return slot, own, scores
 
 
@@ -176,23 +183,22 @@ def sink_mask(slots: tuple[int, ...]) -> torch.Tensor:
 
 
 def _classes(chains: Chains, slot: Array) -> torch.Tensor:
-    """[B, 4, N] float one-hot: sink, prompt, generated, self."""
+    """[B, blocks, 4, size] float one-hot: sink, prompt, generated, self."""
+    blocks, size = slot.shape
     # A class's slots go from its edge to the next one's; sinks are taken out of them below.
     edges = empty_ints((len(chains.position), NULL + 1), slot)
     edges[:, :2] = 0
     edges[:, 3] = context = chains.position + 1
     edges[:, 2] = lesser(chains.prompt_tokens, context)
-    edges[:, 4] = len(slot)
-    reached = slot >= edges[..., None]
-    classes = empty((len(edges), NULL, len(slot)), slot)
-    classes[:] = reached[:, :-1] > reached[:, 1:]
-    is_sink = chains.is_sink[: len(slot)]
-    first = classes[..., : len(is_sink)]
-    if chains.seen >= len(is_sink):  # all of them are of the context
-        first[:, 0] = is_sink
-    else:
+    edges[:, 4] = blocks * size
+    reached = slot[:, None] >= edges[:, None, :, None]
+    classes = empty((len(edges), blocks, NULL, size), slot)
+    classes[:] = reached[:, :, :-1] > reached[:, :, 1:]
+    for block in range(min(blocks, -(-len(chains.is_sink) // size))):
+        is_sink = chains.is_sink[block * size : (block + 1) * size]
+        first = classes[:, block, :, : len(is_sink)]
         first[:, 0] = (first[:, 1] + first[:, 2]) * is_sink
-    first[:, 1:3] *= 1.0 - is_sink
+        first[:, 1:3] *= 1.0 - is_sink
     return tensor_of(classes)
 
 

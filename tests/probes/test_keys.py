@@ -34,8 +34,9 @@ def _read(
 ) -> torch.Tensor:
     """[B, kv_heads, size, length] float32: the keys, which are what unit vectors score."""
     units = torch.eye(size).expand(len(table), HEADS, size, size)
-    scores = reader.score(units, cache, table, length)
-    assert scores.dtype == torch.float32
+    by_block = reader.score(units, cache, table, length)
+    assert by_block.dtype == torch.float32
+    scores = by_block.permute(0, 2, 3, 1, 4).flatten(3)
     assert scores.shape[-1] >= length
     return scores[..., :length]
 

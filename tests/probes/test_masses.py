@@ -17,6 +17,7 @@ from driftscope_probes.buffers import MASSES
 from driftscope_probes.masses import (
     AttentionKind,
     Chains,
+    Score,
     at_once,
     masses,
     sink_mask,
@@ -48,6 +49,8 @@ class Batch:
     window: int | None = None
     softcap: float = 0.0
     bias: bool = False
+    block: int = 5
+    """Slots of a block of keys."""
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(self.seed)
@@ -81,7 +84,8 @@ class Batch:
         for b, position in enumerate(self.positions):
             seen = position + self.depths
             padded[b, :, :, :seen] = keys[b, :, :, :seen]
-        return masses(queries.flatten(2), lambda q: q @ padded, self.chains(), self.kind())
+        score = score_of(padded, self.block)
+        return masses(queries.flatten(2), score, self.chains(), self.kind())
 
     def weights(self, b: int, depth: int) -> torch.Tensor:
         """[heads, slots, then the bias] in float64, of one query alone."""
@@ -113,6 +117,14 @@ class Batch:
                 if not self.sink_slots or (hidden is not False and max(self.sink_slots) <= hidden):
                     out[b, d, :, 0] = torch.nan
         return out
+
+
+def score_of(keys: torch.Tensor, block: int = 5) -> Score:
+    """Products with [B, kv, SIZE, slots] in blocks of slots, the last one filled up with NaN."""
+    missing = -keys.shape[-1] % block
+    whole = torch.nn.functional.pad(keys, (0, missing), value=torch.nan)
+    blocks = whole.unflatten(-1, (-1, block)).movedim(-2, 1)
+    return lambda q: q[:, None] @ blocks
 
 
 def _class_of(slot: int, position: int, prompt: int, sink_slots: tuple[int, ...]) -> int:
@@ -198,7 +210,7 @@ def test_weights_of_the_first_slots_at_depth_1(
     batch = Batch(positions=(90, 17, 5), prompts=(40, 9, 2), window=window, bias=bias)
     keys, queries = batch.tensors()
     chains = replace(batch.chains(), causal=causal)
-    found = slot_weights(queries.flatten(2), lambda q: q @ keys, chains, batch.kind()).double()
+    found = slot_weights(queries.flatten(2), score_of(keys), chains, batch.kind()).double()
     for b, position in enumerate(batch.positions):
         every = batch.weights(b, 1) if causal else _block_weights(batch, b)
         weights = every[:, : position + 1].mean(0)
@@ -272,7 +284,7 @@ def test_queries_of_half_precision_are_measured_in_float32() -> None:
     keys, queries = batch.tensors()
     half = queries.flatten(2).bfloat16()
     found, exact = (
-        masses(q, lambda q: q @ keys, batch.chains(), batch.kind()) for q in (half, half.float())
+        masses(q, score_of(keys), batch.chains(), batch.kind()) for q in (half, half.float())
     )
     assert torch.equal(found[..., :4], exact[..., :4])
 
@@ -282,7 +294,7 @@ def test_some_of_the_chains_are_measured_like_all() -> None:
     keys, queries = batch.tensors()
     some = slice(1, 3)
     mine = queries.flatten(2)[some]
-    part = masses(mine, lambda q: q @ keys[some], batch.chains()[some], batch.kind())
+    part = masses(mine, score_of(keys[some]), batch.chains()[some], batch.kind())
     torch.testing.assert_close(part[..., :4], batch.measured()[some][..., :4])
 
 
@@ -295,7 +307,7 @@ def test_arrays_of_the_host_give_what_tensors_give(window: int | None) -> None:
         chains, position=chains.position.numpy(), prompt_tokens=chains.prompt_tokens.numpy(),
         sink_slots=chains.sink_slots.numpy(), is_sink=chains.is_sink.numpy(),
     )  # fmt: skip
-    found = masses(queries.flatten(2), lambda q: q @ keys, on_host, batch.kind())
+    found = masses(queries.flatten(2), score_of(keys), on_host, batch.kind())
     assert torch.equal(found.isnan(), batch.measured().isnan())
     torch.testing.assert_close(found, batch.measured(), equal_nan=True, rtol=0, atol=1e-6)
 

@@ -276,7 +276,7 @@ class Paged:
         """[B, K, heads, 5] by the twin."""
         queries, pages, table = self.tensors()
         keys = self.keys(pages, table)
-        return masses(queries, lambda q: q @ keys, self.chains, self.kind)
+        return masses(queries, lambda q: (q @ keys)[:, None], self.chains, self.kind)
 
     def lse(self) -> torch.Tensor:
         """[B, K, heads] as the served kernel has it."""
