@@ -276,6 +276,7 @@ class Paged:
         """[B, K, heads, 5] by the twin."""
         queries, pages, table = self.tensors()
         keys = self.keys(pages, table)
+        queries = queries[:, : self.chains.k]
         return masses(queries, lambda q: (q @ keys)[:, None], self.chains, self.kind)
 
     def lse(self) -> torch.Tensor:
