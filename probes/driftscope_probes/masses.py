@@ -194,11 +194,14 @@ def _classes(chains: Chains, slot: Array) -> torch.Tensor:
     reached = slot[:, None] >= edges[:, None, :, None]
     classes = empty((len(edges), blocks, NULL, size), slot)
     classes[:] = reached[:, :, :-1] > reached[:, :, 1:]
-    for block in range(min(blocks, -(-len(chains.is_sink) // size))):
-        is_sink = chains.is_sink[block * size : (block + 1) * size]
-        first = classes[:, block, :, : len(is_sink)]
-        first[:, 0] = (first[:, 1] + first[:, 2]) * is_sink
-        first[:, 1:3] *= 1.0 - is_sink
+    known = chains.is_sink[: blocks * size]
+    some = -(-len(known) // size)
+    is_sink = empty((some * size,), slot)
+    is_sink[: len(known)], is_sink[len(known) :] = known, 0.0
+    is_sink = is_sink.reshape(some, size)
+    first = classes[:, :some]
+    first[:, :, 0] = (first[:, :, 1] + first[:, :, 2]) * is_sink
+    first[:, :, 1:3] *= 1.0 - is_sink[:, None]
     return tensor_of(classes)
 
 
