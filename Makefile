@@ -7,7 +7,7 @@ OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless seeds situations variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench report-bench examples clean help
+.PHONY: demo test lint type layers truth harmless seeds situations variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -72,6 +72,9 @@ replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures besi
 	$(BIN)/python benchmarks/replay_client.py
 	PYTHONPATH=. $(BIN)/python benchmarks/replay_vs_vllm.py --stub
 	PYTHONPATH=. $(BIN)/python benchmarks/replay_vs_vllm.py
+
+template: $(VENV)/installed-dev ## what each wrong chat template costs the shipped drafters, as a table
+	$(BIN)/python benchmarks/template.py
 
 report-bench: $(VENV)/installed-dev browser ## how large reports are and when their first picture is seen
 	PYTHONPATH=tests $(BIN)/python benchmarks/report.py --json benchmarks/results/report-cpu.json

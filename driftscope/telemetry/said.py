@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import textwrap
 from collections.abc import Iterator
 
 LOGGER = "opentelemetry"
 LONGEST = 300
 """Characters of it that are shown."""
+RETRYING = " encountered while exporting"
+"""What follows the cause, and says no more of it."""
 
 
 class Said(logging.Handler):
@@ -20,7 +23,8 @@ class Said(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """As logging's."""
-        self.first = self.first or " ".join(record.getMessage().split())[:LONGEST]
+        cause = record.getMessage().partition(RETRYING)[0]
+        self.first = self.first or textwrap.shorten(cause, LONGEST, placeholder=" ...")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,104 @@
+"""What each wrong chat template costs the shipped drafters, as a table.
+
+PYTHONPATH=. python benchmarks/template.py [--limit 24] [--out DIR]
+
+Runs `driftscope bench` with the `template` suite and prints its report's acceptance lengths (tokens
+per round), each with its ratio to the right template on the same prompts, and EAGLE-3.1's to
+EAGLE-3's, with 95 % intervals. Exits 1 unless plain-text roles cost both, and EAGLE-3.1 is ahead
+with the right template and with plain-text roles, each beyond its interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+BASELINE, ROLES = "regular", "plain-text roles"
+OLD, NEW = "EAGLE-3", "EAGLE-3.1"
+BENCH = (
+    f"bench trio --drafter {OLD}=eagle3 --drafter {NEW}=eagle31 --no-spec -k 8 --every 1 "
+    "--suite template --prompts trio"
+)
+
+Cells = dict[str, dict[str, Any]]
+"""By condition."""
+
+
+def measured(out: Path, limit: int) -> dict[str, Any]:
+    """The report of the bench."""
+    command = [sys.executable, "-m", "driftscope", *BENCH.split(), "--limit", str(limit)]
+    subprocess.run([*command, "-o", str(out), "-q"], check=True)
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return report
+
+
+def cells(report: dict[str, Any], drafter: str) -> Cells:
+    (replay,) = (each for each in report["replays"] if each["label"] == f"{drafter} (client)")
+    return {cell["condition"]: cell for cell in replay["conditions"]}
+
+
+def compared(report: dict[str, Any]) -> Cells:
+    """EAGLE-3.1 to EAGLE-3."""
+    return {
+        pair["condition"]: pair["length_ratio"]
+        for pair in report["replays_compared"]
+        if (pair["first"], pair["other"]) == (f"{OLD} (client)", f"{NEW} (client)")
+    }
+
+
+def same_answers(report: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """By who gave the other ones: answers that are EAGLE-3's letter by letter, and of how many."""
+    found: dict[str, tuple[int, int]] = {}
+    for pair in report["replays_compared"]:
+        same, of = found.get(pair["other"], (0, 0))
+        found[pair["other"]] = same + pair["same_text"][0], of + pair["same_text"][1]
+    return found
+
+
+def said(ratio: dict[str, Any] | None) -> str:
+    """A ratio and its interval."""
+    if ratio is None:
+        return ""
+    ends = ratio["interval"]
+    return f"{ratio['value']:.2f} [{ends['low']:.2f}, {ends['high']:.2f}]"
+
+
+def show(old: Cells, new: Cells, ahead: Cells) -> None:
+    print(f"| condition | {OLD} | to regular | {NEW} | to regular | {NEW} to {OLD} |")
+    print("|---|---|---|---|---|---|")
+    for name, cell in old.items():
+        row = [name]
+        for each in (cell, new[name]):
+            row += [f"{each['mean_length']:.2f}", said(each["length_ratio"])]
+        print("| " + " | ".join([*row, said(ahead[name])]) + " |")
+
+
+def in_order(old: Cells, new: Cells, ahead: Cells) -> bool:
+    costs = all(each[ROLES]["length_ratio"]["interval"]["high"] < 1 for each in (old, new))
+    return costs and all(ahead[name]["interval"]["low"] > 1 for name in (BASELINE, ROLES))
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, default=24)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        report = measured(options.out or Path(name) / "bench", options.limit)
+    found = cells(report, OLD), cells(report, NEW), compared(report)
+    show(*found)
+    for other, (same, of) in same_answers(report).items():
+        print(f"answers of {other} that are, letter by letter, those of {OLD}: {same} of {of}")
+    fine = in_order(*found)
+    print(f"plain-text roles cost both, {NEW} ahead, beyond intervals: {'yes' if fine else 'NO'}")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
