@@ -108,7 +108,7 @@ def reliability(k: int, bins: int, repeated: bool) -> ir.Table:
     depth = ibis.range(0, ibis.least(both.accepted + 1, k)).unnest()
     deep = both.select("accepted", "top1", weight=1.0 / both.rate, depth=depth)
     deep = deep.filter(deep.accepted >= deep.depth)
-    sure = deep.top1[deep.depth].cast("float64")
+    sure = deep.top1[deep.depth.cast("int32")].cast("float64")
     deep = deep.select("depth", "weight", hit=deep.accepted > deep.depth, sure=sure)
     deep = deep.filter(finite(deep.sure))
     deep = deep.mutate(bin=ibis.least((deep.sure * bins).floor().cast("int64"), bins - 1))
