@@ -151,7 +151,7 @@ def main() -> int:
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        place = wanted.keep or Path(folder)
+        place = (wanted.keep or Path(folder)).resolve()
         place.mkdir(parents=True, exist_ok=True)
         made = pages(place, [int(number) for number in wanted.rounds])
         found: dict[str, list[dict[str, float]]] = {name: [] for name in made}

@@ -18,7 +18,10 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.analyze import Analysis, analyze, conclude
+from driftscope.analysis.closeup.closeup import SAMPLED
+from driftscope.analysis.closeup.requests import NAMED_EACH
 from driftscope.analysis.plain import PlainRun, baseline_of
+from driftscope.analysis.requests import MAX_CLUSTERS
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.words import milliseconds
 from driftscope.metrics.catalogue import DEFINITIONS
@@ -273,6 +276,23 @@ def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
         sizes.append(len(to_html(analyze([read_trace(run)], ["run"])).encode()))
     assert sizes[1] < 1.1 * sizes[0]
     assert sizes[1] <= MAX_BYTES
+
+
+def test_what_is_not_drawn_is_said_on_the_picture(analysis: Analysis) -> None:
+    """Of many requests, points stand for groups of them, and only some are drawn."""
+    run = analysis.runs[0]
+    assert run.closeup is not None
+    effects = tuple(replace(e, requests=MAX_CLUSTERS) for e in run.closeup.effects)
+    many = replace(run, requests=3 * MAX_CLUSTERS, closeup=replace(run.closeup, effects=effects))
+    words = Page(to_html(conclude([many]))).words
+    drawn = len(effects[0].drift)
+    assert f"{drawn:,} of {MAX_CLUSTERS:,} groups of requests are drawn" in words
+    assert "Each point is a group of requests." in words
+    assert f"The {NAMED_EACH} worst and the {NAMED_EACH} best" in words
+    assert f"Of {SAMPLED} requests, evenly from all" in words
+    few = Page(to_html(conclude([run]))).words
+    assert "Each point is a request." in few
+    assert "are drawn" not in few
 
 
 def test_speed_is_held_against_a_baseline_without_speculation() -> None:
