@@ -13,7 +13,7 @@ from driftscope_reports.svg import named, svg
 SCALE = 2.0
 """Pixels per point: sharp on today's screens."""
 _LINE = 20
-_LEGEND, _NAME = 20, 40
+_LEGEND, _NAME = 20, 48
 
 
 def to_png(picture: Picture) -> bytes:

@@ -172,7 +172,7 @@ def _title(run: RunSummary) -> str:
         if n
     ]
     most = max(shares.by_reason, key=shares.by_reason.__getitem__)
-    reason = fates.words(most).removeprefix("no draft: ")
+    reason = fates.words(most).removeprefix("no draft: ").removesuffix(fates.ON_PURPOSE)
     return f"no draft in {listed(parts)}; most often: {reason}"
 
 
