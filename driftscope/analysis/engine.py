@@ -7,7 +7,7 @@ object runs on any engine that has a view of that name, and is compiled once per
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -69,7 +69,8 @@ class DuckDB:
 
         self._connection = duckdb.connect()
         self._connection.execute(f"SET memory_limit = '{memory_limit}'")
-        self._connection.execute("SET enable_progress_bar = false")  # it would go to stdout
+        with suppress(duckdb.InvalidInputException):  # Jupyter without ipywidgets: has no bar
+            self._connection.execute("SET enable_progress_bar = false")  # it would go to stdout
         self._connection.execute("SET preserve_insertion_order = false")
         self._connection.execute("SET parquet_metadata_cache = true")
 
