@@ -6,7 +6,7 @@ one, which can be pointed at, is the first below it, scrolled into sight once th
 
     PYTHONPATH=tests python benchmarks/report.py [--rounds 1e5 1e6 1e7] [--repeats 9] [--json FILE]
 
-The run of 1e7 rounds takes some minutes and 2.5 GB of disk to make; `--keep FOLDER` keeps runs and
+The runs take a minute or two and 1.3 GB of disk to make; `--keep FOLDER` keeps runs and
 pages there, and measures those that it finds there.
 """
 
