@@ -154,7 +154,9 @@ class Recorder:
         self._rate = self.sampler.rate  # may change before the step ends
         if not drawn or not self._choose(step.requests):
             self._kernels.skip()
+            self.taps.rest()
             return
+        self.taps.wake()
         self._at = at = step.on_device()
         rows = len(at.rows)
         self._buffers.values[:rows].fill_(torch.nan)

@@ -1,6 +1,7 @@
 """The hooks on a drafter: each sends what passes it to the kernels that write the chain's buffers.
 
-`Taps.attach` puts them on, `Taps.detach` takes them off again. On a GPU they run while vLLM
+`Taps.attach` puts them on, `Taps.detach` takes them off again; where nothing has captured them they
+come off while steps pass unrecorded. On a GPU they run while vLLM
 captures its CUDA graphs, which then replay them; the device's own gate says whether they write.
 """
 
@@ -42,13 +43,18 @@ class Taps:
     def __init__(self, drafter: Drafter, kernels: Kernels, guard: Guard, *, in_graph: bool) -> None:
         """`in_graph`: let CUDA graphs record the taps."""
         self._drafter, self._kernels, self._guard = drafter, kernels, guard
+        self._hooks: list[Callable[[], Callable[[], None]]] = []
+        """Each puts a hook on and gives the undoing."""
         self._undo: list[Callable[[], None]] = []
+        """Of the hooks that are on."""
         self.active = False
         """A step is being recorded."""
         self._unconditional = in_graph
         """Until the first step that is served: vLLM warms up and captures, and what it captures
         has to hold the taps. Their gate is shut."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
+        self._may_rest = not in_graph and not drafter.compiled
+        """No graph and no compiled code holds the hooks."""
         # Compiled code uses memory again as soon as it can.
         self._logits_change = drafter.samples or drafter.compiled
         self._residual: torch.Tensor | None = None
@@ -65,28 +71,48 @@ class Taps:
 
     def attach(self, holder: Any, attribute: str) -> None:
         """Put every hook on; the drafter is `attribute` of `holder`, a proposer or speculator."""
-        drafter = self._drafter
+        drafter, model = self._drafter, getattr(holder, attribute)
+        hooks: list[Callable[[], Callable[[], None]]] = []
         for name, layer in drafter.attention.items():
             observer = functools.partial(self._on_attention, name)
-            self._undo.append(tap_attention(layer, observer, self))
+            hooks.append(functools.partial(tap_attention, layer, observer, self))
         for norm in drafter.final_norms:
             out = torch.zeros(1, device=drafter.device)
             show = self._on_residual if drafter.compiled else self._keep_residual
-            self._undo.append(tap_residual(norm, out, show, compiled=drafter.compiled))
-        for name, observe in (
+            hooks.append(
+                functools.partial(tap_residual, norm, out, show, compiled=drafter.compiled)
+            )
+        for method, observe in (
             ("compute_logits", self._on_logits),
             ("combine_hidden_states", self._on_combined if drafter.aux_states else None),
         ):
-            if observe is not None and hasattr(drafter.model, name):
-                self._wrap(drafter.model, name, observe)
-        for norm in drafter.aux_norms:
-            self._undo.append(norm.register_forward_hook(self._after_aux_norm).remove)
-        model = getattr(holder, attribute)
-        setattr(holder, attribute, TappedModel(model, self._around_forward))
-        self._undo.append(lambda: setattr(holder, attribute, model))
+            if observe is not None and hasattr(drafter.model, method):
+                hooks.append(functools.partial(self._wrap, drafter.model, method, observe))
+        hooks += [
+            functools.partial(_after_forward, norm, self._after_aux_norm)
+            for norm in drafter.aux_norms
+        ]
+        hooks.append(functools.partial(self._stand_in, holder, attribute, model))
+        self._hooks = hooks
+        self.wake()
 
     def detach(self) -> None:
-        """Take every hook off, in reverse order."""
+        """Take every hook off for good, in reverse order."""
+        self._hooks = []
+        self._take_off()
+
+    def rest(self) -> None:
+        """The step under way is not recorded: even hooks that do nothing are paid for in Python."""
+        if self._may_rest:
+            self._take_off()
+
+    def wake(self) -> None:
+        """The step under way is recorded."""
+        if not self._undo:
+            for hook in self._hooks:
+                self._undo.append(hook())  # what is on before one fails comes off
+
+    def _take_off(self) -> None:
         while self._undo:
             self._undo.pop()()
 
@@ -107,7 +133,9 @@ class Taps:
         if self.on:
             self._guard.run(hook, action)
 
-    def _wrap(self, owner: Any, name: str, observe: Callable[[Any, Any], None]) -> None:
+    def _wrap(
+        self, owner: Any, name: str, observe: Callable[[Any, Any], None]
+    ) -> Callable[[], None]:
         """Let `observe(argument, result)` see each call of the one-argument method `name`."""
         original = getattr(owner, name)
 
@@ -119,7 +147,12 @@ class Taps:
             return result
 
         setattr(owner, name, observed)
-        self._undo.append(lambda: delattr(owner, name))
+        return lambda: delattr(owner, name)
+
+    def _stand_in(self, holder: Any, attribute: str, model: Any) -> Callable[[], None]:
+        """Have every forward pass through here."""
+        setattr(holder, attribute, TappedModel(model, self._around_forward))
+        return lambda: setattr(holder, attribute, model)
 
     def _around_forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.on:
@@ -207,6 +240,11 @@ class Taps:
 def _by_request(heads: list[torch.Tensor]) -> torch.Tensor:
     """[B * K, size] of K tensors [B, size], one for each head."""
     return torch.stack(heads, 1).flatten(0, 1)
+
+
+def _after_forward(module: Any, observe: Callable[..., None]) -> Callable[[], None]:
+    undo: Callable[[], None] = module.register_forward_hook(observe).remove
+    return undo
 
 
 def _capturing() -> bool:

@@ -225,3 +225,32 @@ def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
     with override_forward_context(context):
         bench.record(Batch(bench.proposer))
     assert bench.taps.execution(3) == "compiled"
+
+
+def test_hooks_rest_while_nothing_is_recorded(
+    make_drafter: Callable[..., Drafter], guard: Guard
+) -> None:
+    drafter = make_drafter()
+    before = _attributes(drafter.model)
+    bench = Bench(drafter, guard)
+    bench.record(Batch(bench.proposer))
+    found = bench.found("prenorm_rms").copy()
+    bench.taps.rest()
+    assert _attributes(drafter.model) == before
+    assert bench.proposer.model is drafter.model
+    bench.taps.rest()
+    bench.taps.wake()
+    bench.taps.wake()
+    bench.record(Batch(bench.proposer))
+    assert np.array_equal(bench.found("prenorm_rms"), found)
+    bench.taps.detach()
+    assert _attributes(drafter.model) == before, "each hook was on once"
+
+
+def test_hooks_that_a_graph_may_hold_do_not_rest(
+    make_drafter: Callable[..., Drafter], guard: Guard
+) -> None:
+    bench = Bench(make_drafter(), guard, in_graph=True)
+    on = bench.proposer.model
+    bench.taps.rest()
+    assert bench.proposer.model is on
