@@ -92,7 +92,8 @@ def template_sensitivity(case: Case) -> Finding | None:
         runs=(case.run.label,),
         title="Acceptance depends on the template or workload",
         statement=f'rounds yield {number(worst.mean_length)} tokens under "{worst.name}" and '
-        f'{number(best.mean_length)} under "{best.name}": {percent(kept)} of the accepted tokens',
+        f'{number(best.mean_length)} under "{best.name}": '
+        f"{percent(kept)} of the accepted tokens are left",
         evidence={
             "mean_length_best": best.mean_length,
             **ends("mean_length_best", best.mean_length_interval),

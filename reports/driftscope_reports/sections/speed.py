@@ -220,7 +220,7 @@ def _spread(
         id=f"speed-{name.removesuffix('_s').replace('_', '-')}",
         title=f"{words}: {'; '.join(parts)}",
         how=f"{how} The curve, through {len(AT)} quantiles, says which share took at most so long: "
-        "a long foot to the right is a slow tail.",
+        "a long flat end to the right is a slow tail.",
         chart=Chart(
             series=series, x_title="milliseconds", y_title="share",
             axis=Axis.NUMBER, unit=Unit.SHARE,
