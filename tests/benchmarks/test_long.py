@@ -46,6 +46,7 @@ def test_a_level_that_never_moves_has_no_slope() -> None:
 def test_too_few_samples_say_nothing() -> None:
     assert growth(TIMES[: 2 * BLOCKS - 1], NOISE[: 2 * BLOCKS - 1]) is None
     assert judge({}, TRACE) == (False, "too short to tell growth; 10 chains, 0 dropped, 0 errors")
+    assert judge({}, TRACE, smoke=True)[0], "a smoke need not"
 
 
 def test_a_run_is_judged_by_growth_drops_and_errors() -> None:
