@@ -1,8 +1,8 @@
 """The hooks on a drafter: each sends what passes it to the kernels that write the chain's buffers.
 
 `Taps.attach` puts them on, `Taps.detach` takes them off again; where nothing has captured them they
-come off while steps pass unrecorded. On a GPU they run while vLLM
-captures its CUDA graphs, which then replay them; the device's own gate says whether they write.
+come off while steps pass unrecorded. On a GPU they run while vLLM captures its CUDA graphs, which
+then replay them; the device's own gate says whether they write.
 """
 
 from __future__ import annotations
