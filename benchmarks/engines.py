@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 CHILD = Path(__file__).with_name("engine_child.py")
+SPIN_S = 1.2
+"""For a second after its last message a vLLM process asks for the next in a loop, on the cores that
+another engine is to be measured on: so long it is left alone."""
 FIGURES = ("tpot_s", "tokens_per_s")
 """What one repeat gives: see `engine_child`."""
 Settings = Mapping[str, tuple[str, dict[str, Any] | None]]
@@ -58,6 +61,7 @@ def measure(
     found: dict[str, dict[str, list[float]]] = {f: {name: [] for name in names} for f in FIGURES}
     for engine in engines.values():
         engine.ask(prompts=prompts, tokens=8)  # prefills the cache
+    time.sleep(SPIN_S)
     for repeat in range(repeats):
         turn = repeat % len(names)
         for name in names[turn:] + names[:turn]:
@@ -65,6 +69,7 @@ def measure(
             if setting is not None:
                 engines[key].ask(set=setting)
             answer = engines[key].ask(prompts=prompts, tokens=tokens)
+            time.sleep(SPIN_S)
             for figure, values in found.items():
                 values[name].append(answer[figure])
         if time.time() > deadline:

@@ -42,10 +42,10 @@ class Work:
 
 Item = Row | Deferred | Work
 
-FLUSH_S = 0.4
+FLUSH_S = 0.8
 """Longest time a row waits for the writer. Readers are promised one second; each flush costs about
 a millisecond of the serving process's interpreter, whatever it writes."""
-STATUS_S = 0.5
+STATUS_S = 0.9
 """Least time between two rewrites of the status file while recording."""
 SAMPLE_S = 1.0
 """Least time between two samples of the process's resources."""
@@ -67,6 +67,7 @@ class TraceWriter:
 
     ======================  ===============================================================
     `put(row_or_deferred)`  from any thread; False when it was dropped
+    `hurry()`               do not wait any longer for more
     `count_error(hook, e)`  a swallowed exception of the serving path
     `add_probe_time(s)`     time that hooks took on serving threads
     `set_gauges(rate=...)`  what the probe does at present, for the status file
@@ -105,7 +106,7 @@ class TraceWriter:
         self._looked_at = -WATCH_S
         self._hear: Callable[[Sequence[Batch]], None] | None = None
         self._ended: Callable[[], None] = lambda: None
-        self._closed = threading.Event()
+        self._closed, self._hurry = threading.Event(), threading.Event()
         self._last_status, self._status_at = "", 0.0
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
         self._cpus = cpus
@@ -122,6 +123,10 @@ class TraceWriter:
     def put(self, item: Item) -> bool:
         """Hand over a row, or a function that makes rows; never blocks, never raises."""
         return not self._closed.is_set() and self._queue.put(item)
+
+    def hurry(self) -> None:
+        """Have what was handed over taken now: whoever holds it has little room left."""
+        self._hurry.set()
 
     def count_error(self, hook: str, error: BaseException) -> None:
         """Count an exception that a hook swallowed."""
@@ -162,6 +167,7 @@ class TraceWriter:
     def close(self, timeout_s: float = 30.0) -> None:
         """Write and seal everything that was handed over, and mark the source closed."""
         self._closed.set()
+        self._hurry.set()
         self._queue.wake()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
@@ -190,7 +196,8 @@ class TraceWriter:
             self._watch()
             if time.monotonic() - self._status_at >= STATUS_S:
                 self._guarded(lambda: self._write_status(closed=False))
-            self._closed.wait(self._flush_s)
+            self._hurry.wait(self._flush_s)
+            self._hurry.clear()
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
         self._guarded(self._ended)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from driftscope.trace.block import Block, Lists
-from driftscope.trace.records import StepRow, Strategy
+from driftscope.trace.records import Strategy
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
 from driftscope_probes.clock import Marks
@@ -29,9 +29,8 @@ SHADOW_DIFFERS = "shadow_differs"
 """Chains whose shadow, drafted eagerly, had other tokens than the served one: counted, and kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A step whose hooks are done."""
+class Finished(NamedTuple):
+    """A step whose hooks are done; a tuple, as every step makes one on the serving thread."""
 
     number: int
     time_s: float
@@ -48,17 +47,17 @@ class Finished:
     """On the device: before the draft, after it, after the probe's own work."""
     rate: float
     """In force when the step was drawn."""
+    execution: str
+    requests: int
+    step_s: float
+    draft_s: float
+    probe_s: float
     sought: bool = False
     """The sink set is still being looked for: masses were not taken, `slot_weights` were."""
     slot_weights: Landing | None = None
     """[B, SLOTS + 1] of `driftscope_probes.sinks`."""
     chosen: npt.NDArray[np.bool_] | None = None
     """[B]: whose chains are to be recorded; None: all."""
-    execution: str
-    requests: int
-    step_s: float
-    draft_s: float
-    probe_s: float
 
 
 class Encoder:
@@ -81,18 +80,20 @@ class Encoder:
         self._unsaid = layout.column("position") if masses_only else 0
         self._chunked: OrderedDict[str, None] = OrderedDict()
 
-    def rows(self, steps: list[Finished]) -> list[StepRow | Block]:
-        """Each step's row, then the recorded chains, a block for each chain length."""
+    def rows(self, steps: list[Finished]) -> list[Block]:
+        """The steps' rows, then the recorded chains, a block for each chain length."""
         begun = time.thread_time()
-        rows: list[StepRow | Block] = [_step_row(done) for done in steps]
+        lost = {done.number for done in steps if done.values is not None and done.values.failed}
+        rows = [_steps(steps, lost)] if steps else []
         recorded: dict[tuple[int, bool, bool], list[_Chains]] = {}
-        count = 0
+        count, beside_s = 0, 0.0
         for done in steps:
             if done.step is None:
                 continue
             self._remember(done.step)
-            if done.values is not None:
+            if done.values is not None and done.number not in lost:
                 count += 1
+                beside_s += done.values.spent_s
                 chains = self._chains(done, done.step, done.values.take())
                 if not chains.requests:
                     continue  # all of them still prefilling, or not chosen
@@ -100,7 +101,7 @@ class Encoder:
                 recorded.setdefault(same, []).append(chains)
         rows += [self._block(alike) for alike in recorded.values()]
         if count:
-            self._sampler.note_encoding((time.thread_time() - begun) / count)
+            self._sampler.note_encoding((time.thread_time() - begun + beside_s) / count)
         self._writer.set_gauges(
             rate=self._sampler.rate if self._sampler.recording else 0.0,
             overhead=self._sampler.overhead, recording=self._sampler.recording,
@@ -243,16 +244,34 @@ class _Chains:
     """[n, k, layers * heads * 5]."""
 
 
-def _step_row(done: Finished) -> StepRow:
-    step = done.step
-    drafted = step is not None and step.k > 0
-    return StepRow(
-        step=done.number, time_s=done.time_s, requests=done.requests,
-        chains=int((~step.prefilling).sum()) if step is not None and drafted else 0,
-        k=step.k if step else 0, recorded=done.values is not None, step_s=done.step_s,
-        draft_s=done.draft_s, probe_s=done.probe_s, rate=done.rate, execution=done.execution,
-        gpu_draft_s=done.marks.between(0, 1), gpu_probe_s=done.marks.between(1, 2),
-    )  # fmt: skip
+def _steps(steps: list[Finished], lost: set[int]) -> Block:
+    """`lost`: numbers of those whose chains could not be measured."""
+    chains = [
+        len(done.step.requests) - int(np.count_nonzero(done.step.prefilling))
+        if done.step is not None and done.step.k > 0
+        else 0
+        for done in steps
+    ]
+    return Block(
+        record="step",
+        rows=len(steps),
+        columns={
+            "step": [done.number for done in steps],
+            "time_s": [done.time_s for done in steps],
+            "requests": [done.requests for done in steps],
+            "chains": chains,
+            "k": [done.step.k if done.step is not None else 0 for done in steps],
+            "recorded": [done.values is not None and done.number not in lost for done in steps],
+            "step_s": [done.step_s for done in steps],
+            "draft_s": [done.draft_s for done in steps],
+            "probe_s": [done.probe_s for done in steps],
+            "rate": [done.rate for done in steps],
+            "execution": [done.execution for done in steps],
+            "gpu_draft_s": [done.marks.between(0, 1) for done in steps],
+            "gpu_probe_s": [done.marks.between(1, 2) for done in steps],
+            "replica": 0,
+        },
+    )
 
 
 def _known(values: npt.NDArray[np.float32]) -> Lists | None:

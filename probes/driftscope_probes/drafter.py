@@ -75,6 +75,19 @@ class Drafter:
         return self.k if self.kind.block else 1
 
     @property
+    def shares_cache(self) -> bool:
+        """Whether other layers may write where the drafter's keys lie, in blocks that are free
+        again: vLLM has layers of different kinds use the same memory."""
+        layers = self.config.compilation_config.static_forward_context
+        own = [_extent(layer) for layer in self.attention.values()]
+        others = [_extent(layer) for name, layer in layers.items() if name not in self.attention]
+        return any(
+            low < other_high and other_low < high
+            for low, high in own
+            for other_low, other_high in others
+        )
+
+    @property
     def final_norms(self) -> tuple[Any, ...]:
         """The modules whose input is the pre-norm residual stream; one for each head, if any."""
         paths = self.kind.norms
@@ -121,6 +134,17 @@ def open_drafter(model: Any, layer_names: set[str], config: Any) -> Drafter:
     support.check_drafter(model, attention, kind)
     device = next(model.parameters()).device
     return Drafter(model=model, attention=attention, config=config, device=device, kind=kind)
+
+
+def _extent(layer: Any) -> tuple[int, int]:
+    """Addresses of a layer's KV cache; none where it has no cache."""
+    cache = getattr(layer, "kv_cache", None)
+    cache = cache[0] if isinstance(cache, list | tuple) and cache else cache
+    if not isinstance(cache, torch.Tensor):
+        return 0, 0
+    spans = ((n - 1) * stride for n, stride in zip(cache.shape, cache.stride(), strict=True))
+    size = (sum(spans) + 1) * cache.element_size() if cache.numel() else 0
+    return cache.data_ptr(), cache.data_ptr() + size
 
 
 def _numbers_apart(name: str) -> list[tuple[int, str]]:

@@ -47,6 +47,12 @@ class Guard:
         taken, _handed_over_s = _handed_over_s, 0.0
         return taken
 
+    def succeeds(self, hook: str, action: Callable[[], None]) -> bool:
+        """Run it; False when it raised."""
+        self.failed = False
+        self.run(hook, action)
+        return not self.failed
+
     def run(self, hook: str, action: Callable[[], T]) -> T | None:
         """The action's value, or None when it raised."""
         start = time.perf_counter()

@@ -84,8 +84,9 @@ class TorchKernels:
         self._rows, self._values = self._buffers.rows[:batch], self._host[:batch]
 
     def skip(self) -> None:
-        self._batch = 0
-        self._forget()
+        if self._batch:
+            self._batch = 0
+            self._forget()
 
     def finish(self) -> None:
         if self._batch:

@@ -80,7 +80,8 @@ class CpuAttnKeys:
     def __init__(self, layer: Any) -> None:
         self._layer = layer
         self._order: torch.Tensor | None = None
-        self._in_order = False
+        self.in_order = False
+        """Whether that order is the plain one, known with it."""
         self._heads = np.arange(0)
         """[kv_heads] int64: rows of each head's keys, among those of a block."""
 
@@ -94,20 +95,30 @@ class CpuAttnKeys:
         """See KeyReader."""
         blocks, heads, block_size, size = kv_cache.shape
         head_size = size // 2
-        if self._order is None:
-            self._order = self._find_order(kv_cache.dtype, block_size, head_size)
-            self._in_order = torch.equal(self._order, torch.arange(len(self._order)))
-            self._heads = 2 * np.arange(heads)
+        order = self.order(kv_cache)
         table = block_table[:, : -(-length // block_size)].numpy()
         wanted = np.maximum(np.minimum(table, blocks - 1), 0)
-        # In rows of one block and head, its keys and then its values.
         rows = wanted[..., None] * (2 * heads) + self._heads
-        both = kv_cache.view(2 * blocks * heads, block_size * head_size)
-        packed = both.index_select(0, torch.from_numpy(rows.ravel()))
-        if not self._in_order:
-            packed = packed[..., self._order]
+        packed = self.packed(kv_cache).index_select(0, torch.from_numpy(rows.ravel()))
+        if not self.in_order:
+            packed = packed[..., order]
         blockwise = packed.view(*wanted.shape, heads, head_size, block_size).float()
         return queries[:, None] @ blockwise
+
+    def packed(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """A view of the cache, a row for a block's and head's keys and then one for its values,
+        [2 * blocks * kv_heads, head_size * block_size]."""
+        blocks, heads, block_size, size = kv_cache.shape
+        return kv_cache.view(2 * blocks * heads, block_size * size // 2)
+
+    def order(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """[head_size * block_size] int64: where element (dim, slot) lies in a row of `packed`."""
+        if self._order is None:
+            _, heads, block_size, size = kv_cache.shape
+            self._order = self._find_order(kv_cache.dtype, block_size, size // 2)
+            self.in_order = torch.equal(self._order, torch.arange(len(self._order)))
+            self._heads = 2 * np.arange(heads)
+        return self._order
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """See KeyReader."""

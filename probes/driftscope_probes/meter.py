@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from driftscope_probes.masses import (
     sink_mask,
     slot_weights,
 )
+from driftscope_probes.packed import PackedMeter, Part
 from driftscope_probes.sinks import SLOTS
 from driftscope_probes.view import DeviceStep, DraftStep
 
@@ -49,6 +51,16 @@ class _Room:
     """The same, for numbers on the host."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Masses that are still to be taken."""
+
+    fill: Callable[[], None]
+    """Takes them, on any thread, before the engine's next draft."""
+    little: bool
+    """It is sooner done than handed to another thread."""
+
+
 class Meter:
     """All attention layers of one drafter.
 
@@ -71,6 +83,10 @@ class Meter:
             )
             for name, layer in drafter.attention.items()
         }
+        self._packed = PackedMeter(
+            {n: (p.layer, p.kind, p.reader) for n, p in self._layers.items() if self._on_host},
+            drafter.dtype,
+        )
         self._rooms: dict[tuple[str, int, int, int], _Room] = {}
         self.set_sinks(sink_slots)
         for name, part in self._layers.items():
@@ -113,6 +129,27 @@ class Meter:
             heads = None if per_head is None else per_head[:, : chains.k, index]
             room = self._room(name, batch, len(at.rows), chains.k)
             self._layer(part, room, chains, table, context, heads)
+
+    def plan(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> Plan | None:
+        """What does the same as `measure` without the interpreter; None where nothing can."""
+        batch, chains, context = len(step.requests), self._chains(step, at), self._context(step)
+        if not self._packed.takes(batch, chains.k, context):
+            return None
+        parts = [
+            Part(
+                layer=name,
+                queries=room.queries,
+                table=at.block_tables[name],
+                mean=room.mean,
+                per_head=None if per_head is None else per_head[:, : chains.k, index],
+            )
+            for index, name in enumerate(self._layers)
+            for room in (self._room(name, batch, len(at.rows), chains.k),)
+        ]
+        fill = self._packed.plan(parts, chains)
+        if fill is None:
+            return None
+        return Plan(fill=fill, little=self._packed.little(batch, chains.k, context))
 
     def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
         """[B, SLOTS + 1] of `driftscope_probes.masses.slot_weights`, mean over the layers in which

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from driftscope_probes.buffers import MASSES, Layout
@@ -23,6 +25,16 @@ class PerHead:
             self._values = torch.empty((self._requests, *self._shape), device=self._device)
             self._ring = Ring(self._requests, self._values[0].numel(), self._device)
         return self._values[:batch].fill_(torch.nan)
+
+    def hold(self, batch: int, event: Any) -> Landing | None:
+        """Room on the host for what was last taken, for `fill`."""
+        assert self._values is not None and self._ring is not None
+        return self._ring.hold(batch, self._values[0].numel(), event)
+
+    def fill(self, landing: Landing, batch: int) -> None:
+        """Copy it there."""
+        assert self._values is not None
+        landing.fill(self._values[:batch].flatten(1))
 
     def send(self, batch: int) -> Landing | None:
         """Start copying what was last taken."""

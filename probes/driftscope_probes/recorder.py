@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 
 from driftscope.trace.records import SINK_SOUGHT
 from driftscope.trace.writer import TraceWriter, Work
+from driftscope_probes.beside import Beside, Job
 from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Encoder, Finished
 from driftscope_probes.clock import DeviceClock
@@ -46,6 +48,9 @@ class Recorder:
         """
         self._settings, self._writer = settings, writer
         self._guard = Guard(writer, test_raise=settings.test_raise)
+        self._drafter = drafter
+        self._beside = Beside()
+        self._beside_guard = Guard(writer, test_raise=settings.test_raise)
         self._k = drafter.k
         layout = Layout(depths=drafter.k, layers=len(drafter.attention), aux=drafter.aux_states)
         queries = drafter.queries
@@ -92,6 +97,8 @@ class Recorder:
         """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
         self._begin()
         self._started = time.perf_counter()
+        if self._beside.busy and (self._shares_cache or _writes_blocks(scheduled)):
+            self._guard.run("join", self._beside.join)
         if scheduled is not None:
             learn = self.selection.learn
             self._guard.run("step_started", lambda: learn(scheduled.scheduled_new_reqs))
@@ -129,12 +136,19 @@ class Recorder:
     def close(self) -> None:
         """Seal the trace."""
         self.taps.detach()
+        self._beside.join()
         self._writer.close()
+
+    @functools.cached_property
+    def _shares_cache(self) -> bool:
+        return self._drafter.shares_cache
 
     def _begin(self) -> None:
         self._step: DraftStep | None = None
         self._chosen: npt.NDArray[np.bool_] | None = None
         self._at: DeviceStep | None = None
+        self._masses: Callable[[], None] | None = None
+        """What takes the masses beside the engine."""
         self._values: Landing | None = None
         self._ids: Landing | None = None
         self._head_mass: Landing | None = None
@@ -147,6 +161,7 @@ class Recorder:
         self.taps.active = False
 
     def _on_draft_started(self, step: DraftStep) -> None:
+        self._beside.join()  # the drafter is about to write keys, and the taps to the buffers
         self._step = step
         self.taps.serving()
         self._take_found_sinks()
@@ -178,7 +193,7 @@ class Recorder:
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
         """Measure a chain that is not served, then take the taps off the one that is."""
         drafts = without_graphs().clone()
-        self._measure()
+        self._measure(at_once=True)
         self._kernels.skip()
         self.taps.active = False
         return drafts
@@ -194,7 +209,9 @@ class Recorder:
         if self._at is not None and self._layout.depths != self._buffers.layout.depths:
             rows = self._buffers.values[: len(self._at.rows)]
             values = fold(rows, batch, self._buffers.layout, self._layout)
-        self._values = self._ring.send(values)
+        self._send(values)
+        if self._ring.filling:
+            self._writer.hurry()
         if self._values is None:
             self._writer.count_dropped("ring_full", batch)
             return
@@ -203,8 +220,29 @@ class Recorder:
             self._ids = self._ids_ring.send(both.to(torch.int32).view(torch.float32))
         self._clock.mark()
 
-    def _measure(self) -> None:
-        """The chain is drafted: masses, and everything final in the buffers."""
+    def _send(self, values: torch.Tensor) -> None:
+        """[B, width] to the writer, when the masses are in them."""
+        masses, batch = self._masses, len(values)
+        if masses is None:
+            self._values = self._ring.send(values)
+            return
+        job = Job()
+        rows = self._values = self._ring.hold(batch, values.shape[1], job)
+        if rows is None:
+            return
+        by_head = self._head_mass = self._heads.hold(batch, job) if self.per_head else None
+
+        def fill() -> None:
+            masses()
+            rows.fill(values)
+            if by_head is not None:
+                self._heads.fill(by_head, batch)
+
+        self._beside.post(job, lambda: self._beside_guard.succeeds("masses", fill))
+
+    def _measure(self, *, at_once: bool = False) -> None:
+        """The chain is drafted: everything final in the buffers. The masses too where they are
+        wanted `at_once`, or cannot be taken beside the engine."""
         step, at = self._step, self._at
         if at is None or step is None or self._guard.failed:
             return
@@ -219,7 +257,14 @@ class Recorder:
             self._slot_weights = self._weights_ring.send(self.meter.slot_weights(step, at))
             return
         heads = self._heads.take(batch) if self.per_head else None
-        self.meter.measure(step, at, heads)
+        plan = self.meter.plan(step, at, heads)
+        if plan is None:
+            self.meter.measure(step, at, heads)
+        elif at_once or plan.little or queries > 1:
+            plan.fill()
+        else:
+            self._masses = plan.fill
+            return
         if heads is not None:
             self._head_mass = self._heads.send(batch)
 
@@ -251,6 +296,12 @@ class Recorder:
             probe_s=probe_s,
         )
         self._writer.put(Work(self._encode, done))
+
+
+def _writes_blocks(scheduled: Any) -> bool:
+    """Whether vLLM may write to free blocks of every layer before the drafter runs."""
+    loads = getattr(scheduled, "kv_connector_metadata", None) is not None
+    return loads or getattr(scheduled, "new_block_ids_to_zero", None) is not None
 
 
 def _kernels(buffers: ChainBuffers, on_gpu: bool) -> Kernels:

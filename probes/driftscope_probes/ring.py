@@ -27,6 +27,24 @@ class Landing:
         if not self._taken:
             self._ring.free(self._slot)
 
+    def fill(self, values: torch.Tensor) -> None:
+        """Of a slot that was held: copy it on the host."""
+        rows, numbers = self._shape
+        self._ring.landed(self._slot)[:rows, :numbers] = values.numpy()
+
+    @property
+    def spent_s(self) -> float:
+        """Time of a core that filling the slot has taken, once it is filled."""
+        return float(getattr(self._event, "spent_s", 0.0))
+
+    @property
+    def failed(self) -> bool:
+        """Waits; whether there is nothing to take, because what should fill the slot has failed."""
+        if self._event is None:
+            return False
+        self._event.synchronize()
+        return bool(getattr(self._event, "failed", False))
+
     def take(self) -> npt.NDArray[np.float32]:
         """Wait for the copy, free the slot; called once, on the writer's thread."""
         if self._event is not None:
@@ -49,10 +67,9 @@ class Ring:
 
     def send(self, values: torch.Tensor) -> Landing | None:
         """Start copying [B, at most width] without waiting; None when every slot is taken."""
-        with self._lock:
-            if not self._free:
-                return None
-            slot = self._free.pop()
+        slot = self._reserve()
+        if slot is None:
+            return None
         rows, numbers = values.shape
         event = None
         if self._cuda:
@@ -62,6 +79,20 @@ class Ring:
         else:
             self._host[slot, :rows, :numbers] = values.numpy()
         return Landing(self, slot, (rows, numbers), event)
+
+    def hold(self, rows: int, numbers: int, event: Any) -> Landing | None:
+        """A slot to be filled before `event` happens; None when every slot is taken."""
+        slot = self._reserve()
+        return None if slot is None else Landing(self, slot, (rows, numbers), event)
+
+    def _reserve(self) -> int | None:
+        with self._lock:
+            return self._free.pop() if self._free else None
+
+    @property
+    def filling(self) -> bool:
+        """Whether most slots are taken."""
+        return len(self._free) < self.slots.shape[0] // 2
 
     def landed(self, slot: int) -> npt.NDArray[np.float32]:
         """[R, width]: what a copy that is over has left in a slot."""

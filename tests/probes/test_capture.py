@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from driftscope.trace.block import Block
 from driftscope.trace.records import DraftRow, StepRow
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
@@ -95,21 +94,28 @@ def encoder(writer: TraceWriter) -> Encoder:
 
 
 def _steps(encoder: Encoder, *done: Finished) -> list[StepRow]:
-    return [row for row in encoder.rows(list(done)) if isinstance(row, StepRow)]
+    return [StepRow(**row) for row in _rows(encoder, "step", *done)]
 
 
 def _chains(encoder: Encoder, *done: Finished) -> list[DraftRow]:
-    blocks = [row.to_batch() for row in encoder.rows(list(done)) if isinstance(row, Block)]
-    return [DraftRow(**row) for block in blocks for row in block.to_pylist()]
+    return [DraftRow(**row) for row in _rows(encoder, "draft", *done)]
+
+
+def _rows(encoder: Encoder, record: str, *done: Finished) -> list[dict[str, Any]]:
+    blocks = encoder.rows(list(done))
+    return [
+        row for block in blocks if block.record == record for row in block.to_batch().to_pylist()
+    ]
 
 
 def test_a_step_comes_before_its_chains(encoder: Encoder) -> None:
-    step, *chains = encoder.rows([_finished(_step(False, False))])
-    assert step == StepRow(
+    steps, *chains = encoder.rows([_finished(_step(False, False))])
+    (step,) = steps.to_batch().to_pylist()
+    assert StepRow(**step) == StepRow(
         step=4, time_s=1.5, requests=2, chains=2, k=K, recorded=True, step_s=0.5, draft_s=0.25,
         probe_s=0.125, rate=0.25, execution="eager",
     )  # fmt: skip
-    assert [type(chain) for chain in chains] == [Block]
+    assert [chain.record for chain in chains] == ["draft"]
 
 
 def test_a_chain_has_its_own_requests_numbers(encoder: Encoder) -> None:
@@ -243,8 +249,7 @@ def test_making_rows_counts_as_the_probes_time(writer: TraceWriter) -> None:
 
 
 def test_a_recorded_step_of_nothing_but_prefills_gives_its_own_row(encoder: Encoder) -> None:
-    (row,) = encoder.rows([_finished(_step(True, True))])
-    assert isinstance(row, StepRow)
+    (row,) = _steps(encoder, _finished(_step(True, True)))
     assert (row.chains, row.recorded) == (0, True)
 
 

@@ -1,0 +1,160 @@
+"""Masses by machine code on packed keys: the same as `masses` in torch, which has its own truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from driftscope_probes.keys import CpuAttnKeys
+from driftscope_probes.masses import AttentionKind, Chains, masses, sink_mask
+from driftscope_probes.packed import LITTLE, MUCH, PackedMeter, Part
+
+pytest.importorskip("numba")
+HEADS, KV, SIZE, PAGE, PAGES, DEPTHS = 4, 2, 16, 8, 64, 5
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Three requests of other lengths over a cache of random keys."""
+
+    window: int | None = None
+    biases: bool = False
+    shuffled: bool = False
+    """The cache has another order than the plain one."""
+    dtype: str = "float32"
+    causal: bool = True
+    ahead: int = 0
+    sinks: tuple[int, ...] = (0, 1)
+    k: int = DEPTHS
+    sharpness: float = 1.0
+    broken: bool = False
+    """A key is not a number."""
+
+    def layer(self) -> Any:
+        generator = torch.Generator().manual_seed(7)
+        cache = torch.randn(PAGES, KV, PAGE, 2 * SIZE, generator=generator)
+        if self.broken:
+            cache[:] = torch.nan
+        return SimpleNamespace(kv_cache=cache.to(DTYPES[self.dtype]))
+
+    def reader(self, layer: Any) -> CpuAttnKeys:
+        reader = CpuAttnKeys(layer)
+        order = torch.arange(SIZE * PAGE)
+        if self.shuffled:
+            order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(8))]
+        reader._order, reader.in_order = order, not self.shuffled
+        reader._heads = 2 * np.arange(KV)
+        return reader
+
+    @property
+    def kind(self) -> AttentionKind:
+        return AttentionKind(
+            heads=HEADS, kv_heads=KV, head_size=SIZE, scale=self.sharpness / SIZE**0.5,
+            window=self.window, sinks=torch.linspace(-1.0, 2.0, HEADS) if self.biases else None,
+        )  # fmt: skip
+
+    @property
+    def chains(self) -> Chains:
+        position, prompt = np.array([40, 7, 63]), np.array([30, 9, 63])
+        return Chains(
+            k=self.k, position=position, prompt_tokens=prompt,
+            sink_slots=np.array(self.sinks, dtype=np.int64), is_sink=sink_mask(self.sinks).numpy(),
+            ahead=self.ahead, causal=self.causal, seen=int(min(prompt.min(), 8)),
+        )  # fmt: skip
+
+    def both(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """By torch, and by machine code: by head and the mean."""
+        layer, kind, chains = self.layer(), self.kind, self.chains
+        reader = self.reader(layer)
+        generator = torch.Generator().manual_seed(9)
+        # One block for any chain is left of what the longest needs.
+        table = torch.randint(0, PAGES, (4, 10), generator=generator, dtype=torch.int32)
+        every = 2 * torch.randn(3, DEPTHS, HEADS * SIZE, generator=generator)
+        queries = every[:, : self.k]
+        slots = int(chains.position.max()) + self.ahead + self.k
+        wanted = masses(
+            queries, lambda q: reader.score(q, layer.kv_cache, table[:3], slots), chains, kind
+        )
+        meter = PackedMeter({"layer": (layer, kind, reader)}, DTYPES[self.dtype])
+        assert meter.takes(3, self.k, slots)
+        room, heads = torch.full((3, DEPTHS, 5), -1.0), torch.full((3, self.k, HEADS, 5), -1.0)
+        part = Part(
+            layer="layer", queries=queries, table=table, mean=room[:, : self.k].numpy(),
+            per_head=heads,
+        )  # fmt: skip
+        fill = meter.plan([part], chains)
+        assert fill is not None
+        table.fill_(0)  # the engine goes on
+        chains.position[:] = 0
+        fill()
+        assert (room[:, self.k :] == -1.0).all(), "nothing else is written"
+        return wanted, heads, room[:, : self.k]
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        Situation(),
+        Situation(k=2),
+        Situation(shuffled=True),
+        Situation(dtype="bfloat16"),
+        Situation(dtype="bfloat16", shuffled=True),
+        Situation(window=6),
+        Situation(window=30, biases=True),
+        Situation(biases=True),
+        Situation(causal=False, ahead=1),
+        Situation(ahead=2),
+        Situation(sinks=()),
+        Situation(sinks=(0, 9, 35)),
+        Situation(sharpness=40.0),
+    ],
+    ids=str,
+)
+def test_machine_code_and_torch_agree(situation: Situation) -> None:
+    wanted, heads, mean = situation.both()
+    torch.testing.assert_close(heads, wanted, rtol=0, atol=2e-6, equal_nan=True)
+    torch.testing.assert_close(mean, wanted.mean(2), rtol=0, atol=2e-6, equal_nan=True)
+    assert situation.sinks == () or wanted.isfinite().any()
+
+
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    _, heads, _ = Situation(broken=True).both()
+    assert heads.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_other_keys_are_left_to_torch(dtype: torch.dtype) -> None:
+    situation = Situation()
+    layer = situation.layer()
+    layers = {"layer": (layer, situation.kind, situation.reader(layer))}
+    assert not PackedMeter(layers, dtype).takes(1, 1, 1)
+
+
+def test_so_are_caches_of_another_type_than_the_drafters() -> None:
+    situation = Situation()
+    layer = situation.layer()
+    meter = PackedMeter(
+        {"layer": (layer, situation.kind, situation.reader(layer))}, torch.bfloat16
+    )  # fmt: skip
+    part = Part(
+        layer="layer", queries=torch.zeros(3, DEPTHS, HEADS * SIZE),
+        table=torch.zeros(3, 10, dtype=torch.int32), mean=np.zeros((3, DEPTHS, 5)), per_head=None,
+    )  # fmt: skip
+    assert meter.plan([part], situation.chains) is None
+
+
+def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    situation = Situation()
+    layer = situation.layer()
+    meter = PackedMeter({"layer": (layer, situation.kind, situation.reader(layer))}, torch.float32)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert meter.takes(1, 1, MUCH // HEADS)
+    assert not meter.takes(1, 1, MUCH // HEADS + 1)
+    assert meter.little(1, 1, LITTLE // HEADS)
+    assert not meter.little(1, 1, LITTLE // HEADS + 1)
