@@ -38,7 +38,9 @@ class Kernels(Protocol):
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         """||row||_2 / sqrt(dim) of the wanted rows of [rows, dim] into `name` at this depth."""
 
-    def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
+    def rms_of_chunks(
+        self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *, fleeting: bool = False
+    ) -> None:
         """The same of each of `chunks` equal parts of a row, before depth 1, from number `first`
         of the quantity on."""
 
@@ -93,7 +95,7 @@ class TorchKernels:
             self._measure_states()
             self._gather_queries()
             if self._logits:
-                self._put_confidence(torch.stack(self._logits), 0)
+                self._measure_logits()
         self.skip()
 
     def advance(self) -> None:
@@ -106,7 +108,10 @@ class TorchKernels:
                 states = states.clone()
             self._states.append((states, self._columns[name] + self._depth - 1, 1))
 
-    def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
+    def rms_of_chunks(
+        self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *,
+        fleeting: bool = False,  # noqa: ARG002  the wanted rows are copied
+    ) -> None:  # fmt: skip
         if self._batch:
             wanted = x.index_select(0, self._rows)
             self._states.append((wanted, self._columns[name] + first, chunks))
@@ -166,10 +171,17 @@ class TorchKernels:
             depths = len(queries)
             if depths != min(self._depth, self._buffers.layout.depths):
                 raise ValueError(f"{layer}: {depths} queries seen at {self._depth} depths")
-            first = queries[0].index_select(0, self._rows)
-            kept = self._buffers.queries[layer][: self._batch, :depths]
-            room = kept.view(self._batch, depths, *first.shape[1:])
-            torch.stack([first, *(self._cut(q) for q in queries[1:])], 1, out=room)
+            self._gather_layer(queries, self._buffers.queries[layer][: self._batch, :depths])
+
+    def _gather_layer(self, queries: list[torch.Tensor], kept: torch.Tensor) -> None:
+        """Of one layer, by depth, into `kept` [B, depths, heads * head_size]."""
+        first = queries[0].index_select(0, self._rows)
+        room = kept.view(*kept.shape[:2], *first.shape[1:])
+        torch.stack([first, *(self._cut(q) for q in queries[1:])], 1, out=room)
+
+    def _measure_logits(self) -> None:
+        """Of all depths at once."""
+        self._put_confidence(torch.stack(self._logits), 0)
 
     def _put_confidence(self, logits: torch.Tensor, depth: int) -> None:
         """Of [depths, B, vocabulary] from a depth on, counted from 0."""

@@ -139,7 +139,10 @@ class TritonKernels:
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:  # noqa: ARG002
         self._rms(x, self._columns[name][0], 1, first=False)
 
-    def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
+    def rms_of_chunks(
+        self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *,
+        fleeting: bool = False,  # noqa: ARG002
+    ) -> None:  # fmt: skip
         self._rms(x, self._columns[name][0] + first, chunks, first=True)
 
     def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002

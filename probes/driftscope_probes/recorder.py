@@ -306,7 +306,11 @@ def _writes_blocks(scheduled: Any) -> bool:
 
 def _kernels(buffers: ChainBuffers, on_gpu: bool) -> Kernels:
     if not on_gpu:
-        return TorchKernels(buffers)
+        try:
+            from driftscope_probes.kernels_numba import CompiledKernels
+        except ImportError:  # no Numba
+            return TorchKernels(buffers)
+        return CompiledKernels(buffers)
     from driftscope_probes.kernels_triton import TritonKernels
 
     return TritonKernels(buffers)

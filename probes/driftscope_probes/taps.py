@@ -222,8 +222,11 @@ class Taps:
             self._kernels.confidence(logits, fleeting=self._logits_change)
 
     def _on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
-        self._kernels.rms_of_chunks(captured, "aux_rms", self._drafter.aux_states)
-        self._kernels.rms_of_chunks(combined, "fc_rms", 1)
+        fleeting = self._compiled
+        self._kernels.rms_of_chunks(
+            captured, "aux_rms", self._drafter.aux_states, fleeting=fleeting
+        )
+        self._kernels.rms_of_chunks(combined, "fc_rms", 1, fleeting=fleeting)
 
     def _after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
         if self.on:
@@ -234,7 +237,7 @@ class Taps:
         # One norm over all captured layers, or one for each.
         chunks = states if len(norms) == 1 else 1
         at = 0 if len(norms) == 1 else norms.index(module)
-        self._kernels.rms_of_chunks(normed, "aux_norm_rms", chunks, at)
+        self._kernels.rms_of_chunks(normed, "aux_norm_rms", chunks, at, fleeting=self._compiled)
 
 
 def _by_request(heads: list[torch.Tensor]) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from driftscope_probes.buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
 from driftscope_probes.capture import complete
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
-from driftscope_probes.kernels import TorchKernels
+from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.meter import Meter
 from driftscope_probes.taps import Taps
 
@@ -34,11 +34,13 @@ FLAGS: dict[str, dict[str, bool]] = {
 class Bench:
     """A drafter with its taps on, in the hands of a proposer; records chains without a recorder."""
 
+    make_kernels: ClassVar[Callable[[ChainBuffers], Kernels]]
+
     def __init__(self, drafter: Drafter, guard: Guard, *, in_graph: bool = False) -> None:
         layout = Layout(depths=drafter.k, layers=len(LAYERS), aux=AUX)
         self.drafter, self.proposer = drafter, SimpleNamespace(model=drafter.model)
         self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
-        self.kernels = TorchKernels(self.buffers)
+        self.kernels = type(self).make_kernels(self.buffers)
         self.meter = Meter(drafter, self.buffers, SINKS, use_lse=True, use_triton=False)
         self.taps = Taps(drafter, self.kernels, guard, in_graph=in_graph)
         self.taps.attach(self.proposer, "model")
@@ -64,6 +66,14 @@ class Bench:
         depths = {each: self.buffers.part(each, 2).numpy().copy() for each in PER_DEPTH}
         complete(depths, self.taps.same)
         return depths[name]
+
+
+@pytest.fixture(autouse=True, params=["torch", "numba"])
+def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    make: Callable[[ChainBuffers], Kernels] = TorchKernels
+    if request.param == "numba":
+        make = pytest.importorskip("driftscope_probes.kernels_numba").CompiledKernels
+    monkeypatch.setattr(Bench, "make_kernels", make, raising=False)
 
 
 @pytest.fixture
