@@ -101,6 +101,8 @@ class TraceWriter:
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
         self._probe_s = 0.0
+        self.spent_s = 0.0
+        """Time of a core that the writer's thread has taken, up to its last rest."""
         self._gauges: dict[str, Any] = {}
         self._look: Callable[[], None] | None = None
         self._looked_at = -WATCH_S
@@ -196,6 +198,7 @@ class TraceWriter:
             self._watch()
             if time.monotonic() - self._status_at >= STATUS_S:
                 self._guarded(lambda: self._write_status(closed=False))
+            self.spent_s = time.thread_time()
             self._hurry.wait(self._flush_s)
             self._hurry.clear()
         self._guarded(self._files.seal)

@@ -79,6 +79,9 @@ class Encoder:
         self._writer, self._sampler, self._search = writer, sampler, search
         self._unsaid = layout.column("position") if masses_only else 0
         self._chunked: OrderedDict[str, None] = OrderedDict()
+        self._before = (0.0, 0.0, 0)
+        """What the writer's thread had taken before the last flush, what of that flush went into
+        recorded chains, and of how many steps it was."""
 
     def rows(self, steps: list[Finished]) -> list[Block]:
         """The steps' rows, then the recorded chains, a block for each chain length."""
@@ -100,13 +103,23 @@ class Encoder:
                 same = (chains.k, chains.tokens is not None, chains.by_head is not None)
                 recorded.setdefault(same, []).append(chains)
         rows += [self._block(alike) for alike in recorded.values()]
+        taken = time.thread_time() - begun if count else 0.0
         if count:
-            self._sampler.note_encoding((time.thread_time() - begun + beside_s) / count)
+            self._sampler.note_encoding((taken + beside_s) / count)
+        self._note_writing(taken, len(steps))
         self._writer.set_gauges(
             rate=self._sampler.rate if self._sampler.recording else 0.0,
             overhead=self._sampler.overhead, recording=self._sampler.recording,
         )  # fmt: skip
         return rows
+
+    def _note_writing(self, encoded_s: float, steps: int) -> None:
+        """Of the flush before, all of which the writer knows by now."""
+        spent_s = self._writer.spent_s
+        before_s, recorded_s, count = self._before
+        if count:
+            self._sampler.note_writing(max(0.0, spent_s - before_s - recorded_s) / count)
+        self._before = (spent_s, encoded_s, steps)
 
     def _remember(self, step: DraftStep) -> None:
         self._chunked |= dict.fromkeys(step.doubtful)

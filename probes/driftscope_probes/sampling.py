@@ -31,9 +31,10 @@ class Costs:
     step_s: float = 0.0
     """A step without the probe."""
     recorded_s: float = 0.0
-    """The probe's own time in a recorded step, on the serving and on the writer's thread."""
+    """The probe's own time in a recorded step: on the serving thread, beside it, and on the
+    writer's, with which the serving thread shares its interpreter."""
     passed_s: float = 0.0
-    """Its time in a step that is not recorded."""
+    """The same of a step that is not recorded."""
 
 
 class Sampler:
@@ -43,6 +44,7 @@ class Sampler:
     `take()`                 whether to record the step that is about to be drafted
     `note(...)`              what a finished step took
     `note_encoding(s)`       what making one step's rows took, on the writer's thread
+    `note_writing(s)`        what else that thread took, per step
     `set(every=, budget=)`   change at run time
     `stop()`, `start()`      record nothing, record again
     =======================  ==================================================================
@@ -58,6 +60,7 @@ class Sampler:
         self._recorded: deque[float] = deque(maxlen=WINDOW)
         self._passed: deque[float] = deque(maxlen=WINDOW)
         self._encoding: deque[float] = deque(maxlen=WINDOW)
+        self._writing: deque[float] = deque(maxlen=WINDOW)
 
     def take(self) -> bool:
         """Whether to record the draft step that is about to run: ask once for each.
@@ -85,6 +88,10 @@ class Sampler:
         """A recorded step's rows took this long on the writer's thread."""
         self._encoding.append(seconds)
 
+    def note_writing(self, seconds: float) -> None:
+        """Whatever is recorded, the writer's thread takes so long for each step."""
+        self._writing.append(seconds)
+
     def set(self, *, every: int | None = None, budget: float | None = None) -> None:
         """Fix the rate, or have it governed again, from the next step on."""
         self.every = every
@@ -105,10 +112,11 @@ class Sampler:
     @property
     def costs(self) -> Costs:
         """What steps and the probe have cost lately; zeros before anything is known."""
+        writing = _median(self._writing)
         return Costs(
             step_s=_median(self._steps),
-            recorded_s=_median(self._recorded) + _median(self._encoding),
-            passed_s=_median(self._passed),
+            recorded_s=_median(self._recorded) + _median(self._encoding) + writing,
+            passed_s=_median(self._passed) + writing,
         )
 
     @property

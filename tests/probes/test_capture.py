@@ -248,6 +248,19 @@ def test_making_rows_counts_as_the_probes_time(writer: TraceWriter) -> None:
     assert 0.0 < sampler.costs.recorded_s < 1.0
 
 
+def test_what_else_the_writers_thread_takes_counts_for_every_step(writer: TraceWriter) -> None:
+    sampler = Sampler(every=4)
+    encoder = Encoder(
+        LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer, sampler=sampler
+    )
+    writer.spent_s = 1.0  # before the first flush
+    encoder.rows([_finished(_step(False), recorded=False)] * 4)
+    assert sampler.costs.passed_s == 0.0
+    writer.spent_s = 3.0
+    encoder.rows([_finished(_step(False), recorded=False)])
+    assert sampler.costs.passed_s == pytest.approx(2.0 / 4)
+
+
 def test_a_recorded_step_of_nothing_but_prefills_gives_its_own_row(encoder: Encoder) -> None:
     (row,) = _steps(encoder, _finished(_step(True, True)))
     assert (row.chains, row.recorded) == (0, True)

@@ -51,6 +51,18 @@ def test_the_first_rate_holds_until_something_is_known() -> None:
     assert taken == pytest.approx(4000 * FIRST_RATE, rel=0.2)
 
 
+def test_what_the_writer_takes_in_any_case_is_of_the_budget() -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=1)
+    sampler.note_writing(0.006 * STEP_S)
+    _serve(sampler, 40 * EVERY_STEPS, recorded_s=0.1 * STEP_S)
+    assert sampler.rate == pytest.approx((0.01 - 0.006 - PASSED_S / STEP_S) / 0.1, rel=0.05)
+    assert sampler.overhead == pytest.approx(0.01, rel=0.05)
+    sampler.note_writing(0.5 * STEP_S)
+    sampler.note_writing(0.5 * STEP_S)
+    _serve(sampler, EVERY_STEPS, recorded_s=0.1 * STEP_S)
+    assert sampler.rate == LEAST_RATE, "nothing is left"
+
+
 @pytest.mark.parametrize("budget", [0.002, 0.01, 0.05])
 @pytest.mark.parametrize(("recorded_s", "encoding_s"), [(0.002, 0.0), (0.0005, 0.0015)])
 def test_the_probe_takes_what_its_budget_allows(
