@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -47,8 +49,28 @@ def test_jobs_run_in_order_and_say_whether_they_failed() -> None:
 def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mine = os.sched_getaffinity(0)
-    assert cores.beside_this_thread() == cores.CORES, "bound to none"
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {max(mine)})
-    monkeypatch.setattr(cores, "CORES", frozenset({0, max(mine) or 1}))
-    assert cores.beside_this_thread() == {0, max(mine) or 1} - {max(mine)}
+    monkeypatch.setattr(cores, "CORES", frozenset({0, 1, 2}))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
+    assert cores.beside_this_thread() == {0, 2}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    assert cores.beside_this_thread() == {0, 1, 2}, "bound to none"
+
+
+def test_the_first_process_says_what_cores_there_are() -> None:
+    """A worker may find itself bound to some of them before it has any say."""
+    script = (
+        "import os; from driftscope_probes import cores; "
+        "print(sorted(cores.CORES), os.environ[cores.VARIABLE])"
+    )
+    mine = min(os.sched_getaffinity(0))
+
+    def child(**more: str) -> str:
+        plain = {name: value for name, value in os.environ.items() if name != cores.VARIABLE}
+        return subprocess.run(
+            [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{mine}}}); {script}"],
+            env={**plain, **more}, capture_output=True, text=True, check=True,
+        ).stdout.strip()  # fmt: skip
+
+    assert child() == f"[{mine}] {mine}"
+    said = f"{mine},{mine + 7}"
+    assert child(**{cores.VARIABLE: said}) == f"[{mine}, {mine + 7}] {said}"
