@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any
 
 
+PR_SET_PDEATHSIG = 1
+
+
 def main() -> None:
+    # Who asks stops this process while others are measured; it must not outlive them so.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     options = json.loads(sys.argv[1])
     # What vLLM prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")

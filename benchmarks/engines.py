@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CHILD = Path(__file__).with_name("engine_child.py")
-SPIN_S = 1.2
-"""For a second after its last message a vLLM process asks for the next in a loop, on the cores that
-another engine is to be measured on: so long it is left alone."""
+CLOSE_S = 20.0
 FIGURES = ("tpot_s", "tokens_per_s")
 """What one repeat gives: see `engine_child`."""
 Settings = Mapping[str, tuple[str, dict[str, Any] | None]]
@@ -23,7 +23,9 @@ Settings = Mapping[str, tuple[str, dict[str, Any] | None]]
 
 
 class Engine:
-    """A child process with one vLLM."""
+    """A child process with one vLLM, stopped but while it is asked: for a second after its last
+    message a vLLM process looks for the next in a loop, on the cores that another is measured on.
+    """
 
     def __init__(self, name: str, options: dict[str, Any], env: dict[str, str], log: Path) -> None:
         self.name, self._log = name, log
@@ -31,13 +33,14 @@ class Engine:
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(CHILD), json.dumps(options)],
             env={**os.environ, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=log.open("wb"), text=True,
+            stderr=log.open("wb"), text=True, start_new_session=True,
         )  # fmt: skip
 
     def ask(self, **question: Any) -> dict[str, Any]:
         """One line there, one line back; an empty question only waits for the start."""
         assert self._process.stdin is not None and self._process.stdout is not None
         if question:
+            self._signal(signal.SIGCONT)
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -45,11 +48,22 @@ class Engine:
             raise SystemExit(
                 f"engine {self.name} ended:\n{self._log.read_text(errors='replace')[-6000:]}"
             )
+        self._signal(signal.SIGSTOP)
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
+        """End it and what it has started."""
+        self._signal(signal.SIGCONT)
         self._process.terminate()
+        try:
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
 
 def measure(
@@ -61,7 +75,6 @@ def measure(
     found: dict[str, dict[str, list[float]]] = {f: {name: [] for name in names} for f in FIGURES}
     for engine in engines.values():
         engine.ask(prompts=prompts, tokens=8)  # prefills the cache
-    time.sleep(SPIN_S)
     for repeat in range(repeats):
         turn = repeat % len(names)
         for name in names[turn:] + names[:turn]:
@@ -69,7 +82,6 @@ def measure(
             if setting is not None:
                 engines[key].ask(set=setting)
             answer = engines[key].ask(prompts=prompts, tokens=tokens)
-            time.sleep(SPIN_S)
             for figure, values in found.items():
                 values[name].append(answer[figure])
         if time.time() > deadline:

@@ -34,7 +34,7 @@ CONTEXTS = (64, 1537)
 """The longer is twelve of vLLM's blocks and a token: a request finds all but that one in the prefix
 cache."""
 BATCHES = (1, 8, 32)
-TOKENS = 129
+TOKENS = 65
 TOKENS_OF_MANY = 33
 """Where every request of the largest batch is waited for."""
 MOST_REPEATS = 999

@@ -120,6 +120,11 @@ _State = tuple[int, int, int, int, int, bool, bool]
 wanted rows are meant (else the first B), whether it is bfloat16."""
 
 
+_Kept = tuple[torch.Tensor, int, int, bool]
+"""What the taps leave of a state, which is all that they do while the drafter runs: the tensor, the
+buffers' column, parts, whether the wanted rows are meant."""
+
+
 class CompiledKernels(TorchKernels):
     """The same, but for tensors of other types than float32 and bfloat16, which torch measures."""
 
@@ -129,47 +134,38 @@ class CompiledKernels(TorchKernels):
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         """See Kernels."""
-        if not self._open:
-            return
-        if not _fits(x):
-            super().rms(x, name, fleeting=fleeting)
-            return
-        later = self._depth > 1
-        if fleeting:
-            x = self._cut(x).clone() if later else x.index_select(0, self._rows)
-        self._keep(x, self._columns[name] + self._depth - 1, 1, at_rows=not (later or fleeting))
+        if self._open:
+            first = self._depth == 1
+            if fleeting:
+                x = x.index_select(0, self._rows) if first else self._cut(x).clone()
+            self._kept.append((x, self._columns[name] + self._depth - 1, 1, first and not fleeting))
 
     def rms_of_chunks(
         self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *, fleeting: bool = False
     ) -> None:
         """See Kernels."""
-        if not self._batch:
-            return
-        if not _fits(x):
-            super().rms_of_chunks(x, name, chunks, first, fleeting=fleeting)
-            return
-        if fleeting:
-            x = x.index_select(0, self._rows)
-        self._keep(x, self._columns[name] + first, chunks, at_rows=not fleeting)
-
-    def _keep(self, x: torch.Tensor, column: int, parts: int, *, at_rows: bool) -> None:
-        self._kept.append(x)
-        self._places_of_kept.append(
-            (x.data_ptr(), x.stride(0), x.shape[-1] // parts, parts, column, at_rows,
-             x.dtype == torch.bfloat16)
-        )  # fmt: skip
+        if self._batch:
+            if fleeting:
+                x = x.index_select(0, self._rows)
+            self._kept.append((x, self._columns[name] + first, chunks, not fleeting))
 
     def _forget(self) -> None:
         super()._forget()
-        self._kept: list[torch.Tensor] = []
-        """What must not be freed before it is measured."""
-        self._places_of_kept: list[_State] = []
+        self._kept: list[_Kept] = []
 
     def _measure_states(self) -> None:
+        states: list[_State] = []
+        for x, column, parts, at_rows in self._kept:
+            if _fits(x):
+                size, half = x.shape[-1] // parts, x.dtype == torch.bfloat16
+                states.append((x.data_ptr(), x.stride(0), size, parts, column, at_rows, half))
+            else:
+                wanted = x.index_select(0, self._rows) if at_rows else self._cut(x)
+                self._states.append((wanted, column, parts))
+        if states:
+            numbers = np.array(states, dtype=np.int64)
+            _rms(numbers, self._row_numbers[: self._batch], self._values)
         super()._measure_states()
-        if self._kept:
-            states = np.array(self._places_of_kept, dtype=np.int64)
-            _rms(states, self._row_numbers[: self._batch], self._values)
 
     def _measure_logits(self) -> None:
         logits = self._logits

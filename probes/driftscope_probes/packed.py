@@ -54,6 +54,7 @@ class PackedMeter:
         self._dtype, self._run = dtype, None
         if layers and len(self._layers) == len(layers) and dtype in KEY_TYPES:
             self._run = _compiled(KEY_TYPES[dtype])
+        self._known: dict[str, tuple[torch.Tensor, tuple[Any, ...]]] = {}
         self._biases = {
             name: _floats(kind.sinks) if kind.sinks is not None else np.empty(0, np.float32)
             for name, (_, kind, _) in self._layers.items()
@@ -96,12 +97,10 @@ class PackedMeter:
             if table is None:
                 table = np.array(part.table[: len(position)].numpy(), dtype=np.int32, order="C")
                 tables[id(part.table)] = table
-            packed = reader.packed(cache)
-            keys = (packed if cache.dtype == torch.float32 else packed.view(torch.int16)).numpy()
             found = np.empty((*part.queries.shape[:2], kind.heads, len(MASSES)), np.float32)
             todo.append((
-                _floats(part.queries), keys, reader.order(cache).numpy(), reader.in_order, table,
-                position, prompt, sink_slots, self._biases[part.layer], chains.ahead, chains.causal,
+                _floats(part.queries), *self._keys(part.layer, reader, cache), table, position,
+                prompt, sink_slots, self._biases[part.layer], chains.ahead, chains.causal,
                 kind.window or 0, kind.kv_heads, np.float32(kind.scale), found, part.mean,
             ))  # fmt: skip
             if part.per_head is not None:
@@ -114,6 +113,15 @@ class PackedMeter:
                 wanted.copy_(found)
 
         return fill
+
+    def _keys(self, name: str, reader: CpuAttnKeys, cache: torch.Tensor) -> tuple[Any, ...]:
+        """A layer's keys, their order, and whether that is the plain one."""
+        known = self._known.get(name)
+        if known is None or known[0] is not cache:  # vLLM may lay out its caches anew
+            packed = reader.packed(cache)
+            keys = (packed if cache.dtype == torch.float32 else packed.view(torch.int16)).numpy()
+            known = self._known[name] = cache, (keys, reader.order(cache).numpy(), reader.in_order)
+        return known[1]
 
 
 def _compiled(key_type: str) -> Callable[..., None] | None:

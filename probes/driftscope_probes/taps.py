@@ -53,6 +53,7 @@ class Taps:
         """Until the first step that is served: vLLM warms up and captures, and what it captures
         has to hold the taps. Their gate is shut."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
+        self._chained = drafter.kind.chained
         self._may_rest = not in_graph and not drafter.compiled
         """No graph and no compiled code holds the hooks."""
         # Compiled code uses memory again as soon as it can.
@@ -157,7 +158,11 @@ class Taps:
     def _around_forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.on:
             return model(*args, **kwargs)
-        self._guard.run("forward_in", lambda: self._on_forward_in(self._hidden(args, kwargs)))
+        # What enters a later depth is what the one before fed forward: runners copy it.
+        if self._chained and self.active and len(self.forwards) > 1:
+            self._guard.run("forward_in", self._on_later_forward)
+        else:
+            self._guard.run("forward_in", lambda: self._on_forward_in(self._hidden(args, kwargs)))
         output = model(*args, **kwargs)
         self._guard.run("forward_out", lambda: self._on_forward_out(output))
         return output
@@ -166,9 +171,12 @@ class Taps:
         later = self.active and len(self.forwards) > 0
         self.forwards.append(self.forwards[-1] if len(self.forwards) > 1 else _mode(self._compiled))
         self._kernels.advance()
-        # What enters a later depth is what the one before fed forward: runners copy it.
-        if hidden is not None and not (later and self._drafter.kind.chained):
+        if hidden is not None and not (later and self._chained):
             self._kernels.rms(hidden, "in_rms", fleeting=True)  # the runner's own memory
+
+    def _on_later_forward(self) -> None:
+        self.forwards.append(self.forwards[-1])
+        self._kernels.advance()
 
     def _hidden(self, args: Any, kwargs: Any) -> torch.Tensor | None:
         """The hidden states that a forward gets, a row for each query."""
