@@ -10,7 +10,6 @@ import sys
 import time
 from typing import Any
 
-
 PR_SET_PDEATHSIG = 1
 
 

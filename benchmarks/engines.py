@@ -54,12 +54,8 @@ class Engine:
 
     def close(self) -> None:
         """End it and what it has started."""
-        self._signal(signal.SIGCONT)
-        self._process.terminate()
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+        self._process.wait(CLOSE_S)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

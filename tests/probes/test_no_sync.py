@@ -35,6 +35,7 @@ MAY_WAIT = {
     ("kernels", "_confidence", "numpy"): "the same",
     ("keys", "CpuAttnKeys.score", "numpy"): "a CPU's memory",
     ("packed", "PackedMeter.plan", "numpy"): "a CPU's memory",
+    ("packed", "PackedMeter._keys", "numpy"): "a CPU's memory",
     ("packed", "_floats", "numpy"): "a CPU's memory",
     ("ring", "Landing.failed", "synchronize"): "the writer's thread, for a job under way",
     ("ring", "Landing.failed", "bool"): "of what a job says, once it was waited for",
