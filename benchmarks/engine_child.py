@@ -14,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    # Who asks stops this process while others are measured; it must not outlive them so.
+    # Not to outlive whoever asks, however that ends.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     options = json.loads(sys.argv[1])
     # What vLLM prints must not mix with the answers.
@@ -70,6 +70,7 @@ def _measure(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
         llm.generate(prompts, params, use_tqdm=False)
         return time.perf_counter() - start
 
+    timed(1)  # what waits for the next message has gone to sleep
     first, whole = timed(1), timed(ask["tokens"])
     return {
         "tpot_s": (whole - first) / (ask["tokens"] - 1),

@@ -23,9 +23,7 @@ Settings = Mapping[str, tuple[str, dict[str, Any] | None]]
 
 
 class Engine:
-    """A child process with one vLLM, stopped but while it is asked: for a second after its last
-    message a vLLM process looks for the next in a loop, on the cores that another is measured on.
-    """
+    """A child process with one vLLM."""
 
     def __init__(self, name: str, options: dict[str, Any], env: dict[str, str], log: Path) -> None:
         self.name, self._log = name, log
@@ -40,7 +38,6 @@ class Engine:
         """One line there, one line back; an empty question only waits for the start."""
         assert self._process.stdin is not None and self._process.stdout is not None
         if question:
-            self._signal(signal.SIGCONT)
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -48,18 +45,14 @@ class Engine:
             raise SystemExit(
                 f"engine {self.name} ended:\n{self._log.read_text(errors='replace')[-6000:]}"
             )
-        self._signal(signal.SIGSTOP)
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
         """End it and what it has started."""
-        self._signal(signal.SIGKILL)
-        self._process.wait(CLOSE_S)
-
-    def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(CLOSE_S)
 
 
 def measure(

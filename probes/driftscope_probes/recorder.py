@@ -97,8 +97,8 @@ class Recorder:
         """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
         self._begin()
         self._started = time.perf_counter()
-        if self._beside.busy and (self._shares_cache or _writes_blocks(scheduled)):
-            self._guard.run("join", self._beside.join)
+        if self._beside.busy:
+            self._guard.run("join", lambda: self._on_blocks_changing(scheduled))
         if scheduled is not None:
             learn = self.selection.learn
             self._guard.run("step_started", lambda: learn(scheduled.scheduled_new_reqs))
@@ -138,6 +138,10 @@ class Recorder:
         self.taps.detach()
         self._beside.join()
         self._writer.close()
+
+    def _on_blocks_changing(self, scheduled: Any) -> None:
+        if self._shares_cache or _writes_blocks(scheduled):
+            self._beside.join()
 
     @functools.cached_property
     def _shares_cache(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,9 +20,11 @@ from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.writer import TraceWriter, create_run
 from driftscope_probes.buffers import MASSES, PER_DEPTH
 from driftscope_probes.drafter import Drafter
+from driftscope_probes.meter import Plan
 from driftscope_probes.recorder import Recorder
 from driftscope_probes.ring import SLOTS
 from driftscope_probes.settings import RECORDINGS, Settings
+from driftscope_probes.view import DeviceStep, DraftStep
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 """Record files keep 16 bits of a mantissa; one class is what the others leave of 1."""
@@ -334,3 +337,84 @@ def test_steps_that_the_queue_refuses_cost_no_slot(start: Callable[..., Worker])
     trace = worker.trace()
     assert trace.draft.num_rows == 2
     assert trace.statuses[0].dropped == {}
+
+
+class Aside:
+    """Masses taken beside the engine, when the test lets them."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.go, self.fails = threading.Event(), False
+        self._meter = worker.recorder.meter
+        self._meter.plan = self._plan  # type: ignore[method-assign]
+
+    def _plan(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> Plan:
+        def fill() -> None:
+            assert threading.current_thread().name == "driftscope-beside"
+            assert self.go.wait(10)
+            if self.fails:
+                raise RuntimeError("no keys")
+            self._meter.measure(step, at, per_head)
+
+        return Plan(fill=fill, little=False)
+
+
+def test_masses_taken_beside_the_engine_are_the_same(start: Callable[..., Worker]) -> None:
+    worker = start(per_head=True)
+    aside = Aside(worker)
+    worker.step()  # nobody has waited
+    wanted = by_hand(worker.batches[0], worker.drafter.model, (0, 1))
+    aside.go.set()
+    trace = worker.trace()
+    assert trace.problems == ()
+    for row, truth in zip(trace.draft.to_pylist(), wanted, strict=True):
+        means = truth["masses"].mean(2)[..., 0]
+        np.testing.assert_allclose(row["sink_mass"], means.reshape(-1), **AS_STORED)
+        np.testing.assert_allclose(row["head_mass"], truth["masses"].reshape(-1), **AS_STORED)
+        np.testing.assert_allclose(row["in_rms"], truth["in_rms"], rtol=1e-5)
+
+
+def test_masses_that_fail_beside_the_engine_cost_their_chains(start: Callable[..., Worker]) -> None:
+    worker = start()
+    aside = Aside(worker)
+    aside.go.set()
+    worker.step()
+    worker.recorder._beside.join()
+    aside.fails = True
+    worker.step()
+    trace = worker.trace()
+    assert trace.step.column("recorded").to_pylist() == [True, False]
+    assert set(trace.draft.column("step").to_pylist()) == {1}
+    assert trace.statuses[0].errors == {"masses": 1}
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "shares", "waits"),
+    [
+        ({}, False, False),
+        ({"kv_connector_metadata": object()}, False, True),
+        ({"new_block_ids_to_zero": [3]}, False, True),
+        ({}, True, True),
+    ],
+)
+def test_whoever_may_write_to_the_drafters_keys_waits_for_them(
+    start: Callable[..., Worker], scheduled: dict[str, Any], shares: bool, waits: bool
+) -> None:
+    worker = start()
+    aside = Aside(worker)
+    worker.recorder.__dict__["_shares_cache"] = shares
+    worker.step()
+    threading.Timer(0.2, aside.go.set).start()
+    worker.recorder.step_started(SimpleNamespace(scheduled_new_reqs=[], **scheduled))
+    assert aside.go.is_set() == waits
+    assert worker.recorder._beside.busy != waits
+    worker.trace()
+
+
+def test_the_next_draft_waits_for_the_masses(start: Callable[..., Worker]) -> None:
+    worker = start(every=2)
+    aside = Aside(worker)
+    worker.step()
+    threading.Timer(0.2, aside.go.set).start()
+    worker.step()  # not recorded, but it writes keys as well
+    assert aside.go.is_set()
+    assert len(worker.trace().draft) == 2

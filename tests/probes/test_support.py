@@ -214,6 +214,27 @@ def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Dra
     assert opened.aux_states == 0
 
 
+@pytest.mark.parametrize(
+    ("others", "shared"),
+    [("none", False), ("own memory", False), ("the drafter's", True), ("part of it", True)],
+)
+def test_layers_whose_memory_is_also_the_drafters(
+    make_drafter: Callable[..., Drafter], others: str, shared: bool
+) -> None:
+    drafter, cache = make_drafter(), torch.zeros(6, 2, 4, 8)
+    for layer in drafter.attention.values():
+        layer.kv_cache = cache
+    kept = {
+        "none": None,
+        "own memory": torch.zeros(6, 2, 4, 8),
+        "the drafter's": [cache],
+        "part of it": cache[3:],
+    }
+    context = {**drafter.attention, "target": SimpleNamespace(kv_cache=kept[others])}
+    drafter.config.compilation_config.static_forward_context = context
+    assert drafter.shares_cache == shared
+
+
 def test_layers_come_in_the_order_of_the_network(make_drafter: Callable[..., Drafter]) -> None:
     config, names = _vllm_config(), [f"model.layers.{i}.self_attn.attn" for i in (9, 10, 100)]
     config.compilation_config.static_forward_context = {name: _layer() for name in names}

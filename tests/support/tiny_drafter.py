@@ -275,7 +275,7 @@ def engine_config(k: int = K) -> Any:
         ),
         scheduler_config=SimpleNamespace(max_num_seqs=MAX_REQUESTS),
         model_config=SimpleNamespace(max_model_len=MAX_SLOTS, enforce_eager=True),
-        compilation_config=SimpleNamespace(mode=0),
+        compilation_config=SimpleNamespace(mode=0, static_forward_context={}),
     )
 
 
