@@ -31,7 +31,7 @@ class Job:
 
     def run(self, action: Callable[[], bool]) -> None:
         """Do it; `action` says whether it succeeded, and raises nothing."""
-        begun = time.thread_time()
+        begun, self.failed = time.thread_time(), True
         try:
             self.failed = not action()
         finally:

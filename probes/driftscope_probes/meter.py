@@ -132,6 +132,8 @@ class Meter:
 
     def plan(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> Plan | None:
         """What does the same as `measure` without the interpreter; None where nothing can."""
+        if not self._packed.able:
+            return None
         batch, chains, context = len(step.requests), self._chains(step, at), self._context(step)
         if not self._packed.takes(batch, chains.k, context):
             return None

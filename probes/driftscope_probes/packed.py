@@ -60,20 +60,22 @@ class PackedMeter:
             for name, (_, kind, _) in self._layers.items()
         }
 
+    @property
+    def able(self) -> bool:
+        """Whether it can measure this drafter at all."""
+        return self._run is not None
+
     def takes(self, batch: int, k: int, context: int) -> bool:
         """Whether chains of so many requests, up to that context, had better be measured here."""
-        if self._run is None:
-            return False
-        if torch.get_num_threads() == 1:
-            return True
-        return self._scores(batch, k, context) <= MUCH
+        few = torch.get_num_threads() == 1 or self._scores(batch, k, context) <= MUCH
+        return self.able and few
 
     def little(self, batch: int, k: int, context: int) -> bool:
         """Whether they had better be measured at once."""
         return self._scores(batch, k, context) <= LITTLE
 
     def _scores(self, batch: int, k: int, context: int) -> int:
-        heads = max(kind.heads for _, kind, _ in self._layers.values())
+        heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
         return batch * k * heads * context
 
     def plan(self, parts: Iterable[Part], chains: Chains) -> Callable[[], None] | None:

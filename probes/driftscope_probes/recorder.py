@@ -112,6 +112,8 @@ class Recorder:
         `serve` is the engine's own call; `without_graphs` makes the same drafts eagerly and leaves
         the engine's inputs as they are, so that `serve` can follow it.
         """
+        if self._beside.busy:  # the drafter is about to write keys, and the taps to the buffers
+            self._guard.run("join", self._beside.join)
         self._guard.run("draft_started", lambda: self._on_draft_started(make_step()))
         how = self._settings.recording if self.taps.active else IN_GRAPH
         shadow = None
@@ -165,7 +167,6 @@ class Recorder:
         self.taps.active = False
 
     def _on_draft_started(self, step: DraftStep) -> None:
-        self._beside.join()  # the drafter is about to write keys, and the taps to the buffers
         self._step = step
         self.taps.serving()
         self._take_found_sinks()

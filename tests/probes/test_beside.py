@@ -44,6 +44,18 @@ def test_jobs_run_in_order_and_say_whether_they_failed() -> None:
     beside.join()
     assert order == [0, 1, 2]
     assert [job.failed for job in jobs] == [False, True, False]
+    assert all(job.spent_s >= 0 for job in jobs)
+
+
+def test_what_ends_its_thread_has_failed_and_keeps_nobody_waiting() -> None:
+    job = Job()
+
+    def ends() -> bool:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        job.run(ends)
+    assert (job.over, job.failed) == (True, True)
 
 
 def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(

@@ -418,3 +418,17 @@ def test_the_next_draft_waits_for_the_masses(start: Callable[..., Worker]) -> No
     worker.step()  # not recorded, but it writes keys as well
     assert aside.go.is_set()
     assert len(worker.trace().draft) == 2
+
+
+def test_so_does_one_whose_step_cannot_be_read(start: Callable[..., Worker]) -> None:
+    worker = start()
+    aside = Aside(worker)
+    worker.step()
+    threading.Timer(0.2, aside.go.set).start()
+
+    def unreadable() -> DraftStep:
+        raise AttributeError("input_batch")
+
+    served = worker.recorder.draft(unreadable, aside.go.is_set, lambda: None)
+    assert served is True, "the drafter ran after the masses were taken"
+    assert worker.trace().statuses[0].errors == {"draft_started": 1}
