@@ -49,7 +49,7 @@ STATUS_S = 0.9
 """Least time between two rewrites of the status file while recording."""
 SAMPLE_S = 1.0
 """Least time between two samples of the process's resources."""
-WATCH_S = 0.5
+WATCH_S = 0.3
 """Least time between two calls of what `TraceWriter.watch` was given."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
@@ -191,7 +191,7 @@ class TraceWriter:
                 os.sched_setaffinity(0, self._cpus)  # of this thread
         while True:
             closing = self._closed.is_set()
-            items = self._queue.take_all(0.0 if closing else self._flush_s)
+            items = self._queue.take_all(0.0 if closing else self._flush_s / 2)
             self._store([*items, *self._due(bool(items))])
             if closing:
                 break
@@ -199,11 +199,18 @@ class TraceWriter:
             if time.monotonic() - self._status_at >= STATUS_S:
                 self._guarded(lambda: self._write_status(closed=False))
             self.spent_s = time.thread_time()
-            self._hurry.wait(self._flush_s)
-            self._hurry.clear()
+            self._rest()
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
         self._guarded(self._ended)
+
+    def _rest(self) -> None:
+        """Up to the next flush, which what is asked for meanwhile does not wait for."""
+        for _ in range(2):
+            if self._hurry.wait(self._flush_s / 2):
+                break
+            self._watch()
+        self._hurry.clear()
 
     def _due(self, serving: bool) -> list[Item]:
         """The sampler, when its time has come: an idle server records nothing."""

@@ -89,7 +89,7 @@ class PackedMeter:
         )
         tables: dict[int, npt.NDArray[np.int32]] = {}
         todo: list[tuple[Any, ...]] = []
-        by_head: list[tuple[torch.Tensor, torch.Tensor]] = []
+        by_head: list[tuple[Array, Array]] = []
         for part in parts:
             layer, kind, reader = self._layers[part.layer]
             cache = cache_of(layer)
@@ -106,13 +106,14 @@ class PackedMeter:
                 kind.window or 0, kind.kv_heads, np.float32(kind.scale), found, part.mean,
             ))  # fmt: skip
             if part.per_head is not None:
-                by_head.append((part.per_head, torch.from_numpy(found)))
+                # Another thread may not write to vLLM's inference tensors but as arrays.
+                by_head.append((part.per_head.numpy(), found))
 
         def fill() -> None:
             for arguments in todo:
                 run(*arguments)
             for wanted, found in by_head:
-                wanted.copy_(found)
+                wanted[:] = found
 
         return fill
 

@@ -83,7 +83,9 @@ class Situation:
         )
         meter = PackedMeter({"layer": (layer, kind, reader)}, DTYPES[self.dtype])
         assert meter.takes(3, self.k, slots)
-        room, heads = torch.full((3, DEPTHS, 5), -1.0), torch.full((3, self.k, HEADS, 5), -1.0)
+        with torch.inference_mode():  # as vLLM's workers do
+            room = torch.full((3, DEPTHS, 5), -1.0)
+            heads = torch.full((3, self.k, HEADS, 5), -1.0)
         part = Part(
             layer="layer", queries=queries, table=table, mean=room[:, : self.k].numpy(),
             per_head=heads,
