@@ -23,12 +23,16 @@ from vllm_engine.truth import continue_greedily
 
 pytestmark = pytest.mark.vllm
 DRAFTER = "eagle31"
+REQUESTS = 24
+"""Enough that many chains come after the decision, which is taken on the writer's thread."""
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     probe = {"EVERY": "1", "TOKEN_IDS": "1", "SINK_TOKENS": "auto"}
-    return run_job(Job(drafter=DRAFTER, probe=probe), tmp_path_factory.mktemp("sinks"))
+    return run_job(
+        Job(drafter=DRAFTER, probe=probe, requests=REQUESTS), tmp_path_factory.mktemp("sinks")
+    )
 
 
 @functools.cache
@@ -44,7 +48,7 @@ def _by_request(
 ) -> Iterator[tuple[list[int], int, list[dict[str, Any]]]]:
     """Tokens, prompt length and the chains of each request, the last of which may lie past its
     end."""
-    for index, (ids, output) in enumerate(zip(prompts(), outcome.tokens(), strict=True)):
+    for index, (ids, output) in enumerate(zip(prompts(REQUESTS), outcome.tokens(), strict=True)):
         tokens = continue_greedily(_models()[0], [*ids, *output], K + 1)
         yield tokens, len(ids), [
             row for row in rows
