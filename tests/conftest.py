@@ -1,7 +1,12 @@
 """Settings of every test."""
 
+import os
+
 import pytest
 from hypothesis import settings
+
+# Two processes on two cores: with more threads each would wait for the other's. Before torch counts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine makes a single example slow now and then; that is no failure.
 settings.register_profile("driftscope", deadline=None)

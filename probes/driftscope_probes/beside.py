@@ -77,8 +77,7 @@ class Beside:
     def join(self) -> None:
         """Most often it is over by then."""
         if self._last is not None:
-            if not self._last.over:
-                self._last.synchronize()
+            self._last.synchronize()
             self._last = None
 
     def _work(self, cores: frozenset[int]) -> None:

@@ -132,10 +132,8 @@ class Meter:
 
     def plan(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> Plan | None:
         """What does the same as `measure` without the interpreter; None where nothing can."""
-        if not self._packed.able:
-            return None
-        batch, chains, context = len(step.requests), self._chains(step, at), self._context(step)
-        if not self._packed.takes(batch, chains.k, context):
+        batch, k, context = len(step.requests), self._k(step, at), self._context(step)
+        if not self._packed.takes(batch, k, context):
             return None
         parts = [
             Part(
@@ -143,15 +141,15 @@ class Meter:
                 queries=room.queries,
                 table=at.block_tables[name],
                 mean=room.mean,
-                per_head=None if per_head is None else per_head[:, : chains.k, index],
+                per_head=None if per_head is None else per_head[:, :k, index],
             )
             for index, name in enumerate(self._layers)
-            for room in (self._room(name, batch, len(at.rows), chains.k),)
+            for room in (self._room(name, batch, len(at.rows), k),)
         ]
-        fill = self._packed.plan(parts, chains)
+        fill = self._packed.plan(parts, self._chains(step, at))
         if fill is None:
             return None
-        return Plan(fill=fill, little=self._packed.little(batch, chains.k, context))
+        return Plan(fill=fill, little=self._packed.little(batch, k, context))
 
     def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
         """[B, SLOTS + 1] of `driftscope_probes.masses.slot_weights`, mean over the layers in which
@@ -171,11 +169,14 @@ class Meter:
                 of_layer[some] = slot_weights(queries[some], score, chains[some], part.kind)
         return found.nanmean(0)
 
+    def _k(self, step: DraftStep, at: DeviceStep) -> int:
+        return min(step.k, self._buffers.layout.depths * (len(at.rows) // len(step.requests)))
+
     def _chains(self, step: DraftStep, at: DeviceStep) -> Chains:
-        kind, queries = self._drafter, len(at.rows) // len(step.requests)
+        kind = self._drafter
         position = at.position + kind.lead if kind.lead else at.position
         return Chains(
-            k=min(step.k, self._buffers.layout.depths * queries),
+            k=self._k(step, at),
             position=self._plain(position),
             prompt_tokens=step.prompt_tokens if self._on_host
             else _to(step.prompt_tokens, self._buffers.device),

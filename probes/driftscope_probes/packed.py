@@ -40,7 +40,7 @@ class Part:
 
 
 class PackedMeter:
-    """All attention layers of a drafter, if Numba and `_packed_masses` can have them."""
+    """All attention layers of a drafter, if Numba and `packed_masses` can have them."""
 
     def __init__(
         self, layers: Mapping[str, tuple[Any, AttentionKind, KeyReader]], dtype: torch.dtype
@@ -60,15 +60,10 @@ class PackedMeter:
             for name, (_, kind, _) in self._layers.items()
         }
 
-    @property
-    def able(self) -> bool:
-        """Whether it can measure this drafter at all."""
-        return self._run is not None
-
     def takes(self, batch: int, k: int, context: int) -> bool:
         """Whether chains of so many requests, up to that context, had better be measured here."""
         few = torch.get_num_threads() == 1 or self._scores(batch, k, context) <= MUCH
-        return self.able and few
+        return self._run is not None and few
 
     def little(self, batch: int, k: int, context: int) -> bool:
         """Whether they had better be measured at once."""

@@ -168,6 +168,7 @@ def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1" if job.processes else "0",
     }
+    env.pop("OMP_NUM_THREADS", None)
     if not job.processes:  # nobody else divides the cores then
         env["OMP_NUM_THREADS"] = "1"
     path = [p for p in (job.vllm_path, str(HERE.parent), env.get("PYTHONPATH")) if p]

@@ -23,7 +23,7 @@ from vllm_engine.truth import continue_greedily
 
 pytestmark = pytest.mark.vllm
 DRAFTER = "eagle31"
-REQUESTS = 24
+REQUESTS = 20
 """Enough that many chains come after the decision, which is taken on the writer's thread."""
 
 
