@@ -41,7 +41,7 @@ TOKENS = 65
 TOKENS_OF_MANY = 33
 """Where every request of the largest batch is waited for."""
 MOST_REPEATS = 999
-STARTS = 3
+STARTS = 8
 DRAFTER = "eagle31"
 SETTINGS = {
     "off": ("off", None),
@@ -117,7 +117,7 @@ def _point(text: str) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=STARTS, help="of the engines")
-    parser.add_argument("--seconds", type=float, default=40, help="for each point and start")
+    parser.add_argument("--seconds", type=float, default=15, help="for each point and start")
     parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
                         default=[(c, b) for c in CONTEXTS for b in BATCHES])  # fmt: skip
     parser.add_argument("--json", type=Path)

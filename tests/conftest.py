@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
-# Two processes on two cores: with more threads each would wait for the other's. Before torch counts.
+# Two processes on two cores: with more threads each would wait for the other's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine makes a single example slow now and then; that is no failure.
