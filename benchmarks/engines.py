@@ -57,20 +57,23 @@ class Engine:
 
 def measure(
     engines: dict[str, Engine], point: tuple[int, int], repeats: int, tokens: int,
-    prompts: list[list[int]], settings: Settings, deadline: float,
+    prompts: list[list[int]], settings: Settings, deadline: float, *, calls: int = 1,
+    rest_s: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Each of FIGURES by setting, one per repeat, and what the sampler says at the end."""
+    """Each of FIGURES by setting, one per repeat, and what the sampler says at the end. A repeat is
+    the median of `calls`, after a rest of `rest_s` for the engine before to fall asleep."""
     names = ("absent", *settings)
     found: dict[str, dict[str, list[float]]] = {f: {name: [] for name in names} for f in FIGURES}
     for engine in engines.values():
-        engine.ask(prompts=prompts, tokens=8)  # prefills the cache
+        engine.ask(prompts=prompts, tokens=8, calls=1)  # prefills the cache
     for repeat in range(repeats):
         turn = repeat % len(names)
         for name in names[turn:] + names[:turn]:
             key, setting = settings.get(name, ("absent", None))
             if setting is not None:
                 engines[key].ask(set=setting)
-            answer = engines[key].ask(prompts=prompts, tokens=tokens)
+            time.sleep(rest_s)
+            answer = engines[key].ask(prompts=prompts, tokens=tokens, calls=calls)
             for figure, values in found.items():
                 values[name].append(answer[figure])
         if time.time() > deadline:

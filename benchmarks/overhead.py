@@ -41,7 +41,12 @@ TOKENS = 65
 TOKENS_OF_MANY = 33
 """Where every request of the largest batch is waited for."""
 MOST_REPEATS = 999
-STARTS = 8
+CALLS = 3
+"""Of one request; a batch is an average by itself."""
+REST_S = 1.2
+"""For 1 s after its last message a worker of vLLM polls for the next, and all engines compute on
+the same core: without a rest each is measured against the one before it."""
+STARTS = 4
 DRAFTER = "eagle31"
 SETTINGS = {
     "off": ("off", None),
@@ -117,7 +122,7 @@ def _point(text: str) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=STARTS, help="of the engines")
-    parser.add_argument("--seconds", type=float, default=15, help="for each point and start")
+    parser.add_argument("--seconds", type=float, default=25, help="for each point and start")
     parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
                         default=[(c, b) for c in CONTEXTS for b in BATCHES])  # fmt: skip
     parser.add_argument("--json", type=Path)
@@ -143,10 +148,11 @@ def main() -> None:
 
 def _measure(engines: dict[str, Engine], point: tuple[int, int], seconds: float) -> dict[str, Any]:
     context, batch = point
-    tokens = TOKENS if batch < max(BATCHES) else TOKENS_OF_MANY
+    many = batch == max(BATCHES)
     found = measure(
-        engines, (batch, context), MOST_REPEATS, tokens, _prompts(context, batch), SETTINGS,
-        time.time() + seconds,
+        engines, (batch, context), MOST_REPEATS, TOKENS_OF_MANY if many else TOKENS,
+        _prompts(context, batch), SETTINGS, time.time() + seconds,
+        calls=CALLS if batch == 1 else 1, rest_s=REST_S,
     )  # fmt: skip
     return {
         **found, "repeats": [len(found["tpot_s"]["absent"])], "sampler": [found["sampler"]]
