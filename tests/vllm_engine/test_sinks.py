@@ -43,13 +43,18 @@ def _models() -> tuple[Any, Any]:
     )
 
 
+@functools.cache
+def _continued(tokens: tuple[int, ...]) -> list[int]:
+    return continue_greedily(_models()[0], list(tokens), K + 1)
+
+
 def _by_request(
     outcome: Outcome, rows: list[dict[str, Any]]
 ) -> Iterator[tuple[list[int], int, list[dict[str, Any]]]]:
     """Tokens, prompt length and the chains of each request, the last of which may lie past its
     end."""
     for index, (ids, output) in enumerate(zip(prompts(REQUESTS), outcome.tokens(), strict=True)):
-        tokens = continue_greedily(_models()[0], [*ids, *output], K + 1)
+        tokens = _continued((*ids, *output))
         yield tokens, len(ids), [
             row for row in rows
             if row["request"].partition("-")[0] == str(index) and row["position"] < len(tokens) - 1
