@@ -28,15 +28,14 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], bool]], float]:
-    """Wait for something to become true; how long it took in seconds."""
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for something to become true."""
 
-    def wait(happened: Callable[[], bool]) -> float:
+    def wait(happened: Callable[[], bool]) -> None:
         begin = time.monotonic()
         while not happened():
             assert time.monotonic() - begin < PATIENCE_S, "did not happen"
             time.sleep(0.005)
-        return time.monotonic() - begin
 
     return wait
 

@@ -77,7 +77,7 @@ def _readable_rows(run: Path, record: str) -> int:
 def test_kill_9_costs_at_most_the_last_second(
     run: Path,
     child: Callable[..., subprocess.Popen[str]],
-    until: Callable[[Callable[[], bool]], float],
+    until: Callable[[Callable[[], bool]], None],
 ) -> None:
     process, own_records = child("endless", run), ("draft", "verify", "step")
     with process:
