@@ -16,7 +16,7 @@ demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM
 	$(BIN)/driftscope demo
 
 test: $(VENV)/installed-dev lint type layers browser prometheus $(TESTED_IN) ## all checks and tests
-	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 20
 
 lint: $(VENV)/installed-dev ## ruff
 	$(BIN)/ruff check .

@@ -58,19 +58,18 @@ class Engine:
 def measure(
     engines: dict[str, Engine], point: tuple[int, int], repeats: int, tokens: int,
     prompts: list[list[int]], settings: Settings, deadline: float, *, calls: int = 1,
-    rest_s: float = 0.0, base: str = "absent",
+    rest_s: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Each of FIGURES by setting, one per repeat, and what the sampler says at the end. A repeat is
-    the median of `calls`, after a rest of `rest_s` for the engine before to fall asleep. `base`:
-    what the others are held against, an engine that is not set where `settings` lacks it."""
-    names = tuple(dict.fromkeys((base, *settings)))
+    the median of `calls`, after a rest of `rest_s` for the engine before to fall asleep."""
+    names = ("absent", *settings)
     found: dict[str, dict[str, list[float]]] = {f: {name: [] for name in names} for f in FIGURES}
     for engine in engines.values():
         engine.ask(prompts=prompts, tokens=8, calls=1)  # prefills the cache
     for repeat in range(repeats):
         turn = repeat % len(names)
         for name in names[turn:] + names[:turn]:
-            key, setting = settings.get(name, (base, None))
+            key, setting = settings.get(name, ("absent", None))
             if setting is not None:
                 engines[key].ask(set=setting)
             time.sleep(rest_s)
@@ -83,11 +82,9 @@ def measure(
     return {"concurrency": point[0], "context": point[1], **found, "sampler": state}
 
 
-def ratios(
-    record: dict[str, Any], name: str, figure: str = "tpot_s", base: str = "absent"
-) -> list[float]:
-    """Each repeat's figure as a ratio to that of `base` in the same repeat."""
-    pairs = zip(record[figure][name], record[figure][base], strict=False)
+def ratios(record: dict[str, Any], name: str, figure: str = "tpot_s") -> list[float]:
+    """Each repeat's figure as a ratio to that without driftscope in the same repeat."""
+    pairs = zip(record[figure][name], record[figure]["absent"], strict=False)
     return [a / b for a, b in pairs]
 
 

@@ -71,7 +71,8 @@ def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
     accepted = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
     chains = trace.draft.to_pylist()
     pairs = []
-    for index, (ids, output) in enumerate(zip(prompts(), outcome.tokens(), strict=True)):
+    asked = prompts(outcome.job.requests)
+    for index, (ids, output) in enumerate(zip(asked, outcome.tokens(), strict=True)):
         mine = [c for c in chains if c["request"].partition("-")[0] == str(index)]
         pairs += _pairs(outcome.job.drafter, [*ids, *output], len(ids), mine)
     verified = [
