@@ -37,7 +37,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from benchmarks.engines import FIGURES, Engine, Settings, measure, median_interval, ratios
@@ -196,11 +195,12 @@ def _within(engine: Engine, folder: Path, points: list[Point], seconds: float) -
     time.sleep(2 * FLUSH_S)
     steps = read_trace(folder / "run").step.to_pandas().sort_values("step")
     for (context, batch), window in windows.items():
-        found = _added_by_recording(steps[steps.time_s.between(*window)], batch)
+        found = added_by_recording(steps[steps.time_s.between(*window)], batch)
         yield {"context": context, "concurrency": batch, **found}
 
 
-def _added_by_recording(steps: pd.DataFrame, batch: int) -> dict[str, list[float]]:
+def added_by_recording(steps: pd.DataFrame, batch: int) -> dict[str, list[float]]:
+    """Of each recorded step among a run's steps: `step_s` of those that follow, and `added`."""
     took, recorded = steps.time_s.diff().to_numpy(), steps.recorded.to_numpy()
     # Between two steps of the same requests lies nothing but the engine's own step.
     same = ((steps.chains.diff() == 0) & (steps.step.diff() == 1)).to_numpy()
