@@ -209,8 +209,8 @@ def added_by_recording(steps: pd.DataFrame, batch: int) -> dict[str, list[float]
     for at in range(len(steps) - ONE_IN + 1):
         if recorded[at] and fine[at : at + ONE_IN].all():
             usual = float(took[at + 2 : at + ONE_IN].mean())
-            found["step_s"].append(usual)
-            found["added"].append(float(took[at] + took[at + 1] - 2 * usual) / usual)
+            found["step_s"].append(round(usual, 6))
+            found["added"].append(round(float(took[at] + took[at + 1] - 2 * usual) / usual, 4))
     return found
 
 

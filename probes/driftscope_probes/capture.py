@@ -85,9 +85,9 @@ class Encoder:
 
     def rows(self, steps: list[Finished]) -> list[Block]:
         """The steps' rows, then the recorded chains, a block for each chain length."""
-        begun = time.thread_time()
         lost = {done.number for done in steps if done.values is not None and done.values.failed}
         rows = [_steps(steps, lost)] if steps else []
+        begun = time.thread_time()  # every step has those, and may be alone in having been recorded
         recorded: dict[tuple[int, bool, bool], list[_Chains]] = {}
         count, beside_s = 0, 0.0
         for done in steps:
