@@ -248,6 +248,25 @@ def test_making_rows_counts_as_the_probes_time(writer: TraceWriter) -> None:
     assert 0.0 < sampler.costs.recorded_s < 1.0
 
 
+def test_a_recorded_step_does_not_pay_for_the_rows_of_the_others(
+    writer: TraceWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, rows_of_steps = [0.0], capture_module._steps
+
+    def slow(*given: Any) -> Any:
+        clock[0] += 5.0
+        return rows_of_steps(*given)
+
+    monkeypatch.setattr(capture_module, "_steps", slow)
+    monkeypatch.setattr(capture_module, "time", SimpleNamespace(thread_time=lambda: clock[0]))
+    sampler = Sampler(every=4)
+    encoder = Encoder(
+        LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer, sampler=sampler
+    )
+    encoder.rows([*[_finished(_step(False), recorded=False)] * 9, _finished(_step(False))])
+    assert sampler.costs.recorded_s < 5.0
+
+
 def test_what_else_the_writers_thread_takes_counts_for_every_step(writer: TraceWriter) -> None:
     sampler = Sampler(every=4)
     encoder = Encoder(
