@@ -7,9 +7,9 @@ The tiny trio on one CPU core, asked in two ways.
 
 Within one engine, which is alone on the machine and records one step in four: how much longer the
 time from step to step is for the recorded one and the one after it, which may still pay for it,
-than for the two that follow. They do the same work within a tenth of a second, so that neither what
-else the machine does nor the process matters. What the writer's thread takes is spread over all
-steps and not in it; it is in what the probe says of itself.
+than for the two that follow. They do the same work within a second, so that neither what else the
+machine does nor the process matters much. What every step costs, recorded or not, is not in it: the
+hooks, and what the writer's thread takes; it is in what the probe says of itself.
 
 Between engines, which take turns: one that loads no plugin; one with the plugin installed and not
 turned on, which is also how far two engines of the same code lie apart; one that records, by its
@@ -20,7 +20,7 @@ they are asked, so all are started several times.
 Each ratio is of neighbours in time; the order rotates; each point gets as many repeats as fit into
 its seconds. What the probe says of itself stands beside it: its share of a step that is recorded,
 the core beside and the writer's thread included, and of one that is not. The tiny trio's step takes
-some 20 ms, so these ratios are a worst case for Python's share: they say nothing of a GPU
+tens of milliseconds, so these ratios are a worst case for Python's share: they say nothing of a GPU
 (benchmarks/cuda/overhead.py does).
 """
 
@@ -162,6 +162,7 @@ def main() -> None:
             engines = _start(Path(folder), "probe")
             for found in _within(engines["probe"], Path(folder), options.points, options.within):
                 _add(within, found, "step_s", "added")
+            _write(options, within, between)
             engines |= _start(Path(folder), "absent", "off", "compiled")
             for point in options.points:
                 _add(between, _between(engines, point, options.between), "repeats", "sampler")
