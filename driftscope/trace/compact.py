@@ -161,8 +161,16 @@ def _coarser(name: str, column: pa.ChunkedArray) -> pa.Array:
     if name in _TIMES:
         return _microseconds(array)
     if name in _MEASURED:
-        return with_validity(rounded(numbers_of(array)), validity_of(array))
+        return with_validity(_rounded_alike(numbers_of(array)), validity_of(array))
     return array
+
+
+def _rounded_alike(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What was a float32 is rounded as that: the same number may stand in a list, or follow."""
+    with np.errstate(over="ignore"):
+        narrow = numbers.astype(np.float32)
+    both = np.asarray(narrow == numbers)
+    return np.where(both, rounded(narrow).astype(np.float64), rounded(numbers))
 
 
 def _microseconds(seconds: pa.Array) -> pa.Array:
