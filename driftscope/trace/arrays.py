@@ -47,13 +47,10 @@ def array_of(values: Any, kind: pa.DataType) -> pa.Array:
 
     Raises TypeError, ValueError, OverflowError or AttributeError for a value that does not fit.
     """
-    size, bitmap = len(values), None
-    if isinstance(values, np.ndarray) and kind in _NUMPY:
-        dtype = _NUMPY[kind]
-        fits = _checked(values, "i" if dtype.kind == "i" else "if").astype(dtype)
-        return pa.Array.from_buffers(kind, size, [None, pa.py_buffer(np.ascontiguousarray(fits))])
-    if _some_none(values):
-        bitmap = _bits(np.array([value is not None for value in values]))
+    size = len(values)
+    if kind in _NUMPY:
+        return _array_of_numbers(values, kind)
+    bitmap = _validity(values)
     if pa.types.is_list(kind):
         full = _without_none(values, ())
         items = array_of(list(chain.from_iterable(full)), kind.value_type)
@@ -63,13 +60,18 @@ def array_of(values: Any, kind: pa.DataType) -> pa.Array:
         encoded = [text.encode() for text in _without_none(values, "")]
         data = pa.py_buffer(b"".join(encoded))
         return pa.Array.from_buffers(kind, size, [bitmap, _offsets(list(map(len, encoded))), data])
-    if pa.types.is_boolean(kind):
-        truth = _checked(np.array(_without_none(values, False), ndmin=1), "b").astype(bool)
-        return pa.Array.from_buffers(kind, size, [bitmap, _bits(truth)])
-    dtype = _NUMPY[kind]
-    numbers = np.array(_without_none(values, 0), ndmin=1)
+    truth = _checked(np.array(_without_none(values, False), ndmin=1), "b").astype(bool)
+    return pa.Array.from_buffers(kind, size, [bitmap, _bits(truth)])
+
+
+def _array_of_numbers(values: Any, kind: pa.DataType) -> pa.Array:
+    dtype, size, bitmap = _NUMPY[kind], len(values), None
+    numbers = values if isinstance(values, np.ndarray) else np.array(values, ndmin=1)
+    if numbers.dtype == object:
+        bitmap = _validity(values)
+        numbers = np.array(_without_none(values, 0), ndmin=1)
     fits = _checked(numbers, "i" if dtype.kind == "i" else "if").astype(dtype)
-    return pa.Array.from_buffers(kind, size, [bitmap, pa.py_buffer(fits)])
+    return pa.Array.from_buffers(kind, size, [bitmap, pa.py_buffer(np.ascontiguousarray(fits))])
 
 
 def numbers_of(array: pa.Array) -> NDArray[Any]:
@@ -104,6 +106,13 @@ def with_validity(numbers: NDArray[Any], valid: NDArray[np.bool_] | None = None)
     bitmap = None if valid is None or valid.all() else _bits(valid)
     buffers = [bitmap, pa.py_buffer(numbers)]
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
+
+
+def _validity(values: list[Any]) -> pa.Buffer | None:
+    """Of an array with nulls."""
+    if not _some_none(values):
+        return None
+    return _bits(np.array([value is not None for value in values]))
 
 
 def _without_none(values: list[Any], filler: Any) -> list[Any]:

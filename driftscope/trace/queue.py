@@ -15,7 +15,7 @@ class BoundedQueue(Generic[T]):
     def __init__(self, capacity: int) -> None:
         self._items: deque[T] = deque()
         self._capacity = capacity
-        self._ready = threading.Event()
+        self._ready, self._waiting = threading.Event(), False
         self.dropped = 0
         """Items refused because the queue was full."""
 
@@ -25,13 +25,16 @@ class BoundedQueue(Generic[T]):
             self.dropped += 1
             return False
         self._items.append(item)
-        if not self._ready.is_set():
+        if self._waiting:
             self._ready.set()
         return True
 
     def take_all(self, timeout_s: float) -> list[T]:
         """Everything that is queued, waiting up to `timeout_s` for the first item."""
-        self._ready.wait(timeout_s)
+        self._waiting = True  # before it looks: what comes later finds that it waits
+        if not self._items:
+            self._ready.wait(timeout_s)
+        self._waiting = False
         self._ready.clear()
         taken: list[T] = []
         while self._items:

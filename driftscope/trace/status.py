@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,8 @@ class Status:
 
     def to_json(self) -> str:
         """Stable JSON: sorted keys."""
-        return json.dumps(asdict(self), sort_keys=True) + "\n"
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps(values, sort_keys=True) + "\n"
 
 
 def status_path(run: Path, source: str) -> Path:

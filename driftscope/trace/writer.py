@@ -15,9 +15,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from driftscope.errors import DamagedTraceError, TraceError
 from driftscope.trace.block import Block
@@ -31,8 +30,7 @@ Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Something that `encode` makes rows of, on the writer's thread, together with all else that
     waits for the same `encode`: many at once cost little more than one."""
 
@@ -47,7 +45,7 @@ FLUSH_S = 0.8
 a millisecond of the serving process's interpreter, whatever it writes."""
 STATUS_S = 0.9
 """Least time between two rewrites of the status file while recording."""
-SAMPLE_S = 1.0
+SAMPLE_S = 2.0
 """Least time between two samples of the process's resources."""
 WATCH_S = 0.3
 """Least time between two calls of what `TraceWriter.watch` was given."""
@@ -108,7 +106,7 @@ class TraceWriter:
         self._looked_at = -WATCH_S
         self._hear: Callable[[Sequence[Batch]], None] | None = None
         self._ended: Callable[[], None] = lambda: None
-        self._closed, self._hurry = threading.Event(), threading.Event()
+        self._open, self._hurry = True, threading.Event()
         self._last_status, self._status_at = "", 0.0
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
         self._cpus = cpus
@@ -124,7 +122,7 @@ class TraceWriter:
 
     def put(self, item: Item) -> bool:
         """Hand over a row, or a function that makes rows; never blocks, never raises."""
-        return not self._closed.is_set() and self._queue.put(item)
+        return self._open and self._queue.put(item)
 
     def hurry(self) -> None:
         """Have what was handed over taken now: whoever holds it has little room left."""
@@ -152,7 +150,7 @@ class TraceWriter:
 
     def status(self) -> Status:
         """What the status file says, or will next."""
-        return self._status(closed=self._closed.is_set())
+        return self._status(closed=not self._open)
 
     def watch(self, look: Callable[[], None]) -> None:
         """Call `look` on the writer's thread, at most every WATCH_S; what it raises is counted."""
@@ -168,7 +166,7 @@ class TraceWriter:
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Write and seal everything that was handed over, and mark the source closed."""
-        self._closed.set()
+        self._open = False
         self._hurry.set()
         self._queue.wake()
         if self._thread is not threading.current_thread():
@@ -190,7 +188,7 @@ class TraceWriter:
             with contextlib.suppress(OSError):  # they may have been taken away since
                 os.sched_setaffinity(0, self._cpus)  # of this thread
         while True:
-            closing = self._closed.is_set()
+            closing = not self._open
             items = self._queue.take_all(0.0 if closing else self._flush_s / 2)
             self._store([*items, *self._due(bool(items))])
             if closing:
@@ -288,15 +286,15 @@ class TraceWriter:
 
     def _write_status(self, *, closed: bool) -> None:
         """Rewrite the status file when something changed, whole by rename."""
-        content = self._status(closed=closed)
+        content = self._status(closed=closed).to_json()
         self._status_at = time.monotonic()
-        if content.to_json() == self._last_status:
+        if content == self._last_status:
             return
         path = status_path(self._run, self._source)
         partial = path.with_suffix(".partial")
-        partial.write_text(content.to_json(), encoding="utf-8")
+        partial.write_text(content, encoding="utf-8")
         partial.replace(path)
-        self._last_status = content.to_json()
+        self._last_status = content
 
     def _status(self, *, closed: bool) -> Status:
         dropped = Counter(self._dropped)

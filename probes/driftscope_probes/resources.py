@@ -32,8 +32,9 @@ def _resident_bytes() -> int:
 
 
 def _available_bytes() -> int:
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * _KIB for line in lines if line.startswith("MemAvailable"))
+    with Path("/proc/meminfo").open(encoding="ascii") as lines:  # one of the first
+        available = next(line for line in lines if line.startswith("MemAvailable"))
+    return int(available.split()[1]) * _KIB
 
 
 def _gpu_used_bytes() -> int | None:
