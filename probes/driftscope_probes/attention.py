@@ -53,11 +53,11 @@ def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[]
             return original(layer_, query, key, value, cache, meta, *a, **kw)
         if not _offered:
             result = original(layer_, query, key, value, cache, meta, *a, **kw)
-            switch.observe("attention", lambda: observer(query, None))
+            switch.observe("attention", observer, query, None)
             return result
         with catch_lse() as caught:
             result = original(layer_, query, key, value, cache, meta, *a, **kw)
-        switch.observe("attention", lambda: observer(query, caught[-1] if caught else None))
+        switch.observe("attention", observer, query, caught[-1] if caught else None)
         return result
 
     layer.impl.forward = observed

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,35 +29,50 @@ SHADOW_DIFFERS = "shadow_differs"
 """Chains whose shadow, drafted eagerly, had other tokens than the served one: counted, and kept."""
 
 
+@dataclass(slots=True, eq=False)
+class Capture:
+    """What was taken of a step, while it ran."""
+
+    prompt_tokens: npt.NDArray[np.int64]
+    """[B]."""
+    chosen: npt.NDArray[np.bool_] | None
+    """[B]: whose chains are to be recorded; None: all."""
+    values: Landing | None = None
+    """The chains' numbers; None when they were not recorded."""
+    ids: Landing | None = None
+    """[B, 2K] int32 bit for bit: the served tokens, then those of the chain that was measured."""
+    head_mass: Landing | None = None
+    """[B, K * layers * heads * 5]."""
+    execution: str = ""
+    sought: bool = False
+    """The sink set is still being looked for: masses were not taken, `slot_weights` were."""
+    slot_weights: Landing | None = None
+    """[B, SLOTS + 1] of `driftscope_probes.sinks`."""
+
+
 class Finished(NamedTuple):
     """A step whose hooks are done; a tuple, as every step makes one on the serving thread."""
 
     number: int
     time_s: float
     step: DraftStep | None
-    values: Landing | None
-    """The chains' numbers; None when they were not recorded."""
-    ids: Landing | None
-    """[B, 2K] int32 bit for bit: the served tokens, then those of the chain that was measured."""
-    compare_ids: bool
-    keep_ids: bool
-    head_mass: Landing | None
-    """[B, K * layers * heads * 5]."""
+    capture: Capture | None
+    """None for a step that was passed."""
     marks: Marks
     """On the device: before the draft, after it, after the probe's own work."""
     rate: float
     """In force when the step was drawn."""
-    execution: str
     requests: int
     step_s: float
     draft_s: float
     probe_s: float
-    sought: bool = False
-    """The sink set is still being looked for: masses were not taken, `slot_weights` were."""
-    slot_weights: Landing | None = None
-    """[B, SLOTS + 1] of `driftscope_probes.sinks`."""
-    chosen: npt.NDArray[np.bool_] | None = None
-    """[B]: whose chains are to be recorded; None: all."""
+    core_s: float = 0.0
+    """Of the engine core's hooks since the step before, if they share this process."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether its chains' numbers are on their way; they may still fail."""
+        return self.capture is not None and self.capture.values is not None
 
 
 class Encoder:
@@ -66,13 +81,16 @@ class Encoder:
     def __init__(
         self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
         sampler: Sampler, same: Mapping[str, str] = MappingProxyType({}),
-        search: SinkSearch | None = None, masses_only: bool = False,
+        search: SinkSearch | None = None, masses_only: bool = False, compare_ids: bool = False,
+        keep_ids: bool = False,
     ) -> None:  # fmt: skip
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
         `same`: columns by depth that were not written because they are another's. `masses_only`: of
-        a tensor-parallel rank after the first.
+        a tensor-parallel rank after the first. `compare_ids`: of a shadow with those served;
+        `keep_ids`: in the trace.
         """
+        self._compare_ids, self._keep_ids = compare_ids, keep_ids
         self._same = same
         self._layout, self._columns = layout, layout.columns
         self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
@@ -85,19 +103,22 @@ class Encoder:
 
     def rows(self, steps: list[Finished]) -> list[Block]:
         """The steps' rows, then the recorded chains, a block for each chain length."""
-        lost = {done.number for done in steps if done.values is not None and done.values.failed}
-        rows = [_steps(steps, lost)] if steps else []
+        lost = {d.number for d in steps if (v := _values(d)) is not None and v.failed}
+        masks = [prefilling_of(done) for done in steps]
+        rows = [step_rows(steps, masks, lost)] if steps else []
+        self._note(steps)
         begun = time.thread_time()  # every step has those, and may be alone in having been recorded
         recorded: dict[tuple[int, bool, bool], list[_Chains]] = {}
         count, beside_s = 0, 0.0
-        for done in steps:
+        for done, prefilling in zip(steps, masks, strict=True):
             if done.step is None:
                 continue
-            self._remember(done.step)
-            if done.values is not None and done.number not in lost:
+            self._remember(done.step, prefilling)
+            capture, values = done.capture, _values(done)
+            if capture is not None and values is not None and done.number not in lost:
                 count += 1
-                beside_s += done.values.spent_s
-                chains = self._chains(done, done.step, done.values.take())
+                beside_s += values.spent_s
+                chains = self._chains(done, done.step, capture, prefilling, values.take())
                 if not chains.requests:
                     continue  # all of them still prefilling, or not chosen
                 same = (chains.k, chains.tokens is not None, chains.by_head is not None)
@@ -113,6 +134,15 @@ class Encoder:
         )  # fmt: skip
         return rows
 
+    def _note(self, steps: list[Finished]) -> None:
+        """What each step that drafted took, for the sampler to decide by."""
+        for done in steps:
+            if done.step is not None:
+                self._sampler.note(
+                    step_s=done.step_s, probe_s=done.probe_s, core_s=done.core_s,
+                    recorded=done.recorded,
+                )  # fmt: skip
+
     def _note_writing(self, encoded_s: float, steps: int) -> None:
         """Of the flush before, all of which the writer knows by now."""
         spent_s = self._writer.spent_s
@@ -121,33 +151,42 @@ class Encoder:
             self._sampler.note_writing(max(0.0, spent_s - before_s - recorded_s) / count)
         self._before = (spent_s, encoded_s, steps)
 
-    def _remember(self, step: DraftStep) -> None:
-        self._chunked |= dict.fromkeys(step.doubtful)
-        for index in np.flatnonzero(step.prefilling):
-            self._chunked[step.requests[index]] = None
+    def _remember(self, step: DraftStep, prefilling: npt.NDArray[np.bool_]) -> None:
+        if step.doubtful:
+            self._chunked |= dict.fromkeys(step.doubtful)
+        if prefilling.any():
+            for index in np.flatnonzero(prefilling):
+                self._chunked[step.requests[index]] = None
         while len(self._chunked) > REMEMBERED_REQUESTS:
             self._chunked.popitem(last=False)
 
-    def _chains(self, done: Finished, step: DraftStep, values: npt.NDArray[np.float32]) -> _Chains:
+    def _chains(
+        self, done: Finished, step: DraftStep, capture: Capture,
+        prefilling: npt.NDArray[np.bool_], values: npt.NDArray[np.float32],
+    ) -> _Chains:  # fmt: skip
         """What is to be kept of a step."""
-        keep = ~step.prefilling if done.chosen is None else ~step.prefilling & done.chosen
-        k = min(step.k, self._layout.depths)
-        requests = [step.requests[b] for b in np.flatnonzero(keep)]
-        tokens, by_head = self._tokens(done, k), None
-        if done.head_mass is not None:
-            every = done.head_mass.take()
-            by_head = every.reshape(len(every), self._layout.depths, -1)[:, :k][keep]
+        k, requests = min(step.k, self._layout.depths), step.requests
+        tokens, by_head = self._tokens(capture, k), None
+        if capture.head_mass is not None:
+            every = capture.head_mass.take()
+            by_head = every.reshape(len(every), self._layout.depths, -1)[:, :k]
+        weights = None if capture.slot_weights is None else capture.slot_weights.take()
+        prompt_tokens = capture.prompt_tokens
+        if prefilling.any() or capture.chosen is not None:
+            keep = ~prefilling if capture.chosen is None else ~prefilling & capture.chosen
+            requests = tuple(requests[b] for b in np.flatnonzero(keep))
+            values, prompt_tokens = values[keep], prompt_tokens[keep]
+            tokens, by_head, weights = _of(tokens, keep), _of(by_head, keep), _of(weights, keep)
         chunked = [request in self._chunked for request in requests]
-        if done.slot_weights is not None and self._search is not None:
-            self._look(self._search, requests, chunked, done.slot_weights.take()[keep])
+        if weights is not None and self._search is not None:
+            self._look(self._search, requests, chunked, weights)
         return _Chains(
-            done=done, k=k, requests=requests, values=values[keep],
-            prompt_tokens=step.prompt_tokens[keep], batch=len(step.requests), chunked=chunked,
-            tokens=None if tokens is None else tokens[keep], by_head=by_head,
+            done, capture, k, requests, values, prompt_tokens, len(step.requests), chunked, tokens,
+            by_head,
         )  # fmt: skip
 
     def _look(
-        self, search: SinkSearch, requests: list[str], chunked: list[bool],
+        self, search: SinkSearch, requests: tuple[str, ...], chunked: list[bool],
         weights: npt.NDArray[np.float32],
     ) -> None:  # fmt: skip
         """For the sink set; what fails here costs the decision, not the chains."""
@@ -158,16 +197,16 @@ class Encoder:
         except Exception as error:  # the writer's thread: a decision is lost, no row
             self._writer.count_error("sinks", error)
 
-    def _tokens(self, done: Finished, k: int) -> npt.NDArray[np.int32] | None:
+    def _tokens(self, capture: Capture, k: int) -> npt.NDArray[np.int32] | None:
         """The served tokens, if they are to be kept; a shadow's are held against them."""
-        if done.ids is None:
+        if capture.ids is None:
             return None
-        ids = done.ids.take().view(np.int32)
+        ids = capture.ids.take().view(np.int32)
         # A chain shorter than the longest has its two halves right behind each other.
         served, measured = ids[:, :k], ids[:, k : 2 * k]
-        if done.compare_ids and (others := int((served != measured).any(-1).sum())):
+        if self._compare_ids and (others := int((served != measured).any(-1).sum())):
             self._writer.count_dropped(SHADOW_DIFFERS, others)
-        return served if done.keep_ids else None
+        return served if self._keep_ids else None
 
     def _block(self, chains: list[_Chains]) -> Block:
         """Chains of one length as columns."""
@@ -212,8 +251,8 @@ class Encoder:
                 "rate": each(lambda c: c.done.rate),
                 "head_mass": _by_head(by_head, lost),
                 "heads": self._heads,
-                "strategy": each(lambda c: Strategy.NONE if c.done.sought else self._strategy),
-                "execution": each(lambda c: c.done.execution),
+                "strategy": each(lambda c: Strategy.NONE if c.capture.sought else self._strategy),
+                "execution": each(lambda c: c.capture.execution),
                 "replica": 0,
             },
         )  # fmt: skip
@@ -240,13 +279,13 @@ class Encoder:
         return shaped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chains:
+class _Chains(NamedTuple):
     """The chains of one step that are kept, n of them."""
 
     done: Finished
+    capture: Capture
     k: int
-    requests: list[str]
+    requests: tuple[str, ...]
     values: npt.NDArray[np.float32]
     """[n, width]."""
     prompt_tokens: npt.NDArray[np.int64]
@@ -257,13 +296,34 @@ class _Chains:
     """[n, k, layers * heads * 5]."""
 
 
-def _steps(steps: list[Finished], lost: set[int]) -> Block:
-    """`lost`: numbers of those whose chains could not be measured."""
+_Numbers = TypeVar("_Numbers", npt.NDArray[np.float32], npt.NDArray[np.int32])
+
+
+def _of(rows: _Numbers | None, keep: npt.NDArray[np.bool_]) -> _Numbers | None:
+    return None if rows is None else rows[keep]
+
+
+def _values(done: Finished) -> Landing | None:
+    return None if done.capture is None else done.capture.values
+
+
+def prefilling_of(done: Finished) -> npt.NDArray[np.bool_]:
+    """[B] as DraftStep has it; of nobody where the drafter did not run."""
+    return np.empty(0, np.bool_) if done.step is None else done.step.prefilling()
+
+
+def step_rows(
+    steps: list[Finished], prefilling: list[npt.NDArray[np.bool_]], lost: Container[int] = (), *,
+    passed: str = "",
+) -> Block:  # fmt: skip
+    """A row for each step; `prefilling` of each as `prefilling_of` has it.
+
+    `lost`: numbers of those whose chains could not be measured. `passed`: the execution that is
+    said of steps that were not recorded.
+    """
     chains = [
-        len(done.step.requests) - int(np.count_nonzero(done.step.prefilling))
-        if done.step is not None and done.step.k > 0
-        else 0
-        for done in steps
+        len(mask) - int(np.count_nonzero(mask)) if done.step is not None and done.step.k > 0 else 0
+        for done, mask in zip(steps, prefilling, strict=True)
     ]
     return Block(
         record="step",
@@ -274,17 +334,27 @@ def _steps(steps: list[Finished], lost: set[int]) -> Block:
             "requests": [done.requests for done in steps],
             "chains": chains,
             "k": [done.step.k if done.step is not None else 0 for done in steps],
-            "recorded": [done.values is not None and done.number not in lost for done in steps],
+            "recorded": [done.recorded and done.number not in lost for done in steps],
             "step_s": [done.step_s for done in steps],
             "draft_s": [done.draft_s for done in steps],
             "probe_s": [done.probe_s for done in steps],
             "rate": [done.rate for done in steps],
-            "execution": [done.execution for done in steps],
-            "gpu_draft_s": [done.marks.between(0, 1) for done in steps],
-            "gpu_probe_s": [done.marks.between(1, 2) for done in steps],
+            "execution": [passed if done.capture is None else done.capture.execution
+                          for done in steps],
+            **_on_device(steps),
             "replica": 0,
         },
-    )
+    )  # fmt: skip
+
+
+def _on_device(steps: list[Finished]) -> dict[str, list[float | None] | None]:
+    """Seconds, where there is a device with a clock of its own."""
+    if not any(done.marks for done in steps):
+        return {"gpu_draft_s": None, "gpu_probe_s": None}
+    return {
+        "gpu_draft_s": [done.marks.between(0, 1) for done in steps],
+        "gpu_probe_s": [done.marks.between(1, 2) for done in steps],
+    }
 
 
 def _known(values: npt.NDArray[np.float32]) -> Lists | None:

@@ -27,6 +27,8 @@ class DeviceClock:
 
     def take(self) -> Marks:
         """The marks of the step."""
+        if not self._marks:
+            return NO_MARKS
         marks, self._marks = Marks(self._marks), []
         return marks
 
@@ -37,9 +39,16 @@ class Marks:
     def __init__(self, events: list[Any]) -> None:
         self._events = events
 
+    def __len__(self) -> int:
+        return len(self._events)
+
     def between(self, first: int, last: int) -> float | None:
         """Seconds between two marks, None without them; waits until the device is there."""
         if len(self._events) <= max(first, last):
             return None
         self._events[last].synchronize()
         return float(self._events[first].elapsed_time(self._events[last])) / 1000
+
+
+NO_MARKS = Marks([])
+"""Of a step on a CPU."""

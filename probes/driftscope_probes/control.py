@@ -42,6 +42,7 @@ class Control:
         `governed`: a budget may be set.
         """
         self._run, self._writer, self._governed = run, writer, governed
+        self._file = run / CONTROL
         self._selection, self._recorder = selection, recorder
         self._seen: tuple[int, ...] | None = None
         self._revision = 0
@@ -86,7 +87,7 @@ class Control:
 
     def _look(self) -> None:
         try:
-            found = (self._run / CONTROL).stat()
+            found = self._file.stat()
         except FileNotFoundError:
             return
         seen = (found.st_mtime_ns, found.st_ino, found.st_size)

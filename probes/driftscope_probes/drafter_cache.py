@@ -37,6 +37,9 @@ class DrafterCache:
 
     def in_doubt(self, *, chunked: bool) -> tuple[str, ...]:
         """The drafter runs; `chunked`: for an unfinished prompt too."""
+        if len(self._since) == 1 and not chunked and not self._faulty:  # as most often
+            self._since.clear()
+            return ()
         found: list[str] = []
         while self._since:
             scheduled = self._since.popleft()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from driftscope.trace.writer import TraceWriter
 
@@ -47,25 +47,26 @@ class Guard:
         taken, _handed_over_s = _handed_over_s, 0.0
         return taken
 
-    def succeeds(self, hook: str, action: Callable[[], None]) -> bool:
+    def succeeds(self, hook: str, action: Callable[..., None], *args: Any) -> bool:
         """Run it; False when it raised."""
         self.failed = False
-        self.run(hook, action)
+        self.run(hook, action, *args)
         return not self.failed
 
-    def run(self, hook: str, action: Callable[[], T]) -> T | None:
-        """The action's value, or None when it raised."""
+    def run(self, hook: str, action: Callable[..., T], *args: Any) -> T | None:
+        """The value of `action(*args)`, or None when it raised."""
         start = time.perf_counter()
         try:
-            if self._test_raise == "before":
-                raise InjectedError(hook)
-            value = action()
-            if self._test_raise == "after":
-                raise InjectedError(hook)
-            return value
+            return self._tested(hook, action, args) if self._test_raise else action(*args)
         except Exception as error:  # the serving path never raises
             self.failed = True
             self._writer.count_error(hook, error)
             return None
         finally:
             self.taken_s += time.perf_counter() - start
+
+    def _tested(self, hook: str, action: Callable[..., T], args: tuple[Any, ...]) -> T:
+        if self._test_raise == "before":
+            raise InjectedError(hook)
+        action(*args)
+        raise InjectedError(hook)

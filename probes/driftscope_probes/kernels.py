@@ -26,8 +26,9 @@ class Kernels(Protocol):
     def begin(self, batch: int) -> None:
         """Open the gate for `batch` requests, whose `rows` stand in the buffers; depth 0."""
 
-    def finish(self) -> None:
-        """The chain is drafted: what stands in the buffers becomes final."""
+    def finish(self, position: torch.Tensor) -> None:
+        """The chain is drafted: what stands in the buffers becomes final, with each row's
+        `position` [rows] int64."""
 
     def skip(self) -> None:
         """Shut the gate: the chains to come are not recorded."""
@@ -90,7 +91,8 @@ class TorchKernels:
             self._batch = 0
             self._forget()
 
-    def finish(self) -> None:
+    def finish(self, position: torch.Tensor) -> None:
+        self._buffers.put_int("position", position)
         if self._batch:
             self._measure_states()
             self._gather_queries()
@@ -168,10 +170,16 @@ class TorchKernels:
 
     def _gather_queries(self) -> None:
         for layer, queries in self._queries.items():
-            depths = len(queries)
-            if depths != min(self._depth, self._buffers.layout.depths):
-                raise ValueError(f"{layer}: {depths} queries seen at {self._depth} depths")
-            self._gather_layer(queries, self._buffers.queries[layer][: self._batch, :depths])
+            self._check_depths(layer, len(queries))
+            self._gather_layer(queries, self._room_for(layer, len(queries)))
+
+    def _check_depths(self, layer: str, depths: int) -> None:
+        if depths != min(self._depth, self._buffers.layout.depths):
+            raise ValueError(f"{layer}: {depths} queries seen at {self._depth} depths")
+
+    def _room_for(self, layer: str, depths: int) -> torch.Tensor:
+        """[B, depths, heads * head_size] of the buffers."""
+        return self._buffers.queries[layer][: self._batch, :depths]
 
     def _gather_layer(self, queries: list[torch.Tensor], kept: torch.Tensor) -> None:
         """Of one layer, by depth, into `kept` [B, depths, heads * head_size]."""

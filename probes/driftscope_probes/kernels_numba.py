@@ -7,6 +7,7 @@ is what this saves.
 from __future__ import annotations
 
 import math
+from array import array
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from driftscope_probes.masses import LEAST as _LEAST
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float32]
 _Bits = npt.NDArray[np.int32]
+_STATE, _COPY, _LOGITS = 7, 6, 2
+"""Numbers that describe one: see CompiledKernels."""
 _LOWEST, _ZERO, _SIXTEEN = np.float32(_LEAST), np.float32(0), np.int32(16)
-_TYPES = (torch.float32, torch.bfloat16)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -51,7 +53,7 @@ def _load(address: int, first: int, n: int, half: bool, bits: _Bits) -> None:
             bits[i] = words[first + i]
 
 
-@compiled("void(int64[:,::1], int64[::1], float32[:,::1])")
+@compiled()
 def _rms(states: _Ints, rows: _Ints, values: _Floats) -> None:
     """States as `_State` has them, of [B] requests; root mean squares into `values` [B, width]."""
     longest = 0
@@ -71,7 +73,7 @@ def _rms(states: _Ints, rows: _Ints, values: _Floats) -> None:
                 values[b, column + part] = math.sqrt(total / np.float32(size))
 
 
-@compiled("void(int64[:,::1], int64, boolean, float32[:,::1], int64, int64)")
+@compiled()
 def _confidence(
     logits: _Ints, size: int, half: bool, values: _Floats, top1: int, entropy: int
 ) -> None:
@@ -97,27 +99,45 @@ def _confidence(
             values[b, entropy + depth] = math.log(z) - mean / z
 
 
-@compiled("void(int64[:,::1], int64[::1], int64, int64, int64, int64, int64)")
-def _gather(
-    queries: _Ints, rows: _Ints, size: int, out: int, out_row: int, out_depth: int, itemsize: int
-) -> None:
-    """Queries by depth, address and row stride each; the first depth's at `rows`, each later one's
-    in order. To the address `out`, with its strides."""
-    words = size * itemsize // 2
-    for depth in range(len(queries)):
+@compiled()
+def _copy(copies: _Ints, rows: _Ints) -> None:
+    """Rows of halves of a word, as `_described_queries` has them."""
+    for i in range(len(copies)):
+        size = copies[i, 5]
         for b in range(len(rows)):
-            row = rows[b] if depth == 0 else b
-            begin = row * queries[depth, 1] * itemsize // 2
-            source = carray(_pointer(queries[depth, 0]), begin + words, np.int16)
-            place = (b * out_row + depth * out_depth) * itemsize // 2
-            target = carray(_pointer(out), place + words, np.int16)
-            for i in range(words):
-                target[place + i] = source[begin + i]
+            begin = (rows[b] if copies[i, 2] else b) * copies[i, 1]
+            source = carray(_pointer(copies[i, 0]), begin + size, np.int16)
+            place = b * copies[i, 4]
+            target = carray(_pointer(copies[i, 3]), place + size, np.int16)
+            for j in range(size):
+                target[place + j] = source[begin + j]
 
 
-_State = tuple[int, int, int, int, int, bool, bool]
-"""Address, row stride, size of a part, parts, the buffers' column of the first part, whether the
-wanted rows are meant (else the first B), whether it is bfloat16."""
+@compiled(
+    "void(int64[::1], int64, int64, int64, boolean, int64[::1], int64[::1], float32[:,::1], "
+    "int32[:,::1], int64[::1])"
+)
+def _measure(
+    numbers: _Ints, states: int, copies: int, size: int, half: bool, rows: _Ints, position: _Ints,
+    values: _Floats, ints: _Bits, columns: _Ints,
+) -> None:  # fmt: skip
+    """All of a chain, in one call: between two forwards each costs more than most of its work.
+
+    `numbers`: behind each other what describes so many `states`, so many `copies`, and the logits
+    by depth. `size`, `half`: of the logits. `values` and `ints` [B, width] are the same memory.
+    `columns`: of the position, the top-1 probability and the entropy.
+    """
+    for b in range(len(position)):
+        ints[b, columns[0]] = np.int32(position[b])
+    at = states * _STATE
+    _rms(numbers[:at].reshape(states, _STATE), rows, values)
+    _copy(numbers[at : at + copies * _COPY].reshape(copies, _COPY), rows)
+    logits = numbers[at + copies * _COPY :]
+    if len(logits):
+        depths = len(logits) // _LOGITS
+        _confidence(
+            logits.reshape(depths, _LOGITS), size, half, values, columns[1], columns[2]
+        )  # fmt: skip
 
 
 _Kept = tuple[torch.Tensor, int, int, bool]
@@ -130,7 +150,9 @@ class CompiledKernels(TorchKernels):
 
     def __init__(self, buffers: ChainBuffers) -> None:
         super().__init__(buffers)
-        self._row_numbers = buffers.rows.numpy()
+        self._row_numbers, self._ints = buffers.rows.numpy(), buffers.values.numpy().view(np.int32)
+        names = ("position", "top1", "entropy")
+        self._places_of_all = np.array([self._columns[name] for name in names], dtype=np.int64)
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         """See Kernels."""
@@ -149,42 +171,76 @@ class CompiledKernels(TorchKernels):
                 x = x.index_select(0, self._rows)
             self._kept.append((x, self._columns[name] + first, chunks, not fleeting))
 
+    def finish(self, position: torch.Tensor) -> None:
+        """See Kernels."""
+        batch = self._batch
+        if not batch:
+            super().finish(position)
+            return
+        states, copies = self._described_states(), self._described_queries()
+        logits, size, half = self._described_logits()
+        numbers = array("q", states + copies + logits)
+        _measure(
+            np.frombuffer(numbers, np.int64) if numbers else _NOTHING, len(states) // _STATE,
+            len(copies) // _COPY, size, half, self._row_numbers[:batch], position.numpy(),
+            self._values, self._ints[:batch], self._places_of_all,
+        )  # fmt: skip
+        if self._states:
+            self._measure_states()
+        if self._logits and not logits:
+            self._measure_logits()
+        self.skip()  # from here on what the addresses meant may be gone
+
     def _forget(self) -> None:
         super()._forget()
         self._kept: list[_Kept] = []
 
-    def _measure_states(self) -> None:
-        states: list[_State] = []
+    def _described_states(self) -> list[int]:
+        """For each: address, row stride, size of a part, parts, the buffers' column of the first
+        part, whether the wanted rows are meant (else the first B), whether it is bfloat16."""
+        found: list[int] = []
         for x, column, parts, at_rows in self._kept:
-            if _fits(x):
-                size, half = x.shape[-1] // parts, x.dtype == torch.bfloat16
-                states.append((x.data_ptr(), x.stride(0), size, parts, column, at_rows, half))
-            else:
+            half, strides = _HALF.get(x.dtype), x.stride()
+            if half is None or len(strides) != 2 or strides[1] != 1:
                 wanted = x.index_select(0, self._rows) if at_rows else self._cut(x)
                 self._states.append((wanted, column, parts))
-        if states:
-            numbers = np.array(states, dtype=np.int64)
-            _rms(numbers, self._row_numbers[: self._batch], self._values)
-        super()._measure_states()
+            else:
+                size = x.size(1) // parts
+                found += (x.data_ptr(), strides[0], size, parts, column, at_rows, half)
+        return found
 
-    def _measure_logits(self) -> None:
+    def _described_queries(self) -> list[int]:
+        """For each depth of a layer: address and row stride of its queries, whether the wanted rows
+        are meant; address and row stride of their place, how much of a row. In halves of a word."""
+        found: list[int] = []
+        for layer, queries in self._queries.items():
+            self._check_depths(layer, len(queries))
+            kept = self._buffers.queries[layer]
+            if not all(_rows_fit(q) and q.dtype is kept.dtype for q in queries):
+                self._gather_layer(queries, self._room_for(layer, len(queries)))
+                continue
+            halves = kept.element_size() // 2
+            size, row, step = (n * halves for n in (kept.size(2), kept.stride(0), kept.stride(1)))
+            place = kept.data_ptr()
+            for depth, q in enumerate(queries):
+                found += (q.data_ptr(), q.stride(0) * halves, depth == 0, place, row, size)
+                place += 2 * step
+        return found
+
+    def _described_logits(self) -> tuple[list[int], int, bool]:
+        """Address and row stride by depth; how many logits there are, whether they are bfloat16."""
         logits = self._logits
-        if not all(_fits(x) and x.dtype == logits[0].dtype for x in logits):
-            super()._measure_logits()
-            return
-        _confidence(
-            _addresses(logits), logits[0].shape[-1], logits[0].dtype == torch.bfloat16,
-            self._values, self._columns["top1"], self._columns["entropy"],
-        )  # fmt: skip
+        if not logits or not all(_fits(x) and x.dtype == logits[0].dtype for x in logits):
+            return [], 0, False
+        found: list[int] = []
+        for x in logits:
+            found += (x.data_ptr(), x.stride(0))
+        return found, logits[0].size(1), logits[0].dtype == torch.bfloat16
 
-    def _gather_layer(self, queries: list[torch.Tensor], kept: torch.Tensor) -> None:
-        if not all(_rows_fit(q) and q.dtype == kept.dtype for q in queries):
-            super()._gather_layer(queries, kept)
-            return
-        _gather(
-            _addresses(queries), self._row_numbers[: self._batch], kept.shape[-1], kept.data_ptr(),
-            kept.stride(0), kept.stride(1), kept.element_size(),
-        )  # fmt: skip
+
+_HALF = {torch.float32: 0, torch.bfloat16: 1}
+"""Types that are read here."""
+_NOTHING = np.empty(0, np.int64)
 
 
 def _fits(x: torch.Tensor) -> bool:
@@ -194,9 +250,7 @@ def _fits(x: torch.Tensor) -> bool:
 
 def _rows_fit(x: torch.Tensor) -> bool:
     """Whether a row's numbers lie behind each other; it may be [rows, heads, size]."""
-    plain = x.stride(-1) == 1 and (x.dim() == 2 or (x.dim() == 3 and x.stride(1) == x.shape[2]))
-    return plain and x.dtype in _TYPES
-
-
-def _addresses(rows: list[torch.Tensor]) -> _Ints:
-    return np.array([(x.data_ptr(), x.stride(0)) for x in rows], dtype=np.int64)
+    strides = x.stride()
+    if strides[-1] != 1 or x.dtype not in _HALF:
+        return False
+    return len(strides) == 2 or (len(strides) == 3 and strides[1] == x.size(2))

@@ -123,8 +123,9 @@ class TritonKernels:
             self._buffers.gate[1:].fill_(batch)
             self._open = batch
 
-    def finish(self) -> None:
-        """Everything is final as it is written."""
+    def finish(self, position: torch.Tensor) -> None:
+        """All else is final as it is written."""
+        self._buffers.put_int("position", position)
 
     def skip(self) -> None:
         if self._open != 0:

@@ -39,7 +39,7 @@ def tap_latent(layer: Any, observer: Observer, switch: Switch) -> Callable[[], N
     ) -> Any:
         result = original(query, latent, rope, cache, meta, *a, **kw)
         if meta is not None and switch.on:
-            switch.observe("attention", lambda: observer(query, None))
+            switch.observe("attention", observer, query, None)
         return result
 
     layer.forward_impl = observed

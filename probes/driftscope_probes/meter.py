@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +24,7 @@ from driftscope_probes.masses import (
     sink_mask,
     slot_weights,
 )
-from driftscope_probes.packed import PackedMeter, Part
+from driftscope_probes.packed import PackedMeter, Part, Wanted
 from driftscope_probes.sinks import SLOTS
 from driftscope_probes.view import DeviceStep, DraftStep
 
@@ -51,14 +51,13 @@ class _Room:
     """The same, for numbers on the host."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """Masses that are still to be taken."""
 
     fill: Callable[[], None]
     """Takes them, on any thread, before the engine's next draft."""
     little: bool
-    """It is sooner done than handed to another thread."""
+    """It is sooner done than handed to another thread, and may then be done now or never."""
 
 
 class Meter:
@@ -88,6 +87,7 @@ class Meter:
             drafter.dtype,
         )
         self._rooms: dict[tuple[str, int, int, int], _Room] = {}
+        self._parts: dict[tuple[str, int, int, int], Part] = {}
         self.set_sinks(sink_slots)
         for name, part in self._layers.items():
             kind = part.kind
@@ -123,7 +123,8 @@ class Meter:
         """
         if not self._layers:
             return
-        batch, chains, context = len(step.requests), self._chains(step, at), self._context(step)
+        batch, context = len(step.requests), self._context(at)
+        chains = self._chains(step, at, seen=int(at.prompt_tokens.min()))
         for index, (name, part) in enumerate(self._layers.items()):
             table = at.block_tables[name][:batch]
             heads = None if per_head is None else per_head[:, : chains.k, index]
@@ -132,29 +133,24 @@ class Meter:
 
     def plan(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> Plan | None:
         """What does the same as `measure` without the interpreter; None where nothing can."""
-        batch, k, context = len(step.requests), self._k(step, at), self._context(step)
+        batch, k, context = len(step.requests), self._k(step, at), self._context(at)
         if not self._packed.takes(batch, k, context):
             return None
-        parts = [
-            Part(
-                layer=name,
-                queries=room.queries,
-                table=at.block_tables[name],
-                mean=room.mean,
-                per_head=None if per_head is None else per_head[:, :k, index],
+        little, rows = self._packed.little(batch, k, context), len(at.rows)
+        wanted = [
+            Wanted(
+                self._part(name, batch, rows, k), at.block_tables[name],
+                None if per_head is None else per_head[:, :k, index],
             )
             for index, name in enumerate(self._layers)
-            for room in (self._room(name, batch, len(at.rows), k),)
-        ]
-        fill = self._packed.plan(parts, self._chains(step, at))
-        if fill is None:
-            return None
-        return Plan(fill=fill, little=self._packed.little(batch, k, context))
+        ]  # fmt: skip
+        fill = self._packed.plan(wanted, self._chains(step, at), at_once=little)
+        return None if fill is None else Plan(fill, little)
 
     def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
         """[B, SLOTS + 1] of `driftscope_probes.masses.slot_weights`, mean over the layers in which
         a slot is seen. From the keys, whatever the strategy: it is wanted of few chains only."""
-        batch, chains, context = len(step.requests), self._chains(step, at), self._context(step)
+        batch, chains, context = len(step.requests), self._chains(step, at), self._context(at)
         shape = (len(self._layers), batch, SLOTS + 1)
         found = torch.full(shape, torch.nan, device=self._buffers.device)
         for of_layer, (name, part) in zip(found, self._layers.items(), strict=True):
@@ -172,28 +168,28 @@ class Meter:
     def _k(self, step: DraftStep, at: DeviceStep) -> int:
         return min(step.k, self._buffers.layout.depths * (len(at.rows) // len(step.requests)))
 
-    def _chains(self, step: DraftStep, at: DeviceStep) -> Chains:
+    def _chains(self, step: DraftStep, at: DeviceStep, seen: int = 0) -> Chains:
         kind = self._drafter
         position = at.position + kind.lead if kind.lead else at.position
         return Chains(
             k=self._k(step, at),
             position=self._plain(position),
-            prompt_tokens=step.prompt_tokens if self._on_host
-            else _to(step.prompt_tokens, self._buffers.device),
+            prompt_tokens=at.prompt_tokens if self._on_host
+            else _to(at.prompt_tokens, self._buffers.device),
             sink_slots=self._sinks,
             is_sink=self._is_sink,
             ahead=kind.ahead,
             causal=kind.causal,
-            seen=int(step.prompt_tokens.min()),
+            seen=seen,
         )  # fmt: skip
 
     def _plain(self, x: torch.Tensor) -> Array:
         """For `masses`, unless a kernel takes it."""
         return array_of(x) if self._on_host else x
 
-    def _context(self, step: DraftStep) -> int:
+    def _context(self, at: DeviceStep) -> int:
         """Slots up to the first query's own."""
-        return step.max_context + self._drafter.lead + self._drafter.ahead
+        return at.max_context + self._drafter.lead + self._drafter.ahead
 
     def _room(self, name: str, batch: int, rows: int, k: int) -> _Room:
         """For the layer's chains, of which the buffers have one row for each, or for each query."""
@@ -210,6 +206,14 @@ class Meter:
                 mean=array_of(masses_),
             )
         return self._rooms[key]
+
+    def _part(self, name: str, batch: int, rows: int, k: int) -> Part:
+        """The same for what the packed keys' meter takes."""
+        key = (name, batch, rows, k)
+        if key not in self._parts:
+            room = self._room(name, batch, rows, k)
+            self._parts[key] = self._packed.part(name, room.queries, room.mean)
+        return self._parts[key]
 
     def _layer(
         self, part: _Layer, room: _Room, chains: Chains, table: torch.Tensor, context: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,25 @@ MUCH = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
-    """A layer's chains of a step: nothing of it changes before the next chain is drafted."""
+    """A layer's place for chains of one shape; what is in it changes from step to step."""
 
     layer: str
     queries: torch.Tensor
     """[B, K, heads * head_size]."""
-    table: torch.Tensor
-    """[>= B, blocks] int32, the engine's own."""
     mean: Array
     """[B, K, 5], to be filled."""
+    floats: Array | None
+    """The queries' own memory, where that can be read as it is."""
+    found: npt.NDArray[np.float32]
+    """[B, K, heads, 5], room for each head's."""
+
+
+class Wanted(NamedTuple):
+    """What a step has for a part: nothing of it changes before the next chain is drafted."""
+
+    part: Part
+    table: torch.Tensor
+    """[>= B, blocks] int32, the engine's own."""
     per_head: torch.Tensor | None
     """[B, K, heads, 5], to be filled if it is wanted."""
 
@@ -55,10 +65,25 @@ class PackedMeter:
         if layers and len(self._layers) == len(layers) and dtype in KEY_TYPES:
             self._run = _compiled(KEY_TYPES[dtype])
         self._known: dict[str, tuple[torch.Tensor, tuple[Any, ...]]] = {}
-        self._biases = {
-            name: _floats(kind.sinks) if kind.sinks is not None else np.empty(0, np.float32)
+        self._of_layer: dict[str, tuple[Any, ...]] = {
+            name: (
+                _floats(kind.sinks) if kind.sinks is not None else np.empty(0, np.float32),
+                kind.window or 0, kind.kv_heads, np.float32(kind.scale),
+            )
             for name, (_, kind, _) in self._layers.items()
-        }
+        }  # fmt: skip
+        """What else `packed_masses` wants to know of each."""
+        self._heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
+
+    def part(self, layer: str, queries: torch.Tensor, mean: Array) -> Part:
+        """See Part."""
+        _, kind, _ = self._layers[layer]
+        plain = queries.dtype == torch.float32 and queries.is_contiguous()
+        shape = (*queries.shape[:2], kind.heads, len(MASSES))
+        return Part(
+            layer=layer, queries=queries, mean=mean, floats=queries.numpy() if plain else None,
+            found=np.empty(shape, np.float32),
+        )  # fmt: skip
 
     def takes(self, batch: int, k: int, context: int) -> bool:
         """Whether chains of so many requests, up to that context, had better be measured here."""
@@ -70,45 +95,45 @@ class PackedMeter:
         return self._scores(batch, k, context) <= LITTLE
 
     def _scores(self, batch: int, k: int, context: int) -> int:
-        heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
-        return batch * k * heads * context
+        return batch * k * self._heads * context
 
-    def plan(self, parts: Iterable[Part], chains: Chains) -> Callable[[], None] | None:
-        """What fills the parts, on any thread; None where a cache is of another type. What the
-        engine changes before its next draft is copied now."""
-        run, sink_slots = self._run, np.ascontiguousarray(chains.sink_slots)
+    def plan(
+        self, wanted: Iterable[Wanted], chains: Chains, *, at_once: bool = False
+    ) -> Callable[[], None] | None:
+        """What fills the parts, on any thread; None where a cache is of another type. Unless it is
+        called `at_once`, what the engine changes before its next draft is copied now."""
+        run, sink_slots, causal = self._run, chains.sink_slots, chains.causal
         if run is None:
             return None
-        position, prompt = (
-            np.array(x, dtype=np.int64) for x in (chains.position, chains.prompt_tokens)
-        )
+        position, prompt = chains.position, chains.prompt_tokens
+        if not at_once:
+            position, prompt = position.copy(), prompt.copy()
         tables: dict[int, npt.NDArray[np.int32]] = {}
         todo: list[tuple[Any, ...]] = []
         by_head: list[tuple[Array, Array]] = []
-        for part in parts:
-            layer, kind, reader = self._layers[part.layer]
+        for part, table, per_head in wanted:
+            layer, _, reader = self._layers[part.layer]
             cache = cache_of(layer)
             if cache.dtype != self._dtype:
                 return None
-            table = tables.get(id(part.table))
-            if table is None:
-                table = np.array(part.table[: len(position)].numpy(), dtype=np.int32, order="C")
-                tables[id(part.table)] = table
-            found = np.empty((*part.queries.shape[:2], kind.heads, len(MASSES)), np.float32)
+            blocks = tables.get(id(table))
+            if blocks is None:
+                blocks = tables[id(table)] = _blocks(table, len(position), at_once=at_once)
+            queries = part.floats if part.floats is not None else _floats(part.queries)
+            biases, *rest = self._of_layer[part.layer]
             todo.append((
-                _floats(part.queries), *self._keys(part.layer, reader, cache), table, position,
-                prompt, sink_slots, self._biases[part.layer], chains.ahead, chains.causal,
-                kind.window or 0, kind.kv_heads, np.float32(kind.scale), found, part.mean,
+                queries, *self._keys(part.layer, reader, cache), blocks, position, prompt,
+                sink_slots, biases, chains.ahead, causal, *rest, part.found, part.mean,
             ))  # fmt: skip
-            if part.per_head is not None:
+            if per_head is not None:
                 # Another thread may not write to vLLM's inference tensors but as arrays.
-                by_head.append((part.per_head.numpy(), found))
+                by_head.append((per_head.numpy(), part.found))
 
         def fill() -> None:
             for arguments in todo:
                 run(*arguments)
-            for wanted, found in by_head:
-                wanted[:] = found
+            for room, found in by_head:
+                room[:] = found
 
         return fill
 
@@ -128,6 +153,14 @@ def _compiled(key_type: str) -> Callable[..., None] | None:
     except ImportError:
         return None
     return packed_masses(key_type)
+
+
+def _blocks(table: torch.Tensor, rows: int, *, at_once: bool) -> npt.NDArray[np.int32]:
+    """The first `rows`, as they are or as they were."""
+    found: npt.NDArray[np.int32] = table.numpy()[:rows]
+    if at_once and found.dtype == np.int32 and found.flags.c_contiguous:
+        return found
+    return np.array(found, dtype=np.int32, order="C")
 
 
 def _floats(x: torch.Tensor) -> npt.NDArray[np.float32]:

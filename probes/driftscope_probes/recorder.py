@@ -8,15 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from driftscope.trace.records import SINK_SOUGHT
 from driftscope.trace.writer import TraceWriter, Work
 from driftscope_probes.beside import Beside, Job
 from driftscope_probes.buffers import ChainBuffers, Layout, fold
-from driftscope_probes.capture import Encoder, Finished
+from driftscope_probes.capture import Capture, Encoder, Finished
 from driftscope_probes.clock import DeviceClock
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
@@ -24,7 +22,7 @@ from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.labels import Selection
 from driftscope_probes.meter import Meter
 from driftscope_probes.per_head import PerHead
-from driftscope_probes.ring import Landing, Ring
+from driftscope_probes.ring import Ring
 from driftscope_probes.sampling import Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sinks import SLOTS, SinkSearch
@@ -88,6 +86,7 @@ class Recorder:
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
             max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
             same=self.taps.same, search=self.search, masses_only=masses_only,
+            compare_ids=settings.recording == SHADOW, keep_ids=settings.token_ids,
         )  # fmt: skip
         self._encode = self._encoder.rows
         self._number = 0
@@ -96,12 +95,10 @@ class Recorder:
     def step_started(self, scheduled: Any = None) -> None:
         """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
         self._begin()
-        self._started = time.perf_counter()
         if self._beside.busy:
-            self._guard.run("join", lambda: self._on_blocks_changing(scheduled))
+            self._guard.run("join", self._on_blocks_changing, scheduled)
         if scheduled is not None:
-            learn = self.selection.learn
-            self._guard.run("step_started", lambda: learn(scheduled.scheduled_new_reqs))
+            self._guard.run("step_started", self._on_step_started, scheduled)
 
     def draft(
         self, make_step: Callable[[], DraftStep], serve: Callable[[], Any],
@@ -114,32 +111,35 @@ class Recorder:
         """
         if self._beside.busy:  # the drafter is about to write keys, and the taps to the buffers
             self._guard.run("join", self._beside.join)
-        self._guard.run("draft_started", lambda: self._on_draft_started(make_step()))
+        self._guard.run("draft_started", self._on_draft_started, make_step)
         how = self._settings.recording if self.taps.active else IN_GRAPH
         shadow = None
         if how == SHADOW:
-            shadow = self._guard.run("shadow", lambda: self._on_shadow(without_graphs))
+            shadow = self._guard.run("shadow", self._on_shadow, without_graphs)
         begun = time.perf_counter()
         self._clock.mark()
         drafts = without_graphs() if how == EAGER else serve()
         self._clock.mark()
         self._draft_s = time.perf_counter() - begun
         if self.taps.active or shadow is not None:
-            self._guard.run("draft_ended", lambda: self._on_draft_ended(drafts, shadow))
+            self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
         self.taps.active = False
         return drafts
 
     def step_ended(self, requests: int) -> None:
         """The step is done."""
         step_s = time.perf_counter() - self._started
-        self._guard.run("step_ended", lambda: self._on_step_ended(requests, step_s))
-        self._begin()
+        self._guard.run("step_ended", self._on_step_ended, requests, step_s)
 
     def close(self) -> None:
         """Seal the trace."""
         self.taps.detach()
         self._beside.join()
         self._writer.close()
+
+    def _on_step_started(self, scheduled: Any) -> None:
+        if new := scheduled.scheduled_new_reqs:
+            self.selection.learn(new)
 
     def _on_blocks_changing(self, scheduled: Any) -> None:
         if self._shares_cache or _writes_blocks(scheduled):
@@ -151,33 +151,31 @@ class Recorder:
 
     def _begin(self) -> None:
         self._step: DraftStep | None = None
-        self._chosen: npt.NDArray[np.bool_] | None = None
+        self._capture: Capture | None = None
+        """Of the step under way, if it is recorded."""
         self._at: DeviceStep | None = None
         self._masses: Callable[[], None] | None = None
         """What takes the masses beside the engine."""
-        self._values: Landing | None = None
-        self._ids: Landing | None = None
-        self._head_mass: Landing | None = None
-        self._sought = False
-        self._slot_weights: Landing | None = None
-        self._execution = ""
-        self._draft_s = 0.0
-        self._rate = self.sampler.rate
+        self._draft_s, self._rate = 0.0, self.sampler.rate
         self._clock.start()
         self.taps.active = False
+        self._started = time.perf_counter()
 
-    def _on_draft_started(self, step: DraftStep) -> None:
-        self._step = step
+    def _on_draft_started(self, make_step: Callable[[], DraftStep]) -> None:
+        self._step = step = make_step()
         self.taps.serving()
-        self._take_found_sinks()
+        if self.search is not None:
+            self._take_found_sinks(self.search)
         drawn = step.k > 0 and self.sampler.take()  # counted by every rank, whoever is chosen
         self._rate = self.sampler.rate  # may change before the step ends
-        if not drawn or not self._choose(step.requests):
+        chosen = self.selection.chosen(step.requests) if drawn else None
+        if not drawn or (chosen is not None and not chosen.any()):
             self._kernels.skip()
             self.taps.rest()
             return
         self.taps.wake()
         self._at = at = step.on_device()
+        self._capture = Capture(at.prompt_tokens, chosen)
         rows = len(at.rows)
         self._buffers.values[:rows].fill_(torch.nan)
         self.meter.forget(rows)
@@ -185,15 +183,10 @@ class Recorder:
         self._kernels.begin(rows)
         self.taps.active = True
 
-    def _take_found_sinks(self) -> None:
-        if self.search is not None and self.search.found is not None:
-            self.meter.set_sinks(self.search.found.slots)
+    def _take_found_sinks(self, search: SinkSearch) -> None:
+        if search.found is not None:
+            self.meter.set_sinks(search.found.slots)
             self.search = None
-
-    def _choose(self, requests: tuple[str, ...]) -> bool:
-        """Whether a drawn step has anybody who is selected: looked up for these steps only."""
-        self._chosen = self.selection.chosen(requests)
-        return self._chosen is None or bool(self._chosen.any())
 
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
         """Measure a chain that is not served, then take the taps off the one that is."""
@@ -206,36 +199,36 @@ class Recorder:
     def _on_draft_ended(self, drafts: Any, shadow: Any) -> None:
         if shadow is None:
             self._measure()
-        step = self._step
-        if step is None or self._guard.failed:
+        step, at, capture = self._step, self._at, self._capture
+        if step is None or at is None or capture is None or self._guard.failed:
             return
         batch = len(step.requests)
         values = self._buffers.values[:batch]
-        if self._at is not None and self._layout.depths != self._buffers.layout.depths:
-            rows = self._buffers.values[: len(self._at.rows)]
+        if self._layout.depths != self._buffers.layout.depths:
+            rows = self._buffers.values[: len(at.rows)]
             values = fold(rows, batch, self._buffers.layout, self._layout)
-        self._send(values)
+        self._send(values, capture)
         if self._ring.filling:
             self._writer.hurry()
-        if self._values is None:
+        if capture.values is None:
             self._writer.count_dropped("ring_full", batch)
             return
         if self._settings.token_ids or shadow is not None:
             both = torch.cat([drafts[:batch], (drafts if shadow is None else shadow)[:batch]], -1)
-            self._ids = self._ids_ring.send(both.to(torch.int32).view(torch.float32))
+            capture.ids = self._ids_ring.send(both.to(torch.int32).view(torch.float32))
         self._clock.mark()
 
-    def _send(self, values: torch.Tensor) -> None:
+    def _send(self, values: torch.Tensor, capture: Capture) -> None:
         """[B, width] to the writer, when the masses are in them."""
         masses, batch = self._masses, len(values)
         if masses is None:
-            self._values = self._ring.send(values)
+            capture.values = self._ring.send(values)
             return
         job = Job()
-        rows = self._values = self._ring.hold(batch, values.shape[1], job)
+        rows = capture.values = self._ring.hold(batch, values.shape[1], job)
         if rows is None:
             return
-        by_head = self._head_mass = self._heads.hold(batch, job) if self.per_head else None
+        by_head = capture.head_mass = self._heads.hold(batch, job) if self.per_head else None
 
         def fill() -> None:
             masses()
@@ -248,18 +241,17 @@ class Recorder:
     def _measure(self, *, at_once: bool = False) -> None:
         """The chain is drafted: everything final in the buffers. The masses too where they are
         wanted `at_once`, or cannot be taken beside the engine."""
-        step, at = self._step, self._at
-        if at is None or step is None or self._guard.failed:
+        step, at, capture = self._step, self._at, self._capture
+        if at is None or step is None or capture is None or self._guard.failed:
             return
         batch = len(step.requests)
-        self._kernels.finish()
         queries = len(at.rows) // batch
-        self._execution = self.taps.execution(step.k // queries)
         position = at.position if queries == 1 else at.position.repeat_interleave(queries)
-        self._buffers.put_int("position", position)
+        self._kernels.finish(position)
+        capture.execution = self.taps.execution(step.k // queries)
         if self._weights_ring is not None and self.search is not None:
-            self._sought = True
-            self._slot_weights = self._weights_ring.send(self.meter.slot_weights(step, at))
+            capture.sought = True
+            capture.slot_weights = self._weights_ring.send(self.meter.slot_weights(step, at))
             return
         heads = self._heads.take(batch) if self.per_head else None
         plan = self.meter.plan(step, at, heads)
@@ -271,35 +263,14 @@ class Recorder:
             self._masses = plan.fill
             return
         if heads is not None:
-            self._head_mass = self._heads.send(batch)
+            capture.head_mass = self._heads.send(batch)
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
-        probe_s, core_s = self._guard.reset(), self._guard.take_over()
-        if self._step is not None:
-            self.sampler.note(
-                step_s=step_s, probe_s=probe_s, core_s=core_s, recorded=self._values is not None
-            )
         done = Finished(
-            number=self._number,
-            time_s=time.time(),
-            step=self._step,
-            values=self._values,
-            ids=self._ids,
-            compare_ids=self._settings.recording == SHADOW,
-            keep_ids=self._settings.token_ids,
-            head_mass=self._head_mass,
-            sought=self._sought,
-            slot_weights=self._slot_weights,
-            marks=self._clock.take(),
-            rate=self._rate,
-            chosen=self._chosen,
-            execution=self._execution,
-            requests=requests,
-            step_s=step_s,
-            draft_s=self._draft_s,
-            probe_s=probe_s,
-        )
+            self._number, time.time(), self._step, self._capture, self._clock.take(), self._rate,
+            requests, step_s, self._draft_s, self._guard.reset(), self._guard.take_over(),
+        )  # fmt: skip
         self._writer.put(Work(self._encode, done))
 
 

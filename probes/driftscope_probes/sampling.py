@@ -55,6 +55,8 @@ class Sampler:
         self.recording = True
         self.rate = 1 / every if every else FIRST_RATE
         """Share of draft steps that are recorded at present."""
+        self._governed = FIRST_RATE
+        """What the budget allows, also while `every` is in force."""
         self._random, self._seen, self._since = random.Random(seed), 0, 0
         self._steps: deque[float] = deque(maxlen=WINDOW)
         self._recorded: deque[float] = deque(maxlen=WINDOW)
@@ -76,11 +78,12 @@ class Sampler:
 
     def note(self, *, step_s: float, probe_s: float, recorded: bool, core_s: float = 0.0) -> None:
         """A step that drafted is over: its wall time, the probe's share included; that share; and
-        what the engine core's hooks took between the steps, if this process has the core."""
+        what the engine core's hooks took between the steps, if this process has the core. Called
+        on the writer's thread, in the order of the steps."""
         self._steps.append(step_s - probe_s)
         (self._recorded if recorded else self._passed).append(probe_s + core_s)
         self._since += 1
-        if self.every is None and self._since >= EVERY_STEPS:
+        if self._since >= EVERY_STEPS:
             self._since = 0
             self._govern()
 
@@ -97,9 +100,8 @@ class Sampler:
         self.every = every
         if budget is not None:
             self.budget = budget
-        governed = self.rate if self._recorded else FIRST_RATE
-        self.rate = 1 / every if every else governed
-        self._since = EVERY_STEPS
+        self._since = EVERY_STEPS  # decide with the next step
+        self.rate = 1 / every if every else self._governed
 
     def stop(self) -> None:
         """Record nothing until `start`."""
@@ -133,8 +135,10 @@ class Sampler:
         if not self._recorded or extra <= 0:
             return
         allowed = self.budget * costs.step_s - costs.passed_s
-        self.rate = min(1.0, max(LEAST_RATE, allowed / extra))
+        self._governed = min(1.0, max(LEAST_RATE, allowed / extra))
+        if self.every is None:
+            self.rate = self._governed
 
 
 def _median(values: deque[float]) -> float:
-    return statistics.median(values) if values else 0.0
+    return statistics.median(tuple(values)) if values else 0.0  # others may append

@@ -18,5 +18,6 @@ class Switch(Protocol):
     def on(self) -> bool:
         """Run it now."""
 
-    def observe(self, hook: str, action: Callable[[], Any]) -> None:
-        """Run it, guarded."""
+    @property
+    def observe(self) -> Callable[..., Any]:
+        """Called with the hook's name, what it runs, and the arguments of that: runs it guarded."""

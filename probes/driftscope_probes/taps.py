@@ -43,6 +43,8 @@ class Taps:
     def __init__(self, drafter: Drafter, kernels: Kernels, guard: Guard, *, in_graph: bool) -> None:
         """`in_graph`: let CUDA graphs record the taps."""
         self._drafter, self._kernels, self._guard = drafter, kernels, guard
+        self.observe = guard.run
+        """Of `switch.Switch`."""
         self._hooks: list[Callable[[], Callable[[], None]]] = []
         """Each puts a hook on and gives the undoing."""
         self._undo: list[Callable[[], None]] = []
@@ -54,6 +56,7 @@ class Taps:
         has to hold the taps. Their gate is shut."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
         self._chained = drafter.kind.chained
+        self._outputs = tuple(drafter.kind.outputs.items())
         self._may_rest = not in_graph and not drafter.compiled
         """No graph and no compiled code holds the hooks."""
         # Compiled code uses memory again as soon as it can.
@@ -129,11 +132,6 @@ class Taps:
             modes.append(Execution.FULL)
         return "+".join(dict.fromkeys(modes))
 
-    def observe(self, hook: str, action: Callable[[], Any]) -> None:
-        """Run a hook's work if it is wanted now."""
-        if self.on:
-            self._guard.run(hook, action)
-
     def _wrap(
         self, owner: Any, name: str, observe: Callable[[Any, Any], None]
     ) -> Callable[[], None]:
@@ -144,7 +142,7 @@ class Taps:
         def observed(argument: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(argument, *args, **kwargs)
             if self.on:
-                self._guard.run(name, lambda: observe(argument, result))
+                self._guard.run(name, observe, argument, result)
             return result
 
         setattr(owner, name, observed)
@@ -162,12 +160,13 @@ class Taps:
         if self._chained and self.active and len(self.forwards) > 1:
             self._guard.run("forward_in", self._on_later_forward)
         else:
-            self._guard.run("forward_in", lambda: self._on_forward_in(self._hidden(args, kwargs)))
+            self._guard.run("forward_in", self._on_forward_in, args, kwargs)
         output = model(*args, **kwargs)
-        self._guard.run("forward_out", lambda: self._on_forward_out(output))
+        self._guard.run("forward_out", self._on_forward_out, output)
         return output
 
-    def _on_forward_in(self, hidden: torch.Tensor | None) -> None:
+    def _on_forward_in(self, args: Any, kwargs: Any) -> None:
+        hidden = self._hidden(args, kwargs)
         later = self.active and len(self.forwards) > 0
         self.forwards.append(self.forwards[-1] if len(self.forwards) > 1 else _mode(self._compiled))
         self._kernels.advance()
@@ -193,18 +192,20 @@ class Taps:
         if isinstance(output, list):
             output = _by_request(output)
         results = output if isinstance(output, tuple) else (output,)
+        residual, self._residual = self._residual, None
         measured: dict[int, str] = {}
-        if self._residual is not None:
-            self._kernels.rms(self._residual, "prenorm_rms")
+        if residual is not None:
+            self._kernels.rms(residual, "prenorm_rms")
             if self.active:
-                measured[self._residual.data_ptr()] = "prenorm_rms"
-            self._residual = None
-        for name, index in self._drafter.kind.outputs.items():
-            at = results[index].data_ptr()
+                measured[residual.data_ptr()] = "prenorm_rms"
+        for name, index in self._outputs:
+            result = results[index]
+            at = result.data_ptr()
             if at in measured:  # the same tensor under two names
-                self.same[name] = measured[at]
+                if name not in self.same:
+                    self.same[name] = measured[at]
             else:
-                self._kernels.rms(results[index], name, fleeting=self._compiled)
+                self._kernels.rms(result, name, fleeting=self._compiled)
                 measured[at] = name
 
     def _on_attention(self, name: str, query: torch.Tensor, lse: torch.Tensor | None) -> None:
@@ -215,9 +216,10 @@ class Taps:
     def _on_residual(self, residual: torch.Tensor) -> None:
         """In compiled code, which may give its memory to another tensor before the forward ends."""
         if self.on:
-            self._guard.run(
-                "residual", lambda: self._kernels.rms(residual, "prenorm_rms", fleeting=True)
-            )
+            self._guard.run("residual", self._on_fleeting_residual, residual)
+
+    def _on_fleeting_residual(self, residual: torch.Tensor) -> None:
+        self._kernels.rms(residual, "prenorm_rms", fleeting=True)
 
     def _keep_residual(self, residual: torch.Tensor) -> None:
         if self.on:
@@ -238,7 +240,7 @@ class Taps:
 
     def _after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
         if self.on:
-            self._guard.run("aux_norm", lambda: self._on_aux_norm(module, output))
+            self._guard.run("aux_norm", self._on_aux_norm, module, output)
 
     def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:
         norms, states = self._drafter.aux_norms, self._drafter.aux_states

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from driftscope.trace.records import Execution, StepRow
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.block import Block
+from driftscope.trace.records import Execution
+from driftscope.trace.writer import TraceWriter, Work
+from driftscope_probes.capture import Finished, prefilling_of, step_rows
+from driftscope_probes.clock import NO_MARKS
 from driftscope_probes.guard import Guard
 from driftscope_probes.settings import Settings
 from driftscope_probes.view import DraftStep
@@ -40,7 +43,7 @@ class StepTimer:
     def step_ended(self, requests: int) -> None:
         """The step is done."""
         step_s = time.perf_counter() - self._started
-        self._guard.run("step_ended", lambda: self._on_step_ended(requests, step_s))
+        self._guard.run("step_ended", self._on_step_ended, requests, step_s)
         self._guard.reset()
         self._begin()
 
@@ -54,17 +57,13 @@ class StepTimer:
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
-        step = self._step
-        row = StepRow(
-            step=self._number,
-            time_s=time.time(),
-            requests=requests,
-            chains=0 if step is None else int((~step.prefilling).sum()),
-            k=step.k if step else 0,
-            recorded=False,
-            step_s=step_s,
-            draft_s=self._draft_s,
-            probe_s=self._guard.taken_s,
-            execution=Execution.UNSAID,
-        )
-        self._writer.put(lambda: [row])
+        done = Finished(
+            self._number, time.time(), self._step, None, NO_MARKS, 1.0, requests, step_s,
+            self._draft_s, self._guard.taken_s,
+        )  # fmt: skip
+        self._writer.put(Work(_rows, done))
+
+
+def _rows(steps: list[Finished]) -> list[Block]:
+    masks = [prefilling_of(done) for done in steps]
+    return [step_rows(steps, masks, passed=Execution.UNSAID)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceStep:
-    """What the taps need of a step, on the engine's device; made only for a recorded one."""
+    """What the taps need of a step, most of it on the engine's device; made only for a recorded
+    one."""
 
     rows: torch.Tensor
     """[B] int64: row of each request's first query in the depth-1 forward, its last verified slot;
@@ -24,22 +25,26 @@ class DeviceStep:
     """[B] int64: p, that slot's position."""
     block_tables: Mapping[str, torch.Tensor]
     """Attention layer -> [>= B, blocks] int."""
+    prompt_tokens: npt.NDArray[np.int64]
+    """[B] prompt lengths, on the host."""
+    max_context: int
+    """No request's context is longer, before the chain."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DraftStep:
-    """One call of the drafter for a batch of B requests, as the host knows it."""
+class DraftStep(NamedTuple):
+    """One call of the drafter for a batch of B requests, as the host knows it.
+
+    Made for every step, so that nothing in it may cost anything: NumPy's functions take ten times
+    as long between two forwards as they do in a loop.
+    """
 
     requests: tuple[str, ...]
     """Engine-internal request ids, B of them."""
-    prompt_tokens: npt.NDArray[np.int64]
-    """[B] prompt lengths."""
-    prefilling: npt.NDArray[np.bool_]
-    """[B]: the prompt is not complete yet, so nothing that is drafted counts."""
+    prefilling: Callable[[], npt.NDArray[np.bool_]]
+    """[B]: the prompt is not complete yet, so nothing that is drafted counts. Of things that the
+    runner does not change any more: called on the writer's thread."""
     k: int
     """Depths that will be drafted."""
-    max_context: int
-    """No request's context is longer, before the chain."""
     on_device: Callable[[], DeviceStep]
     doubtful: tuple[str, ...] = ()
     """Requests, also others than the step's, in whose slots of the drafter's KV cache the runner is

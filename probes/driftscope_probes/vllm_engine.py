@@ -88,12 +88,12 @@ class EngineObserver:
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """A step's outcome is about to be applied to the requests."""
-        self._guard.run("verify", lambda: self._observe(scheduled, output))
+        self._guard.run("verify", self._observe, scheduled, output)
         self._guard.hand_over()
 
     def request_finished(self, request: Any, *_: Any, **__: Any) -> None:
         """A request is about to be freed."""
-        self._guard.run("request", lambda: self._finish(request))
+        self._guard.run("request", self._finish, request)
         self._guard.hand_over()
 
     def close(self) -> None:
@@ -107,6 +107,7 @@ class EngineObserver:
 
     def _observe(self, scheduled: Any, output: Any) -> None:
         requests, served = self._scheduler.requests, []
+        sampled, index = output.sampled_token_ids, output.req_id_to_index
         for name in scheduled.num_scheduled_tokens:
             request = requests.get(name)
             if request is None or request.is_finished() or _is_dropped(request):
@@ -114,7 +115,7 @@ class EngineObserver:
             served.append(
                 Served(
                     name, request.num_tokens, request.num_output_tokens,
-                    request.use_structured_output, len(_tokens_of(output, name)),
+                    request.use_structured_output, len(sampled[index[name]]) if sampled else 0,
                 )
             )  # fmt: skip
         self._writer.put(Work(self._rows, Step(time.time(), scheduled, served)))
@@ -167,10 +168,3 @@ def _structured(sampling: Any) -> str | None:
     asked = sampling.structured_outputs
     held = (kind for kind in Structured.KINDS if getattr(asked, kind, None) is not None)
     return next(held, Structured.NONE)
-
-
-def _tokens_of(output: Any, request_id: str) -> list[int]:
-    if not output.sampled_token_ids:
-        return []
-    tokens: list[int] = output.sampled_token_ids[output.req_id_to_index[request_id]]
-    return tokens

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 import wrapt
 
@@ -90,15 +91,13 @@ def _lookup_step(runner: Any, k: int) -> DraftStep:
             rows=torch.arange(count * k, device=runner.device),
             position=position.to(runner.device),
             block_tables={},
+            prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
+            max_context=int(batch.num_tokens_no_spec[:count].max()),
         )
 
+    discarded = runner.discard_request_mask.np[:count].tobytes()
     return DraftStep(
-        requests=tuple(batch.req_ids[:count]),
-        prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
-        prefilling=runner.discard_request_mask.np[:count].copy(),
-        k=k,
-        max_context=int(batch.num_tokens_no_spec[:count].max()),
-        on_device=on_device,
+        tuple(batch.req_ids[:count]), lambda: np.frombuffer(discarded, np.bool_), k, on_device
     )
 
 
@@ -123,9 +122,9 @@ def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _cache_of(proposer: Any) -> DrafterCache:
-    if not hasattr(proposer, "_driftscope_cache"):
-        proposer._driftscope_cache = DrafterCache()
-    found: DrafterCache = proposer._driftscope_cache
+    found: DrafterCache | None = getattr(proposer, "_driftscope_cache", None)
+    if found is None:
+        found = proposer._driftscope_cache = DrafterCache()
     return found
 
 
@@ -190,21 +189,21 @@ def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:
         rows = rows[:count].long()
         return DeviceStep(
             rows=_rows_drafted_from(proposer, rows, int(call["num_speculative_tokens"])),
-            position=call["target_positions"][rows].long(),
+            position=call["target_positions"].index_select(0, rows).long(),
             block_tables=dict.fromkeys(
                 proposer._draft_attn_layer_names, common.block_table_tensor[:count]
             ),
+            prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
+            max_context=int(common.max_seq_len),
         )
 
-    prefilling = runner.discard_request_mask.np[:count].copy()
+    discarded = runner.discard_request_mask.np[:count].tobytes()
     return DraftStep(
-        requests=tuple(batch.req_ids[:count]),
-        prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
-        prefilling=prefilling,
-        k=int(call["num_speculative_tokens"]),
-        max_context=int(common.max_seq_len),
-        on_device=on_device,
-        doubtful=_cache_of(proposer).in_doubt(chunked=prefilling.any()),
+        tuple(batch.req_ids[:count]),
+        lambda: np.frombuffer(discarded, np.bool_),
+        int(call["num_speculative_tokens"]),
+        on_device,
+        _cache_of(proposer).in_doubt(chunked=1 in discarded),
     )
 
 

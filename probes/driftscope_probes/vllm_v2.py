@@ -9,6 +9,8 @@ import functools
 import inspect
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import wrapt
 
@@ -129,17 +131,24 @@ def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: A
             block_tables={
                 name: _block_table(metadata[name]) for name in speculator.draft_attn_layer_names
             },
+            prompt_tokens=runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]].astype(
+                "int64"
+            ),
+            max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
         )
 
+    def prefilling() -> npt.NDArray[np.bool_]:
+        # Arrays of this batch alone: the next one has its own.
+        reached = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
+        found: npt.NDArray[np.bool_] = (reached < batch.prefill_len_np)[:count]
+        return found
+
     k = call.get("num_speculative_tokens")
-    reached = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
     return DraftStep(
-        requests=tuple(batch.req_ids[:count]),
-        prompt_tokens=runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]].astype("int64"),
-        prefilling=(reached < batch.prefill_len_np)[:count],
-        k=int(speculator.num_speculative_steps if k is None else k),
-        max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
-        on_device=on_device,
+        tuple(batch.req_ids[:count]),
+        prefilling,
+        int(speculator.num_speculative_steps if k is None else k),
+        on_device,
     )
 
 

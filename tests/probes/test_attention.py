@@ -41,9 +41,9 @@ class Switch:
     def __init__(self, *, on: bool = True) -> None:
         self.on, self.hooks = on, []  # type: ignore[var-annotated]
 
-    def observe(self, hook: str, action: Callable[[], Any]) -> None:
+    def observe(self, hook: str, action: Callable[..., Any], *args: Any) -> None:
         self.hooks.append(hook)
-        action()
+        action(*args)
 
 
 def _layer(impl: Any = None, **changes: Any) -> Any:

@@ -17,7 +17,7 @@ from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import capture as capture_module
 from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
-from driftscope_probes.capture import SHADOW_DIFFERS, Encoder, Finished
+from driftscope_probes.capture import SHADOW_DIFFERS, Capture, Encoder, Finished
 from driftscope_probes.clock import Marks
 from driftscope_probes.ring import Landing, Ring
 from driftscope_probes.sampling import Sampler
@@ -38,10 +38,8 @@ def _step(*prefilling: bool, k: int = K) -> DraftStep:
     batch = len(prefilling)
     return DraftStep(
         requests=tuple(f"r{b}" for b in range(batch)),
-        prompt_tokens=np.arange(10, 10 + batch),
-        prefilling=np.array(prefilling),
+        prefilling=lambda: np.array(prefilling),
         k=k,
-        max_context=20 + batch,
         on_device=lambda: pytest.fail("a finished step is not asked for tensors"),
     )
 
@@ -63,16 +61,21 @@ def _values(step: DraftStep, position: int = 20) -> torch.Tensor:
 
 def _finished(
     step: DraftStep | None, *, recorded: bool = True, ids: torch.Tensor | None = None,
-    **changes: Any,
+    head_mass: Landing | None = None, chosen: Any = None, **changes: Any,
 ) -> Finished:  # fmt: skip
-    values = None
+    capture = None
     if step is not None and recorded:
-        values = _landing(_values(step, changes.pop("position", 20)))
-    packed = None if ids is None else _landing(ids.to(torch.int32).view(torch.float32))
+        capture = Capture(
+            prompt_tokens=np.arange(10, 10 + len(step.requests)),
+            chosen=chosen,
+            values=_landing(_values(step, changes.pop("position", 20))),
+            ids=None if ids is None else _landing(ids.to(torch.int32).view(torch.float32)),
+            head_mass=head_mass,
+            execution="eager",
+        )
     plain = {
-        "number": 4, "time_s": 1.5, "step": step, "values": values, "ids": packed,
-        "compare_ids": False, "keep_ids": ids is not None, "head_mass": None, "marks": Marks([]),
-        "rate": 0.25, "execution": "eager", "requests": len(step.requests) if step else 0,
+        "number": 4, "time_s": 1.5, "step": step, "capture": capture, "marks": Marks([]),
+        "rate": 0.25, "requests": len(step.requests) if step else 0,
         "step_s": 0.5, "draft_s": 0.25, "probe_s": 0.125,
     }  # fmt: skip
     return Finished(**{**plain, **changes})  # type: ignore[arg-type]
@@ -87,9 +90,13 @@ def writer(tmp_path: Path) -> Iterator[TraceWriter]:
 
 @pytest.fixture
 def encoder(writer: TraceWriter) -> Encoder:
+    return _encoder(writer, keep_ids=True)
+
+
+def _encoder(writer: TraceWriter, sampler: Sampler | None = None, **options: bool) -> Encoder:
     return Encoder(
         LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer,
-        sampler=Sampler(every=4),
+        sampler=sampler or Sampler(every=4), **options,
     )  # fmt: skip
 
 
@@ -163,21 +170,19 @@ def test_masses_by_head_are_those_of_the_request_and_of_its_depths(encoder: Enco
     np.testing.assert_array_equal(chain.head_mass, values[1, : K * LAYERS * HEADS * 5])
 
 
-def test_token_ids_only_when_they_are_to_be_kept(encoder: Encoder) -> None:
+def test_token_ids_only_when_they_are_to_be_kept(writer: TraceWriter, encoder: Encoder) -> None:
     served = torch.tensor([[1, 2, 3], [4, 5, 70000]])
     ids = torch.cat((served, served), -1)
     (_, chain) = _chains(encoder, _finished(_step(False, False), ids=ids))
     assert chain.token_ids == [4, 5, 70000]
-    (_, chain) = _chains(encoder, _finished(_step(False, False), ids=ids, keep_ids=False))
+    (_, chain) = _chains(_encoder(writer), _finished(_step(False, False), ids=ids))
     assert chain.token_ids is None
 
 
-def test_a_shadow_with_other_tokens_is_counted(
-    encoder: Encoder, writer: TraceWriter, tmp_path: Path
-) -> None:
+def test_a_shadow_with_other_tokens_is_counted(writer: TraceWriter, tmp_path: Path) -> None:
     ids = torch.tensor([[1, 2, 3, 1, 2, 3], [4, 5, 6, 4, 9, 9]])
     step = _step(False, False)
-    chains = _chains(encoder, _finished(step, ids=ids, compare_ids=True, keep_ids=False))
+    chains = _chains(_encoder(writer, compare_ids=True), _finished(step, ids=ids))
     assert len(chains) == 2, "and kept"
     writer.close()
     assert read_statuses(tmp_path / "run")[0].dropped == {SHADOW_DIFFERS: 1}
@@ -239,44 +244,50 @@ def test_times_on_the_device_lie_between_marks(encoder: Encoder) -> None:
 
 def test_making_rows_counts_as_the_probes_time(writer: TraceWriter) -> None:
     sampler = Sampler(every=4)
-    encoder = Encoder(
-        LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer, sampler=sampler
-    )
+    encoder = _encoder(writer, sampler)
     encoder.rows([_finished(_step(False), recorded=False)])
     assert sampler.costs.recorded_s == 0.0
-    encoder.rows([_finished(_step(False))])
+    encoder.rows([_finished(_step(False), probe_s=0.0)])
     assert 0.0 < sampler.costs.recorded_s < 1.0
+
+
+def test_what_a_step_took_is_told_to_the_sampler(writer: TraceWriter) -> None:
+    sampler = Sampler(every=4)
+    recorded = _finished(_step(False), step_s=2.0, probe_s=0.5, core_s=0.25)
+    passed = _finished(_step(False), recorded=False, step_s=2.0, probe_s=0.25, core_s=0.25)
+    idle = _finished(None, recorded=False, step_s=9.0, probe_s=0.0)
+    _encoder(writer, sampler).rows([recorded, *[passed] * 3, *[idle] * 9])
+    costs = sampler.costs
+    assert costs.step_s == 1.75, "without the probe's share, and only of steps that draft"
+    assert costs.passed_s == pytest.approx(0.5, abs=0.1)
+    assert costs.recorded_s == pytest.approx(0.75, abs=0.1)
 
 
 def test_a_recorded_step_does_not_pay_for_the_rows_of_the_others(
     writer: TraceWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, rows_of_steps = [0.0], capture_module._steps
+    clock, rows_of_steps = [0.0], capture_module.step_rows
 
     def slow(*given: Any) -> Any:
         clock[0] += 5.0
         return rows_of_steps(*given)
 
-    monkeypatch.setattr(capture_module, "_steps", slow)
+    monkeypatch.setattr(capture_module, "step_rows", slow)
     monkeypatch.setattr(capture_module, "time", SimpleNamespace(thread_time=lambda: clock[0]))
     sampler = Sampler(every=4)
-    encoder = Encoder(
-        LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer, sampler=sampler
-    )
+    encoder = _encoder(writer, sampler)
     encoder.rows([*[_finished(_step(False), recorded=False)] * 9, _finished(_step(False))])
     assert sampler.costs.recorded_s < 5.0
 
 
 def test_what_else_the_writers_thread_takes_counts_for_every_step(writer: TraceWriter) -> None:
     sampler = Sampler(every=4)
-    encoder = Encoder(
-        LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer, sampler=sampler
-    )
+    encoder = _encoder(writer, sampler)
     writer.spent_s = 1.0  # before the first flush
-    encoder.rows([_finished(_step(False), recorded=False)] * 4)
+    encoder.rows([_finished(_step(False), recorded=False, probe_s=0.0)] * 4)
     assert sampler.costs.passed_s == 0.0
     writer.spent_s = 3.0
-    encoder.rows([_finished(_step(False), recorded=False)])
+    encoder.rows([_finished(_step(False), recorded=False, probe_s=0.0)])
     assert sampler.costs.passed_s == pytest.approx(2.0 / 4)
 
 

@@ -54,7 +54,7 @@ def _record(
         kernels.rms(some(count, SIZE), "fed_rms")
         kernels.confidence(logits, fleeting=fleeting)
         gone(logits)
-    kernels.finish()
+    kernels.finish(torch.arange(batch) + 70_000)
     return buffers
 
 
@@ -69,6 +69,8 @@ def test_every_figure_is_the_twins(
     found = _record(CompiledKernels, rows, dtype, fleeting=fleeting, k=k)
     torch.testing.assert_close(found.values, wanted.values, rtol=1e-5, atol=1e-6, equal_nan=True)
     assert torch.equal(found.queries["a"], wanted.queries["a"])
+    assert torch.equal(found.part("position", 4).view(torch.int32)[:, 0][: len(rows)],
+                       torch.arange(len(rows)) + 70_000)  # fmt: skip
     assert not found.part("entropy", len(rows))[:, :k].isnan().any()
     assert found.values[len(rows) :].isnan().all()
 

@@ -37,6 +37,8 @@ MAY_WAIT = {
     ("packed", "PackedMeter.plan", "numpy"): "a CPU's memory",
     ("packed", "PackedMeter._keys", "numpy"): "a CPU's memory",
     ("packed", "_floats", "numpy"): "a CPU's memory",
+    ("packed", "_blocks", "numpy"): "a CPU's memory",
+    ("packed", "PackedMeter.part", "numpy"): "a CPU's memory, once for each shape",
     ("ring", "Landing.failed", "synchronize"): "the writer's thread, for a job under way",
     ("ring", "Landing.failed", "bool"): "of what a job says, once it was waited for",
     ("ring", "Landing.spent_s", "float"): "the same",
@@ -49,16 +51,15 @@ MAY_WAIT = {
     ("attention", "kind_of", "float"): "of attributes, at start-up",
     ("latent", "query_size", "int"): "of attributes, at start-up",
     ("latent", "LatentKeys.__init__", "int"): "of attributes, at start-up",
-    ("recorder", "Recorder._choose", "bool"): "of an array on the host",
     ("host", "array_of", "numpy"): "a CPU's memory",
-    ("meter", "Meter._chains", "int"): "of an array on the host",
-    ("timer", "StepTimer._on_step_ended", "int"): "of an array on the host",
+    ("meter", "Meter.measure", "int"): "of an array on the host",
     ("vllm_v1", "_draft_step", "int"): "numbers that vLLM has on the host",
     ("vllm_v1", "_draft_step.on_device", "int"): "a number that vLLM has on the host",
-    ("vllm_v1", "_lookup_step", "int"): "numbers and arrays that vLLM has on the host",
+    ("vllm_v1", "_lookup_step.on_device", "int"): "an array that vLLM has on the host",
     ("vllm_v1", "_propose_medusa", "int"): "a number that vLLM has on the host",
     ("vllm_v2", "_is_defined_in", "bool"): "of a class, at start-up",
-    ("vllm_v2", "_draft_step", "int"): "numbers and tensors that vLLM has on the host",
+    ("vllm_v2", "_draft_step", "int"): "a number that vLLM has on the host",
+    ("vllm_v2", "_draft_step.on_device", "int"): "a tensor that vLLM has on the host",
 }
 """(module, function, call) -> why it waits for nothing."""
 MAY_LOOP = {
@@ -81,7 +82,6 @@ MAY_LOOP = {
     ("meter", "Meter._layer"): "over passes whose scores fit into memory, on a CPU",
     ("meter", "Meter.plan"): "over layers",
     ("packed", "PackedMeter.__init__"): "over layers, at start-up",
-    ("packed", "PackedMeter._scores"): "over layers",
     ("packed", "PackedMeter.plan"): "over layers",
     ("packed", "PackedMeter.plan.fill"): "over layers, beside the engine",
     ("meter", "Meter.slot_weights"): "over layers, and passes as above, while a sink is looked for",
@@ -94,6 +94,7 @@ MAY_LOOP = {
     ("vllm_v2", "_block_table"): "over requests that decode and those that do not: two parts",
     ("vllm_v1", "_without_graphs"): "over the fields of vLLM's metadata",
     ("vllm_v2", "_draft_step.on_device"): "over layers",
+    ("timer", "_rows"): "over steps, on the writer's thread",
 }
 """(module, function) -> over what it loops, never over requests."""
 LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

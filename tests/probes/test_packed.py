@@ -12,7 +12,7 @@ import torch
 
 from driftscope_probes.keys import CpuAttnKeys
 from driftscope_probes.masses import AttentionKind, Chains, masses, sink_mask
-from driftscope_probes.packed import LITTLE, MUCH, PackedMeter, Part
+from driftscope_probes.packed import LITTLE, MUCH, PackedMeter, Wanted
 
 pytest.importorskip("numba")
 HEADS, KV, SIZE, PAGE, PAGES, DEPTHS = 4, 2, 16, 8, 64, 5
@@ -86,11 +86,8 @@ class Situation:
         with torch.inference_mode():  # as vLLM's workers do
             room = torch.full((3, DEPTHS, 5), -1.0)
             heads = torch.full((3, self.k, HEADS, 5), -1.0)
-        part = Part(
-            layer="layer", queries=queries, table=table, mean=room[:, : self.k].numpy(),
-            per_head=heads,
-        )  # fmt: skip
-        fill = meter.plan([part], chains)
+        part = meter.part("layer", queries, room[:, : self.k].numpy())
+        fill = meter.plan([Wanted(part, table, heads)], chains)
         assert fill is not None
         table.fill_(0)  # the engine goes on
         chains.position[:] = 0
@@ -144,11 +141,10 @@ def test_so_are_caches_of_another_type_than_the_drafters() -> None:
     meter = PackedMeter(
         {"layer": (layer, situation.kind, situation.reader(layer))}, torch.bfloat16
     )  # fmt: skip
-    part = Part(
-        layer="layer", queries=torch.zeros(3, DEPTHS, HEADS * SIZE),
-        table=torch.zeros(3, 10, dtype=torch.int32), mean=np.zeros((3, DEPTHS, 5)), per_head=None,
-    )  # fmt: skip
-    assert meter.plan([part], situation.chains) is None
+    queries, mean = torch.zeros(3, DEPTHS, HEADS * SIZE), np.zeros((3, DEPTHS, 5))
+    table = torch.zeros(3, 10, dtype=torch.int32)
+    wanted = Wanted(meter.part("layer", queries, mean), table, None)
+    assert meter.plan([wanted], situation.chains) is None
 
 
 def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

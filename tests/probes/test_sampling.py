@@ -175,8 +175,13 @@ def test_set_fixes_the_rate_or_has_it_governed_again() -> None:
     sampler.set(every=2)
     assert sampler.rate == 0.5
     assert [sampler.take() for _ in range(4)] == [True, False, True, False]
+    governed = 0.01 * STEP_S / 0.002
+    _serve(sampler, 400, recorded_s=0.002)
     sampler.set(budget=0.05)
-    assert (sampler.every, sampler.budget, sampler.rate) == (None, 0.05, 0.5)
+    assert (sampler.every, sampler.budget) == (None, 0.05)
+    assert sampler.rate == pytest.approx(governed, rel=0.1), "known meanwhile, and not 0.5"
+    sampler.note(step_s=STEP_S, probe_s=PASSED_S, recorded=False)
+    assert sampler.rate == pytest.approx(5 * governed, rel=0.1)
     _serve(sampler, 4000, recorded_s=0.002)
     assert sampler.overhead == pytest.approx(0.05, rel=0.05)
 

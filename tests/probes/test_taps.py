@@ -55,7 +55,7 @@ class Bench:
         self.taps.active = True
         drafts = batch.draft()
         self.taps.active = False
-        self.kernels.finish()
+        self.kernels.finish(at.position)
         self.meter.measure(batch.view, at, self.by_head)
         return drafts
 

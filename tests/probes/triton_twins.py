@@ -89,7 +89,7 @@ def _record(
     buffers.rows[: len(rows)] = torch.tensor(rows)
     kernels.begin(len(rows))
     forwards.run(kernels)
-    kernels.finish()
+    kernels.finish(torch.arange(len(rows)))
     return buffers
 
 
@@ -217,7 +217,7 @@ def test_a_replayed_graph_measures_what_it_replays(monkeypatch: pytest.MonkeyPat
         buffers.rows[: len(rows)] = torch.tensor(rows)
         kernels.begin(len(rows))
         graph.replay()
-        kernels.finish()
+        kernels.finish(torch.arange(len(rows), device=buffers.device))
         _same(buffers, wanted, len(rows))
         # A step that is passed by replays the same graph.
         before = buffers.values.clone(), buffers.queries["a"].clone()
@@ -408,7 +408,10 @@ def test_a_drafters_chain_is_the_one_computed_by_hand(
     drafter, sinks = make_drafter(**flags), (0, 3)
     buffers = ChainBuffers(Layout(depths=3, layers=2, aux=AUX), MAX_REQUESTS, CPU)
     meter = Meter(drafter, buffers, sinks, use_lse=False, use_triton=True)
-    kernels, guard = TritonKernels(buffers), SimpleNamespace(run=lambda _, action: action())
+    kernels, guard = (
+        TritonKernels(buffers),
+        SimpleNamespace(run=lambda _, action, *args: action(*args)),
+    )
     taps: Any = Taps(drafter, kernels, guard, in_graph=True)  # type: ignore[arg-type]
     proposer = SimpleNamespace(model=drafter.model)
     taps.attach(proposer, "model")
@@ -418,7 +421,7 @@ def test_a_drafters_chain_is_the_one_computed_by_hand(
     buffers.rows[:2] = at.rows
     kernels.begin(2)
     batch.draft()
-    kernels.finish()
+    kernels.finish(at.position)
     by_head = torch.full((2, 3, len(LAYERS), HEADS, len(MASSES)), torch.nan)
     meter.measure(batch.view, at, by_head)
     depths = {name: buffers.part(name, 2).numpy().copy() for name in PER_DEPTH}

@@ -141,10 +141,8 @@ class Batch:
         """Device steps that were asked for: only recorded ones cost anything."""
         self.view = DraftStep(
             requests=self.requests,
-            prompt_tokens=np.array(self.prompt_tokens),
-            prefilling=np.array(prefilling),
+            prefilling=lambda: np.array(prefilling),
             k=k,
-            max_context=max(self.positions) + 1,
             on_device=self._on_device,
         )
 
@@ -154,6 +152,8 @@ class Batch:
             rows=self.rows,
             position=torch.tensor(self.positions),
             block_tables=dict.fromkeys(LAYERS, self.block_table),
+            prompt_tokens=np.array(self.prompt_tokens),
+            max_context=max(self.positions) + 1,
         )
 
     def _write_context(self) -> None:
