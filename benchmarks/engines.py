@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CHILD = Path(__file__).with_name("engine_child.py")
+TURNS_CHILD = CHILD.with_name("turns_child.py")
 CLOSE_S = 20.0
 FIGURES = ("tpot_s", "tokens_per_s")
 """What one repeat gives: see `engine_child`."""
@@ -25,11 +26,14 @@ Settings = Mapping[str, tuple[str, dict[str, Any] | None]]
 class Engine:
     """A child process with one vLLM."""
 
-    def __init__(self, name: str, options: dict[str, Any], env: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, name: str, options: dict[str, Any], env: dict[str, str], log: Path,
+        child: Path = CHILD,
+    ) -> None:  # fmt: skip
         self.name, self._log = name, log
         # -P: the folder of this script must not come before the engine's own modules.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(CHILD), json.dumps(options)],
+            [sys.executable, "-P", str(child), json.dumps(options)],
             env={**os.environ, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=log.open("wb"), text=True, start_new_session=True,
         )  # fmt: skip
@@ -78,8 +82,8 @@ def measure(
                 values[name].append(answer[figure])
         if time.time() > deadline:
             break
-    state = engines["probe"].ask(set={"budget": 0.01})
-    return {"concurrency": point[0], "context": point[1], **found, "sampler": state}
+    sampler = engines["probe"].ask(set={"budget": 0.01}) if "probe" in engines else None
+    return {"concurrency": point[0], "context": point[1], **found, "sampler": sampler}
 
 
 def ratios(record: dict[str, Any], name: str, figure: str = "tpot_s") -> list[float]:

