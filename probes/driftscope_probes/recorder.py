@@ -167,7 +167,8 @@ class Recorder:
         if self.search is not None:
             self._take_found_sinks(self.search)
         drawn = step.k > 0 and self.sampler.take()  # counted by every rank, whoever is chosen
-        self._rate = self.sampler.rate  # may change before the step ends
+        if drawn:
+            self._rate = self.sampler.drawn_at
         chosen = self.selection.chosen(step.requests) if drawn else None
         if not drawn or (chosen is not None and not chosen.any()):
             self._kernels.skip()

@@ -54,7 +54,9 @@ class Sampler:
         self.every, self.budget = every, budget
         self.recording = True
         self.rate = 1 / every if every else FIRST_RATE
-        """Share of draft steps that are recorded at present."""
+        """Share of draft steps that are recorded at present; the writer's thread may change it."""
+        self.drawn_at = self.rate
+        """What it was when `take` last looked."""
         self._governed = FIRST_RATE
         """What the budget allows, also while `every` is in force."""
         self._random, self._seen, self._since = random.Random(seed), 0, 0
@@ -71,10 +73,11 @@ class Sampler:
         ranks agree again on every step soon after each has heard of a change.
         """
         every, number, drawn = self.every, self._seen, self._random.random()
+        self.drawn_at = rate = self.rate
         self._seen += 1
         if not self.recording:
             return False
-        return number % every == 0 if every is not None else drawn < self.rate
+        return number % every == 0 if every is not None else drawn < rate
 
     def note(self, *, step_s: float, probe_s: float, recorded: bool, core_s: float = 0.0) -> None:
         """A step that drafted is over: its wall time, the probe's share included; that share; and
