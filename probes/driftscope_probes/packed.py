@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -64,6 +65,8 @@ class PackedMeter:
         self._dtype, self._run = dtype, None
         if layers and len(self._layers) == len(layers) and dtype in KEY_TYPES:
             self._run = _compiled(KEY_TYPES[dtype])
+        self._room: dict[str, npt.NDArray[np.float32]] = {}
+        """Of a layer, for parts of every shape: one is in use at a time."""
         self._known: dict[str, tuple[torch.Tensor, tuple[Any, ...]]] = {}
         self._of_layer: dict[str, tuple[Any, ...]] = {
             name: (
@@ -80,9 +83,12 @@ class PackedMeter:
         _, kind, _ = self._layers[layer]
         plain = queries.dtype == torch.float32 and queries.is_contiguous()
         shape = (*queries.shape[:2], kind.heads, len(MASSES))
+        size, room = math.prod(shape), self._room.get(layer, np.empty(0, np.float32))
+        if room.size < size:  # what it was keeps those that are in use already
+            room = self._room[layer] = np.empty(2 * size, np.float32)
         return Part(
             layer=layer, queries=queries, mean=mean, floats=queries.numpy() if plain else None,
-            found=np.empty(shape, np.float32),
+            found=room[:size].reshape(shape),
         )  # fmt: skip
 
     def takes(self, batch: int, k: int, context: int) -> bool:

@@ -156,3 +156,17 @@ def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch)
     assert not meter.takes(1, 1, MUCH // HEADS + 1)
     assert meter.little(1, 1, LITTLE // HEADS)
     assert not meter.little(1, 1, LITTLE // HEADS + 1)
+
+
+def test_parts_of_all_shapes_share_their_room() -> None:
+    situation = Situation()
+    layer = situation.layer()
+    meter = PackedMeter({"layer": (layer, situation.kind, situation.reader(layer))}, torch.float32)
+    found = [
+        meter.part("layer", torch.zeros(b, DEPTHS, HEADS * SIZE), np.zeros((b, DEPTHS, 5))).found
+        for b in range(1, 65)
+    ]
+    assert [part.shape[0] for part in found] == list(range(1, 65))
+    assert all(part.flags.c_contiguous for part in found)
+    held = {id(part.base): part.base.nbytes for part in found if part.base is not None}
+    assert sum(held.values()) <= 4 * found[-1].nbytes
