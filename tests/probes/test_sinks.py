@@ -145,7 +145,7 @@ class Long(Batch):
 
     def __init__(self, holder: Any, *, planted: tuple[int, ...], number: int) -> None:
         super().__init__(holder)
-        self.view = replace(self.view, requests=(f"a{number}", f"b{number}"))
+        self.view = self.view._replace(requests=(f"a{number}", f"b{number}"))
         self.keys[:, :, :] *= 0.1
         for layer, queries in enumerate(self._queries()):
             for b in range(2):

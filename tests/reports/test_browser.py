@@ -194,7 +194,7 @@ def test_the_same_numbers_open_as_a_table(browser: Browser, report: Path) -> Non
     table = page.locator("#acceptance-marginal table")
     assert not table.is_visible()
     page.locator("#acceptance-marginal summary").first.click()
-    assert table.is_visible()
+    _becomes(page, table.is_visible)
     page.close()
 
 
