@@ -14,9 +14,9 @@ What driftscope's own threads take falls on all states, so their share of a core
 with the probe in one state for a while.
 
 Between engines, which take turns: one that loads no plugin; one with the plugin installed and not
-turned on, which differs from it in nothing but the look at two environment variables, so that it
-shows how far two engines of the same code lie apart; and one that vLLM compiles, as the price of
-the peers' way: tools that hook modules force eager execution.
+turned on, which hooks nothing (tests/probes/test_plugin.py), so that it shows how far two engines
+of the same code lie apart; and one that vLLM compiles, as the price of the peers' way: tools that
+hook modules force eager execution.
 
 What the probe says of itself stands beside it: its share of a step that is recorded, and of one
 that is not. The tiny trio's step takes tens of milliseconds, so these ratios are a worst case for
@@ -129,6 +129,20 @@ def print_all(records: list[Record]) -> None:
     """A line of all points together."""
     rounds = [each for record in records for each in record["rounds"]]
     print(f"all points  rounds {len(rounds)}  {_states(rounds)}")
+    for name, some in (("all points", records), *(
+        (f"context {r['context']:5}  batch {r['concurrency']:2}", [r]) for r in records
+    )):  # fmt: skip
+        print(f"{name}  means instead: {_means([e for r in some for e in r['rounds']])}")
+
+
+def _means(rounds: list[turns.Round]) -> str:
+    """With twice the standard error: what a median leaves out, a machine's hiccups among it."""
+    cells = []
+    for state in STATES[1:]:
+        found = turns.ratios(rounds, state)
+        off = 2 * statistics.stdev(found) / len(found) ** 0.5
+        cells.append(f"{state} {statistics.fmean(found):.3f} +- {off:.3f}")
+    return "  ".join(cells)
 
 
 def _states(rounds: list[turns.Round]) -> str:

@@ -63,7 +63,7 @@ class Probe:
     def account(self) -> dict[str, float]:
         """What the sampler says of itself, and the rate that the budget allows."""
         sampler = self._recorder.sampler
-        costs, sampler.every = sampler.costs, None
+        costs = sampler.costs
         sampler.set(budget=0.01)
         return {
             "step_s": costs.step_s, "recorded_s": costs.recorded_s, "passed_s": costs.passed_s,
