@@ -7,7 +7,10 @@ that a trace has.
 
 from __future__ import annotations
 
-from itertools import chain
+from array import array as packed_array
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,10 @@ _NUMPY: dict[pa.DataType, np.dtype[Any]] = {
     pa.float32(): np.dtype("float32"),
     pa.float64(): np.dtype("float64"),
 }
+
+
+_PACKED = {"b": "b", "i": "i", "l": "q", "f": "f", "d": "d"}
+"""NumPy's character of a type -> that of the `array` module, which takes a list in one call."""
 
 
 def list_array(
@@ -47,31 +54,57 @@ def array_of(values: Any, kind: pa.DataType) -> pa.Array:
 
     Raises TypeError, ValueError, OverflowError or AttributeError for a value that does not fit.
     """
-    size = len(values)
+    return builder_of(kind)(values)
+
+
+@cache
+def builder_of(kind: pa.DataType) -> Callable[[Any], pa.Array]:
+    """What `array_of` does for one type: pyarrow compares types by their texts, and slowly."""
     if kind in _NUMPY:
-        return _array_of_numbers(values, kind)
-    bitmap = _validity(values)
+        return partial(_array_of_numbers, kind, _NUMPY[kind])
     if pa.types.is_list(kind):
-        full = _without_none(values, ())
-        items = array_of(list(chain.from_iterable(full)), kind.value_type)
-        buffers = [bitmap, _offsets(list(map(len, full)))]
-        return pa.Array.from_buffers(kind, size, buffers, children=[items])
-    if pa.types.is_string(kind):
-        encoded = [text.encode() for text in _without_none(values, "")]
-        data = pa.py_buffer(b"".join(encoded))
-        return pa.Array.from_buffers(kind, size, [bitmap, _offsets(list(map(len, encoded))), data])
-    truth = _checked(np.array(_without_none(values, False), ndmin=1), "b").astype(bool)
-    return pa.Array.from_buffers(kind, size, [bitmap, _bits(truth)])
+        return partial(_array_of_lists, kind, builder_of(kind.value_type))
+    return partial(_array_of_strings if pa.types.is_string(kind) else _array_of_bools, kind)
 
 
-def _array_of_numbers(values: Any, kind: pa.DataType) -> pa.Array:
-    dtype, size, bitmap = _NUMPY[kind], len(values), None
+def _array_of_numbers(kind: pa.DataType, dtype: np.dtype[Any], values: Any) -> pa.Array:
+    size, bitmap = len(values), None
+    if isinstance(values, list):
+        try:
+            packed = packed_array(_PACKED[dtype.char], values)
+        except TypeError:  # a null, or what does not fit
+            pass
+        else:
+            return pa.Array.from_buffers(kind, size, [None, pa.py_buffer(packed)])
     numbers = values if isinstance(values, np.ndarray) else np.array(values, ndmin=1)
     if numbers.dtype == object:
         bitmap = _validity(values)
         numbers = np.array(_without_none(values, 0), ndmin=1)
     fits = _checked(numbers, "i" if dtype.kind == "i" else "if").astype(dtype)
     return pa.Array.from_buffers(kind, size, [bitmap, pa.py_buffer(np.ascontiguousarray(fits))])
+
+
+def _array_of_lists(
+    kind: pa.DataType, build: Callable[[Any], pa.Array], values: list[Any]
+) -> pa.Array:
+    full = _without_none(values, ())
+    items = build(list(chain.from_iterable(full)))
+    buffers = [_validity(values), _ends(full)]
+    return pa.Array.from_buffers(kind, len(values), buffers, children=[items])
+
+
+def _array_of_strings(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    bitmap = None
+    if None in values:
+        bitmap, values = _validity(values), _without_none(values, "")
+    encoded = [text.encode() for text in values]
+    buffers = [bitmap, _ends(encoded), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(kind, len(encoded), buffers)
+
+
+def _array_of_bools(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    truth = _checked(np.array(_without_none(values, False), ndmin=1), "b").astype(bool)
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), _bits(truth)])
 
 
 def numbers_of(array: pa.Array) -> NDArray[Any]:
@@ -134,7 +167,12 @@ def _checked(array: NDArray[Any], kinds: str) -> NDArray[Any]:
     return array
 
 
-def _offsets(lengths: list[int] | NDArray[np.int32]) -> pa.Buffer:
+def _ends(values: list[Any]) -> pa.Buffer:
+    """Where each of `values` begins, all of them laid out in a row, and where the last one ends."""
+    return pa.py_buffer(packed_array("i", accumulate(map(len, values), initial=0)))
+
+
+def _offsets(lengths: NDArray[np.int32]) -> pa.Buffer:
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return pa.py_buffer(ends)

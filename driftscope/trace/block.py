@@ -6,7 +6,7 @@ recording; columns go from numpy to Arrow as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from driftscope.trace.arrays import array_of, list_array
-from driftscope.trace.schema import schema_of
+from driftscope.trace.arrays import list_array
+from driftscope.trace.schema import builders_of, schema_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,14 +42,15 @@ class Block:
     def to_batch(self) -> pa.RecordBatch:
         """Raises KeyError for a column that is missing, and what array_of raises."""
         schema = schema_of(self.record)
-        arrays = [self._array(self.columns[f.name], f.type) for f in schema]
+        arrays = [
+            self._array(self.columns[name], schema.field(at).type, build)
+            for at, (name, build) in enumerate(builders_of(self.record))
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _array(self, column: Any, kind: pa.DataType) -> pa.Array:
+    def _array(self, column: Any, kind: pa.DataType, build: Callable[[Any], pa.Array]) -> pa.Array:
+        if isinstance(column, np.ndarray | list):
+            return build(column)
         if isinstance(column, Lists):
             return list_array(column.values, column.present, kind)
-        if isinstance(column, np.ndarray | list):
-            return array_of(column, kind)
-        if column is None:
-            return pa.nulls(self.rows, kind)
-        return array_of([column] * self.rows, kind)
+        return pa.nulls(self.rows, kind) if column is None else build([column] * self.rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Generic, TypeVar
 
@@ -15,7 +14,6 @@ class BoundedQueue(Generic[T]):
     def __init__(self, capacity: int) -> None:
         self._items: deque[T] = deque()
         self._capacity = capacity
-        self._ready, self._waiting = threading.Event(), False
         self.dropped = 0
         """Items refused because the queue was full."""
 
@@ -25,22 +23,11 @@ class BoundedQueue(Generic[T]):
             self.dropped += 1
             return False
         self._items.append(item)
-        if self._waiting:
-            self._ready.set()
         return True
 
-    def take_all(self, timeout_s: float) -> list[T]:
-        """Everything that is queued, waiting up to `timeout_s` for the first item."""
-        self._waiting = True  # before it looks: what comes later finds that it waits
-        if not self._items:
-            self._ready.wait(timeout_s)
-        self._waiting = False
-        self._ready.clear()
+    def take_all(self) -> list[T]:
+        """Everything that is queued."""
         taken: list[T] = []
         while self._items:
             taken.append(self._items.popleft())
         return taken
-
-    def wake(self) -> None:
-        """Let a waiting consumer return at once."""
-        self._ready.set()

@@ -19,7 +19,7 @@ from driftscope.trace.ranks import joined, place_of, with_replica
 from driftscope.trace.records import RECORDS, Execution
 from driftscope.trace.schema import conform
 from driftscope.trace.segment import SEALED, STREAM, VERSION_KEY, segments, source_of
-from driftscope.trace.status import Status, read_statuses
+from driftscope.trace.status import STATUS_S, Status, read_statuses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,8 @@ def losses_of(statuses: tuple[Status, ...]) -> list[str]:
             when = datetime.fromtimestamp(status.flushed_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
             out.append(
                 f"{status.source} is still recording or was killed: rows after its last flush "
-                f"({when}) are missing, at most one second of them if it was killed"
+                f"({when}, or up to {STATUS_S:g} seconds later) are missing, at most one second of "
+                "them if it was killed"
             )
         for cause, count in sorted(status.dropped.items()):
             out.append(f"{status.source} dropped {count} rows ({cause.replace('_', ' ')})")

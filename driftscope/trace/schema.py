@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from driftscope.trace.arrays import array_of
+from driftscope.trace.arrays import builder_of
 from driftscope.trace.records import RECORDS, Floats, Ints, Row
 
 SCHEMA_VERSION = "1.3"
@@ -48,6 +48,12 @@ def schema_of(record: str) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=null) for name, kind, null in columns])
 
 
+@cache
+def builders_of(record: str) -> tuple[tuple[str, Callable[[Any], pa.Array]], ...]:
+    """The columns of a record, and what makes an Arrow array of a list of each one's values."""
+    return tuple((field.name, builder_of(field.type)) for field in schema_of(record))
+
+
 _NAMES = {cls: name for name, cls in RECORDS.items()}
 
 
@@ -58,11 +64,9 @@ def record_of(row: Row) -> str:
 
 def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:
     """One Arrow batch of `rows`, all of the named record."""
-    schema, rows = schema_of(record), list(rows)
-    names = [f.name for f in fields(RECORDS[record])]
-    columns = [[getattr(row, name) for row in rows] for name in names]
-    arrays = [array_of(column, schema.field(i).type) for i, column in enumerate(columns)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    rows = list(rows)
+    arrays = [build([getattr(row, name) for row in rows]) for name, build in builders_of(record)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(record))
 
 
 def conform(table: pa.Table, record: str, defaults: Mapping[str, Any] | None = None) -> pa.Table:

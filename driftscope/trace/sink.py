@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pyarrow as pa
 
@@ -19,6 +18,9 @@ from driftscope.trace.segment import VERSION_KEY, seal, segment_path
 SEGMENT_BYTES = 64 << 20
 """A stream is sealed to Parquet when it has grown to this size, so that sealing stays short."""
 
+
+BUFFER_BYTES = 1 << 18
+"""What is written at once: a batch, as a rule."""
 
 Batch = tuple[str, pa.RecordBatch]
 """Rows of one record, and which."""
@@ -44,19 +46,24 @@ class DiskLimitError(Exception):
 
 
 class _Segment:
-    """One open Arrow stream."""
+    """One open Arrow stream.
+
+    Arrow's own files: to one of Python's it would write piece by piece, and wait for the serving
+    process's interpreter before each.
+    """
 
     def __init__(self, path: Path, record: str) -> None:
         metadata = {VERSION_KEY: SCHEMA_VERSION.encode()}
         self.path = path
-        self._file: IO[bytes] = path.open("xb")
+        path.touch(exist_ok=False)
+        self._file = pa.BufferedOutputStream(pa.OSFile(str(path), "wb"), BUFFER_BYTES)
         schema = schema_of(record).with_metadata(metadata)
         self._writer = pa.ipc.new_stream(self._file, schema)
         self._batches = 0
 
     @property
     def size(self) -> int:
-        return self._file.tell()
+        return int(self._file.tell())
 
     def append(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)

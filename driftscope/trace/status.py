@@ -10,10 +10,14 @@ from typing import Any
 
 from driftscope.errors import DamagedTraceError
 
+STATUS_S = 3.0
+"""Least time between two rewrites while recording, unless something failed or was asked for: each
+takes as long as a flush of rows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Rewritten at every flush beside the record files of its `source`."""
+    """Rewritten every STATUS_S at a flush, beside the record files of its `source`."""
 
     source: str
     """Process that wrote it: role, rank and pid, such as "worker0-4711"."""

@@ -1,14 +1,13 @@
 """Writes a run directory from inside a serving process.
 
 The serving thread calls `put`, which appends to a bounded queue and returns; one background thread
-per process encodes, writes, flushes and seals. What cannot be kept is dropped and counted; nothing
-here ever raises into the serving thread.
+per process, its `Scribe`, encodes, writes, flushes and seals. What cannot be kept is dropped and
+counted; nothing here ever raises into the serving thread.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import os
 import threading
@@ -23,8 +22,9 @@ from driftscope.trace.block import Block
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.records import Row
+from driftscope.trace.scribe import scribe_of
 from driftscope.trace.sink import Batch, DiskLimitError, RecordFiles, batches_of
-from driftscope.trace.status import Status, read_statuses, status_path
+from driftscope.trace.status import STATUS_S, Status, read_statuses, status_path
 
 Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
@@ -40,15 +40,11 @@ class Work(NamedTuple):
 
 Item = Row | Deferred | Work
 
-FLUSH_S = 0.8
+FLUSH_S = 0.95
 """Longest time a row waits for the writer. Readers are promised one second; each flush costs about
 a millisecond of the serving process's interpreter, whatever it writes."""
-STATUS_S = 0.9
-"""Least time between two rewrites of the status file while recording."""
-SAMPLE_S = 2.0
+SAMPLE_S = 5.0
 """Least time between two samples of the process's resources."""
-WATCH_S = 0.3
-"""Least time between two calls of what `TraceWriter.watch` was given."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
 MANIFEST_S = 2.0
@@ -58,6 +54,10 @@ MAX_BYTES = 2 << 30
 
 GAUGES = frozenset({"rate", "overhead", "recording", "control"})
 """Fields of the status file that `TraceWriter.set_gauges` sets."""
+
+
+_AT_ONCE = frozenset({"recording", "control"})
+"""Of them, those that somebody waits for when they change."""
 
 
 class TraceWriter:
@@ -92,7 +92,7 @@ class TraceWriter:
     ) -> None:
         """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come.
         `cpus`: where the writer's thread runs, else where the one that opens the writer does."""
-        self._run, self._source, self._clock, self._flush_s = run, source, clock, flush_s
+        self._run, self._source, self._clock = run, source, clock
         self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
         self._files = RecordFiles(run, source, max_bytes)
         self._dropped: Counter[str] = Counter()
@@ -100,19 +100,20 @@ class TraceWriter:
         self._first_error: str | None = None
         self._probe_s = 0.0
         self.spent_s = 0.0
-        """Time of a core that the writer's thread has taken, up to its last rest."""
+        """Time of a core that the thread has taken for all writers of the process together."""
         self._gauges: dict[str, Any] = {}
         self._look: Callable[[], None] | None = None
-        self._looked_at = -WATCH_S
         self._hear: Callable[[Sequence[Batch]], None] | None = None
         self._ended: Callable[[], None] = lambda: None
-        self._open, self._hurry = True, threading.Event()
-        self._last_status, self._status_at = "", 0.0
+        self._open = True
+        self._last_status, self._status_at, self._urgent = "", 0.0, False
+        path = status_path(run, source)
+        self._status_file, self._partial = str(path), str(path.with_suffix(".partial"))
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
-        self._cpus = cpus
+        self._over = threading.Event()
         self._prepare()
-        self._thread = threading.Thread(target=self._work, name="driftscope-writer", daemon=True)
-        self._thread.start()
+        self._scribe = scribe_of(flush_s, cpus)
+        self._thread = self._scribe.take_on(self._work)
         atexit.register(self.close)
 
     @property
@@ -126,17 +127,19 @@ class TraceWriter:
 
     def hurry(self) -> None:
         """Have what was handed over taken now: whoever holds it has little room left."""
-        self._hurry.set()
+        self._scribe.hurry()
 
     def count_error(self, hook: str, error: BaseException) -> None:
         """Count an exception that a hook swallowed."""
         if self._first_error is None:
             self._first_error = f"{hook}: {type(error).__name__}: {error}"
         self._errors[hook] += 1
+        self._urgent = True
 
     def count_dropped(self, cause: str, rows: int) -> None:
         """Count rows that the serving path could not hand over."""
         self._dropped[cause] += rows
+        self._urgent = True
 
     def add_probe_time(self, seconds: float) -> None:
         """Add to the probe's own time on serving threads."""
@@ -146,6 +149,7 @@ class TraceWriter:
         """Set `rate`, `overhead`, `recording` or `control` of the status file's next rewrite."""
         if unknown := values.keys() - GAUGES:
             raise TypeError(f"no gauge of the status file: {', '.join(sorted(unknown))}")
+        self._urgent |= any(values.get(n) != self._gauges.get(n) for n in _AT_ONCE & values.keys())
         self._gauges = {**self._gauges, **values}
 
     def status(self) -> Status:
@@ -153,7 +157,7 @@ class TraceWriter:
         return self._status(closed=not self._open)
 
     def watch(self, look: Callable[[], None]) -> None:
-        """Call `look` on the writer's thread, at most every WATCH_S; what it raises is counted."""
+        """Call `look` on the writer's thread at each flush; what it raises is counted."""
         self._look = look
 
     def listen(
@@ -167,10 +171,9 @@ class TraceWriter:
     def close(self, timeout_s: float = 30.0) -> None:
         """Write and seal everything that was handed over, and mark the source closed."""
         self._open = False
-        self._hurry.set()
-        self._queue.wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
+        self._scribe.hurry()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._over.wait(timeout_s)
         atexit.unregister(self.close)
 
     def _prepare(self) -> None:
@@ -183,32 +186,22 @@ class TraceWriter:
                 "point DRIFTSCOPE_TRACE at a writable directory"
             ) from error
 
-    def _work(self) -> None:
-        if self._cpus:
-            with contextlib.suppress(OSError):  # they may have been taken away since
-                os.sched_setaffinity(0, self._cpus)  # of this thread
-        while True:
-            closing = not self._open
-            items = self._queue.take_all(0.0 if closing else self._flush_s / 2)
-            self._store([*items, *self._due(bool(items))])
-            if closing:
-                break
+    def _work(self) -> bool:
+        """A turn; True when it was the last."""
+        closing = not self._open
+        items = self._queue.take_all()
+        self._store([*items, *self._due(bool(items))])
+        if not closing:
             self._watch()
-            if time.monotonic() - self._status_at >= STATUS_S:
+            if self._urgent or time.monotonic() - self._status_at >= STATUS_S:
                 self._guarded(lambda: self._write_status(closed=False))
             self.spent_s = time.thread_time()
-            self._rest()
+            return False
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
         self._guarded(self._ended)
-
-    def _rest(self) -> None:
-        """Up to the next flush, which what is asked for meanwhile does not wait for."""
-        for _ in range(2):
-            if self._hurry.wait(self._flush_s / 2):
-                break
-            self._watch()
-        self._hurry.clear()
+        self._over.set()
+        return True
 
     def _due(self, serving: bool) -> list[Item]:
         """The sampler, when its time has come: an idle server records nothing."""
@@ -219,10 +212,8 @@ class TraceWriter:
         return [self._sampler]
 
     def _watch(self) -> None:
-        now = time.monotonic()
-        if self._look is None or now - self._looked_at < WATCH_S:
+        if self._look is None:
             return
-        self._looked_at = now
         try:
             self._look()
         except Exception as error:  # the same border: what is asked for wrongly is not done
@@ -234,7 +225,7 @@ class TraceWriter:
             try:
                 rows.extend(make())
             except Exception as error:  # the border: a bad capture costs its rows, not the run
-                self._dropped["encode_error"] += count
+                self.count_dropped("encode_error", count)
                 self.count_error("encode", error)
         batches = self._encoded(rows)
         if batches:
@@ -248,7 +239,7 @@ class TraceWriter:
                 batches.append(each)  # noqa: PERF402  what was made before an error is kept
         except Exception as error:  # a value that does not fit its column
             number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
-            self._dropped["encode_error"] += number - sum(b.num_rows for _, b in batches)
+            self.count_dropped("encode_error", number - sum(b.num_rows for _, b in batches))
             self.count_error("encode", error)
         return batches
 
@@ -257,7 +248,7 @@ class TraceWriter:
         try:
             self._files.write(batches)
         except DiskLimitError:
-            self._dropped["disk_limit"] += unwritten - self._files.rows.total()
+            self.count_dropped("disk_limit", unwritten - self._files.rows.total())
         except OSError as error:  # a full disk, most often
             self._count_lost("disk_error", unwritten)
             self.count_error("write", error)
@@ -276,7 +267,7 @@ class TraceWriter:
     def _count_lost(self, cause: str, unwritten: int) -> None:
         """Count the rows of a failed append, less those of records that it had written before."""
         if lost := unwritten - self._files.rows.total():
-            self._dropped[cause] += lost
+            self.count_dropped(cause, lost)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -286,14 +277,13 @@ class TraceWriter:
 
     def _write_status(self, *, closed: bool) -> None:
         """Rewrite the status file when something changed, whole by rename."""
+        self._status_at, self._urgent = time.monotonic(), False
         content = self._status(closed=closed).to_json()
-        self._status_at = time.monotonic()
         if content == self._last_status:
             return
-        path = status_path(self._run, self._source)
-        partial = path.with_suffix(".partial")
-        partial.write_text(content, encoding="utf-8")
-        partial.replace(path)
+        with open(self._partial, "wb", buffering=0) as file:  # noqa: PTH123  pathlib is slower
+            file.write(content.encode())
+        os.replace(self._partial, self._status_file)  # noqa: PTH105
         self._last_status = content
 
     def _status(self, *, closed: bool) -> Status:

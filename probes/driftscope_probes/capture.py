@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -151,18 +151,17 @@ class Encoder:
             self._sampler.note_writing(max(0.0, spent_s - before_s - recorded_s) / count)
         self._before = (spent_s, encoded_s, steps)
 
-    def _remember(self, step: DraftStep, prefilling: npt.NDArray[np.bool_]) -> None:
+    def _remember(self, step: DraftStep, prefilling: bytes) -> None:
         if step.doubtful:
             self._chunked |= dict.fromkeys(step.doubtful)
-        if prefilling.any():
-            for index in np.flatnonzero(prefilling):
-                self._chunked[step.requests[index]] = None
+        if 1 in prefilling:
+            self._chunked |= dict.fromkeys(compress(step.requests, prefilling))
         while len(self._chunked) > REMEMBERED_REQUESTS:
             self._chunked.popitem(last=False)
 
     def _chains(
-        self, done: Finished, step: DraftStep, capture: Capture,
-        prefilling: npt.NDArray[np.bool_], values: npt.NDArray[np.float32],
+        self, done: Finished, step: DraftStep, capture: Capture, prefilling: bytes,
+        values: npt.NDArray[np.float32],
     ) -> _Chains:  # fmt: skip
         """What is to be kept of a step."""
         k, requests = min(step.k, self._layout.depths), step.requests
@@ -172,8 +171,10 @@ class Encoder:
             by_head = every.reshape(len(every), self._layout.depths, -1)[:, :k]
         weights = None if capture.slot_weights is None else capture.slot_weights.take()
         prompt_tokens = capture.prompt_tokens
-        if prefilling.any() or capture.chosen is not None:
-            keep = ~prefilling if capture.chosen is None else ~prefilling & capture.chosen
+        if 1 in prefilling or capture.chosen is not None:
+            keep = ~np.frombuffer(prefilling, np.bool_)
+            if capture.chosen is not None:
+                keep &= capture.chosen
             requests = tuple(requests[b] for b in np.flatnonzero(keep))
             values, prompt_tokens = values[keep], prompt_tokens[keep]
             tokens, by_head, weights = _of(tokens, keep), _of(by_head, keep), _of(weights, keep)
@@ -307,13 +308,13 @@ def _values(done: Finished) -> Landing | None:
     return None if done.capture is None else done.capture.values
 
 
-def prefilling_of(done: Finished) -> npt.NDArray[np.bool_]:
+def prefilling_of(done: Finished) -> bytes:
     """[B] as DraftStep has it; of nobody where the drafter did not run."""
-    return np.empty(0, np.bool_) if done.step is None else done.step.prefilling()
+    return b"" if done.step is None else done.step.prefilling()
 
 
 def step_rows(
-    steps: list[Finished], prefilling: list[npt.NDArray[np.bool_]], lost: Container[int] = (), *,
+    steps: list[Finished], prefilling: list[bytes], lost: Container[int] = (), *,
     passed: str = "",
 ) -> Block:  # fmt: skip
     """A row for each step; `prefilling` of each as `prefilling_of` has it.
@@ -322,7 +323,7 @@ def step_rows(
     said of steps that were not recorded.
     """
     chains = [
-        len(mask) - int(np.count_nonzero(mask)) if done.step is not None and done.step.k > 0 else 0
+        len(mask) - mask.count(1) if done.step is not None and done.step.k > 0 else 0
         for done, mask in zip(steps, prefilling, strict=True)
     ]
     return Block(

@@ -7,12 +7,13 @@ step, which nobody changes afterwards. What follows from it is worked out on the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from driftscope.trace.records import RequestRow, VerifyRow
-from driftscope_probes.vllm_schedule import Schedule, read_schedule, undrafted_reason
+from driftscope.trace.block import Block
+from driftscope.trace.records import RequestRow
+from driftscope_probes.vllm_schedule import Limits, Schedule, undrafted_reason
 
 REMEMBERED_REQUESTS = 65_536
 """Requests that are remembered at once, so that ends that were dropped leave nothing for good."""
@@ -40,6 +41,19 @@ class Step(NamedTuple):
     served: list[Served]
 
 
+class _Verified(NamedTuple):
+    """The columns of a VerifyRow, which as an object costs several times as much to make."""
+
+    step: int
+    time_s: float
+    request: str
+    position: int
+    drafted: int
+    accepted: int
+    reason: str | None
+    replica: int = 0
+
+
 @dataclass(slots=True)
 class _Live:
     """What is remembered of a running request."""
@@ -53,29 +67,31 @@ class _Live:
 
 
 class Ledger:
-    """Rows of steps and of requests that ended, in the order in which they came."""
+    """Rows of steps, and of requests that ended."""
 
     def __init__(self, scheduler: Any, count_error: Callable[[str, BaseException], None]) -> None:
         """`count_error` is told of what cannot be read, which costs that step's rows."""
-        self._scheduler, self._count_error = scheduler, count_error
+        self._limits, self._count_error = Limits(scheduler), count_error
         self._live: OrderedDict[str, _Live] = OrderedDict()
         self._step = 0
 
-    def rows(self, seen: list[Step | RequestRow]) -> Iterable[VerifyRow | RequestRow]:
-        """Of some steps, and of requests that ended, whose TTFT and TPOT are filled in."""
-        found: list[VerifyRow | RequestRow] = []
+    def rows(self, seen: list[Step | RequestRow]) -> list[Block | RequestRow]:
+        """A block of what some steps verified, then the requests that ended among them, whose TTFT
+        and TPOT are filled in."""
+        verified: list[_Verified] = []
+        ended: list[Block | RequestRow] = []
         for each in seen:
             try:
                 if isinstance(each, Step):
-                    found += self._verified(each)
+                    verified += self._verified(each)
                 else:
-                    found.append(self._ended(each))
+                    ended.append(self._ended(each))
             except Exception as error:  # the border: one step that cannot be read is not the next
                 self._count_error("verify", error)
-        return found
+        return [_block(verified), *ended] if verified else ended
 
-    def _verified(self, step: Step) -> list[VerifyRow]:
-        schedule = read_schedule(self._scheduler, step.scheduled)
+    def _verified(self, step: Step) -> list[_Verified]:
+        schedule = Schedule(step.scheduled, self._limits)
         self._step += 1
         rows = []
         for request in step.served:
@@ -96,10 +112,10 @@ class Ledger:
 
     def _row(
         self, time_s: float, schedule: Schedule, request: Served, live: _Live, again: bool
-    ) -> VerifyRow:
+    ) -> _Verified:
         filled = live.latest is None or live.latest.drafts
         drafted = schedule.drafted(request.request_id) if filled and not again else 0
-        return VerifyRow(
+        return _Verified(
             step=self._step,
             time_s=time_s,
             request=request.request_id,
@@ -121,3 +137,8 @@ class Ledger:
             tpot_s=None if spent is None or row.output_tokens < 2
             else spent / (row.output_tokens - 1),
         )  # fmt: skip
+
+
+def _block(rows: list[_Verified]) -> Block:
+    columns = dict(zip(_Verified._fields, map(list, zip(*rows, strict=True)), strict=True))
+    return Block(record="verify", rows=len(rows), columns=columns)

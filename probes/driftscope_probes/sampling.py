@@ -7,7 +7,6 @@ in force, so that weighting by its inverse leaves every estimate unbiased.
 from __future__ import annotations
 
 import random
-import statistics
 from collections import deque
 from dataclasses import dataclass
 
@@ -60,6 +59,8 @@ class Sampler:
         self._governed = FIRST_RATE
         """What the budget allows, also while `every` is in force."""
         self._random, self._seen, self._since = random.Random(seed), 0, 0
+        self._known = Costs()
+        """At the last decision."""
         self._steps: deque[float] = deque(maxlen=WINDOW)
         self._recorded: deque[float] = deque(maxlen=WINDOW)
         self._passed: deque[float] = deque(maxlen=WINDOW)
@@ -126,14 +127,14 @@ class Sampler:
 
     @property
     def overhead(self) -> float:
-        """The probe's expected share of a step at the rate in force."""
-        costs = self.costs
+        """The probe's expected share of a step at the rate in force, as of the last decision."""
+        costs = self._known if self._known.step_s else self.costs
         taken = costs.passed_s + (costs.recorded_s - costs.passed_s) * self.rate
         return taken / costs.step_s if costs.step_s else 0.0
 
     def _govern(self) -> None:
         """The rate at which the probe's mean time per step is the budget's share of a step."""
-        costs = self.costs
+        self._known = costs = self.costs
         extra = costs.recorded_s - costs.passed_s
         if not self._recorded or extra <= 0:
             return
@@ -144,4 +145,5 @@ class Sampler:
 
 
 def _median(values: deque[float]) -> float:
-    return statistics.median(tuple(values)) if values else 0.0  # others may append
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0.0

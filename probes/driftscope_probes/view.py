@@ -40,9 +40,9 @@ class DraftStep(NamedTuple):
 
     requests: tuple[str, ...]
     """Engine-internal request ids, B of them."""
-    prefilling: Callable[[], npt.NDArray[np.bool_]]
-    """[B]: the prompt is not complete yet, so nothing that is drafted counts. Of things that the
-    runner does not change any more: called on the writer's thread."""
+    prefilling: Callable[[], bytes]
+    """[B] bytes, 1 where the prompt is not complete yet, so that nothing that is drafted counts.
+    Of things that the runner does not change any more: called on the writer's thread."""
     k: int
     """Depths that will be drafted."""
     on_device: Callable[[], DeviceStep]

@@ -7,53 +7,104 @@ to be told from the schedule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from driftscope.trace.records import UndraftedReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """One step's schedule, frozen: vLLM's scheduler has moved on when the step's outcome comes."""
+class Limits:
+    """What bounds every step of one scheduler."""
 
-    asked_k: int | None
-    """Tokens to draft at the end of the step; None where vLLM does not say."""
-    admitted: frozenset[str]
-    """Requests that came out of the queue: draft places they have are padding, which keeps a
-    batch's shape and which vLLM counts as drafted."""
-    drafts: bool
-    """Whether the drafter runs in this step."""
-    places: dict[str, int]
-    """Draft places by request, those that a grammar emptied left out."""
-    invalid: frozenset[str]
-    """Requests of which a grammar emptied some places."""
-    at_limit: frozenset[str]
-    """Requests whose last scheduled slot is the last that the context limit allows."""
-    full: bool
-    """Whether the step's token budget left no place for one more token."""
+    def __init__(self, scheduler: Any) -> None:
+        config = scheduler.vllm_config
+        speculation = config.speculative_config
+        self.tokens: int = scheduler.max_num_scheduled_tokens
+        """Of a step."""
+        self.kept_tokens: int = scheduler.scheduler_config.max_num_batched_tokens
+        """Of a step, with the slots kept for drafting."""
+        self.slots: int = getattr(speculation, "max_num_new_slots_for_drafting", 0)
+        """Kept for drafting, by request."""
+        self.last_slot: int = scheduler.max_model_len - 1
+        """The last that the context limit allows."""
+        self.drafted_length: int | None = None
+        """Length of the longest sequence of a step that drafts; None: every step drafts. V1's
+        GPUModelRunner._input_fits_in_drafter: with one sequence too long for K more tokens it
+        drafts for none, and has zeros verified instead."""
+        if not getattr(scheduler, "use_v2_model_runner", False):
+            own = getattr(speculation.draft_model_config, "max_model_len", None)
+            self.drafted_length = (own or scheduler.max_model_len) - scheduler.num_spec_tokens
+
+
+class Schedule:
+    """One step's schedule: vLLM's scheduler has moved on when the step's outcome comes.
+
+    A view of its `SchedulerOutput`, which nobody changes any more: most steps are asked for little.
+    """
+
+    def __init__(self, output: Any, limits: Limits) -> None:
+        self._output, self._limits = output, limits
+        self.asked_k: int | None = getattr(output, "num_spec_tokens_to_schedule", None)
+        """Tokens to draft at the end of the step; None where vLLM does not say."""
+
+    @cached_property
+    def admitted(self) -> frozenset[str]:
+        """Requests that came out of the queue: draft places they have are padding, which keeps a
+        batch's shape and which vLLM counts as drafted."""
+        # The V2 runner gets resumed requests as new ones, the V1 runner among the cached.
+        resumed = getattr(self._output.scheduled_cached_reqs, "resumed_req_ids", ())
+        return frozenset(resumed) | {new.req_id for new in self._output.scheduled_new_reqs}
+
+    @cached_property
+    def drafts(self) -> bool:
+        """Whether the drafter runs in this step."""
+        allowed = self._limits.drafted_length
+        return allowed is None or self._within(allowed)
+
+    @property
+    def full(self) -> bool:
+        """Whether the tokens scheduled, with the slots kept for drafting, use up the step's budget,
+        so that there was no place for one more."""
+        limits, used = self._limits, self._output.total_num_scheduled_tokens
+        kept = used + limits.slots * len(self._output.num_scheduled_tokens)
+        return bool(used >= limits.tokens or kept >= limits.kept_tokens)
 
     def drafted(self, request: str) -> int:
-        """Places of a request in which a draft can be."""
-        return 0 if request in self.admitted else self.places.get(request, 0)
+        """Places of a request in which a draft can be; those that a grammar emptied cannot."""
+        if request in self.admitted:
+            return 0
+        places = self._output.scheduled_spec_decode_tokens.get(request, ())
+        return len(places) - self._emptied(request)
 
+    def invalid(self, request: str) -> bool:
+        """Whether a grammar emptied some of its places."""
+        return self._emptied(request) > 0
 
-def read_schedule(scheduler: Any, output: Any) -> Schedule:
-    """The view of a `SchedulerOutput` of `scheduler`."""
-    ends = _ends(output)
-    invalid = output.num_invalid_spec_tokens or {}
-    return Schedule(
-        asked_k=getattr(output, "num_spec_tokens_to_schedule", None),
-        admitted=_admitted(output),
-        drafts=_drafter_runs(scheduler, max(ends.values(), default=0)),
-        places={
-            name: len(tokens) - invalid.get(name, 0)
-            for name, tokens in output.scheduled_spec_decode_tokens.items()
-        },
-        invalid=frozenset(name for name, count in invalid.items() if count),
-        at_limit=frozenset(n for n, end in ends.items() if end >= scheduler.max_model_len - 1),
-        full=_is_full(scheduler, output),
-    )
+    def at_limit(self, request: str) -> bool:
+        """Whether the request's last scheduled slot is the last that the context limit allows."""
+        return self._ends[request] >= self._limits.last_slot
+
+    def _emptied(self, request: str) -> int:
+        emptied = self._output.num_invalid_spec_tokens
+        return int(emptied.get(request, 0)) if emptied else 0
+
+    def _within(self, length: int) -> bool:
+        """Whether no sequence of the step gets longer than that."""
+        output = self._output
+        longest = max(output.scheduled_cached_reqs.num_computed_tokens, default=0)
+        most = max(output.num_scheduled_tokens.values(), default=0)
+        if not output.scheduled_new_reqs and longest + most <= length:  # as most often
+            return True
+        return max(self._ends.values(), default=0) <= length
+
+    @cached_property
+    def _ends(self) -> dict[str, int]:
+        """Length of each request's sequence after the step, if all its draft is accepted."""
+        output = self._output
+        cached = output.scheduled_cached_reqs
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        return {name: computed[name] + n for name, n in output.num_scheduled_tokens.items()}
 
 
 def undrafted_reason(now: Schedule, before: Schedule | None, request: Any, *, again: bool) -> str:
@@ -67,9 +118,9 @@ def undrafted_reason(now: Schedule, before: Schedule | None, request: Any, *, ag
         return UndraftedReason.PREEMPTED
     if before is not None and before.asked_k == 0:
         return UndraftedReason.K_ZERO
-    if name in now.at_limit or (before is not None and not before.drafts):
+    if now.at_limit(name) or (before is not None and not before.drafts):
         return UndraftedReason.CONTEXT_LIMIT
-    if name in now.invalid:
+    if now.invalid(name):
         return UndraftedReason.STRUCTURED_OUTPUT
     if now.full:
         return UndraftedReason.TOKEN_BUDGET
@@ -77,38 +128,3 @@ def undrafted_reason(now: Schedule, before: Schedule | None, request: Any, *, ag
     if request.use_structured_output:
         return UndraftedReason.STRUCTURED_OUTPUT
     return UndraftedReason.NO_DRAFT
-
-
-def _admitted(output: Any) -> frozenset[str]:
-    """The V2 runner gets resumed requests as new ones, the V1 runner among the cached."""
-    resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
-    return frozenset(resumed) | {new.req_id for new in output.scheduled_new_reqs}
-
-
-def _ends(output: Any) -> dict[str, int]:
-    """Length of each request's sequence after the step, if all its draft is accepted."""
-    cached = output.scheduled_cached_reqs
-    computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-    return {name: computed[name] + count for name, count in output.num_scheduled_tokens.items()}
-
-
-def _drafter_runs(scheduler: Any, longest: int) -> bool:
-    """V1's GPUModelRunner._input_fits_in_drafter: with one sequence of the step too long for K more
-    tokens it drafts for none, and has zeros verified instead. V2 always drafts.
-    """
-    if getattr(scheduler, "use_v2_model_runner", False):
-        return True
-    draft_model = scheduler.vllm_config.speculative_config.draft_model_config
-    limit = getattr(draft_model, "max_model_len", None) or scheduler.max_model_len
-    return bool(longest + scheduler.num_spec_tokens <= limit)
-
-
-def _is_full(scheduler: Any, output: Any) -> bool:
-    """Whether the tokens scheduled, with the slots kept for drafting, use up the step's budget."""
-    speculation = scheduler.vllm_config.speculative_config
-    slots = getattr(speculation, "max_num_new_slots_for_drafting", 0)
-    budget = scheduler.scheduler_config.max_num_batched_tokens
-    used = output.total_num_scheduled_tokens
-    kept = used + slots * len(output.num_scheduled_tokens)
-    return bool(used >= scheduler.max_num_scheduled_tokens or kept >= budget)

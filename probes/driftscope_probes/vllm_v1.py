@@ -9,7 +9,6 @@ import dataclasses
 import functools
 from typing import Any
 
-import numpy as np
 import torch
 import wrapt
 
@@ -96,9 +95,7 @@ def _lookup_step(runner: Any, k: int) -> DraftStep:
         )
 
     discarded = runner.discard_request_mask.np[:count].tobytes()
-    return DraftStep(
-        tuple(batch.req_ids[:count]), lambda: np.frombuffer(discarded, np.bool_), k, on_device
-    )
+    return DraftStep(tuple(batch.req_ids[:count]), lambda: discarded, k, on_device)
 
 
 def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
@@ -200,7 +197,7 @@ def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:
     discarded = runner.discard_request_mask.np[:count].tobytes()
     return DraftStep(
         tuple(batch.req_ids[:count]),
-        lambda: np.frombuffer(discarded, np.bool_),
+        lambda: discarded,
         int(call["num_speculative_tokens"]),
         on_device,
         _cache_of(proposer).in_doubt(chunked=1 in discarded),

@@ -9,8 +9,6 @@ import functools
 import inspect
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import wrapt
 
@@ -137,10 +135,10 @@ def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: A
             max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
         )
 
-    def prefilling() -> npt.NDArray[np.bool_]:
+    def prefilling() -> bytes:
         # Arrays of this batch alone: the next one has its own.
         reached = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
-        found: npt.NDArray[np.bool_] = (reached < batch.prefill_len_np)[:count]
+        found: bytes = (reached < batch.prefill_len_np)[:count].tobytes()
         return found
 
     k = call.get("num_speculative_tokens")

@@ -38,7 +38,7 @@ def _step(*prefilling: bool, k: int = K) -> DraftStep:
     batch = len(prefilling)
     return DraftStep(
         requests=tuple(f"r{b}" for b in range(batch)),
-        prefilling=lambda: np.array(prefilling),
+        prefilling=lambda: bytes(prefilling),
         k=k,
         on_device=lambda: pytest.fail("a finished step is not asked for tensors"),
     )

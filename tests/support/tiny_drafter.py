@@ -141,7 +141,7 @@ class Batch:
         """Device steps that were asked for: only recorded ones cost anything."""
         self.view = DraftStep(
             requests=self.requests,
-            prefilling=lambda: np.array(prefilling),
+            prefilling=lambda: bytes(prefilling),
             k=k,
             on_device=self._on_device,
         )

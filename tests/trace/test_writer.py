@@ -65,13 +65,13 @@ def test_a_full_queue_drops_and_counts(run: Path) -> None:
     assert read_trace(run).problems == ("worker0-1 dropped 2 rows (queue full)",)
 
 
-def test_the_queue_hands_over_in_order_and_wakes_its_consumer() -> None:
+def test_the_queue_hands_over_in_order() -> None:
     queue: BoundedQueue[int] = BoundedQueue(1000)
     taken: list[int] = []
 
     def consume() -> None:
         while len(taken) < 900:
-            taken.extend(queue.take_all(5.0))
+            taken.extend(queue.take_all())
 
     thread = threading.Thread(target=consume)
     thread.start()
