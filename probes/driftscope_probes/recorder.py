@@ -27,7 +27,7 @@ from driftscope_probes.sampling import Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sinks import SLOTS, SinkSearch
 from driftscope_probes.taps import Taps
-from driftscope_probes.view import DeviceStep, DraftStep
+from driftscope_probes.view import DeviceStep, Drafting, DraftStep
 
 if TYPE_CHECKING:
     from driftscope_probes.control import Control
@@ -101,7 +101,7 @@ class Recorder:
             self._guard.run("step_started", self._on_step_started, scheduled)
 
     def draft(
-        self, make_step: Callable[[], DraftStep], serve: Callable[[], Any],
+        self, make_step: Callable[[], Drafting], serve: Callable[[], Any],
         without_graphs: Callable[[], Any],
     ) -> Any:  # fmt: skip
         """Have the drafter run, recorded if the step is sampled; returns [B, K] int tokens.
@@ -161,8 +161,9 @@ class Recorder:
         self.taps.active = False
         self._started = time.perf_counter()
 
-    def _on_draft_started(self, make_step: Callable[[], DraftStep]) -> None:
-        self._step = step = make_step()
+    def _on_draft_started(self, make_step: Callable[[], Drafting]) -> None:
+        step, on_device = make_step()
+        self._step = step
         self.taps.serving()
         if self.search is not None:
             self._take_found_sinks(self.search)
@@ -175,7 +176,7 @@ class Recorder:
             self.taps.rest()
             return
         self.taps.wake()
-        self._at = at = step.on_device()
+        self._at = at = on_device()
         self._capture = Capture(at.prompt_tokens, chosen)
         rows = len(at.rows)
         self._buffers.values[:rows].fill_(torch.nan)

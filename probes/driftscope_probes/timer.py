@@ -13,7 +13,7 @@ from driftscope_probes.capture import Finished, prefilling_of, step_rows
 from driftscope_probes.clock import NO_MARKS
 from driftscope_probes.guard import Guard
 from driftscope_probes.settings import Settings
-from driftscope_probes.view import DraftStep
+from driftscope_probes.view import Drafting, DraftStep
 
 
 class StepTimer:
@@ -30,11 +30,12 @@ class StepTimer:
         self._begin()
 
     def draft(
-        self, make_step: Callable[[], DraftStep], serve: Callable[[], Any],
+        self, make_step: Callable[[], Drafting], serve: Callable[[], Any],
         without_graphs: Callable[[], Any] | None = None,  # noqa: ARG002
     ) -> Any:  # fmt: skip
         """Have the drafter run."""
-        self._step = self._guard.run("draft_started", make_step)
+        made = self._guard.run("draft_started", make_step)
+        self._step = None if made is None else made[0]
         begun = time.perf_counter()
         drafts = serve()
         self._draft_s = time.perf_counter() - begun

@@ -35,7 +35,8 @@ class DraftStep(NamedTuple):
     """One call of the drafter for a batch of B requests, as the host knows it.
 
     Made for every step, so that nothing in it may cost anything: NumPy's functions take ten times
-    as long between two forwards as they do in a loop.
+    as long between two forwards as they do in a loop. It lies in the writer's queue for up to a
+    second: nothing in it may keep a tensor alive, which are gigabytes by then.
     """
 
     requests: tuple[str, ...]
@@ -45,7 +46,10 @@ class DraftStep(NamedTuple):
     Of things that the runner does not change any more: called on the writer's thread."""
     k: int
     """Depths that will be drafted."""
-    on_device: Callable[[], DeviceStep]
     doubtful: tuple[str, ...] = ()
     """Requests, also others than the step's, in whose slots of the drafter's KV cache the runner is
     now known to have left something wrong, other than by a prompt in chunks."""
+
+
+Drafting = tuple[DraftStep, Callable[[], DeviceStep]]
+"""A step, and what makes the rest of it if it is recorded, as long as the drafter has not run."""

@@ -14,7 +14,7 @@ import wrapt
 
 from driftscope_probes.attach import attach_recorder, attach_timer, check_attached, recorder_of
 from driftscope_probes.drafter_cache import DrafterCache
-from driftscope_probes.view import DeviceStep, DraftStep
+from driftscope_probes.view import DeviceStep, Drafting, DraftStep
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Proposers without a model."""
@@ -79,7 +79,7 @@ def _propose_lookup(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     return recorder.draft(lambda: _lookup_step(runner, runner.num_spec_tokens), serve, serve)
 
 
-def _lookup_step(runner: Any, k: int) -> DraftStep:
+def _lookup_step(runner: Any, k: int) -> Drafting:
     """After the step's tokens were entered: what these drafters start from."""
     batch = runner.input_batch
     count = batch.num_reqs
@@ -95,7 +95,7 @@ def _lookup_step(runner: Any, k: int) -> DraftStep:
         )
 
     discarded = runner.discard_request_mask.np[:count].tobytes()
-    return DraftStep(tuple(batch.req_ids[:count]), lambda: discarded, k, on_device)
+    return DraftStep(tuple(batch.req_ids[:count]), lambda: discarded, k), on_device
 
 
 def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
@@ -174,7 +174,7 @@ def _without_graphs(wrapped: Any, proposer: Any, call: dict[str, Any]) -> Any:
         delattr(proposer, _CHOOSES_GRAPH)
 
 
-def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:
+def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> Drafting:
     """vLLM calls `propose` by keyword in every supported version."""
     batch, common = runner.input_batch, call["common_attn_metadata"]
     count = batch.num_reqs
@@ -195,13 +195,13 @@ def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> DraftStep:
         )
 
     discarded = runner.discard_request_mask.np[:count].tobytes()
-    return DraftStep(
+    step = DraftStep(
         tuple(batch.req_ids[:count]),
         lambda: discarded,
         int(call["num_speculative_tokens"]),
-        on_device,
         _cache_of(proposer).in_doubt(chunked=1 in discarded),
     )
+    return step, on_device
 
 
 def _rows_drafted_from(proposer: Any, rows: torch.Tensor, k: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 import wrapt
 
 from driftscope_probes.attach import attach_recorder, attach_timer, check_attached, recorder_of
-from driftscope_probes.view import DeviceStep, DraftStep
+from driftscope_probes.view import DeviceStep, Drafting, DraftStep
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
 LOOKUP = "NgramGPUSpeculator"
@@ -116,7 +116,7 @@ def _parameters(method: Any) -> tuple[str, ...]:
     return _parameter_names(method.__func__)
 
 
-def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: Any) -> DraftStep:
+def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: Any) -> Drafting:
     call = {**dict(zip(_parameters(propose), args, strict=False)), **kwargs}
     batch, metadata = call["input_batch"], call["attn_metadata"]
     count = batch.num_reqs
@@ -135,19 +135,21 @@ def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: A
             max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
         )
 
+    # Arrays of this batch alone, the next one has its own; and not the batch, which has tensors.
+    computed, scheduled = batch.num_computed_prefill_tokens_np, batch.num_scheduled_tokens
+    whole = batch.prefill_len_np
+
     def prefilling() -> bytes:
-        # Arrays of this batch alone: the next one has its own.
-        reached = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
-        found: bytes = (reached < batch.prefill_len_np)[:count].tobytes()
+        found: bytes = (computed + scheduled < whole)[:count].tobytes()
         return found
 
     k = call.get("num_speculative_tokens")
-    return DraftStep(
+    step = DraftStep(
         tuple(batch.req_ids[:count]),
         prefilling,
         int(speculator.num_speculative_steps if k is None else k),
-        on_device,
     )
+    return step, on_device
 
 
 def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:

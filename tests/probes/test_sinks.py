@@ -145,7 +145,8 @@ class Long(Batch):
 
     def __init__(self, holder: Any, *, planted: tuple[int, ...], number: int) -> None:
         super().__init__(holder)
-        self.view = self.view._replace(requests=(f"a{number}", f"b{number}"))
+        step, on_device = self.view
+        self.view = step._replace(requests=(f"a{number}", f"b{number}")), on_device
         self.keys[:, :, :] *= 0.1
         for layer, queries in enumerate(self._queries()):
             for b in range(2):

@@ -48,7 +48,7 @@ class Bench:
         self.by_head = torch.full(shape, torch.nan)
 
     def record(self, batch: Batch) -> torch.Tensor:
-        at = batch.view.on_device()
+        at = batch.on_device()
         self.taps.serving()
         self.buffers.rows[:2] = at.rows
         self.kernels.begin(2)
@@ -56,7 +56,7 @@ class Bench:
         drafts = batch.draft()
         self.taps.active = False
         self.kernels.finish(at.position)
-        self.meter.measure(batch.view, at, self.by_head)
+        self.meter.measure(batch.view[0], at, self.by_head)
         return drafts
 
     def found(self, name: str) -> np.ndarray:

@@ -139,14 +139,10 @@ class Batch:
         self._write_context()
         self.made = 0
         """Device steps that were asked for: only recorded ones cost anything."""
-        self.view = DraftStep(
-            requests=self.requests,
-            prefilling=lambda: bytes(prefilling),
-            k=k,
-            on_device=self._on_device,
-        )
+        step = DraftStep(self.requests, prefilling=lambda: bytes(prefilling), k=k)
+        self.view = step, self.on_device
 
-    def _on_device(self) -> DeviceStep:
+    def on_device(self) -> DeviceStep:
         self.made += 1
         return DeviceStep(
             rows=self.rows,

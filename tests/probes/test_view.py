@@ -1,0 +1,85 @@
+"""What a seam tells of a step waits for the writer: no tensor of the runner's may wait with it."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from driftscope_probes import vllm_v1, vllm_v2
+from driftscope_probes.drafter_cache import DrafterCache
+from driftscope_probes.view import DraftStep
+
+HIDDEN = torch.zeros(3, 8)
+
+
+def _tensors(root: Any) -> Iterator[torch.Tensor]:
+    """Those that `root` keeps alive; of functions what they closed over, not their modules."""
+    left, seen = [root], set()
+    while left:
+        found = left.pop()
+        if id(found) in seen or isinstance(found, type | types.ModuleType):
+            continue
+        seen.add(id(found))
+        if isinstance(found, torch.Tensor):
+            yield found
+        elif isinstance(found, types.FunctionType):
+            left += [cell.cell_contents for cell in found.__closure__ or ()]
+        else:
+            left += gc.get_referents(found)
+
+
+def _checked(step: DraftStep) -> DraftStep:
+    assert list(_tensors([HIDDEN])), "the search finds one"
+    assert not list(_tensors(step))
+    return step
+
+
+def test_a_step_of_the_v1_runner() -> None:
+    common = SimpleNamespace(hidden=HIDDEN, max_seq_len=9)
+    runner = SimpleNamespace(
+        input_batch=SimpleNamespace(num_reqs=2, req_ids=["a", "b", None], hidden=HIDDEN),
+        discard_request_mask=SimpleNamespace(np=np.array([False, True, False])),
+    )
+    proposer = SimpleNamespace(_driftscope_cache=DrafterCache(), hidden=HIDDEN)
+    call = {
+        "common_attn_metadata": common, "num_speculative_tokens": 3,
+        "target_hidden_states": HIDDEN,
+    }  # fmt: skip
+    step, _ = vllm_v1._draft_step(runner, proposer, call)
+    assert _checked(step)[:3:2] == (("a", "b"), 3)
+    assert step.prefilling() == b"\0\1"
+    runner.discard_request_mask.np[:] = True
+    assert step.prefilling() == b"\0\1", "of then"
+
+
+def test_a_step_of_a_drafter_without_a_model() -> None:
+    runner = SimpleNamespace(
+        input_batch=SimpleNamespace(num_reqs=1, req_ids=["a"], hidden=HIDDEN),
+        discard_request_mask=SimpleNamespace(np=np.array([True])),
+    )
+    step, _ = vllm_v1._lookup_step(runner, 2)
+    assert _checked(step).prefilling() == b"\1"
+
+
+def test_a_step_of_the_v2_runner() -> None:
+    class Speculator:
+        num_speculative_steps = 3
+
+        def propose(self, input_batch: Any, attn_metadata: Any, hidden: Any) -> None: ...
+
+    batch = SimpleNamespace(
+        num_reqs=2, req_ids=["a", "b"], hidden=HIDDEN,
+        num_computed_prefill_tokens_np=np.array([4, 4]), num_scheduled_tokens=np.array([4, 2]),
+        prefill_len_np=np.array([8, 8]),
+    )  # fmt: skip
+    speculator = Speculator()
+    args = (batch, {"layer": HIDDEN}, HIDDEN)
+    step, _ = vllm_v2._draft_step(SimpleNamespace(), speculator, speculator.propose, args, {})
+    assert _checked(step)[:3:2] == (("a", "b"), 3)
+    assert step.prefilling() == b"\0\1"
