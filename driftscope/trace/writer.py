@@ -67,7 +67,7 @@ class TraceWriter:
     `put(row_or_deferred)`  from any thread; False when it was dropped
     `hurry()`               do not wait any longer for more
     `count_error(hook, e)`  a swallowed exception of the serving path
-    `add_probe_time(s)`     time that hooks took on serving threads
+    `probe_s`               time that hooks took on serving threads, for them to add to
     `set_gauges(rate=...)`  what the probe does at present, for the status file
     `status()`              how this process fares
     `watch(look)`           have `look` called now and then, on the writer's thread
@@ -98,7 +98,8 @@ class TraceWriter:
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
-        self._probe_s = 0.0
+        self.probe_s = 0.0
+        """The probe's own time on serving threads."""
         self.spent_s = 0.0
         """Time of a core that the thread has taken for all writers of the process together."""
         self._gauges: dict[str, Any] = {}
@@ -140,10 +141,6 @@ class TraceWriter:
         """Count rows that the serving path could not hand over."""
         self._dropped[cause] += rows
         self._urgent = True
-
-    def add_probe_time(self, seconds: float) -> None:
-        """Add to the probe's own time on serving threads."""
-        self._probe_s += seconds
 
     def set_gauges(self, **values: Any) -> None:
         """Set `rate`, `overhead`, `recording` or `control` of the status file's next rewrite."""
@@ -298,7 +295,7 @@ class TraceWriter:
             dropped=dict(dropped),
             errors=dict(self._errors),
             first_error=self._first_error,
-            probe_s=round(self._probe_s, 6),
+            probe_s=round(self.probe_s, 6),
             **self._gauges,
         )
 

@@ -18,7 +18,8 @@ from driftscope_probes.recorder import Recorder
 from driftscope_probes.settings import IN_GRAPH, Settings, settings_from
 from driftscope_probes.timer import StepTimer
 
-_ATTRIBUTE = "_driftscope_recorder"
+RECORDER = "_driftscope_recorder"
+"""Attribute of a proposer that holds what is tied to it, for hooks that run in every step."""
 RANKS_EVERY = 64
 """Of which draft step one is recorded where tensor-parallel ranks may not follow a budget: with a
 recorded step at half of another's time, under the default budget."""
@@ -64,7 +65,7 @@ def attach_recorder(
         settings.trace, writer, recorder.selection, recorder, governed=ranks == 1
     )
     recorder.control.watch()
-    setattr(proposer, _ATTRIBUTE, recorder)
+    setattr(proposer, RECORDER, recorder)
 
 
 def attach_timer(proposer: Any, runner: str, *, config: Any) -> None:
@@ -81,7 +82,7 @@ def attach_timer(proposer: Any, runner: str, *, config: Any) -> None:
     telemetry.publish(writer, settings)
     timer = StepTimer(settings, writer)
     create_run(settings.trace, manifest_of_lookup(runner, settings, config), join=True)
-    setattr(proposer, _ATTRIBUTE, timer)
+    setattr(proposer, RECORDER, timer)
 
 
 def check_attached(proposer: Any, runner: str, config: Any) -> None:
@@ -97,7 +98,7 @@ def check_attached(proposer: Any, runner: str, config: Any) -> None:
 
 def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
     """What is tied to a proposer, if anything."""
-    return getattr(proposer, _ATTRIBUTE, None)
+    return getattr(proposer, RECORDER, None)
 
 
 def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:

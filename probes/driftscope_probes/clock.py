@@ -11,7 +11,8 @@ class DeviceClock:
     """Marks of one step at a time; nothing on a CPU, where the host's clock says it all."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self.on = device.type == "cuda"
+        """Whether it can tell anything."""
         self._marks: list[Any] = []
 
     def start(self) -> None:
@@ -20,7 +21,7 @@ class DeviceClock:
 
     def mark(self) -> None:
         """Remember this point of the device's work."""
-        if self._cuda:
+        if self.on:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._marks.append(event)

@@ -27,6 +27,8 @@ class Served(NamedTuple):
     """Before the step's tokens."""
     num_output_tokens: int
     """Of them."""
+    status: Any
+    """vLLM's RequestStatus."""
     use_structured_output: bool
     tokens: int
     """That the step gave it."""
@@ -95,6 +97,8 @@ class Ledger:
         self._step += 1
         rows = []
         for request in step.served:
+            if request.status.is_finished(request.status):
+                continue
             name = request.request_id
             live = self._live.setdefault(name, _Live())
             if name in schedule.admitted and request.num_output_tokens > 0:

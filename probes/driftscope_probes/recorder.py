@@ -15,7 +15,7 @@ from driftscope.trace.writer import TraceWriter, Work
 from driftscope_probes.beside import Beside, Job
 from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Capture, Encoder, Finished
-from driftscope_probes.clock import DeviceClock
+from driftscope_probes.clock import NO_MARKS, DeviceClock
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
@@ -90,14 +90,24 @@ class Recorder:
         )  # fmt: skip
         self._encode = self._encoder.rows
         self._number = 0
-        self._begin()
+        self._started, self._draft_s = time.perf_counter(), 0.0
+        self._step: DraftStep | None = None
+        """The one under way, once its draft has begun."""
+        self._awake = True
+        """The taps are on, or the gate of their kernels may be open."""
+        self._forget()
 
     def step_started(self, scheduled: Any = None) -> None:
         """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
-        self._begin()
+        self._started = time.perf_counter()
+        if self._capture is not None:
+            self._forget()
+        self._step, self._draft_s = None, 0.0
+        if self._clock.on:
+            self._clock.start()
         if self._beside.busy:
             self._guard.run("join", self._on_blocks_changing, scheduled)
-        if scheduled is not None:
+        if scheduled is not None and getattr(scheduled, "scheduled_new_reqs", True):
             self._guard.run("step_started", self._on_step_started, scheduled)
 
     def draft(
@@ -116,10 +126,12 @@ class Recorder:
         shadow = None
         if how == SHADOW:
             shadow = self._guard.run("shadow", self._on_shadow, without_graphs)
-        begun = time.perf_counter()
-        self._clock.mark()
+        timed, begun = self._clock.on, time.perf_counter()
+        if timed:
+            self._clock.mark()
         drafts = without_graphs() if how == EAGER else serve()
-        self._clock.mark()
+        if timed:
+            self._clock.mark()
         self._draft_s = time.perf_counter() - begun
         if self.taps.active or shadow is not None:
             self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
@@ -138,8 +150,7 @@ class Recorder:
         self._writer.close()
 
     def _on_step_started(self, scheduled: Any) -> None:
-        if new := scheduled.scheduled_new_reqs:
-            self.selection.learn(new)
+        self.selection.learn(scheduled.scheduled_new_reqs)
 
     def _on_blocks_changing(self, scheduled: Any) -> None:
         if self._shares_cache or _writes_blocks(scheduled):
@@ -149,32 +160,30 @@ class Recorder:
     def _shares_cache(self) -> bool:
         return self._drafter.shares_cache
 
-    def _begin(self) -> None:
-        self._step: DraftStep | None = None
+    def _forget(self) -> None:
+        """What there was of a recorded step."""
         self._capture: Capture | None = None
-        """Of the step under way, if it is recorded."""
         self._at: DeviceStep | None = None
         self._masses: Callable[[], None] | None = None
         """What takes the masses beside the engine."""
-        self._draft_s, self._rate = 0.0, self.sampler.rate
-        self._clock.start()
         self.taps.active = False
-        self._started = time.perf_counter()
 
     def _on_draft_started(self, make_step: Callable[[], Drafting]) -> None:
         step, on_device = make_step()
         self._step = step
-        self.taps.serving()
         if self.search is not None:
             self._take_found_sinks(self.search)
         drawn = step.k > 0 and self.sampler.take()  # counted by every rank, whoever is chosen
-        if drawn:
-            self._rate = self.sampler.drawn_at
         chosen = self.selection.chosen(step.requests) if drawn else None
         if not drawn or (chosen is not None and not chosen.any()):
-            self._kernels.skip()
-            self.taps.rest()
+            if self._awake:
+                self._awake = False
+                self.taps.serving()
+                self._kernels.skip()
+                self.taps.rest()
             return
+        self._awake = True
+        self.taps.serving()
         self.taps.wake()
         self._at = at = on_device()
         self._capture = Capture(at.prompt_tokens, chosen)
@@ -218,7 +227,8 @@ class Recorder:
         if self._settings.token_ids or shadow is not None:
             both = torch.cat([drafts[:batch], (drafts if shadow is None else shadow)[:batch]], -1)
             capture.ids = self._ids_ring.send(both.to(torch.int32).view(torch.float32))
-        self._clock.mark()
+        if self._clock.on:
+            self._clock.mark()
 
     def _send(self, values: torch.Tensor, capture: Capture) -> None:
         """[B, width] to the writer, when the masses are in them."""
@@ -270,8 +280,9 @@ class Recorder:
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
         done = Finished(
-            self._number, time.time(), self._step, self._capture, self._clock.take(), self._rate,
-            requests, step_s, self._draft_s, self._guard.reset(), self._guard.take_over(),
+            self._number, time.time(), self._step, self._capture,
+            self._clock.take() if self._clock.on else NO_MARKS, self.sampler.drawn_at, requests,
+            step_s, self._draft_s, self._guard.reset(), self._guard.take_over(),
         )  # fmt: skip
         self._writer.put(Work(self._encode, done))
 

@@ -37,13 +37,8 @@ HOOKS = {
     "v1": (
         Hook(
             module="vllm.v1.worker.gpu_model_runner",
-            name="GPUModelRunner.propose_draft_token_ids",
-            purpose="the step's requests",
-        ),
-        Hook(
-            module="vllm.v1.worker.gpu_model_runner",
             name="GPUModelRunner.execute_model",
-            purpose="step time",
+            purpose="step time, the step's requests",
         ),
         Hook(
             module="vllm.v1.worker.gpu_model_runner",

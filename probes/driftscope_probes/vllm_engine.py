@@ -110,11 +110,14 @@ class EngineObserver:
         sampled, index = output.sampled_token_ids, output.req_id_to_index
         for name in scheduled.num_scheduled_tokens:
             request = requests.get(name)
-            if request is None or request.is_finished() or _is_dropped(request):
+            if request is None:
                 continue
+            stale = getattr(request, "num_stale_output_tokens", 0)  # after a preemption
+            if stale > 0 and getattr(request, "drop_stale_output", False):
+                continue  # vLLM is about to throw it away
             served.append(
                 Served(
-                    name, request.num_tokens, request.num_output_tokens,
+                    name, request.num_tokens, request.num_output_tokens, request.status,
                     request.use_structured_output, len(sampled[index[name]]) if sampled else 0,
                 )
             )  # fmt: skip
@@ -146,12 +149,6 @@ def _role(scheduler: Any) -> str:
     """One name for each data-parallel engine core, dense or not: a dense model's are all rank 0."""
     parallel = scheduler.vllm_config.parallel_config
     return f"engine{getattr(parallel, 'data_parallel_index', parallel.data_parallel_rank)}"
-
-
-def _is_dropped(request: Any) -> bool:
-    """An output that vLLM is about to throw away after a preemption."""
-    stale = getattr(request, "num_stale_output_tokens", 0) > 0
-    return stale and bool(getattr(request, "drop_stale_output", False))
 
 
 def _finish_reason(request: Any) -> str:

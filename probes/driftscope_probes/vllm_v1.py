@@ -12,7 +12,13 @@ from typing import Any
 import torch
 import wrapt
 
-from driftscope_probes.attach import attach_recorder, attach_timer, check_attached, recorder_of
+from driftscope_probes.attach import (
+    RECORDER,
+    attach_recorder,
+    attach_timer,
+    check_attached,
+    recorder_of,
+)
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.view import DeviceStep, Drafting, DraftStep
 
@@ -25,9 +31,6 @@ def install_runner(module: Any) -> None:
     """Hook vllm.v1.worker.gpu_model_runner."""
     wrapt.wrap_function_wrapper(module, "GPUModelRunner.execute_model", _execute_model)
     wrapt.wrap_function_wrapper(module, "GPUModelRunner.sample_tokens", _sample_tokens)
-    wrapt.wrap_function_wrapper(
-        module, "GPUModelRunner.propose_draft_token_ids", _propose_draft_token_ids
-    )
 
 
 def install_proposer(module: Any) -> None:
@@ -59,7 +62,7 @@ def _load_medusa(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
 
 def _propose_medusa(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     runner = getattr(proposer, "_driftscope_runner", None)
-    recorder = recorder_of(proposer)
+    recorder = getattr(proposer, RECORDER, None)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
     k = int(kwargs["num_speculative_tokens"])
@@ -72,7 +75,7 @@ def _propose_medusa(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
 
 def _propose_lookup(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     runner = getattr(proposer, "_driftscope_runner", None)
-    recorder = recorder_of(proposer)
+    recorder = getattr(proposer, RECORDER, None)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
     serve = functools.partial(wrapped, *args, **kwargs)
@@ -107,26 +110,25 @@ def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
         config=proposer.vllm_config,
         without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
     )
+    proposer._driftscope_cache = DrafterCache()
     return result
 
 
 def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    if recorder := recorder_of(getattr(runner, "drafter", None)):
+    proposer = getattr(runner, "drafter", None)
+    recorder = getattr(proposer, RECORDER, None)
+    if proposer is not None and recorder is not None:
         scheduled = args[0] if args else kwargs.get("scheduler_output")
-        _cache_of(runner.drafter).step(scheduled)
+        proposer._driftscope_runner = runner  # which it does not know
+        cache = getattr(proposer, "_driftscope_cache", None)
+        if cache is not None:
+            cache.step(scheduled)
         recorder.step_started(scheduled)
     return wrapped(*args, **kwargs)
 
 
-def _cache_of(proposer: Any) -> DrafterCache:
-    found: DrafterCache | None = getattr(proposer, "_driftscope_cache", None)
-    if found is None:
-        found = proposer._driftscope_cache = DrafterCache()
-    return found
-
-
 def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    recorder = recorder_of(getattr(runner, "drafter", None))
+    recorder = getattr(getattr(runner, "drafter", None), RECORDER, None)
     has_step = getattr(runner, "execute_model_state", None) is not None
     result = wrapped(*args, **kwargs)
     if recorder and has_step:
@@ -134,20 +136,9 @@ def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _propose_draft_token_ids(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    """The proposer does not know its runner: leave it where `_propose` finds it."""
-    if recorder_of(getattr(runner, "drafter", None)) is None:
-        return wrapped(*args, **kwargs)
-    runner.drafter._driftscope_runner = runner
-    try:
-        return wrapped(*args, **kwargs)
-    finally:
-        runner.drafter._driftscope_runner = None
-
-
 def _propose(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     runner = getattr(proposer, "_driftscope_runner", None)
-    recorder = recorder_of(proposer)
+    recorder = getattr(proposer, RECORDER, None)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
     return recorder.draft(
@@ -199,7 +190,7 @@ def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> Drafting:
         tuple(batch.req_ids[:count]),
         lambda: discarded,
         int(call["num_speculative_tokens"]),
-        _cache_of(proposer).in_doubt(chunked=1 in discarded),
+        proposer._driftscope_cache.in_doubt(chunked=1 in discarded),
     )
     return step, on_device
 

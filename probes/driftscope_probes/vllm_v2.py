@@ -12,7 +12,13 @@ from typing import Any
 import torch
 import wrapt
 
-from driftscope_probes.attach import attach_recorder, attach_timer, check_attached, recorder_of
+from driftscope_probes.attach import (
+    RECORDER,
+    attach_recorder,
+    attach_timer,
+    check_attached,
+    recorder_of,
+)
 from driftscope_probes.view import DeviceStep, Drafting, DraftStep
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
@@ -74,14 +80,15 @@ def _load_model(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    if recorder := recorder_of(getattr(runner, "speculator", None)):
+    recorder = getattr(getattr(runner, "speculator", None), RECORDER, None)
+    if recorder is not None:
         recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
     return wrapped(*args, **kwargs)
 
 
 def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     speculator = getattr(runner, "speculator", None)
-    recorder = recorder_of(speculator)
+    recorder = getattr(speculator, RECORDER, None)
     state = getattr(runner, "execute_model_state", None)
     if speculator is None or recorder is None or state is None:
         return wrapped(*args, **kwargs)
@@ -96,7 +103,7 @@ def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
 
 def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
     runner = getattr(speculator, "_driftscope_runner", None)
-    recorder = recorder_of(speculator)
+    recorder = getattr(speculator, RECORDER, None)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
     return recorder.draft(

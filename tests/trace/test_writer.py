@@ -141,8 +141,8 @@ def test_errors_and_time_of_hooks_reach_the_status(run: Path) -> None:
     writer.count_error("verify", KeyError("a"))
     writer.count_error("attention", ValueError("b"))
     writer.count_error("verify", KeyError("c"))
-    writer.add_probe_time(0.25)
-    writer.add_probe_time(0.5)
+    writer.probe_s += 0.25
+    writer.probe_s += 0.5
     writer.close()
     status = _status(run)
     assert status.errors == {"verify": 2, "attention": 1}

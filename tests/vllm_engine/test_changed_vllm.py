@@ -1,13 +1,14 @@
 """A vLLM whose insides were changed under driftscope: named by doctor, and never recorded wrongly.
 
-The installed vLLM in links, but for copies of two files in which a method is renamed wherever it
-stands: it serves as before.
+The installed vLLM in links, but for copies of three files in which methods are renamed wherever
+they stand: it serves as before.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from vllm_engine.job import CORES, MAX_TOKENS, Job, run_job
 
 pytestmark = pytest.mark.vllm
 RENAMED = {
-    "v1/worker/gpu_model_runner.py": ("propose_draft_token_ids", "GPUModelRunner"),
+    "v1/spec_decode/llm_base_proposer.py": ("propose", "SpecDecodeBaseProposer"),
+    "v1/worker/gpu_model_runner.py": ("propose", "SpecDecodeBaseProposer"),  # where it is called
     "v1/core/sched/scheduler.py": ("_free_request", "Scheduler"),
 }
 """File -> a method that the probe takes hold of, and its class."""
@@ -44,7 +46,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / "vllm" / name
         text = path.read_text()
         path.unlink()
-        path.write_text(text.replace(f"{method}(", f"{method}_renamed("))
+        path.write_text(re.sub(rf"\b{method}\(", f"{method}_renamed(", text))
     return folder
 
 
