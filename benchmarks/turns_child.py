@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.flushes import Span, losses
 from benchmarks.turns import ABSENT, AGAIN, EVERY, STOPPED, Turns
+from driftscope.trace.scribe import Scribe
 
 PR_SET_PDEATHSIG = 1
 FULL = 0.75
@@ -27,6 +29,7 @@ PREFILL = 4
 """First steps of a call, in which requests come in and their prompts run."""
 THREADS = "driftscope"
 """How the names of the probe's threads begin."""
+FLUSHES: list[Span] = []
 
 
 class Probe:
@@ -94,6 +97,7 @@ def main() -> None:
     os.dup2(2, 1)
     from vllm import LLM
 
+    _watch_flushes()
     llm = LLM(**options)
     probe = Probe(llm)
     print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -115,13 +119,33 @@ def _turns(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fixed(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
-    """The share of a core that driftscope's own threads take while the probe is in one state."""
+    """While the probe is in one state: the share of a core that driftscope's own threads take, and
+    what the writer's flushes take of the steps."""
     probe.be(asked["state"])
+    FLUSHES.clear()
     before, begun = _threads_s(), time.perf_counter()
+    steps = []
     while time.perf_counter() < begun + asked["seconds"]:
-        for _ in _steps(llm, asked):
-            pass
-    return {"threads": (_threads_s() - before) / (time.perf_counter() - begun)}
+        for took, alike in _steps(llm, asked):
+            now = time.perf_counter()
+            if alike:
+                steps.append((now - took, now))
+    share = (_threads_s() - before) / (time.perf_counter() - begun)
+    return {"threads": share, "flushes": losses(steps, list(FLUSHES))}
+
+
+def _watch_flushes() -> None:
+    """Note when each one begins and ends."""
+    flush = Scribe._turns
+
+    def watched(scribe: Scribe) -> bool:
+        begun = time.perf_counter()
+        try:
+            return flush(scribe)
+        finally:
+            FLUSHES.append((begun, time.perf_counter()))
+
+    Scribe._turns = watched  # type: ignore[method-assign]
 
 
 def _steps(llm: Any, asked: dict[str, Any]) -> Iterator[tuple[float, bool]]:

@@ -100,7 +100,9 @@ class Ledger:
             if request.status.is_finished(request.status):
                 continue
             name = request.request_id
-            live = self._live.setdefault(name, _Live())
+            live = self._live.get(name)
+            if live is None:
+                live = self._live[name] = _Live()
             if name in schedule.admitted and request.num_output_tokens > 0:
                 live.resumed = True
             if request.tokens:

@@ -7,10 +7,13 @@ to be told from the schedule.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import cached_property
 from typing import Any
 
 from driftscope.trace.records import UndraftedReason
+
+NOBODY: Set[str] = frozenset()
 
 
 class Limits:
@@ -46,20 +49,15 @@ class Schedule:
         self._output, self._limits = output, limits
         self.asked_k: int | None = getattr(output, "num_spec_tokens_to_schedule", None)
         """Tokens to draft at the end of the step; None where vLLM does not say."""
-
-    @cached_property
-    def admitted(self) -> frozenset[str]:
+        # The V2 runner gets resumed requests as new ones, the V1 runner among the cached.
+        resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
+        new = output.scheduled_new_reqs
+        self.admitted = {*resumed, *(each.req_id for each in new)} if resumed or new else NOBODY
         """Requests that came out of the queue: draft places they have are padding, which keeps a
         batch's shape and which vLLM counts as drafted."""
-        # The V2 runner gets resumed requests as new ones, the V1 runner among the cached.
-        resumed = getattr(self._output.scheduled_cached_reqs, "resumed_req_ids", ())
-        return frozenset(resumed) | {new.req_id for new in self._output.scheduled_new_reqs}
-
-    @cached_property
-    def drafts(self) -> bool:
+        allowed = limits.drafted_length
+        self.drafts = allowed is None or self._within(allowed)
         """Whether the drafter runs in this step."""
-        allowed = self._limits.drafted_length
-        return allowed is None or self._within(allowed)
 
     @property
     def full(self) -> bool:

@@ -16,7 +16,9 @@ from benchmarks.turns import (
     UNCOUNTED,
     Round,
     Turns,
+    interval,
     ratios,
+    trimmed_mean,
 )
 
 
@@ -46,7 +48,7 @@ def test_the_first_steps_of_a_turn_and_those_of_another_sort_do_not_count() -> N
         ended = [turns.step(float(i), alike=True) for i in range(COUNTED)]
         assert ended == [False] * (COUNTED - 1) + [True]
     (found,) = turns.rounds
-    assert set(found.values()) == {((COUNTED - 1) / 2, COUNTED - 1)}
+    assert set(found.values()) == {((COUNTED - 1) / 2, (COUNTED - 1) / 2)}
 
 
 def _round(unit: float) -> Round:
@@ -67,3 +69,23 @@ def test_both_turns_without_a_hook_are_the_measure_of_the_others() -> None:
     rounds = [{**_round(1.0), ABSENT: (0.9, 0.9), AGAIN: (1.1, 1.1)}]
     assert ratios(rounds, STOPPED) == [pytest.approx(1.0)]
     assert ratios(rounds, AGAIN) == [pytest.approx(1.1 / 0.9)]
+
+
+def test_what_else_the_machine_did_is_left_out() -> None:
+    assert trimmed_mean([1.0, 1.0, 1.0, 1.0, 99.0]) == 1.0
+    assert trimmed_mean([2.0, 1.0]) == 1.5, "too few to leave any out"
+
+
+def test_the_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
+    inside = 0
+    for seed in range(60):
+        generator = random.Random(seed)
+        low, high = interval([generator.gauss(1.01, 0.05) for _ in range(80)])
+        inside += low <= 1.01 <= high
+    assert inside >= 52
+
+
+def test_medians_or_means_of_a_turn() -> None:
+    rounds = [{**_round(1.0), EVERY: (1.1, 1.3)}]
+    assert ratios(rounds, EVERY) == [pytest.approx(1.1)]
+    assert ratios(rounds, EVERY, of_means=True) == [pytest.approx(1.3)]
