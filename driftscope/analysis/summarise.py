@@ -117,4 +117,4 @@ def _overhead(tables: Tables) -> float | None:
     """Worker time comes by step; a status counts only for the engine core, or it would be twice."""
     engine_s = sum(s.probe_s for s in tables.statuses if not s.source.startswith("worker"))
     probe_s, step_s = probe_time(tables)
-    return overhead_fraction(probe_s, engine_s, step_s)
+    return overhead_fraction(probe_s, engine_s, step_s, sum(s.writer_s for s in tables.statuses))

@@ -34,6 +34,9 @@ class Status:
     first_error: str | None = None
     probe_s: float = 0.0
     """Time spent in hooks on the serving threads of this process."""
+    writer_s: float = 0.0
+    """Of a core, that the writer's thread has taken for this source: most of it, the serving thread
+    waits for the interpreter."""
     rate: float | None = None
     """Share of draft steps that are recorded at present."""
     overhead: float | None = None

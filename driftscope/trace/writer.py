@@ -98,6 +98,7 @@ class TraceWriter:
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
+        self._writer_s = 0.0
         self.probe_s = 0.0
         """The probe's own time on serving threads."""
         self.spent_s = 0.0
@@ -185,7 +186,7 @@ class TraceWriter:
 
     def _work(self) -> bool:
         """A turn; True when it was the last."""
-        closing = not self._open
+        begun, closing = time.thread_time(), not self._open
         items = self._queue.take_all()
         self._store([*items, *self._due(bool(items))])
         if not closing:
@@ -193,6 +194,7 @@ class TraceWriter:
             if self._urgent or time.monotonic() - self._status_at >= STATUS_S:
                 self._guarded(lambda: self._write_status(closed=False))
             self.spent_s = time.thread_time()
+            self._writer_s += self.spent_s - begun
             return False
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
@@ -296,6 +298,7 @@ class TraceWriter:
             errors=dict(self._errors),
             first_error=self._first_error,
             probe_s=round(self.probe_s, 6),
+            writer_s=round(self._writer_s, 6),
             **self._gauges,
         )
 

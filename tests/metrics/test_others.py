@@ -66,6 +66,7 @@ def test_means_leave_out_what_is_no_number() -> None:
 
 def test_overhead_counts_worker_and_engine_core() -> None:
     assert overhead_fraction(0.01, 0.02, 3.0) == pytest.approx(0.01)
+    assert overhead_fraction(0.01, 0.02, 3.0, 0.03) == pytest.approx(0.02)
     assert overhead_fraction(0.01, 0.02, 0.0) is None
 
 

@@ -210,3 +210,11 @@ def test_what_the_engine_core_takes_is_of_the_budget_too() -> None:
         )
     assert sampler.overhead == pytest.approx(0.01, rel=0.15)
     assert sampler.rate == pytest.approx(0.06, rel=0.15), "what is left, a tenth of a step each"
+
+
+@pytest.mark.parametrize("seen", [1.0, 0.5])
+def test_what_no_clock_sees_is_of_the_budget_too(seen: float) -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=5, seen=seen)
+    _serve(sampler, 4000, recorded_s=0.002)
+    assert sampler.rate == pytest.approx(seen * 0.01 * STEP_S / 0.002, rel=0.05)
+    assert sampler.overhead == pytest.approx(0.01, rel=0.05)
