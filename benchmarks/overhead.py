@@ -12,8 +12,8 @@ that the same process has taken within a second or two, and what the machine doe
 all states alike. The last state says what such a ratio is when there is no difference at all.
 A turn's figure is the median of its six steps, a ratio the mean of the rounds without the fifth at
 each end. What the writer's flushes take falls on all states, so it is measured apart, with the
-probe in one state for half a minute (`benchmarks.flushes`); the two together are what a state
-costs. Batch 1, where the probe's share is largest, is measured ten times as long as the others.
+probe in one state for a while (`benchmarks.flushes`); the two together are what a state
+costs. Batch 1, where the probe's share is largest, is measured far longer than the others.
 
 Between engines, which take turns: one that loads no plugin; one with the plugin installed and not
 turned on, which hooks nothing (tests/probes/test_plugin.py), so that it shows how far two engines
@@ -55,7 +55,7 @@ TOKENS = 65
 TOKENS_OF_MANY = 17
 """Where every request of the largest batch is waited for."""
 TOKENS_WITHIN = {1: 513, 8: 257, 32: 257}
-FIXED_S = 30.0
+FIXED_S = 25.0
 """For which each state is kept, to see what the writer's flushes take."""
 MOST_REPEATS = 999
 CALLS = 3
@@ -63,7 +63,7 @@ CALLS = 3
 REST_S = 1.2
 """For 1 s after its last message a worker of vLLM polls for the next, and all engines compute on
 the same core: without a rest each is measured against the one before it."""
-STARTS = 2
+STARTS = 1
 DRAFTER = "eagle31"
 SETTINGS: Settings = {"off": ("off", None), "compiled": ("compiled", None)}
 """Setting -> engine and what its sampler is set to."""
@@ -163,10 +163,10 @@ def _point(text: str) -> Point:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--within", type=float, default=600, help="seconds a point of batch 1")
-    parser.add_argument("--others", type=float, default=60, help="seconds of each other point")
+    parser.add_argument("--within", type=float, default=800, help="seconds a point of batch 1")
+    parser.add_argument("--others", type=float, default=45, help="seconds of each other point")
     parser.add_argument("--starts", type=int, default=STARTS, help="of the engines to compare")
-    parser.add_argument("--between", type=float, default=8, help="seconds a point and start")
+    parser.add_argument("--between", type=float, default=6, help="seconds a point and start")
     parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
                         default=[(c, b) for c in CONTEXTS for b in BATCHES])  # fmt: skip
     parser.add_argument("--json", type=Path)
