@@ -1,12 +1,16 @@
 """Settings of every test."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
 
 # Two processes on two cores: with more threads each would wait for the other's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A script that starts the tests in the background has them ignore it, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine makes a single example slow now and then; that is no failure.
 settings.register_profile("driftscope", deadline=None)

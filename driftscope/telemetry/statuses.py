@@ -16,7 +16,7 @@ def tell(tally: Tally, status: Status) -> None:
         tally.set(i.DROPPED, 0, source=source, cause="queue_full")
     for hook, count in status.errors.items():
         tally.set(i.ERRORS, count, source=source, hook=hook)
-    tally.set(i.PROBE_TIME, status.probe_s, source=source)
+    tally.set(i.PROBE_TIME, status.probe_s + status.writer_s, source=source)
     if status.rate is not None:
         tally.set(i.RATE, status.rate, source=source)
     if status.overhead is not None:
