@@ -259,7 +259,7 @@ def _write(options: argparse.Namespace, within: list[Record], between: dict[Poin
         "within": within,
         "between": list(between.values()),
     }
-    options.json.write_text(json.dumps(facts, indent=1) + "\n")
+    options.json.write_text(json.dumps(facts, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":
