@@ -280,7 +280,7 @@ class TraceWriter:
         content = self._status(closed=closed).to_json()
         if content == self._last_status:
             return
-        with open(self._partial, "wb", buffering=0) as file:  # noqa: PTH123  pathlib is slower
+        with open(self._partial, "wb") as file:  # noqa: PTH123  pathlib is slower
             file.write(content.encode())
         os.replace(self._partial, self._status_file)  # noqa: PTH105
         self._last_status = content
