@@ -12,7 +12,7 @@ from driftscope.errors import DamagedTraceError
 
 STATUS_S = 3.0
 """Least time between two rewrites while recording, unless something failed or was asked for: each
-takes as long as a flush of rows."""
+waits for the interpreter several times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class DraftStep(NamedTuple):
 
     Made for every step, so that nothing in it may cost anything: NumPy's functions take ten times
     as long between two forwards as they do in a loop. It lies in the writer's queue for up to a
-    second: nothing in it may keep a tensor alive, which are gigabytes by then.
+    second: nothing in it may keep a tensor alive, which is memory that vLLM believes to be free.
     """
 
     requests: tuple[str, ...]
