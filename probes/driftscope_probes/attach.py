@@ -12,6 +12,7 @@ from driftscope.trace.writer import check_unused, create_run, rewrite_manifest
 from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
 from driftscope_probes.drafter import open_drafter
+from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.identity import manifest_of, manifest_of_lookup, with_sinks
 from driftscope_probes.process import open_writer, place_in, role_of, run_id_of
 from driftscope_probes.recorder import Recorder
@@ -26,11 +27,13 @@ recorded step at half of another's time, under the default budget."""
 
 
 def attach_recorder(
-    proposer: Any, runner: str, *, layer_names: set[str], config: Any, without_graphs: bool = True
-) -> None:
+    proposer: Any, runner: str, *, layer_names: set[str], config: Any, without_graphs: bool = True,
+    cache: DrafterCache | None = None,
+) -> None:  # fmt: skip
     """Start recording the drafter `proposer.model`, unless the probe is off.
 
     `without_graphs`: the runner can be made to draft a chain that passes its CUDA graphs by.
+    `cache`: what is to be known of this runner's faults in the drafter's cache, if it has any.
 
     Raises ProbeError or TraceError: at start-up an engine that cannot be recorded as asked stops.
     """
@@ -47,7 +50,7 @@ def attach_recorder(
         writer = open_writer(settings, role_of(place))
         telemetry.publish(writer, settings)
         settings, notes = _of_one_rank(settings, place.rank, ranks)
-        recorder = Recorder(drafter, settings, writer, masses_only=place.rank > 0)
+        recorder = Recorder(drafter, settings, writer, masses_only=place.rank > 0, cache=cache)
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
         manifest = replace(manifest, notes=(*manifest.notes, *notes))
         recorder.taps.attach(proposer, "model")

@@ -18,6 +18,8 @@ from driftscope.trace.records import Strategy
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
 from driftscope_probes.clock import Marks
+from driftscope_probes.drafter_cache import DrafterCache
+from driftscope_probes.prefills import Prefills
 from driftscope_probes.ring import Landing
 from driftscope_probes.sampling import Sampler
 from driftscope_probes.sinks import SinkSearch
@@ -29,10 +31,15 @@ SHADOW_DIFFERS = "shadow_differs"
 """Chains whose shadow, drafted eagerly, had other tokens than the served one: counted, and kept."""
 
 
+class PrefillsDifferError(Exception):
+    """A runner and the schedules differ in whose prompt goes on after a step."""
+
+
 @dataclass(slots=True, eq=False)
 class Capture:
-    """What was taken of a step, while it ran."""
+    """What was taken of a recorded step, while it ran."""
 
+    step: DraftStep
     prompt_tokens: npt.NDArray[np.int64]
     """[B]."""
     chosen: npt.NDArray[np.bool_] | None
@@ -55,7 +62,10 @@ class Finished(NamedTuple):
 
     number: int
     time_s: float
-    step: DraftStep | None
+    scheduled: Any
+    """vLLM's SchedulerOutput of it; None where there is none."""
+    k: int | None
+    """Depths that were drafted; None where the drafter did not run."""
     capture: Capture | None
     """None for a step that was passed."""
     marks: Marks
@@ -82,14 +92,15 @@ class Encoder:
         self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
         sampler: Sampler, same: Mapping[str, str] = MappingProxyType({}),
         search: SinkSearch | None = None, masses_only: bool = False, compare_ids: bool = False,
-        keep_ids: bool = False,
+        keep_ids: bool = False, cache: DrafterCache | None = None,
     ) -> None:  # fmt: skip
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
         `same`: columns by depth that were not written because they are another's. `masses_only`: of
         a tensor-parallel rank after the first. `compare_ids`: of a shadow with those served;
-        `keep_ids`: in the trace.
+        `keep_ids`: in the trace. `cache`: of a runner that leaves faults in the drafter's.
         """
+        self._prefills, self._cache = Prefills(), cache
         self._compare_ids, self._keep_ids = compare_ids, keep_ids
         self._same = same
         self._layout, self._columns = layout, layout.columns
@@ -104,21 +115,19 @@ class Encoder:
     def rows(self, steps: list[Finished]) -> list[Block]:
         """The steps' rows, then the recorded chains, a block for each chain length."""
         lost = {d.number for d in steps if (v := _values(d)) is not None and v.failed}
-        masks = [prefilling_of(done) for done in steps]
-        rows = [step_rows(steps, masks, lost)] if steps else []
+        prefilling = [self._prefilling(done) for done in steps]
+        rows = [step_rows(steps, prefilling, lost)] if steps else []
         self._note(steps)
         begun = time.thread_time()  # every step has those, and may be alone in having been recorded
         recorded: dict[tuple[int, bool, bool], list[_Chains]] = {}
         count, beside_s = 0, 0.0
-        for done, prefilling in zip(steps, masks, strict=True):
-            if done.step is None:
-                continue
-            self._remember(done.step, prefilling)
+        for done, names in zip(steps, prefilling, strict=True):
+            self._remember(done, names)
             capture, values = done.capture, _values(done)
             if capture is not None and values is not None and done.number not in lost:
                 count += 1
                 beside_s += values.spent_s
-                chains = self._chains(done, done.step, capture, prefilling, values.take())
+                chains = self._chains(done, capture, values.take())
                 if not chains.requests:
                     continue  # all of them still prefilling, or not chosen
                 same = (chains.k, chains.tokens is not None, chains.by_head is not None)
@@ -137,7 +146,7 @@ class Encoder:
     def _note(self, steps: list[Finished]) -> None:
         """What each step that drafted took, for the sampler to decide by."""
         for done in steps:
-            if done.step is not None:
+            if done.k is not None:
                 self._sampler.note(
                     step_s=done.step_s, probe_s=done.probe_s, core_s=done.core_s,
                     recorded=done.recorded,
@@ -151,19 +160,32 @@ class Encoder:
             self._sampler.note_writing(max(0.0, spent_s - before_s - recorded_s) / count)
         self._before = (spent_s, encoded_s, steps)
 
-    def _remember(self, step: DraftStep, prefilling: bytes) -> None:
-        if step.doubtful:
-            self._chunked |= dict.fromkeys(step.doubtful)
-        if 1 in prefilling:
-            self._chunked |= dict.fromkeys(compress(step.requests, prefilling))
+    def _prefilling(self, done: Finished) -> frozenset[str]:
+        """Whose prompt goes on after the step: by the runner itself, where it was asked."""
+        told = prefilling_of(done, self._prefills, self._writer)
+        if done.capture is None:
+            return told
+        step = done.capture.step
+        seen = frozenset(compress(step.requests, step.prefilling))
+        if done.scheduled is not None and seen != told:
+            self._writer.count_error("prefilling", PrefillsDifferError(sorted(seen ^ told)))
+        return seen
+
+    def _remember(self, done: Finished, prefilling: frozenset[str]) -> None:
+        """Whose slots in the drafter's cache are in doubt from now on."""
+        cache = self._cache
+        if cache is not None and done.scheduled is not None:
+            cache.step(done.scheduled)
+            if done.k is not None:
+                self._chunked |= dict.fromkeys(cache.in_doubt(chunked=bool(prefilling)))
+        if prefilling and done.k is not None:
+            self._chunked |= dict.fromkeys(sorted(prefilling))
         while len(self._chunked) > REMEMBERED_REQUESTS:
             self._chunked.popitem(last=False)
 
-    def _chains(
-        self, done: Finished, step: DraftStep, capture: Capture, prefilling: bytes,
-        values: npt.NDArray[np.float32],
-    ) -> _Chains:  # fmt: skip
+    def _chains(self, done: Finished, capture: Capture, values: npt.NDArray[np.float32]) -> _Chains:
         """What is to be kept of a step."""
+        step = capture.step
         k, requests = min(step.k, self._layout.depths), step.requests
         tokens, by_head = self._tokens(capture, k), None
         if capture.head_mass is not None:
@@ -171,8 +193,8 @@ class Encoder:
             by_head = every.reshape(len(every), self._layout.depths, -1)[:, :k]
         weights = None if capture.slot_weights is None else capture.slot_weights.take()
         prompt_tokens = capture.prompt_tokens
-        if 1 in prefilling or capture.chosen is not None:
-            keep = ~np.frombuffer(prefilling, np.bool_)
+        if 1 in step.prefilling or capture.chosen is not None:
+            keep = ~np.frombuffer(step.prefilling, np.bool_)
             if capture.chosen is not None:
                 keep &= capture.chosen
             requests = tuple(requests[b] for b in np.flatnonzero(keep))
@@ -308,23 +330,29 @@ def _values(done: Finished) -> Landing | None:
     return None if done.capture is None else done.capture.values
 
 
-def prefilling_of(done: Finished) -> bytes:
-    """[B] as DraftStep has it; of nobody where the drafter did not run."""
-    return b"" if done.step is None else done.step.prefilling()
+def prefilling_of(done: Finished, prefills: Prefills, writer: TraceWriter) -> frozenset[str]:
+    """Whose prompt goes on after the step, as its schedule tells."""
+    if done.scheduled is None:
+        return frozenset()
+    try:
+        return prefills.step(done.scheduled)
+    except Exception as error:  # the border: a schedule that cannot be read costs no row
+        writer.count_error("prefilling", error)
+        return frozenset()
 
 
 def step_rows(
-    steps: list[Finished], prefilling: list[bytes], lost: Container[int] = (), *,
+    steps: list[Finished], prefilling: list[frozenset[str]], lost: Container[int] = (), *,
     passed: str = "",
 ) -> Block:  # fmt: skip
-    """A row for each step; `prefilling` of each as `prefilling_of` has it.
+    """A row for each step; `prefilling`: whose prompt goes on after it.
 
     `lost`: numbers of those whose chains could not be measured. `passed`: the execution that is
     said of steps that were not recorded.
     """
     chains = [
-        len(mask) - mask.count(1) if done.step is not None and done.step.k > 0 else 0
-        for done, mask in zip(steps, prefilling, strict=True)
+        done.requests - len(names) if done.k else 0
+        for done, names in zip(steps, prefilling, strict=True)
     ]
     return Block(
         record="step",
@@ -334,7 +362,7 @@ def step_rows(
             "time_s": [done.time_s for done in steps],
             "requests": [done.requests for done in steps],
             "chains": chains,
-            "k": [done.step.k if done.step is not None else 0 for done in steps],
+            "k": [done.k or 0 for done in steps],
             "recorded": [done.recorded and done.number not in lost for done in steps],
             "step_s": [done.step_s for done in steps],
             "draft_s": [done.draft_s for done in steps],

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from driftscope.trace.records import SINK_SOUGHT
@@ -17,6 +19,7 @@ from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Capture, Encoder, Finished
 from driftscope_probes.clock import NO_MARKS, DeviceClock
 from driftscope_probes.drafter import Drafter
+from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.labels import Selection
@@ -27,7 +30,7 @@ from driftscope_probes.sampling import SEEN, Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sinks import SLOTS, SinkSearch
 from driftscope_probes.taps import Taps
-from driftscope_probes.view import DeviceStep, Drafting, DraftStep
+from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
 
 if TYPE_CHECKING:
     from driftscope_probes.control import Control
@@ -38,9 +41,10 @@ class Recorder:
 
     def __init__(
         self, drafter: Drafter, settings: Settings, writer: TraceWriter, *,
-        masses_only: bool = False,
+        masses_only: bool = False, cache: DrafterCache | None = None,
     ) -> None:  # fmt: skip
-        """`masses_only`: another rank writes what does not depend on attention heads.
+        """`masses_only`: another rank writes what does not depend on attention heads. `cache`: as
+        `attach_recorder` has it.
 
         Raises ProbeError for an attention backend that is not supported.
         """
@@ -49,7 +53,6 @@ class Recorder:
         self._drafter = drafter
         self._beside = Beside()
         self._beside_guard = Guard(writer, test_raise=settings.test_raise)
-        self._k = drafter.k
         layout = Layout(depths=drafter.k, layers=len(drafter.attention), aux=drafter.aux_states)
         queries = drafter.queries
         self._layout = layout
@@ -86,13 +89,14 @@ class Recorder:
             layout, heads=self.meter.heads, strategy=self.meter.strategy,
             max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
             same=self.taps.same, search=self.search, masses_only=masses_only,
-            compare_ids=settings.recording == SHADOW, keep_ids=settings.token_ids,
+            compare_ids=settings.recording == SHADOW, keep_ids=settings.token_ids, cache=cache,
         )  # fmt: skip
         self._encode = self._encoder.rows
         self._number = 0
         self._started, self._draft_s = time.perf_counter(), 0.0
-        self._step: DraftStep | None = None
-        """The one under way, once its draft has begun."""
+        self._scheduled: Any = None
+        self._k: int | None = None
+        """Of the draft that has begun."""
         self._awake = True
         """The taps are on, or the gate of their kernels may be open."""
         self._forget()
@@ -100,9 +104,9 @@ class Recorder:
     def step_started(self, scheduled: Any = None) -> None:
         """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
         self._started = time.perf_counter()
+        self._scheduled, self._k, self._draft_s = scheduled, None, 0.0
         if self._capture is not None:
             self._forget()
-        self._step, self._draft_s = None, 0.0
         if self._clock.on:
             self._clock.start()
         if self._beside.busy:
@@ -110,26 +114,30 @@ class Recorder:
         if scheduled is not None and getattr(scheduled, "scheduled_new_reqs", True):
             self._guard.run("step_started", self._on_step_started, scheduled)
 
-    def draft(
-        self, make_step: Callable[[], Drafting], serve: Callable[[], Any],
-        without_graphs: Callable[[], Any],
-    ) -> Any:  # fmt: skip
-        """Have the drafter run, recorded if the step is sampled; returns [B, K] int tokens.
-
-        `serve` is the engine's own call; `without_graphs` makes the same drafts eagerly and leaves
-        the engine's inputs as they are, so that `serve` can follow it.
-        """
+    def draft(self, call: DraftCall) -> Any:
+        """Have the drafter run, recorded if the step is sampled; returns [B, K] int tokens."""
         if self._beside.busy:  # the drafter is about to write keys, and the taps to the buffers
             self._guard.run("join", self._beside.join)
-        self._guard.run("draft_started", self._on_draft_started, make_step)
-        how = self._settings.recording if self.taps.active else IN_GRAPH
-        shadow = None
+        self._guard.run("draft_started", self._on_draft_started, call)
+        if self.taps.active:
+            return self._recorded(call)
+        if self._clock.on:
+            self._clock.mark()
+        begun = time.perf_counter()
+        drafts = call.serve()
+        self._draft_s = time.perf_counter() - begun
+        if self._clock.on:
+            self._clock.mark()
+        return drafts
+
+    def _recorded(self, call: DraftCall) -> Any:
+        how, shadow = self._settings.recording, None
         if how == SHADOW:
-            shadow = self._guard.run("shadow", self._on_shadow, without_graphs)
+            shadow = self._guard.run("shadow", self._on_shadow, call.without_graphs)
         timed, begun = self._clock.on, time.perf_counter()
         if timed:
             self._clock.mark()
-        drafts = without_graphs() if how == EAGER else serve()
+        drafts = call.without_graphs() if how == EAGER else call.serve()
         if timed:
             self._clock.mark()
         self._draft_s = time.perf_counter() - begun
@@ -168,25 +176,31 @@ class Recorder:
         """What takes the masses beside the engine."""
         self.taps.active = False
 
-    def _on_draft_started(self, make_step: Callable[[], Drafting]) -> None:
-        step, on_device = make_step()
-        self._step = step
+    def _on_draft_started(self, call: DraftCall) -> None:
+        self._k = k = call.k()
         if self.search is not None:
             self._take_found_sinks(self.search)
-        drawn = step.k > 0 and self.sampler.take()  # counted by every rank, whoever is chosen
-        chosen = self.selection.chosen(step.requests) if drawn else None
-        if not drawn or (chosen is not None and not chosen.any()):
-            if self._awake:
-                self._awake = False
-                self.taps.serving()
-                self._kernels.skip()
-                self.taps.rest()
-            return
+        if k > 0 and self.sampler.take():  # counted by every rank, whoever is chosen
+            step = call.step()
+            chosen = self.selection.chosen(step.requests)
+            if chosen is None or chosen.any():
+                self._begin(step, chosen, call)
+                return
+        if self._awake:
+            self._awake = False
+            self.taps.serving()
+            self._kernels.skip()
+            self.taps.rest()
+
+    def _begin(
+        self, step: DraftStep, chosen: npt.NDArray[np.bool_] | None, call: DraftCall
+    ) -> None:
+        """The draft that comes is recorded."""
         self._awake = True
         self.taps.serving()
         self.taps.wake()
-        self._at = at = on_device()
-        self._capture = Capture(at.prompt_tokens, chosen)
+        self._at = at = call.on_device()
+        self._capture = Capture(step, at.prompt_tokens, chosen)
         rows = len(at.rows)
         self._buffers.values[:rows].fill_(torch.nan)
         self.meter.forget(rows)
@@ -210,10 +224,10 @@ class Recorder:
     def _on_draft_ended(self, drafts: Any, shadow: Any) -> None:
         if shadow is None:
             self._measure()
-        step, at, capture = self._step, self._at, self._capture
-        if step is None or at is None or capture is None or self._guard.failed:
+        at, capture = self._at, self._capture
+        if at is None or capture is None or self._guard.failed:
             return
-        batch = len(step.requests)
+        batch = len(capture.step.requests)
         values = self._buffers.values[:batch]
         if self._layout.depths != self._buffers.layout.depths:
             rows = self._buffers.values[: len(at.rows)]
@@ -253,10 +267,10 @@ class Recorder:
     def _measure(self, *, at_once: bool = False) -> None:
         """The chain is drafted: everything final in the buffers. The masses too where they are
         wanted `at_once`, or cannot be taken beside the engine."""
-        step, at, capture = self._step, self._at, self._capture
-        if at is None or step is None or capture is None or self._guard.failed:
+        at, capture = self._at, self._capture
+        if at is None or capture is None or self._guard.failed:
             return
-        batch = len(step.requests)
+        step, batch = capture.step, len(capture.step.requests)
         queries = len(at.rows) // batch
         position = at.position if queries == 1 else at.position.repeat_interleave(queries)
         self._kernels.finish(position)
@@ -280,7 +294,7 @@ class Recorder:
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
         done = Finished(
-            self._number, time.time(), self._step, self._capture,
+            self._number, time.time(), self._scheduled, self._k, self._capture,
             self._clock.take() if self._clock.on else NO_MARKS, self.sampler.drawn_at, requests,
             step_s, self._draft_s, self._guard.reset(), self._guard.take_over(),
         )  # fmt: skip

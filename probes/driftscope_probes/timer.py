@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from driftscope.trace.block import Block
@@ -12,8 +11,9 @@ from driftscope.trace.writer import TraceWriter, Work
 from driftscope_probes.capture import Finished, prefilling_of, step_rows
 from driftscope_probes.clock import NO_MARKS
 from driftscope_probes.guard import Guard
+from driftscope_probes.prefills import Prefills
 from driftscope_probes.settings import Settings
-from driftscope_probes.view import Drafting, DraftStep
+from driftscope_probes.view import DraftCall
 
 
 class StepTimer:
@@ -23,21 +23,20 @@ class StepTimer:
         self._writer = writer
         self._guard = Guard(writer, test_raise=settings.test_raise)
         self._number, self._started, self._draft_s = 0, 0.0, 0.0
-        self._step: DraftStep | None = None
+        self._scheduled: Any = None
+        self._k: int | None = None
+        self._prefills = Prefills()
 
-    def step_started(self, scheduled: Any = None) -> None:  # noqa: ARG002
-        """The target model is about to run."""
+    def step_started(self, scheduled: Any = None) -> None:
+        """As of a Recorder."""
         self._begin()
+        self._scheduled = scheduled
 
-    def draft(
-        self, make_step: Callable[[], Drafting], serve: Callable[[], Any],
-        without_graphs: Callable[[], Any] | None = None,  # noqa: ARG002
-    ) -> Any:  # fmt: skip
+    def draft(self, call: DraftCall) -> Any:
         """Have the drafter run."""
-        made = self._guard.run("draft_started", make_step)
-        self._step = None if made is None else made[0]
+        self._k = self._guard.run("draft_started", call.k)
         begun = time.perf_counter()
-        drafts = serve()
+        drafts = call.serve()
         self._draft_s = time.perf_counter() - begun
         return drafts
 
@@ -54,17 +53,16 @@ class StepTimer:
 
     def _begin(self) -> None:
         self._started = time.perf_counter()
-        self._step, self._draft_s = None, 0.0
+        self._scheduled, self._k, self._draft_s = None, None, 0.0
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
         done = Finished(
-            self._number, time.time(), self._step, None, NO_MARKS, 1.0, requests, step_s,
-            self._draft_s, self._guard.taken_s,
+            self._number, time.time(), self._scheduled, self._k, None, NO_MARKS, 1.0, requests,
+            step_s, self._draft_s, self._guard.taken_s,
         )  # fmt: skip
-        self._writer.put(Work(_rows, done))
+        self._writer.put(Work(self._rows, done))
 
-
-def _rows(steps: list[Finished]) -> list[Block]:
-    masks = [prefilling_of(done) for done in steps]
-    return [step_rows(steps, masks, passed=Execution.UNSAID)]
+    def _rows(self, steps: list[Finished]) -> list[Block]:
+        prefilling = [prefilling_of(done, self._prefills, self._writer) for done in steps]
+        return [step_rows(steps, prefilling, passed=Execution.UNSAID)]

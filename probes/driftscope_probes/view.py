@@ -1,10 +1,11 @@
-"""What a runner seam knows of one draft step, frozen: all that the recorder may see of a runner."""
+"""What a runner seam shows the recorder of one draft step: all that it may see of a runner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceStep:
-    """What the taps need of a step, most of it on the engine's device; made only for a recorded
-    one."""
+    """What the taps need of a recorded step, most of it on the engine's device."""
 
     rows: torch.Tensor
     """[B] int64: row of each request's first query in the depth-1 forward, its last verified slot;
@@ -32,24 +32,46 @@ class DeviceStep:
 
 
 class DraftStep(NamedTuple):
-    """One call of the drafter for a batch of B requests, as the host knows it.
+    """A recorded call of the drafter for a batch of B requests, as the host knows it.
 
-    Made for every step, so that nothing in it may cost anything: NumPy's functions take ten times
-    as long between two forwards as they do in a loop. It lies in the writer's queue for up to a
-    second: nothing in it may keep a tensor alive, which is memory that vLLM believes to be free.
+    It lies in the writer's queue for up to a second: nothing in it may keep a tensor alive, which
+    is memory that vLLM believes to be free.
     """
 
     requests: tuple[str, ...]
     """Engine-internal request ids, B of them."""
-    prefilling: Callable[[], bytes]
-    """[B] bytes, 1 where the prompt is not complete yet, so that nothing that is drafted counts.
-    Of things that the runner does not change any more: called on the writer's thread."""
+    prefilling: bytes
+    """[B], 1 where the prompt is not complete yet, so that nothing that is drafted counts."""
     k: int
     """Depths that will be drafted."""
-    doubtful: tuple[str, ...] = ()
-    """Requests, also others than the step's, in whose slots of the drafter's KV cache the runner is
-    now known to have left something wrong, other than by a prompt in chunks."""
 
 
-Drafting = tuple[DraftStep, Callable[[], DeviceStep]]
-"""A step, and what makes the rest of it if it is recorded, as long as the drafter has not run."""
+class DraftCall(ABC):
+    """One call of the drafter, which has not run yet.
+
+    Every step makes one and asks it for K; the rest is asked of a recorded step only, for NumPy's
+    functions take ten times as long between two forwards as they do in a loop.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def k(self) -> int:
+        """Depths that will be drafted."""
+
+    @abstractmethod
+    def step(self) -> DraftStep:
+        """The batch, on the host."""
+
+    @abstractmethod
+    def on_device(self) -> DeviceStep:
+        """The same for the taps; as long as the drafter has not run."""
+
+    @abstractmethod
+    def serve(self) -> Any:
+        """The engine's own call; returns [B, K] int tokens."""
+
+    @abstractmethod
+    def without_graphs(self) -> Any:
+        """The same drafts, made eagerly; leaves the engine's inputs as they are, so that `serve`
+        can follow it."""

@@ -20,10 +20,11 @@ from driftscope_probes.attach import (
     recorder_of,
 )
 from driftscope_probes.drafter_cache import DrafterCache
-from driftscope_probes.view import DeviceStep, Drafting, DraftStep
+from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Proposers without a model."""
+ASKED_K = "num_speculative_tokens"
 _CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
 
 
@@ -42,7 +43,7 @@ def install_proposer(module: Any) -> None:
 def install_medusa(module: Any) -> None:
     """Hook vllm.v1.spec_decode.medusa, whose proposer has nothing in common with the others."""
     wrapt.wrap_function_wrapper(module, "MedusaProposer.load_model", _load_medusa)
-    wrapt.wrap_function_wrapper(module, "MedusaProposer.propose", _propose_medusa)
+    wrapt.wrap_function_wrapper(module, "MedusaProposer.propose", _propose_lookup)
 
 
 def models_loaded(runner: Any) -> None:
@@ -60,45 +61,52 @@ def _load_medusa(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _propose_medusa(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
-    runner = getattr(proposer, "_driftscope_runner", None)
-    recorder = getattr(proposer, RECORDER, None)
-    if recorder is None or runner is None:
-        return wrapped(*args, **kwargs)
-    k = int(kwargs["num_speculative_tokens"])
-    return recorder.draft(
-        lambda: _lookup_step(runner, k),
-        lambda: wrapped(*args, **kwargs),
-        lambda: wrapped(*args, **kwargs),  # it never runs in a graph
-    )
-
-
 def _propose_lookup(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     runner = getattr(proposer, "_driftscope_runner", None)
     recorder = getattr(proposer, RECORDER, None)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
-    serve = functools.partial(wrapped, *args, **kwargs)
-    return recorder.draft(lambda: _lookup_step(runner, runner.num_spec_tokens), serve, serve)
+    return recorder.draft(_LookupCall(runner, wrapped, args, kwargs))
 
 
-def _lookup_step(runner: Any, k: int) -> Drafting:
-    """After the step's tokens were entered: what these drafters start from."""
-    batch = runner.input_batch
-    count = batch.num_reqs
+class _LookupCall(DraftCall):
+    """Of a drafter that begins after the step's tokens were entered, and never runs in a graph."""
 
-    def on_device() -> DeviceStep:
+    __slots__ = ("_args", "_kwargs", "_runner", "_wrapped")
+
+    def __init__(self, runner: Any, wrapped: Any, args: Any, kwargs: Any) -> None:
+        self._runner, self._wrapped, self._args, self._kwargs = runner, wrapped, args, kwargs
+
+    def k(self) -> int:
+        return int(self._kwargs.get(ASKED_K, self._runner.num_spec_tokens))
+
+    def step(self) -> DraftStep:
+        return _step_of(self._runner, self.k())
+
+    def on_device(self) -> DeviceStep:
+        runner, batch = self._runner, self._runner.input_batch
+        count = batch.num_reqs
         position = torch.from_numpy(batch.num_tokens_no_spec[:count].astype("int64")) - 2
         return DeviceStep(
-            rows=torch.arange(count * k, device=runner.device),
+            rows=torch.arange(count * self.k(), device=runner.device),
             position=position.to(runner.device),
             block_tables={},
             prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
             max_context=int(batch.num_tokens_no_spec[:count].max()),
         )
 
+    def serve(self) -> Any:
+        return self._wrapped(*self._args, **self._kwargs)
+
+    def without_graphs(self) -> Any:
+        return self._wrapped(*self._args, **self._kwargs)
+
+
+def _step_of(runner: Any, k: int) -> DraftStep:
+    batch = runner.input_batch
+    count = batch.num_reqs
     discarded = runner.discard_request_mask.np[:count].tobytes()
-    return DraftStep(tuple(batch.req_ids[:count]), lambda: discarded, k), on_device
+    return DraftStep(tuple(batch.req_ids[:count]), discarded, k)
 
 
 def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
@@ -109,8 +117,8 @@ def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
         layer_names=set(proposer._draft_attn_layer_names),
         config=proposer.vllm_config,
         without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
+        cache=DrafterCache(),
     )
-    proposer._driftscope_cache = DrafterCache()
     return result
 
 
@@ -118,12 +126,8 @@ def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     proposer = getattr(runner, "drafter", None)
     recorder = getattr(proposer, RECORDER, None)
     if proposer is not None and recorder is not None:
-        scheduled = args[0] if args else kwargs.get("scheduler_output")
         proposer._driftscope_runner = runner  # which it does not know
-        cache = getattr(proposer, "_driftscope_cache", None)
-        if cache is not None:
-            cache.step(scheduled)
-        recorder.step_started(scheduled)
+        recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
     return wrapped(*args, **kwargs)
 
 
@@ -141,58 +145,61 @@ def _propose(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
     recorder = getattr(proposer, RECORDER, None)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
-    return recorder.draft(
-        lambda: _draft_step(runner, proposer, kwargs),
-        lambda: wrapped(*args, **kwargs),
-        lambda: _without_graphs(wrapped, proposer, kwargs),
-    )
+    return recorder.draft(_ModelCall(runner, proposer, wrapped, args, kwargs))
 
 
-def _without_graphs(wrapped: Any, proposer: Any, call: dict[str, Any]) -> Any:
-    """The same drafts, made eagerly. `propose` changes its attention metadata in place."""
-    common = call["common_attn_metadata"]
-    own = {
-        field.name: value.clone()
-        for field in dataclasses.fields(common)
-        if isinstance(value := getattr(common, field.name), torch.Tensor)
-        and field.name not in ("block_table_tensor", "slot_mapping")
-    }
-    whole = getattr(proposer, _CHOOSES_GRAPH)
-    setattr(proposer, _CHOOSES_GRAPH, functools.partial(whole, use_cudagraphs=False))
-    try:
-        return wrapped(**{**call, "common_attn_metadata": dataclasses.replace(common, **own)})
-    finally:
-        delattr(proposer, _CHOOSES_GRAPH)
+class _ModelCall(DraftCall):
+    """Of a drafter with a model. vLLM calls `propose` by keyword in every supported version."""
 
+    __slots__ = ("_args", "_kwargs", "_proposer", "_runner", "_wrapped")
 
-def _draft_step(runner: Any, proposer: Any, call: dict[str, Any]) -> Drafting:
-    """vLLM calls `propose` by keyword in every supported version."""
-    batch, common = runner.input_batch, call["common_attn_metadata"]
-    count = batch.num_reqs
+    def __init__(
+        self, runner: Any, proposer: Any, wrapped: Any, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        self._runner, self._proposer = runner, proposer
+        self._wrapped, self._args, self._kwargs = wrapped, args, kwargs
 
-    def on_device() -> DeviceStep:
-        rows = call["token_indices_to_sample"]
+    def k(self) -> int:
+        return int(self._kwargs[ASKED_K])
+
+    def step(self) -> DraftStep:
+        return _step_of(self._runner, self.k())
+
+    def on_device(self) -> DeviceStep:
+        batch, common = self._runner.input_batch, self._kwargs["common_attn_metadata"]
+        count, rows = batch.num_reqs, self._kwargs["token_indices_to_sample"]
         if rows is None:
             rows = common.query_start_loc[1 : count + 1] - 1
         rows = rows[:count].long()
         return DeviceStep(
-            rows=_rows_drafted_from(proposer, rows, int(call["num_speculative_tokens"])),
-            position=call["target_positions"].index_select(0, rows).long(),
+            rows=_rows_drafted_from(self._proposer, rows, self.k()),
+            position=self._kwargs["target_positions"].index_select(0, rows).long(),
             block_tables=dict.fromkeys(
-                proposer._draft_attn_layer_names, common.block_table_tensor[:count]
+                self._proposer._draft_attn_layer_names, common.block_table_tensor[:count]
             ),
             prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
             max_context=int(common.max_seq_len),
         )
 
-    discarded = runner.discard_request_mask.np[:count].tobytes()
-    step = DraftStep(
-        tuple(batch.req_ids[:count]),
-        lambda: discarded,
-        int(call["num_speculative_tokens"]),
-        proposer._driftscope_cache.in_doubt(chunked=1 in discarded),
-    )
-    return step, on_device
+    def serve(self) -> Any:
+        return self._wrapped(*self._args, **self._kwargs)
+
+    def without_graphs(self) -> Any:
+        """`propose` changes its attention metadata in place."""
+        common, proposer = self._kwargs["common_attn_metadata"], self._proposer
+        own = {
+            field.name: value.clone()
+            for field in dataclasses.fields(common)
+            if isinstance(value := getattr(common, field.name), torch.Tensor)
+            and field.name not in ("block_table_tensor", "slot_mapping")
+        }
+        whole = getattr(proposer, _CHOOSES_GRAPH)
+        setattr(proposer, _CHOOSES_GRAPH, functools.partial(whole, use_cudagraphs=False))
+        changed = {"common_attn_metadata": dataclasses.replace(common, **own)}
+        try:
+            return self._wrapped(**{**self._kwargs, **changed})
+        finally:
+            delattr(proposer, _CHOOSES_GRAPH)
 
 
 def _rows_drafted_from(proposer: Any, rows: torch.Tensor, k: int) -> torch.Tensor:

@@ -19,7 +19,7 @@ from driftscope_probes.attach import (
     check_attached,
     recorder_of,
 )
-from driftscope_probes.view import DeviceStep, Drafting, DraftStep
+from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
 LOOKUP = "NgramGPUSpeculator"
@@ -106,57 +106,64 @@ def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
     recorder = getattr(speculator, RECORDER, None)
     if recorder is None or runner is None:
         return wrapped(*args, **kwargs)
-    return recorder.draft(
-        lambda: _draft_step(runner, speculator, wrapped, args, kwargs),
-        lambda: wrapped(*args, **kwargs),
-        lambda: wrapped(*args, **{**kwargs, _PASSES_GRAPHS_BY: True}),
-    )
+    return recorder.draft(_ModelCall(runner, speculator, wrapped, args, kwargs))
 
 
-@functools.cache
-def _parameter_names(function: Any) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)[1:]
+class _ModelCall(DraftCall):
+    """A call of a speculator's `propose`."""
 
+    __slots__ = ("_args", "_kwargs", "_runner", "_speculator", "_wrapped")
 
-def _parameters(method: Any) -> tuple[str, ...]:
-    """Names of a bound method's parameters; looked up once, for it takes longer than the rest."""
-    return _parameter_names(method.__func__)
+    def __init__(
+        self, runner: Any, speculator: Any, wrapped: Any, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        self._runner, self._speculator = runner, speculator
+        self._wrapped, self._args, self._kwargs = wrapped, args, kwargs
 
+    def k(self) -> int:
+        """vLLM gives it by keyword, where it does."""
+        asked = self._kwargs.get("num_speculative_tokens")
+        return int(self._speculator.num_speculative_steps if asked is None else asked)
 
-def _draft_step(runner: Any, speculator: Any, propose: Any, args: Any, kwargs: Any) -> Drafting:
-    call = {**dict(zip(_parameters(propose), args, strict=False)), **kwargs}
-    batch, metadata = call["input_batch"], call["attn_metadata"]
-    count = batch.num_reqs
+    def step(self) -> DraftStep:
+        batch = self._given("input_batch")
+        count = batch.num_reqs
+        done = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
+        prefilling = (done < batch.prefill_len_np)[:count].tobytes()
+        return DraftStep(tuple(batch.req_ids[:count]), prefilling, self.k())
 
-    def on_device() -> DeviceStep:
-        rows = (batch.query_start_loc[1 : count + 1] - 1 - call["num_rejected"][:count]).long()
+    def on_device(self) -> DeviceStep:
+        batch, metadata = self._given("input_batch"), self._given("attn_metadata")
+        count, speculator = batch.num_reqs, self._speculator
+        ends = batch.query_start_loc[1 : count + 1] - 1
+        rows = (ends - self._given("num_rejected")[:count]).long()
+        prompts = self._runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]]
         return DeviceStep(
             rows=_rows_drafted_from(speculator, rows),
             position=batch.positions[rows].long(),
             block_tables={
                 name: _block_table(metadata[name]) for name in speculator.draft_attn_layer_names
             },
-            prompt_tokens=runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]].astype(
-                "int64"
-            ),
+            prompt_tokens=prompts.astype("int64"),
             max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
         )
 
-    # Arrays of this batch alone, the next one has its own; and not the batch, which has tensors.
-    computed, scheduled = batch.num_computed_prefill_tokens_np, batch.num_scheduled_tokens
-    whole = batch.prefill_len_np
+    def serve(self) -> Any:
+        return self._wrapped(*self._args, **self._kwargs)
 
-    def prefilling() -> bytes:
-        found: bytes = (computed + scheduled < whole)[:count].tobytes()
-        return found
+    def without_graphs(self) -> Any:
+        return self._wrapped(*self._args, **{**self._kwargs, _PASSES_GRAPHS_BY: True})
 
-    k = call.get("num_speculative_tokens")
-    step = DraftStep(
-        tuple(batch.req_ids[:count]),
-        prefilling,
-        int(speculator.num_speculative_steps if k is None else k),
-    )
-    return step, on_device
+    def _given(self, name: str) -> Any:
+        if name in self._kwargs:
+            return self._kwargs[name]
+        return self._args[_parameter_names(self._wrapped.__func__).index(name)]
+
+
+@functools.cache
+def _parameter_names(function: Any) -> tuple[str, ...]:
+    """Of a method, without `self`; looked up once, for it takes longer than the rest."""
+    return tuple(inspect.signature(function).parameters)[1:]
 
 
 def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:

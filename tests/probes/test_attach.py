@@ -86,7 +86,7 @@ def test_on_a_run_begins(loaded: Loaded, run: Path) -> None:
     assert recorder is not None
     recorder.sampler.set(every=1)
     recorder.step_started()
-    recorder.draft(lambda: batch.view, batch.draft, batch.draft)
+    recorder.draft(batch.call)
     recorder.step_ended(2)
     recorder.close()
     trace = read_trace(run)
@@ -105,7 +105,7 @@ def _one_step(loaded: Loaded) -> None:
     recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
     assert recorder is not None
     recorder.step_started()
-    recorder.draft(lambda: batch.view, batch.draft, batch.draft)
+    recorder.draft(batch.call)
     recorder.step_ended(2)
     recorder.close()
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.schedules import schedule
 
 from driftscope.trace.records import DraftRow, StepRow
 from driftscope.trace.status import read_statuses
@@ -19,6 +20,7 @@ from driftscope_probes import capture as capture_module
 from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
 from driftscope_probes.capture import SHADOW_DIFFERS, Capture, Encoder, Finished
 from driftscope_probes.clock import Marks
+from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.ring import Landing, Ring
 from driftscope_probes.sampling import Sampler
 from driftscope_probes.view import DraftStep
@@ -38,7 +40,7 @@ def _step(*prefilling: bool, k: int = K) -> DraftStep:
     batch = len(prefilling)
     return DraftStep(
         requests=tuple(f"r{b}" for b in range(batch)),
-        prefilling=lambda: bytes(prefilling),
+        prefilling=bytes(prefilling),
         k=k,
     )
 
@@ -62,9 +64,12 @@ def _finished(
     step: DraftStep | None, *, recorded: bool = True, ids: torch.Tensor | None = None,
     head_mass: Landing | None = None, chosen: Any = None, **changes: Any,
 ) -> Finished:  # fmt: skip
-    capture = None
+    capture = scheduled = None
+    if step is not None and not recorded:
+        scheduled = _scheduled(step)
     if step is not None and recorded:
         capture = Capture(
+            step=step,
             prompt_tokens=np.arange(10, 10 + len(step.requests)),
             chosen=chosen,
             values=_landing(_values(step, changes.pop("position", 20))),
@@ -73,11 +78,20 @@ def _finished(
             execution="eager",
         )
     plain = {
-        "number": 4, "time_s": 1.5, "step": step, "capture": capture, "marks": Marks([]),
-        "rate": 0.25, "requests": len(step.requests) if step else 0,
-        "step_s": 0.5, "draft_s": 0.25, "probe_s": 0.125,
+        "number": 4, "time_s": 1.5, "scheduled": scheduled, "k": None if step is None else step.k,
+        "capture": capture, "marks": Marks([]), "rate": 0.25,
+        "requests": len(step.requests) if step else 0, "step_s": 0.5, "draft_s": 0.25,
+        "probe_s": 0.125,
     }  # fmt: skip
     return Finished(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+def _scheduled(step: DraftStep) -> Any:
+    """Of prompts of ten tokens, whose last one is left where they go on."""
+    tokens = {
+        name: 10 - goes_on for name, goes_on in zip(step.requests, step.prefilling, strict=True)
+    }
+    return schedule(tokens, new=dict.fromkeys(step.requests, (10,)))
 
 
 @pytest.fixture
@@ -92,7 +106,7 @@ def encoder(writer: TraceWriter) -> Encoder:
     return _encoder(writer, keep_ids=True)
 
 
-def _encoder(writer: TraceWriter, sampler: Sampler | None = None, **options: bool) -> Encoder:
+def _encoder(writer: TraceWriter, sampler: Sampler | None = None, **options: Any) -> Encoder:
     return Encoder(
         LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer,
         sampler=sampler or Sampler(every=4), **options,
@@ -206,6 +220,36 @@ def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: Encod
     assert (step.recorded, step.chains, step.k) == (False, 1, K)
     later = _chains(encoder, _finished(_step(False, False)))
     assert [chain.chunked_prefill for chain in later] == [True, False]
+
+
+def test_a_runner_that_differs_from_its_schedules_is_believed_and_told(
+    encoder: Encoder, writer: TraceWriter, tmp_path: Path
+) -> None:
+    alike = _finished(_step(True, False), scheduled=_scheduled(_step(True, False)))
+    assert len(_chains(encoder, alike)) == 1
+    differs = _finished(_step(True, False), scheduled=_scheduled(_step(False, True)))
+    assert [chain.request for chain in _chains(encoder, differs)] == ["r1"]
+    writer.close()
+    (status,) = read_statuses(tmp_path / "run")
+    assert status.errors == {"prefilling": 1}
+    assert status.first_error == "prefilling: PrefillsDifferError: ['r0', 'r1']"
+
+
+def test_a_schedule_that_cannot_be_read_costs_no_row(
+    encoder: Encoder, writer: TraceWriter, tmp_path: Path
+) -> None:
+    done = _finished(_step(False), recorded=False, scheduled=object())
+    assert [step.chains for step in _steps(encoder, done)] == [1]
+    writer.close()
+    assert read_statuses(tmp_path / "run")[0].errors == {"prefilling": 1}
+
+
+def test_faults_in_the_drafters_cache_are_remembered(writer: TraceWriter) -> None:
+    encoder, step = _encoder(writer, cache=DrafterCache()), _step(False, False)
+    ran_without_the_drafter = _finished(None, scheduled=_scheduled(step))
+    again = _finished(step, scheduled=schedule(going_on=dict.fromkeys(step.requests, 10)))
+    found = _chains(encoder, ran_without_the_drafter, again)
+    assert [chain.chunked_prefill for chain in found] == [True, True]
 
 
 def test_memory_of_chunked_requests_is_bounded(

@@ -53,13 +53,13 @@ MAY_WAIT = {
     ("latent", "LatentKeys.__init__", "int"): "of attributes, at start-up",
     ("host", "array_of", "numpy"): "a CPU's memory",
     ("meter", "Meter.measure", "int"): "of an array on the host",
-    ("vllm_v1", "_draft_step", "int"): "numbers that vLLM has on the host",
-    ("vllm_v1", "_draft_step.on_device", "int"): "a number that vLLM has on the host",
-    ("vllm_v1", "_lookup_step.on_device", "int"): "an array that vLLM has on the host",
-    ("vllm_v1", "_propose_medusa", "int"): "a number that vLLM has on the host",
+    ("vllm_v1", "_ModelCall.k", "int"): "a number that vLLM has on the host",
+    ("vllm_v1", "_ModelCall.on_device", "int"): "a number that vLLM has on the host",
+    ("vllm_v1", "_LookupCall.k", "int"): "a number that vLLM has on the host",
+    ("vllm_v1", "_LookupCall.on_device", "int"): "an array that vLLM has on the host",
     ("vllm_v2", "_is_defined_in", "bool"): "of a class, at start-up",
-    ("vllm_v2", "_draft_step", "int"): "a number that vLLM has on the host",
-    ("vllm_v2", "_draft_step.on_device", "int"): "a tensor that vLLM has on the host",
+    ("vllm_v2", "_ModelCall.k", "int"): "a number that vLLM has on the host",
+    ("vllm_v2", "_ModelCall.on_device", "int"): "a tensor that vLLM has on the host",
 }
 """(module, function, call) -> why it waits for nothing."""
 MAY_LOOP = {
@@ -92,9 +92,9 @@ MAY_LOOP = {
     ("taps", "Taps._on_forward_out"): "over what a forward returns",
     ("vllm_v2", "install_speculator"): "over classes, at start-up",
     ("vllm_v2", "_block_table"): "over requests that decode and those that do not: two parts",
-    ("vllm_v1", "_without_graphs"): "over the fields of vLLM's metadata",
-    ("vllm_v2", "_draft_step.on_device"): "over layers",
-    ("timer", "_rows"): "over steps, on the writer's thread",
+    ("vllm_v1", "_ModelCall.without_graphs"): "over the fields of vLLM's metadata",
+    ("vllm_v2", "_ModelCall.on_device"): "over layers",
+    ("timer", "StepTimer._rows"): "over steps, on the writer's thread",
 }
 """(module, function) -> over what it loops, never over requests."""
 LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support.runs import Spec, manifest
-from support.tiny_drafter import HEADS, LAYERS, Batch, K, by_hand
+from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
 
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.writer import TraceWriter, create_run
@@ -58,9 +58,11 @@ class Worker:
             self.batches.append(batch)
             self.drafts.append(
                 self.recorder.draft(
-                    lambda: batch.view,
-                    lambda: self._draft("served", batch),
-                    lambda: self._draft("eager", batch),
+                    Call(
+                        batch,
+                        lambda: self._draft("served", batch),
+                        lambda: self._draft("eager", batch),
+                    )
                 )
             )
         self.recorder.step_ended(2)
@@ -295,7 +297,7 @@ def test_a_runner_that_is_laid_out_differently_costs_only_chains(
     worker = start()
     batch = Batch(worker.proposer)
     worker.recorder.step_started()
-    drafts = worker.recorder.draft(lambda: {}["no such keyword"], batch.draft, batch.draft)
+    drafts = worker.recorder.draft(Unreadable(batch, batch.draft, batch.draft))
     worker.recorder.step_ended(2)
     assert drafts.shape == (2, K)
     worker.step()
@@ -337,6 +339,13 @@ def test_steps_that_the_queue_refuses_cost_no_slot(start: Callable[..., Worker])
     trace = worker.trace()
     assert trace.draft.num_rows == 2
     assert trace.statuses[0].dropped == {}
+
+
+class Unreadable(Call):
+    """Of a runner that is laid out differently."""
+
+    def step(self) -> DraftStep:
+        raise AttributeError("input_batch")
 
 
 class Aside:
@@ -425,10 +434,8 @@ def test_so_does_one_whose_step_cannot_be_read(start: Callable[..., Worker]) -> 
     aside = Aside(worker)
     worker.step()
     threading.Timer(0.2, aside.go.set).start()
-
-    def unreadable() -> DraftStep:
-        raise AttributeError("input_batch")
-
-    served = worker.recorder.draft(unreadable, aside.go.is_set, lambda: None)
+    served = worker.recorder.draft(
+        Unreadable(Batch(worker.proposer), aside.go.is_set, lambda: None)
+    )
     assert served is True, "the drafter ran after the masses were taken"
     assert worker.trace().statuses[0].errors == {"draft_started": 1}

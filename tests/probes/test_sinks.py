@@ -145,8 +145,7 @@ class Long(Batch):
 
     def __init__(self, holder: Any, *, planted: tuple[int, ...], number: int) -> None:
         super().__init__(holder)
-        step, on_device = self.view
-        self.view = step._replace(requests=(f"a{number}", f"b{number}")), on_device
+        self.view = self.view._replace(requests=(f"a{number}", f"b{number}"))
         self.keys[:, :, :] *= 0.1
         for layer, queries in enumerate(self._queries()):
             for b in range(2):
@@ -197,7 +196,7 @@ class Seeking:
         batch = Long(self.proposer, planted=self.planted, number=self.steps)
         self.steps += 1
         self.recorder.step_started()
-        self.recorder.draft(lambda: batch.view, batch.draft, batch.draft)
+        self.recorder.draft(batch.call)
         self.recorder.step_ended(2)
         return batch
 

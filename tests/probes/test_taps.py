@@ -56,7 +56,7 @@ class Bench:
         drafts = batch.draft()
         self.taps.active = False
         self.kernels.finish(at.position)
-        self.meter.measure(batch.view[0], at, self.by_head)
+        self.meter.measure(batch.view, at, self.by_head)
         return drafts
 
     def found(self, name: str) -> np.ndarray:

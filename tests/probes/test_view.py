@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from driftscope_probes import vllm_v1, vllm_v2
-from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.view import DraftStep
 
 HIDDEN = torch.zeros(3, 8)
@@ -46,25 +45,23 @@ def test_a_step_of_the_v1_runner() -> None:
         input_batch=SimpleNamespace(num_reqs=2, req_ids=["a", "b", None], hidden=HIDDEN),
         discard_request_mask=SimpleNamespace(np=np.array([False, True, False])),
     )
-    proposer = SimpleNamespace(_driftscope_cache=DrafterCache(), hidden=HIDDEN)
     call = {
         "common_attn_metadata": common, "num_speculative_tokens": 3,
         "target_hidden_states": HIDDEN,
     }  # fmt: skip
-    step, _ = vllm_v1._draft_step(runner, proposer, call)
-    assert _checked(step)[:3:2] == (("a", "b"), 3)
-    assert step.prefilling() == b"\0\1"
+    step = vllm_v1._ModelCall(runner, SimpleNamespace(hidden=HIDDEN), None, (), call).step()
     runner.discard_request_mask.np[:] = True
-    assert step.prefilling() == b"\0\1", "of then"
+    assert _checked(step) == (("a", "b"), b"\0\1", 3), "of then"
 
 
-def test_a_step_of_a_drafter_without_a_model() -> None:
+def test_a_step_of_a_drafter_that_is_called_with_another_k() -> None:
     runner = SimpleNamespace(
         input_batch=SimpleNamespace(num_reqs=1, req_ids=["a"], hidden=HIDDEN),
-        discard_request_mask=SimpleNamespace(np=np.array([True])),
-    )
-    step, _ = vllm_v1._lookup_step(runner, 2)
-    assert _checked(step).prefilling() == b"\1"
+        discard_request_mask=SimpleNamespace(np=np.array([True])), num_spec_tokens=2,
+    )  # fmt: skip
+    assert _checked(vllm_v1._LookupCall(runner, None, (HIDDEN,), {}).step()) == (("a",), b"\1", 2)
+    asked = vllm_v1._LookupCall(runner, None, (HIDDEN,), {"num_speculative_tokens": 1})
+    assert asked.step().k == 1
 
 
 def test_a_step_of_the_v2_runner() -> None:
@@ -80,6 +77,5 @@ def test_a_step_of_the_v2_runner() -> None:
     )  # fmt: skip
     speculator = Speculator()
     args = (batch, {"layer": HIDDEN}, HIDDEN)
-    step, _ = vllm_v2._draft_step(SimpleNamespace(), speculator, speculator.propose, args, {})
-    assert _checked(step)[:3:2] == (("a", "b"), 3)
-    assert step.prefilling() == b"\0\1"
+    call = vllm_v2._ModelCall(SimpleNamespace(), speculator, speculator.propose, args, {})
+    assert _checked(call.step()) == (("a", "b"), b"\0\1", 3)

@@ -423,7 +423,7 @@ def test_a_drafters_chain_is_the_one_computed_by_hand(
     batch.draft()
     kernels.finish(at.position)
     by_head = torch.full((2, 3, len(LAYERS), HEADS, len(MASSES)), torch.nan)
-    meter.measure(batch.view[0], at, by_head)
+    meter.measure(batch.view, at, by_head)
     depths = {name: buffers.part(name, 2).numpy().copy() for name in PER_DEPTH}
     complete(depths, taps.same)
     once = {name: buffers.part(name, 2).numpy() for name in ("aux_rms", "fc_rms")}

@@ -6,6 +6,7 @@ for each of them alone in float64, with nothing paged or padded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from driftscope_probes.drafter import Drafter
-from driftscope_probes.view import DeviceStep, DraftStep
+from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, AUX, SCALE = 16, 4, 2, 4, 11, 3, 0.5
 BLOCKS, BLOCK_SIZE, TABLE = 12, 4, 5
@@ -118,6 +119,30 @@ def _split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return qkv.split([HEADS * SIZE, KV_HEADS * SIZE, KV_HEADS * SIZE], dim=-1)
 
 
+class Call(DraftCall):
+    """Of a batch, drafted as the engine would and without graphs."""
+
+    def __init__(
+        self, batch: Batch, serve: Callable[[], Any], without_graphs: Callable[[], Any]
+    ) -> None:
+        self._batch, self._serve, self._without_graphs = batch, serve, without_graphs
+
+    def k(self) -> int:
+        return self._batch.k
+
+    def step(self) -> DraftStep:
+        return self._batch.view
+
+    def on_device(self) -> DeviceStep:
+        return self._batch.on_device()
+
+    def serve(self) -> Any:
+        return self._serve()
+
+    def without_graphs(self) -> Any:
+        return self._without_graphs()
+
+
 class Batch:
     """Two requests, the second with a shorter context; drafts K tokens as vLLM's proposer does."""
 
@@ -139,8 +164,8 @@ class Batch:
         self._write_context()
         self.made = 0
         """Device steps that were asked for: only recorded ones cost anything."""
-        step = DraftStep(self.requests, prefilling=lambda: bytes(prefilling), k=k)
-        self.view = step, self.on_device
+        self.view = DraftStep(self.requests, prefilling=bytes(prefilling), k=k)
+        self.call = Call(self, self.draft, self.draft)
 
     def on_device(self) -> DeviceStep:
         self.made += 1
