@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from driftscope.errors import DamagedTraceError, TraceError
 from driftscope.trace.block import Block
@@ -30,15 +30,12 @@ Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
 
 
-class Work(NamedTuple):
-    """Something that `encode` makes rows of, on the writer's thread, together with all else that
-    waits for the same `encode`: many at once cost little more than one."""
-
-    encode: Callable[[list[Any]], Iterable[Row | Block]]
-    item: Any
-
-
-Item = Row | Deferred | Work
+Encode = Callable[[list[Any]], Iterable[Row | Block]]
+"""Makes rows of everything that waits for it: many things at once cost little more than one."""
+_Work = tuple[Encode, Any]
+"""A plain tuple: between two forwards, to call a class takes as long as all else that hands over a
+step."""
+Item = Row | Deferred | _Work
 
 FLUSH_S = 0.95
 """Longest time a row waits for the writer. Readers are promised one second; each flush costs about
@@ -65,6 +62,7 @@ class TraceWriter:
 
     ======================  ===============================================================
     `put(row_or_deferred)`  from any thread; False when it was dropped
+    `put_for(encode, item)` the same, for something that `encode` makes rows of
     `hurry()`               do not wait any longer for more
     `count_error(hook, e)`  a swallowed exception of the serving path
     `probe_s`               time that hooks took on serving threads, for them to add to
@@ -126,6 +124,10 @@ class TraceWriter:
     def put(self, item: Item) -> bool:
         """Hand over a row, or a function that makes rows; never blocks, never raises."""
         return self._open and self._queue.put(item)
+
+    def put_for(self, encode: Encode, item: object) -> bool:
+        """Hand over something that `encode` makes rows of on the writer's thread, as `put` does."""
+        return self._open and self._queue.put((encode, item))
 
     def hurry(self) -> None:
         """Have what was handed over taken now: whoever holds it has little room left."""
@@ -307,8 +309,8 @@ def _together(items: list[Item]) -> Iterator[tuple[int, Callable[[], Iterable[Ro
     """How many items, and what makes their rows; in order, but for work that is done at once."""
     work: dict[Any, list[Any]] = {}
     for item in items:
-        if isinstance(item, Work):
-            work.setdefault(item.encode, []).append(item.item)
+        if isinstance(item, tuple):
+            work.setdefault(item[0], []).append(item[1])
         elif callable(item):
             yield 1, item
         else:

@@ -58,7 +58,7 @@ class Capture:
 
 
 class Finished(NamedTuple):
-    """A step whose hooks are done; a tuple, as every step makes one on the serving thread."""
+    """A step whose hooks are done; the serving thread hands over a plain tuple of the same."""
 
     number: int
     time_s: float
@@ -76,7 +76,7 @@ class Finished(NamedTuple):
     step_s: float
     draft_s: float
     probe_s: float
-    core_s: float = 0.0
+    core_s: float
     """Of the engine core's hooks since the step before, if they share this process."""
 
     @property
@@ -111,6 +111,10 @@ class Encoder:
         self._before = (0.0, 0.0, 0)
         """What the writer's thread had taken before the last flush, what of that flush went into
         recorded chains, and of how many steps it was."""
+
+    def handed_over(self, steps: list[tuple[Any, ...]]) -> list[Block]:
+        """`rows` of what the serving thread made of the fields of Finished."""
+        return self.rows(list(map(Finished._make, steps)))
 
     def rows(self, steps: list[Finished]) -> list[Block]:
         """The steps' rows, then the recorded chains, a block for each chain length."""

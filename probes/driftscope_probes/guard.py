@@ -43,11 +43,14 @@ class Guard:
         self._writer.probe_s += taken
         _handed_over_s += taken
 
-    def take_over(self) -> float:
-        """Time that was handed over since the last call; it is in its writer's sum already."""
+    def settle(self) -> tuple[float, float]:
+        """What `reset` does and returns, and what was handed over since the last call, which is in
+        its writer's sum already."""
         global _handed_over_s
+        own, self.taken_s, self.failed = self.taken_s, 0.0, False
+        self._writer.probe_s += own
         taken, _handed_over_s = _handed_over_s, 0.0
-        return taken
+        return own, taken
 
     def succeeds(self, hook: str, action: Callable[..., None], *args: Any) -> bool:
         """Run it; False when it raised."""

@@ -19,28 +19,12 @@ REMEMBERED_REQUESTS = 65_536
 """Requests that are remembered at once, so that ends that were dropped leave nothing for good."""
 
 
-class Served(NamedTuple):
-    """A request as a step found it."""
-
-    request_id: str
-    num_tokens: int
-    """Before the step's tokens."""
-    num_output_tokens: int
-    """Of them."""
-    status: Any
-    """vLLM's RequestStatus."""
-    use_structured_output: bool
-    tokens: int
-    """That the step gave it."""
-
-
-class Step(NamedTuple):
-    """A step whose outcome is known."""
-
-    time_s: float
-    scheduled: Any
-    """vLLM's SchedulerOutput."""
-    served: list[Served]
+Served = tuple[Any, int, int, Any, int]
+"""A request as a step found it: vLLM's Request, its tokens before those of the step, its prompt's
+among them, its RequestStatus then, and how many tokens the step gave it."""
+Step = tuple[float, Any, list[Served]]
+"""A step whose outcome is known: when, vLLM's SchedulerOutput, and whom it served. Plain tuples,
+as every step makes them on the serving thread."""
 
 
 class _Verified(NamedTuple):
@@ -84,7 +68,7 @@ class Ledger:
         ended: list[Block | RequestRow] = []
         for each in seen:
             try:
-                if isinstance(each, Step):
+                if isinstance(each, tuple):
                     verified += self._verified(each)
                 else:
                     ended.append(self._ended(each))
@@ -93,45 +77,38 @@ class Ledger:
         return [_block(verified), *ended] if verified else ended
 
     def _verified(self, step: Step) -> list[_Verified]:
-        schedule = Schedule(step.scheduled, self._limits)
+        time_s, scheduled, served = step
+        schedule = Schedule(scheduled, self._limits)
         self._step += 1
         rows = []
-        for request in step.served:
-            if request.status.is_finished(request.status):
+        for request, length, prompt, status, tokens in served:
+            if status.is_finished(status):
                 continue
-            name = request.request_id
+            name, has_output = request.request_id, length > prompt
             live = self._live.get(name)
             if live is None:
                 live = self._live[name] = _Live()
-            if name in schedule.admitted and request.num_output_tokens > 0:
+            if name in schedule.admitted and has_output:
                 live.resumed = True
-            if request.tokens:
+            if tokens:
                 again, live.resumed = live.resumed, False
-                if request.num_output_tokens > 0:
-                    rows.append(self._row(step.time_s, schedule, request, live, again))
-                live.first_token_s = live.first_token_s or step.time_s
-                live.last_token_s = step.time_s
+                if has_output:
+                    filled = not again and (live.latest is None or live.latest.drafts)
+                    drafted = schedule.drafted(name) if filled else 0
+                    rows.append(
+                        _Verified(
+                            self._step, time_s, name, length - 2, drafted,
+                            tokens - 1 if drafted else 0,
+                            None if drafted
+                            else undrafted_reason(schedule, live.latest, request, again=again),
+                        )
+                    )  # fmt: skip
+                live.first_token_s = live.first_token_s or time_s
+                live.last_token_s = time_s
             live.latest = schedule
         while len(self._live) > REMEMBERED_REQUESTS:
             self._live.popitem(last=False)
         return rows
-
-    def _row(
-        self, time_s: float, schedule: Schedule, request: Served, live: _Live, again: bool
-    ) -> _Verified:
-        filled = live.latest is None or live.latest.drafts
-        drafted = schedule.drafted(request.request_id) if filled and not again else 0
-        return _Verified(
-            step=self._step,
-            time_s=time_s,
-            request=request.request_id,
-            position=request.num_tokens - 2,
-            drafted=drafted,
-            accepted=request.tokens - 1 if drafted else 0,
-            reason=None
-            if drafted
-            else undrafted_reason(schedule, live.latest, request, again=again),
-        )
 
     def _ended(self, row: RequestRow) -> RequestRow:
         live = self._live.pop(row.request, _Live())

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 
 from driftscope.trace.records import SINK_SOUGHT
-from driftscope.trace.writer import TraceWriter, Work
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.beside import Beside, Job
 from driftscope_probes.buffers import ChainBuffers, Layout, fold
-from driftscope_probes.capture import Capture, Encoder, Finished
+from driftscope_probes.capture import Capture, Encoder
 from driftscope_probes.clock import NO_MARKS, DeviceClock
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.drafter_cache import DrafterCache
@@ -91,7 +91,7 @@ class Recorder:
             same=self.taps.same, search=self.search, masses_only=masses_only,
             compare_ids=settings.recording == SHADOW, keep_ids=settings.token_ids, cache=cache,
         )  # fmt: skip
-        self._encode = self._encoder.rows
+        self._encode = self._encoder.handed_over
         self._number = 0
         self._started, self._draft_s = time.perf_counter(), 0.0
         self._scheduled: Any = None
@@ -293,12 +293,12 @@ class Recorder:
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
-        done = Finished(
+        done = (
             self._number, time.time(), self._scheduled, self._k, self._capture,
             self._clock.take() if self._clock.on else NO_MARKS, self.sampler.drawn_at, requests,
-            step_s, self._draft_s, self._guard.reset(), self._guard.take_over(),
+            step_s, self._draft_s, *self._guard.settle(),
         )  # fmt: skip
-        self._writer.put(Work(self._encode, done))
+        self._writer.put_for(self._encode, done)
 
 
 def _writes_blocks(scheduled: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from driftscope.trace.block import Block
 from driftscope.trace.records import Execution
-from driftscope.trace.writer import TraceWriter, Work
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.capture import Finished, prefilling_of, step_rows
 from driftscope_probes.clock import NO_MARKS
 from driftscope_probes.guard import Guard
@@ -57,12 +57,13 @@ class StepTimer:
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
-        done = Finished(
+        done = (
             self._number, time.time(), self._scheduled, self._k, None, NO_MARKS, 1.0, requests,
-            step_s, self._draft_s, self._guard.taken_s,
+            step_s, self._draft_s, self._guard.taken_s, 0.0,
         )  # fmt: skip
-        self._writer.put(Work(self._rows, done))
+        self._writer.put_for(self._rows, done)
 
-    def _rows(self, steps: list[Finished]) -> list[Block]:
+    def _rows(self, handed_over: list[tuple[Any, ...]]) -> list[Block]:
+        steps = list(map(Finished._make, handed_over))
         prefilling = [prefilling_of(done, self._prefills, self._writer) for done in steps]
         return [step_rows(steps, prefilling, passed=Execution.UNSAID)]

@@ -14,12 +14,12 @@ from typing import Any
 import wrapt
 
 from driftscope.trace.records import RequestRow, Structured
-from driftscope.trace.writer import TraceWriter, Work
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
 from driftscope_probes.guard import Guard
 from driftscope_probes.labels import Selection, label_of
-from driftscope_probes.ledger import Ledger, Served, Step
+from driftscope_probes.ledger import Ledger
 from driftscope_probes.process import open_writer
 from driftscope_probes.settings import Settings, settings_from
 
@@ -116,12 +116,12 @@ class EngineObserver:
             if stale > 0 and getattr(request, "drop_stale_output", False):
                 continue  # vLLM is about to throw it away
             served.append(
-                Served(
-                    name, request.num_tokens, request.num_output_tokens, request.status,
-                    request.use_structured_output, len(sampled[index[name]]) if sampled else 0,
+                (
+                    request, request.num_tokens, request.num_prompt_tokens, request.status,
+                    len(sampled[index[name]]) if sampled else 0,
                 )
             )  # fmt: skip
-        self._writer.put(Work(self._rows, Step(time.time(), scheduled, served)))
+        self._writer.put_for(self._rows, (time.time(), scheduled, served))
 
     def _finish(self, request: Any) -> None:
         sampling = request.sampling_params
@@ -142,7 +142,7 @@ class EngineObserver:
             structured=_structured(sampling),
             traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
         )
-        self._writer.put(Work(self._rows, row))
+        self._writer.put_for(self._rows, row)
 
 
 def _role(scheduler: Any) -> str:

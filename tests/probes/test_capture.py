@@ -81,7 +81,7 @@ def _finished(
         "number": 4, "time_s": 1.5, "scheduled": scheduled, "k": None if step is None else step.k,
         "capture": capture, "marks": Marks([]), "rate": 0.25,
         "requests": len(step.requests) if step else 0, "step_s": 0.5, "draft_s": 0.25,
-        "probe_s": 0.125,
+        "probe_s": 0.125, "core_s": 0.0,
     }  # fmt: skip
     return Finished(**{**plain, **changes})  # type: ignore[arg-type]
 

@@ -77,10 +77,12 @@ def test_the_test_switch_raises_in_every_hook(
 
 def test_time_handed_over_is_taken_over_once_by_another(writer: TraceWriter) -> None:
     core, worker = Guard(writer), Guard(writer)
-    worker.take_over()
+    worker.settle()
     for _ in range(2):
         core.run("verify", lambda: time.sleep(0.01))
         core.hand_over()
     assert core.taken_s == 0.0
-    assert 0.02 <= worker.take_over() < 1.0
-    assert worker.take_over() == 0.0
+    worker.run("step_ended", lambda: time.sleep(0.01))
+    own, taken = worker.settle()
+    assert 0.01 <= own < 0.02 <= taken < 1.0
+    assert worker.settle() == (0.0, 0.0)
