@@ -64,6 +64,8 @@ class Finished(NamedTuple):
     time_s: float
     scheduled: Any
     """vLLM's SchedulerOutput of it; None where there is none."""
+    lengths: Mapping[str, int]
+    """`prompt_lengths` of its new requests."""
     k: int | None
     """Depths that were drafted; None where the drafter did not run."""
     capture: Capture | None
@@ -339,7 +341,7 @@ def prefilling_of(done: Finished, prefills: Prefills, writer: TraceWriter) -> fr
     if done.scheduled is None:
         return frozenset()
     try:
-        return prefills.step(done.scheduled)
+        return prefills.step(done.scheduled, done.lengths)
     except Exception as error:  # the border: a schedule that cannot be read costs no row
         writer.count_error("prefilling", error)
         return frozenset()

@@ -8,8 +8,11 @@ Read with vllm.v1.core.sched.output, 0.27 to 0.32.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
+NOBODY: Mapping[str, int] = MappingProxyType({})
 REMEMBERED_REQUESTS = 65_536
 """Requests of which the prompt's length is remembered; far more than ever run at once."""
 
@@ -23,15 +26,18 @@ class Prefills:
         self._incomplete: dict[str, int] = {}
         """Tokens that a request needs computed before its next one can be sampled."""
 
-    def step(self, scheduled: Any) -> frozenset[str]:
+    def step(self, scheduled: Any, lengths: Mapping[str, int]) -> frozenset[str]:
         """Of the requests of a vLLM SchedulerOutput, those whose prompt goes on after it: nothing
-        that is drafted for them counts. Every step has to be told, in order."""
+        that is drafted for them counts. Every step has to be told, in order.
+
+        `lengths`: `prompt_lengths` of its new requests, as they were when it began.
+        """
         for name in scheduled.finished_req_ids:
             self._prompts.pop(name, None)
             self._incomplete.pop(name, None)
         new, cached = scheduled.scheduled_new_reqs, scheduled.scheduled_cached_reqs
         if new or cached.resumed_req_ids:
-            self._admit(new, cached)
+            self._admit(lengths, cached)
         if not self._incomplete:  # as most often
             return frozenset()
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
@@ -46,13 +52,10 @@ class Prefills:
                 del self._incomplete[name]
         return going_on
 
-    def _admit(self, new: Any, cached: Any) -> None:
+    def _admit(self, lengths: Mapping[str, int], cached: Any) -> None:
         """Requests that are new, or back from a preemption."""
-        for each in new:
-            self._prompts[each.req_id] = length = _prompt_tokens(each)
-            # The V2 runner gets those that are back as new ones.
-            whole = getattr(each, "prefill_token_ids", None)
-            self._incomplete[each.req_id] = length if whole is None else len(whole)
+        self._prompts |= lengths
+        self._incomplete |= lengths
         if cached.resumed_req_ids:
             outputs = dict(zip(cached.req_ids, cached.num_output_tokens, strict=True))
             for name in cached.resumed_req_ids:
@@ -61,8 +64,17 @@ class Prefills:
             self._incomplete.pop(self._prompts.popitem(last=False)[0], None)
 
 
-def _prompt_tokens(new: Any) -> int:
-    """Of vLLM's NewRequestData."""
-    if new.prompt_token_ids is not None:
-        return len(new.prompt_token_ids)
-    return 0 if new.prompt_embeds is None else len(new.prompt_embeds)
+def prompt_lengths(requests: Iterable[Any]) -> dict[str, int]:
+    """Request -> tokens that it needs computed, of vLLM's NewRequestData; the V2 runner gets
+    requests that were preempted as new ones, with the output that is to be computed again.
+
+    To be asked at once: within one process their lists are the scheduler's own, and grow.
+    """
+    return {each.req_id: _length(each) for each in requests}
+
+
+def _length(new: Any) -> int:
+    whole = getattr(new, "prefill_token_ids", None)
+    if whole is None:
+        whole = new.prompt_embeds if new.prompt_token_ids is None else new.prompt_token_ids
+    return 0 if whole is None else len(whole)

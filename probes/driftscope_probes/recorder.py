@@ -25,6 +25,7 @@ from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.labels import Selection
 from driftscope_probes.meter import Meter
 from driftscope_probes.per_head import PerHead
+from driftscope_probes.prefills import NOBODY, prompt_lengths
 from driftscope_probes.ring import Ring
 from driftscope_probes.sampling import SEEN, Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
@@ -95,6 +96,7 @@ class Recorder:
         self._number = 0
         self._started, self._draft_s = time.perf_counter(), 0.0
         self._scheduled: Any = None
+        self._lengths = NOBODY
         self._k: int | None = None
         """Of the draft that has begun."""
         self._awake = True
@@ -104,7 +106,8 @@ class Recorder:
     def step_started(self, scheduled: Any = None) -> None:
         """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
         self._started = time.perf_counter()
-        self._scheduled, self._k, self._draft_s = scheduled, None, 0.0
+        self._scheduled, self._lengths = scheduled, NOBODY
+        self._k, self._draft_s = None, 0.0
         if self._capture is not None:
             self._forget()
         if self._clock.on:
@@ -158,7 +161,9 @@ class Recorder:
         self._writer.close()
 
     def _on_step_started(self, scheduled: Any) -> None:
-        self.selection.learn(scheduled.scheduled_new_reqs)
+        new = scheduled.scheduled_new_reqs
+        self.selection.learn(new)
+        self._lengths = prompt_lengths(new)
 
     def _on_blocks_changing(self, scheduled: Any) -> None:
         if self._shares_cache or _writes_blocks(scheduled):
@@ -294,7 +299,7 @@ class Recorder:
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
         done = (
-            self._number, time.time(), self._scheduled, self._k, self._capture,
+            self._number, time.time(), self._scheduled, self._lengths, self._k, self._capture,
             self._clock.take() if self._clock.on else NO_MARKS, self.sampler.drawn_at, requests,
             step_s, self._draft_s, *self._guard.settle(),
         )  # fmt: skip

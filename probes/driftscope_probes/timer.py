@@ -11,7 +11,7 @@ from driftscope.trace.writer import TraceWriter
 from driftscope_probes.capture import Finished, prefilling_of, step_rows
 from driftscope_probes.clock import NO_MARKS
 from driftscope_probes.guard import Guard
-from driftscope_probes.prefills import Prefills
+from driftscope_probes.prefills import NOBODY, Prefills, prompt_lengths
 from driftscope_probes.settings import Settings
 from driftscope_probes.view import DraftCall
 
@@ -24,6 +24,7 @@ class StepTimer:
         self._guard = Guard(writer, test_raise=settings.test_raise)
         self._number, self._started, self._draft_s = 0, 0.0, 0.0
         self._scheduled: Any = None
+        self._lengths = NOBODY
         self._k: int | None = None
         self._prefills = Prefills()
 
@@ -31,6 +32,8 @@ class StepTimer:
         """As of a Recorder."""
         self._begin()
         self._scheduled = scheduled
+        if scheduled is not None and getattr(scheduled, "scheduled_new_reqs", True):
+            self._guard.run("step_started", self._on_step_started, scheduled)
 
     def draft(self, call: DraftCall) -> Any:
         """Have the drafter run."""
@@ -53,13 +56,17 @@ class StepTimer:
 
     def _begin(self) -> None:
         self._started = time.perf_counter()
-        self._scheduled, self._k, self._draft_s = None, None, 0.0
+        self._scheduled, self._lengths = None, NOBODY
+        self._k, self._draft_s = None, 0.0
+
+    def _on_step_started(self, scheduled: Any) -> None:
+        self._lengths = prompt_lengths(scheduled.scheduled_new_reqs)
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
         done = (
-            self._number, time.time(), self._scheduled, self._k, None, NO_MARKS, 1.0, requests,
-            step_s, self._draft_s, self._guard.taken_s, 0.0,
+            self._number, time.time(), self._scheduled, self._lengths, self._k, None, NO_MARKS, 1.0,
+            requests, step_s, self._draft_s, self._guard.taken_s, 0.0,
         )  # fmt: skip
         self._writer.put_for(self._rows, done)
 

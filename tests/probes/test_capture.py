@@ -21,6 +21,7 @@ from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
 from driftscope_probes.capture import SHADOW_DIFFERS, Capture, Encoder, Finished
 from driftscope_probes.clock import Marks
 from driftscope_probes.drafter_cache import DrafterCache
+from driftscope_probes.prefills import prompt_lengths
 from driftscope_probes.ring import Landing, Ring
 from driftscope_probes.sampling import Sampler
 from driftscope_probes.view import DraftStep
@@ -77,8 +78,11 @@ def _finished(
             head_mass=head_mass,
             execution="eager",
         )
+    new = getattr(changes.get("scheduled", scheduled), "scheduled_new_reqs", [])
+    lengths = prompt_lengths(new)
     plain = {
-        "number": 4, "time_s": 1.5, "scheduled": scheduled, "k": None if step is None else step.k,
+        "number": 4, "time_s": 1.5, "scheduled": scheduled, "lengths": lengths,
+        "k": None if step is None else step.k,
         "capture": capture, "marks": Marks([]), "rate": 0.25,
         "requests": len(step.requests) if step else 0, "step_s": 0.5, "draft_s": 0.25,
         "probe_s": 0.125, "core_s": 0.0,
