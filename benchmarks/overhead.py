@@ -12,8 +12,10 @@ that the same process has taken within a second or two, and what the machine doe
 all states alike. The last state says what such a ratio is when there is no difference at all.
 A turn's figure is the median of its six steps, a ratio the mean of the rounds without the fifth at
 each end. What the writer's flushes take falls on all states, so it is measured apart, with the
-probe in one state for a while (`benchmarks.flushes`); the two together are what a state
-costs. Batch 1, where the probe's share is largest, is measured far longer than the others.
+probe in one state for a while (`benchmarks.flushes`). Of a budget's steps so few are recorded that
+a median does not see them: their share of all steps is counted, and what they take above the
+median of their turn. These together are what a state costs. Batch 1, where the probe's share is
+largest, is measured far longer than the others.
 
 Between engines, which take turns: one that loads no plugin; one with the plugin installed and not
 turned on, which hooks nothing (tests/probes/test_plugin.py), so that it shows how far two engines
@@ -43,7 +45,7 @@ from benchmarks import turns
 from benchmarks.engines import FIGURES, TURNS_CHILD, Engine, Settings, measure, ratios
 from benchmarks.flushes import share
 from benchmarks.peers import lines
-from benchmarks.turns import ABSENT, EVERY, HOOKED, STATES
+from benchmarks.turns import ABSENT, BUDGET, EVERY, HOOKED, STATES
 from driftscope_probes.trio import encode, load_prompts, trio_path
 
 K = 8
@@ -119,10 +121,12 @@ def print_within(record: Record) -> None:
           f"  {step_s * 1000:6.2f} ms a step  by its own account {own} of a recorded and a passed "
           f"step, rate {account['rate']:.3f}", flush=True)  # fmt: skip
     for state in STATES[1:]:
-        print(f"  {state:12}  {_told(rounds, state, record['fixed'].get(state))}", flush=True)
+        fixed = record["fixed"].get(state)
+        drawn = turns.Drawn(**record["drawn"][state])
+        print(f"  {state:12}  {_told(rounds, state, fixed, drawn)}", flush=True)
 
 
-def _told(rounds: list[turns.Round], state: str, fixed: Record | None) -> str:
+def _told(rounds: list[turns.Round], state: str, fixed: Record | None, drawn: turns.Drawn) -> str:
     found = turns.ratios(rounds, state)
     hooks, (low, high) = turns.trimmed_mean(found), turns.interval(found)
     means = turns.ratios(rounds, state, of_means=True)
@@ -131,6 +135,10 @@ def _told(rounds: list[turns.Round], state: str, fixed: Record | None) -> str:
     if fixed is not None:
         lost, off = share(fixed["flushes"])
         whole = hooks + lost
+        if state == BUDGET:
+            rare = drawn.adds(statistics.fmean(each[state][0] for each in rounds))
+            whole += rare
+            told += f"  {drawn.recorded / drawn.steps:.2%} recorded {rare:.2%}"
         least, most = whole - math.hypot(hooks - low, off), whole + math.hypot(high - hooks, off)
         told += (
             f"  flushes {lost:.2%} +- {off:.2%}  together {whole:.4f} ({least:.4f}-{most:.4f})"
@@ -200,8 +208,9 @@ def main() -> None:
 
 def _print(within: list[Record], between: list[Record]) -> None:
     print("within one engine: time per step as a ratio to steps without a hook of driftscope's, "
-          "trimmed mean of the rounds and its 95 % interval; what the writer's flushes take of the "
-          "steps in that state; both together")  # fmt: skip
+          "trimmed mean of the rounds and its 95 % interval; of a budget, how many steps were "
+          "recorded and what those add; what the writer's flushes take of the steps in that state; "
+          "all together")  # fmt: skip
     for record in within:
         print_within(record)
     print("between engines: TPOT as a ratio to one that loads no plugin, median of paired "

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,14 @@ class Probe:
 
         (runner,) = llm.collective_rpc(lambda worker: worker.model_runner)
         self._recorder: Any = recorder_of_runner(runner)
-        self._hooks = list(_hooks())
+        self._hooks, self._absent = list(_hooks()), False
         if not self._hooks or self._recorder is None:
             raise SystemExit("no hook of driftscope in this process")
 
     def be(self, state: str) -> None:
         """Absent: every method of vLLM is its own again, and the drafter has no tap."""
         recorder, absent = self._recorder, state in (ABSENT, AGAIN)
+        self._absent = absent
         recorder._beside.join()
         recorder.taps.rest()
         for owner, name, hook in self._hooks:
@@ -62,6 +64,11 @@ class Probe:
             sampler.set(every=1)
         else:
             sampler.set(budget=0.01)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the step that is over was; one without a hook leaves what was before."""
+        return not self._absent and self._recorder._capture is not None
 
     def account(self) -> dict[str, float]:
         """What the sampler says of itself, and the rate that the budget allows."""
@@ -113,9 +120,10 @@ def _turns(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
     probe.be(turns.state)
     while time.perf_counter() < until:
         for seconds, alike in _steps(llm, asked):
-            if turns.step(seconds, alike=alike):
+            if turns.step(seconds, alike=alike, recorded=probe.recorded):
                 probe.be(turns.state)
-    return {"rounds": turns.rounds, "account": probe.account()}
+    drawn = {state: asdict(each) for state, each in turns.drawn.items()}
+    return {"rounds": turns.rounds, "drawn": drawn, "account": probe.account()}
 
 
 def _fixed(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,13 @@ import pytest
 from benchmarks.turns import (
     ABSENT,
     AGAIN,
+    BUDGET,
     COUNTED,
     EVERY,
     STATES,
     STOPPED,
     UNCOUNTED,
+    Drawn,
     Round,
     Turns,
     interval,
@@ -49,6 +51,22 @@ def test_the_first_steps_of_a_turn_and_those_of_another_sort_do_not_count() -> N
         assert ended == [False] * (COUNTED - 1) + [True]
     (found,) = turns.rounds
     assert set(found.values()) == {((COUNTED - 1) / 2, (COUNTED - 1) / 2)}
+
+
+def test_rare_recorded_steps_are_counted_and_add_what_they_take_above_the_others() -> None:
+    turns = Turns()
+    for _ in STATES:
+        rest = 2 if turns.state == BUDGET else 0
+        for _ in range(UNCOUNTED):
+            turns.step(9.0, alike=True, recorded=rest > 0)
+        while not turns.step(1.5 if rest else 1.0, alike=True, recorded=rest > 0):
+            rest = max(0, rest - 1)
+    drawn = turns.drawn[BUDGET]
+    assert (drawn.steps, drawn.recorded) == (COUNTED + UNCOUNTED, UNCOUNTED + 2)
+    assert drawn.above == [0.5, 0.5]
+    assert drawn.adds(2.0) == 0.5 / 2.0 * drawn.recorded / drawn.steps
+    assert turns.drawn[STOPPED] == Drawn(steps=COUNTED + UNCOUNTED)
+    assert turns.drawn[STOPPED].adds(2.0) == 0.0
 
 
 def _round(unit: float) -> Round:
