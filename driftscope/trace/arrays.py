@@ -96,6 +96,8 @@ def _array_of_lists(
 def _array_of_strings(kind: pa.DataType, values: list[Any]) -> pa.Array:
     bitmap = None
     if None in values:
+        if values.count(None) == len(values):
+            return pa.nulls(len(values), kind)
         bitmap, values = _validity(values), _without_none(values, "")
     encoded = [text.encode() for text in values]
     buffers = [bitmap, _ends(encoded), pa.py_buffer(b"".join(encoded))]

@@ -27,7 +27,5 @@ class BoundedQueue(Generic[T]):
 
     def take_all(self) -> list[T]:
         """Everything that is queued."""
-        taken: list[T] = []
-        while self._items:
-            taken.append(self._items.popleft())
-        return taken
+        take = self._items.popleft
+        return [take() for _ in range(len(self._items))]

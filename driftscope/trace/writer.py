@@ -308,9 +308,13 @@ class TraceWriter:
 def _together(items: list[Item]) -> Iterator[tuple[int, Callable[[], Iterable[Row | Block]]]]:
     """How many items, and what makes their rows; in order, but for work that is done at once."""
     work: dict[Any, list[Any]] = {}
+    latest, waiting = None, None
     for item in items:
         if isinstance(item, tuple):
-            work.setdefault(item[0], []).append(item[1])
+            if waiting is None or item[0] is not latest:
+                latest = item[0]
+                waiting = work.setdefault(latest, [])
+            waiting.append(item[1])
         elif callable(item):
             yield 1, item
         else:

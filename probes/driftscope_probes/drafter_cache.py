@@ -17,39 +17,35 @@ about K."""
 
 
 class DrafterCache:
-    """What is in doubt in one engine; nothing here loops over the requests of a usual step.
-
-    ==========================  ================================================================
-    `step(scheduled)`           what vLLM has scheduled is about to run
-    `in_doubt(chunked=...)`     the drafter runs in this step: who has come into doubt since
-    ==========================  ================================================================
-    """
+    """What is in doubt in one engine: `step` is told of each, in order, on the writer's thread."""
 
     def __init__(self) -> None:
         self._faulty = False
         """There are blocks with wrong or empty slots."""
         self._since: deque[Any] = deque(maxlen=KEPT_STEPS)
-        """Steps since the drafter last ran, the one under way included."""
+        """Steps since the drafter last ran."""
 
-    def step(self, scheduled: Any) -> None:
-        """A step begins, of a vLLM SchedulerOutput."""
+    def step(self, scheduled: Any, *, drafted: bool, chunked: bool) -> tuple[str, ...]:
+        """Who has come into doubt, with a step of a vLLM SchedulerOutput.
+
+        `drafted`: the drafter ran in it; `chunked`: for an unfinished prompt too. While it does not
+        run, nothing is told.
+        """
+        if drafted and not chunked and not self._faulty and not self._since:  # as most often
+            return ()
         self._since.append(scheduled)
-
-    def in_doubt(self, *, chunked: bool) -> tuple[str, ...]:
-        """The drafter runs; `chunked`: for an unfinished prompt too."""
-        if len(self._since) == 1 and not chunked and not self._faulty:  # as most often
-            self._since.clear()
+        if not drafted:
             return ()
         found: list[str] = []
         while self._since:
-            scheduled = self._since.popleft()
-            if self._since and scheduled.num_scheduled_tokens:  # it ran without the drafter
+            before = self._since.popleft()
+            if self._since and before.num_scheduled_tokens:  # it ran without the drafter
                 self._faulty = True
-                found += scheduled.num_scheduled_tokens
+                found += before.num_scheduled_tokens
             # A hit may be on blocks that another request fills in this very step.
             self._faulty |= chunked and not self._since
             if self._faulty:
-                found += _hits(scheduled)
+                found += _hits(before)
         return tuple(found)
 
 

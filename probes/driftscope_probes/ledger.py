@@ -80,15 +80,15 @@ class Ledger:
         time_s, scheduled, served = step
         schedule = Schedule(scheduled, self._limits)
         self._step += 1
-        rows = []
+        rows, all_live, admitted = [], self._live, schedule.admitted
         for request, length, prompt, status, tokens in served:
             if status.is_finished(status):
                 continue
             name, has_output = request.request_id, length > prompt
-            live = self._live.get(name)
+            live = all_live.get(name)
             if live is None:
-                live = self._live[name] = _Live()
-            if name in schedule.admitted and has_output:
+                live = all_live[name] = _Live()
+            if admitted and has_output and name in admitted:
                 live.resumed = True
             if tokens:
                 again, live.resumed = live.resumed, False
@@ -106,8 +106,8 @@ class Ledger:
                 live.first_token_s = live.first_token_s or time_s
                 live.last_token_s = time_s
             live.latest = schedule
-        while len(self._live) > REMEMBERED_REQUESTS:
-            self._live.popitem(last=False)
+        while len(all_live) > REMEMBERED_REQUESTS:
+            all_live.popitem(last=False)
         return rows
 
     def _ended(self, row: RequestRow) -> RequestRow:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-NOBODY: Mapping[str, int] = MappingProxyType({})
+NOBODY: frozenset[str] = frozenset()
+NO_LENGTHS: Mapping[str, int] = MappingProxyType({})
 REMEMBERED_REQUESTS = 65_536
 """Requests of which the prompt's length is remembered; far more than ever run at once."""
 
@@ -39,7 +40,7 @@ class Prefills:
         if new or cached.resumed_req_ids:
             self._admit(lengths, cached)
         if not self._incomplete:  # as most often
-            return frozenset()
+            return NOBODY
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         computed |= {each.req_id: each.num_computed_tokens for each in new}
         tokens = scheduled.num_scheduled_tokens

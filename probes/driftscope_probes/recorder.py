@@ -25,7 +25,7 @@ from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.labels import Selection
 from driftscope_probes.meter import Meter
 from driftscope_probes.per_head import PerHead
-from driftscope_probes.prefills import NOBODY, prompt_lengths
+from driftscope_probes.prefills import NO_LENGTHS, prompt_lengths
 from driftscope_probes.ring import Ring
 from driftscope_probes.sampling import SEEN, Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
@@ -96,7 +96,7 @@ class Recorder:
         self._number = 0
         self._started, self._draft_s = time.perf_counter(), 0.0
         self._scheduled: Any = None
-        self._lengths = NOBODY
+        self._lengths = NO_LENGTHS
         self._k: int | None = None
         """Of the draft that has begun."""
         self._awake = True
@@ -106,7 +106,7 @@ class Recorder:
     def step_started(self, scheduled: Any = None) -> None:
         """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
         self._started = time.perf_counter()
-        self._scheduled, self._lengths = scheduled, NOBODY
+        self._scheduled, self._lengths = scheduled, NO_LENGTHS
         self._k, self._draft_s = None, 0.0
         if self._capture is not None:
             self._forget()

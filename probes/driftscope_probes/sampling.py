@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 DEFAULT_BUDGET = 0.01
@@ -45,7 +46,7 @@ class Sampler:
 
     =======================  ==================================================================
     `take()`                 whether to record the step that is about to be drafted
-    `note(...)`              what a finished step took
+    `note(...)`              what finished steps took
     `note_encoding(s)`       what making one step's rows took, on the writer's thread
     `note_writing(s)`        what else that thread took, per step
     `set(every=, budget=)`   change at run time
@@ -88,13 +89,13 @@ class Sampler:
             return False
         return number % every == 0 if every is not None else drawn < rate
 
-    def note(self, *, step_s: float, probe_s: float, recorded: bool, core_s: float = 0.0) -> None:
-        """A step that drafted is over: its wall time, the probe's share included; that share; and
-        what the engine core's hooks took between the steps, if this process has the core. Called
-        on the writer's thread, in the order of the steps."""
-        self._steps.append(step_s - probe_s)
-        (self._recorded if recorded else self._passed).append(probe_s + core_s)
-        self._since += 1
+    def note(self, serving_s: Sequence[float], probe_s: Sequence[float], *, recorded: bool) -> None:
+        """Steps that drafted are over, all recorded or none: the wall time of each without the
+        probe's share, and that share, what the engine core's hooks took since the step before
+        included, if this process has the core. Called on the writer's thread."""
+        self._steps.extend(serving_s)
+        (self._recorded if recorded else self._passed).extend(probe_s)
+        self._since += len(serving_s)
         if self._since >= EVERY_STEPS:
             self._since = 0
             self._govern()

@@ -8,10 +8,10 @@ from typing import Any
 from driftscope.trace.block import Block
 from driftscope.trace.records import Execution
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes.capture import Finished, prefilling_of, step_rows
+from driftscope_probes.capture import finished, prefilling_of, step_rows
 from driftscope_probes.clock import NO_MARKS
 from driftscope_probes.guard import Guard
-from driftscope_probes.prefills import NOBODY, Prefills, prompt_lengths
+from driftscope_probes.prefills import NO_LENGTHS, Prefills, prompt_lengths
 from driftscope_probes.settings import Settings
 from driftscope_probes.view import DraftCall
 
@@ -24,7 +24,7 @@ class StepTimer:
         self._guard = Guard(writer, test_raise=settings.test_raise)
         self._number, self._started, self._draft_s = 0, 0.0, 0.0
         self._scheduled: Any = None
-        self._lengths = NOBODY
+        self._lengths = NO_LENGTHS
         self._k: int | None = None
         self._prefills = Prefills()
 
@@ -56,7 +56,7 @@ class StepTimer:
 
     def _begin(self) -> None:
         self._started = time.perf_counter()
-        self._scheduled, self._lengths = None, NOBODY
+        self._scheduled, self._lengths = None, NO_LENGTHS
         self._k, self._draft_s = None, 0.0
 
     def _on_step_started(self, scheduled: Any) -> None:
@@ -71,6 +71,6 @@ class StepTimer:
         self._writer.put_for(self._rows, done)
 
     def _rows(self, handed_over: list[tuple[Any, ...]]) -> list[Block]:
-        steps = list(map(Finished._make, handed_over))
-        prefilling = [prefilling_of(done, self._prefills, self._writer) for done in steps]
+        steps = list(map(finished, handed_over))
+        prefilling = prefilling_of(steps, self._prefills, self._writer)
         return [step_rows(steps, prefilling, passed=Execution.UNSAID)]

@@ -47,8 +47,6 @@ class Schedule:
 
     def __init__(self, output: Any, limits: Limits) -> None:
         self._output, self._limits = output, limits
-        self.asked_k: int | None = getattr(output, "num_spec_tokens_to_schedule", None)
-        """Tokens to draft at the end of the step; None where vLLM does not say."""
         # The V2 runner gets resumed requests as new ones, the V1 runner among the cached.
         resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
         new = output.scheduled_new_reqs
@@ -58,6 +56,11 @@ class Schedule:
         allowed = limits.drafted_length
         self.drafts = allowed is None or self._within(allowed)
         """Whether the drafter runs in this step."""
+
+    @property
+    def asked_k(self) -> int | None:
+        """Tokens to draft at the end of the step; None where vLLM does not say."""
+        return getattr(self._output, "num_spec_tokens_to_schedule", None)
 
     @property
     def full(self) -> bool:
@@ -71,8 +74,9 @@ class Schedule:
         """Places of a request in which a draft can be; those that a grammar emptied cannot."""
         if request in self.admitted:
             return 0
-        places = self._output.scheduled_spec_decode_tokens.get(request, ())
-        return len(places) - self._emptied(request)
+        output = self._output
+        places = len(output.scheduled_spec_decode_tokens.get(request, ()))
+        return places - self._emptied(request) if output.num_invalid_spec_tokens else places
 
     def invalid(self, request: str) -> bool:
         """Whether a grammar emptied some of its places."""
@@ -90,8 +94,8 @@ class Schedule:
         """Whether no sequence of the step gets longer than that."""
         output = self._output
         longest = max(output.scheduled_cached_reqs.num_computed_tokens, default=0)
-        most = max(output.num_scheduled_tokens.values(), default=0)
-        if not output.scheduled_new_reqs and longest + most <= length:  # as most often
+        # As most often: with the tokens of all requests together none of them would be longer.
+        if not output.scheduled_new_reqs and longest + output.total_num_scheduled_tokens <= length:
             return True
         return max(self._ends.values(), default=0) <= length
 

@@ -270,6 +270,13 @@ def test_a_step_in_which_the_drafter_did_not_run(encoder: Encoder) -> None:
     assert (step.chains, step.k, step.recorded) == (0, 0, False)
 
 
+def test_what_the_engine_core_takes_is_of_the_budget_too(writer: TraceWriter) -> None:
+    sampler = Sampler(every=None)
+    own = {"step_s": 0.5, "probe_s": 0.125, "core_s": 0.25}
+    _steps(_encoder(writer, sampler), _finished(_step(False), recorded=False, **own))
+    assert (sampler.costs.step_s, sampler.costs.passed_s) == (0.375, 0.375)
+
+
 def test_times_on_the_device_lie_between_marks(encoder: Encoder) -> None:
     class Event(SimpleNamespace):
         reached = False

@@ -202,7 +202,7 @@ def test_a_rate_that_is_governed_again_starts_from_what_is_known() -> None:
     assert sampler.rate == FIRST_RATE, "nothing is known yet"
     sampler.set(every=1)
     for _ in range(EVERY_STEPS):
-        sampler.note(step_s=1.5, probe_s=0.5, recorded=True)
+        sampler.note([1.0], [0.5], recorded=True)
     sampler.set(budget=0.1)
-    sampler.note(step_s=1.5, probe_s=0.5, recorded=True)
+    sampler.note([1.0], [0.5], recorded=True)
     assert sampler.rate == pytest.approx(0.2), "0.1 of a step of 1 s pays every fifth of 0.5 s"

@@ -27,8 +27,7 @@ def _step(
 
 
 def _drafted(cache: DrafterCache, scheduled: Any, *, chunked: bool = False) -> set[str]:
-    cache.step(scheduled)
-    return set(cache.in_doubt(chunked=chunked))
+    return set(cache.step(scheduled, drafted=True, chunked=chunked))
 
 
 def test_a_hit_is_in_no_doubt_while_nothing_is_wrong() -> None:
@@ -53,18 +52,18 @@ def test_a_hit_beside_the_chunk_is_in_doubt() -> None:
 def test_whoever_ran_without_the_drafter_has_holes() -> None:
     cache = DrafterCache()
     assert _drafted(cache, _step(new={"a": 0, "b": 64})) == set()
-    cache.step(_step(going_on={"a": 60, "b": 90}))
+    assert cache.step(_step(going_on={"a": 60, "b": 90}), drafted=False, chunked=False) == ()
     assert _drafted(cache, _step(going_on={"b": 91}, new={"c": 0, "d": 64})) == {"a", "b", "d"}
 
 
 def test_a_step_of_nobody_leaves_no_hole() -> None:
     cache = DrafterCache()
-    cache.step(_step())
+    cache.step(_step(), drafted=False, chunked=False)
     assert _drafted(cache, _step(new={"a": 64})) == set()
 
 
 def test_memory_is_bounded_where_the_drafter_never_runs() -> None:
     cache = DrafterCache()
     for number in range(KEPT_STEPS + 9):
-        cache.step(_step(going_on={str(number): 1}))
-    assert len(cache.in_doubt(chunked=False)) == KEPT_STEPS - 1
+        cache.step(_step(going_on={str(number): 1}), drafted=False, chunked=False)
+    assert len(_drafted(cache, _step())) == KEPT_STEPS - 1

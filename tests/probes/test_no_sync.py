@@ -94,7 +94,6 @@ MAY_LOOP = {
     ("vllm_v2", "_block_table"): "over requests that decode and those that do not: two parts",
     ("vllm_v1", "_ModelCall.without_graphs"): "over the fields of vLLM's metadata",
     ("vllm_v2", "_ModelCall.on_device"): "over layers",
-    ("timer", "StepTimer._rows"): "over steps, on the writer's thread",
 }
 """(module, function) -> over what it loops, never over requests."""
 LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

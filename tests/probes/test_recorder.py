@@ -195,8 +195,8 @@ def test_a_chain_carries_the_rate_that_it_was_drawn_at(start: Callable[..., Work
     worker.recorder.sampler.rate = 1.0
     note = worker.recorder.sampler.note
 
-    def decide(**costs: Any) -> None:
-        note(**costs)
+    def decide(*costs: Any, **of: Any) -> None:
+        note(*costs, **of)
         worker.recorder.sampler.rate = 0.25  # as the governor may, when a step ends
 
     worker.recorder.sampler.note = decide  # type: ignore[method-assign]
