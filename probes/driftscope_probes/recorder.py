@@ -27,7 +27,7 @@ from driftscope_probes.meter import Meter
 from driftscope_probes.per_head import PerHead
 from driftscope_probes.prefills import NO_LENGTHS, prompt_lengths
 from driftscope_probes.ring import Ring
-from driftscope_probes.sampling import SEEN, Sampler
+from driftscope_probes.sampling import AIM, SEEN, Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sinks import SLOTS, SinkSearch
 from driftscope_probes.taps import Taps
@@ -74,7 +74,7 @@ class Recorder:
             drafter, self._kernels, self._guard,
             in_graph=on_gpu and settings.recording == IN_GRAPH,
         )  # fmt: skip
-        self.sampler = Sampler(every=settings.every, budget=settings.budget, seen=SEEN)
+        self.sampler = Sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=AIM)
         self.per_head = settings.per_head
         self.selection = Selection(settings.labels)
         self.control: Control | None = None

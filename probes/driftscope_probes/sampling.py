@@ -24,6 +24,9 @@ SEEN = 0.8
 """Share of what the probe takes that clocks inside its hooks see. The rest is the way into a hook
 and back, and vLLM's own code running slower after one. Assumed, after short runs of `make bench`,
 which measures the whole; its long one has 0.75 to 1.2 for passed steps at batch 1."""
+AIM = 0.75
+"""Share of the budget that the governor spends: a budget is a bound, and what it knows of costs is
+not exact."""
 EVERY_STEPS = 32
 """Steps between two decisions."""
 
@@ -55,10 +58,12 @@ class Sampler:
     """
 
     def __init__(
-        self, *, every: int | None, budget: float = DEFAULT_BUDGET, seed: int = 0, seen: float = 1.0
-    ) -> None:
-        """`seen`: share of the probe's cost that whoever notes it can see."""
-        self._seen_share = seen
+        self, *, every: int | None, budget: float = DEFAULT_BUDGET, seed: int = 0,
+        seen: float = 1.0, aim: float = 1.0,
+    ) -> None:  # fmt: skip
+        """`seen`: share of the probe's cost that whoever notes it can see; `aim`: of the budget
+        that is spent."""
+        self._seen_share, self._aim = seen, aim
         self.every, self.budget = every, budget
         self.recording = True
         self.rate = 1 / every if every else FIRST_RATE
@@ -142,12 +147,12 @@ class Sampler:
         return taken / costs.step_s if costs.step_s else 0.0
 
     def _govern(self) -> None:
-        """The rate at which the probe's mean time per step is the budget's share of a step."""
+        """The rate at which the probe's mean time per step is what it aims at."""
         self._known = costs = self.costs
         extra = costs.recorded_s - costs.passed_s
         if not self._recorded or extra <= 0:
             return
-        allowed = self.budget * costs.step_s - costs.passed_s
+        allowed = self._aim * self.budget * costs.step_s - costs.passed_s
         self._governed = min(1.0, max(LEAST_RATE, allowed / extra))
         if self.every is None:
             self.rate = self._governed

@@ -206,3 +206,9 @@ def test_what_no_clock_sees_is_of_the_budget_too(seen: float) -> None:
     _serve(sampler, 4000, recorded_s=0.002)
     assert sampler.rate == pytest.approx(seen * 0.01 * STEP_S / 0.002, rel=0.05)
     assert sampler.overhead == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_bound_is_stayed_under() -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=5, aim=0.75)
+    _, share = _serve(sampler, 20_000, recorded_s=0.002)
+    assert share == pytest.approx(0.0075, rel=0.15)
