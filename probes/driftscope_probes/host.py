@@ -32,18 +32,11 @@ def count_up(n: int, like: Array) -> Array:
     return np.arange(n) if isinstance(like, np.ndarray) else torch.arange(n, device=like.device)
 
 
-def empty(shape: tuple[int, ...], like: Array) -> Array:
-    """Room for float32 numbers, where `like` is."""
+def empty(shape: tuple[int, ...], like: Array, dtype: str = "float32") -> Array:
+    """Room for numbers of a `dtype` that both name alike, where `like` is."""
     if isinstance(like, np.ndarray):
-        return np.empty(shape, dtype=np.float32)
-    return torch.empty(shape, device=like.device)
-
-
-def empty_ints(shape: tuple[int, ...], like: Array) -> Array:
-    """Room for int64 numbers, where `like` is."""
-    if isinstance(like, np.ndarray):
-        return np.empty(shape, dtype=np.int64)
-    return torch.empty(shape, dtype=torch.int64, device=like.device)
+        return np.empty(shape, dtype=dtype)
+    return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
 
 
 def lesser(x: Array, y: Array) -> Array:

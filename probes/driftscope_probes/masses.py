@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import threshold
 
 from driftscope_probes.buffers import MASSES
-from driftscope_probes.host import Array, array_of, count_up, empty, empty_ints, lesser, tensor_of
+from driftscope_probes.host import Array, array_of, count_up, empty, lesser, tensor_of
 from driftscope_probes.sinks import RECENT, SLOTS
 
 SCORES_AT_ONCE = {"cpu": 1 << 18}
@@ -186,7 +186,7 @@ def _classes(chains: Chains, slot: Array) -> torch.Tensor:
     """[B, blocks, 4, size] float one-hot: sink, prompt, generated, self."""
     blocks, size = slot.shape
     # A class's slots go from its edge to the next one's; sinks are taken out of them below.
-    edges = empty_ints((len(chains.position), NULL + 1), slot)
+    edges = empty((len(chains.position), NULL + 1), slot, "int64")
     edges[:, :2] = 0
     edges[:, 3] = context = chains.position + 1
     edges[:, 2] = lesser(chains.prompt_tokens, context)
