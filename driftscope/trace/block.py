@@ -41,12 +41,11 @@ class Block:
 
     def to_batch(self) -> pa.RecordBatch:
         """Raises KeyError for a column that is missing, and what array_of raises."""
-        schema = schema_of(self.record)
         arrays = [
-            self._array(self.columns[name], schema.field(at).type, build)
-            for at, (name, build) in enumerate(builders_of(self.record))
+            self._array(self.columns[name], kind, build)
+            for name, kind, build in builders_of(self.record)
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema_of(self.record))
 
     def _array(self, column: Any, kind: pa.DataType, build: Callable[[Any], pa.Array]) -> pa.Array:
         if isinstance(column, np.ndarray | list):

@@ -49,9 +49,9 @@ def schema_of(record: str) -> pa.Schema:
 
 
 @cache
-def builders_of(record: str) -> tuple[tuple[str, Callable[[Any], pa.Array]], ...]:
-    """The columns of a record, and what makes an Arrow array of a list of each one's values."""
-    return tuple((field.name, builder_of(field.type)) for field in schema_of(record))
+def builders_of(record: str) -> tuple[tuple[str, pa.DataType, Callable[[Any], pa.Array]], ...]:
+    """The columns of a record: name, type, and what makes an Arrow array of a list of values."""
+    return tuple((field.name, field.type, builder_of(field.type)) for field in schema_of(record))
 
 
 _NAMES = {cls: name for name, cls in RECORDS.items()}
@@ -65,7 +65,7 @@ def record_of(row: Row) -> str:
 def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:
     """One Arrow batch of `rows`, all of the named record."""
     rows = list(rows)
-    arrays = [build([getattr(row, name) for row in rows]) for name, build in builders_of(record)]
+    arrays = [build([getattr(row, name) for row in rows]) for name, _, build in builders_of(record)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(record))
 
 

@@ -18,7 +18,7 @@ from driftscope.trace.block import Block, Lists
 from driftscope.trace.records import Strategy
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
-from driftscope_probes.clock import Marks
+from driftscope_probes.clock import NO_MARKS, Marks
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.prefills import NOBODY, Prefills
 from driftscope_probes.ring import Landing
@@ -156,13 +156,13 @@ class Encoder:
 
     def _note(self, steps: list[Finished]) -> None:
         """What each step that drafted took, for the sampler to decide by."""
-        drafted = [done for done in steps if done.k is not None]
-        for recorded in (False, True):
-            alike = [done for done in drafted if done.recorded is recorded]
+        passed = [done for done in steps if done.k is not None and not done.recorded]
+        recorded = [done for done in steps if done.recorded]
+        for alike in (passed, recorded):
             if alike:
                 self._sampler.note(
                     [done.step_s - done.probe_s for done in alike],
-                    [done.probe_s + done.core_s for done in alike], recorded=recorded,
+                    [done.probe_s + done.core_s for done in alike], recorded=alike is recorded,
                 )  # fmt: skip
 
     def _note_writing(self, encoded_s: float, steps: int) -> None:
@@ -392,7 +392,7 @@ def step_rows(
 
 def _on_device(steps: list[Finished]) -> dict[str, list[float | None] | None]:
     """Seconds, where there is a device with a clock of its own."""
-    if not any(done.marks for done in steps):
+    if all(done.marks is NO_MARKS for done in steps):
         return {"gpu_draft_s": None, "gpu_probe_s": None}
     return {
         "gpu_draft_s": [done.marks.between(0, 1) for done in steps],

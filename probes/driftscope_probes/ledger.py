@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from driftscope.trace.block import Block
 from driftscope.trace.records import RequestRow
@@ -27,17 +27,10 @@ Step = tuple[float, Any, list[Served]]
 as every step makes them on the serving thread."""
 
 
-class _Verified(NamedTuple):
-    """The columns of a VerifyRow, which as an object costs several times as much to make."""
-
-    step: int
-    time_s: float
-    request: str
-    position: int
-    drafted: int
-    accepted: int
-    reason: str | None
-    replica: int = 0
+_Verified = tuple[int, float, str, int, int, int, str | None, int]
+_COLUMNS = ("step", "time_s", "request", "position", "drafted", "accepted", "reason", "replica")
+"""Of a VerifyRow, which as an object costs several times as much to make; a busy server makes
+thousands of them a second."""
 
 
 @dataclass(slots=True)
@@ -80,34 +73,38 @@ class Ledger:
         time_s, scheduled, served = step
         schedule = Schedule(scheduled, self._limits)
         self._step += 1
-        rows, all_live, admitted = [], self._live, schedule.admitted
+        rows: list[_Verified] = []
+        number, every, admitted = self._step, self._live, schedule.admitted
+        running = None
         for request, length, prompt, status, tokens in served:
-            if status.is_finished(status):
-                continue
+            if status is not running:
+                if status.is_finished(status):
+                    continue
+                running = status
             name, has_output = request.request_id, length > prompt
-            live = all_live.get(name)
+            live = every.get(name)
             if live is None:
-                live = all_live[name] = _Live()
+                live = every[name] = _Live()
             if admitted and has_output and name in admitted:
                 live.resumed = True
             if tokens:
                 again, live.resumed = live.resumed, False
                 if has_output:
-                    filled = not again and (live.latest is None or live.latest.drafts)
+                    before = live.latest
+                    filled = not again and (before is None or before.drafts)
                     drafted = schedule.drafted(name) if filled else 0
-                    rows.append(
-                        _Verified(
-                            self._step, time_s, name, length - 2, drafted,
-                            tokens - 1 if drafted else 0,
-                            None if drafted
-                            else undrafted_reason(schedule, live.latest, request, again=again),
-                        )
-                    )  # fmt: skip
-                live.first_token_s = live.first_token_s or time_s
+                    if drafted:
+                        accepted, reason = tokens - 1, None
+                    else:
+                        accepted = 0
+                        reason = undrafted_reason(schedule, before, request, again=again)
+                    rows.append((number, time_s, name, length - 2, drafted, accepted, reason, 0))
+                if live.first_token_s is None:
+                    live.first_token_s = time_s
                 live.last_token_s = time_s
             live.latest = schedule
-        while len(all_live) > REMEMBERED_REQUESTS:
-            all_live.popitem(last=False)
+        while len(every) > REMEMBERED_REQUESTS:
+            every.popitem(last=False)
         return rows
 
     def _ended(self, row: RequestRow) -> RequestRow:
@@ -123,5 +120,5 @@ class Ledger:
 
 
 def _block(rows: list[_Verified]) -> Block:
-    columns = dict(zip(_Verified._fields, map(list, zip(*rows, strict=True)), strict=True))
+    columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
     return Block(record="verify", rows=len(rows), columns=columns)

@@ -47,6 +47,9 @@ class Schedule:
 
     def __init__(self, output: Any, limits: Limits) -> None:
         self._output, self._limits = output, limits
+        self._places, self._invalid = (
+            output.scheduled_spec_decode_tokens, output.num_invalid_spec_tokens,
+        )  # fmt: skip
         # The V2 runner gets resumed requests as new ones, the V1 runner among the cached.
         resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
         new = output.scheduled_new_reqs
@@ -74,9 +77,8 @@ class Schedule:
         """Places of a request in which a draft can be; those that a grammar emptied cannot."""
         if request in self.admitted:
             return 0
-        output = self._output
-        places = len(output.scheduled_spec_decode_tokens.get(request, ()))
-        return places - self._emptied(request) if output.num_invalid_spec_tokens else places
+        places = len(self._places.get(request, ()))
+        return places - self._emptied(request) if self._invalid else places
 
     def invalid(self, request: str) -> bool:
         """Whether a grammar emptied some of its places."""
@@ -87,8 +89,7 @@ class Schedule:
         return self._ends[request] >= self._limits.last_slot
 
     def _emptied(self, request: str) -> int:
-        emptied = self._output.num_invalid_spec_tokens
-        return int(emptied.get(request, 0)) if emptied else 0
+        return int(self._invalid.get(request, 0)) if self._invalid else 0
 
     def _within(self, length: int) -> bool:
         """Whether no sequence of the step gets longer than that."""

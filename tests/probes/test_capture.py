@@ -19,7 +19,7 @@ from driftscope.trace.writer import TraceWriter
 from driftscope_probes import capture as capture_module
 from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
 from driftscope_probes.capture import SHADOW_DIFFERS, Capture, Encoder, Finished
-from driftscope_probes.clock import Marks
+from driftscope_probes.clock import NO_MARKS, Marks
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.prefills import prompt_lengths
 from driftscope_probes.ring import Landing, Ring
@@ -83,7 +83,7 @@ def _finished(
     plain = {
         "number": 4, "time_s": 1.5, "scheduled": scheduled, "lengths": lengths,
         "k": None if step is None else step.k,
-        "capture": capture, "marks": Marks([]), "rate": 0.25,
+        "capture": capture, "marks": NO_MARKS, "rate": 0.25,
         "requests": len(step.requests) if step else 0, "step_s": 0.5, "draft_s": 0.25,
         "probe_s": 0.125, "core_s": 0.0,
     }  # fmt: skip
