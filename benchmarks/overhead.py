@@ -122,7 +122,7 @@ def print_within(record: Record) -> None:
           f"step, rate {account['rate']:.3f}", flush=True)  # fmt: skip
     for state in STATES[1:]:
         fixed = record["fixed"].get(state)
-        drawn = turns.Drawn(**record["drawn"][state])
+        drawn = turns.Drawn(**record.get("drawn", {}).get(state, {}))  # an older file has none
         print(f"  {state:12}  {_told(rounds, state, fixed, drawn)}", flush=True)
 
 
@@ -135,7 +135,7 @@ def _told(rounds: list[turns.Round], state: str, fixed: Record | None, drawn: tu
     if fixed is not None:
         lost, off = share(fixed["flushes"])
         whole = hooks + lost
-        if state == BUDGET:
+        if state == BUDGET and drawn.steps:
             rare = drawn.adds(statistics.fmean(each[state][0] for each in rounds))
             whole += rare
             told += f"  {drawn.recorded / drawn.steps:.2%} recorded {rare:.2%}"
