@@ -33,8 +33,7 @@ Deferred = Callable[[], Iterable[Row]]
 Encode = Callable[[list[Any]], Iterable[Row | Block]]
 """Makes rows of everything that waits for it: many things at once cost little more than one."""
 _Work = tuple[Encode, Any]
-"""A plain tuple: between two forwards, to call a class takes as long as all else that hands over a
-step."""
+"""A plain tuple, since every step makes one on the serving thread."""
 Item = Row | Deferred | _Work
 
 FLUSH_S = 0.95

@@ -16,10 +16,11 @@ from driftscope.trace.records import SINK_SOUGHT
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.beside import Beside, Job
 from driftscope_probes.buffers import ChainBuffers, Layout, fold
-from driftscope_probes.capture import Capture, Encoder
+from driftscope_probes.capture import Encoder
 from driftscope_probes.clock import NO_MARKS, DeviceClock
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.drafter_cache import DrafterCache
+from driftscope_probes.finished import Capture
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.labels import Selection

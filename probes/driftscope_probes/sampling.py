@@ -23,7 +23,7 @@ then do not count."""
 SEEN = 0.8
 """Share of what the probe takes that clocks inside its hooks see. The rest is the way into a hook
 and back, and vLLM's own code running slower after one. Assumed, after short runs of `make bench`,
-which measures the whole; its long one has 0.75 to 1.2 for passed steps at batch 1."""
+which measures the whole."""
 AIM = 0.75
 """Share of the budget that the governor spends: a budget is a bound, and what it knows of costs is
 not exact."""

@@ -8,8 +8,8 @@ from typing import Any
 from driftscope.trace.block import Block
 from driftscope.trace.records import Execution
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes.capture import finished, prefilling_of, step_rows
 from driftscope_probes.clock import NO_MARKS
+from driftscope_probes.finished import finished, prefilling_of, step_rows
 from driftscope_probes.guard import Guard
 from driftscope_probes.prefills import NO_LENGTHS, Prefills, prompt_lengths
 from driftscope_probes.settings import Settings

@@ -18,9 +18,10 @@ from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import capture as capture_module
 from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
-from driftscope_probes.capture import SHADOW_DIFFERS, Capture, Encoder, Finished
+from driftscope_probes.capture import SHADOW_DIFFERS, Encoder
 from driftscope_probes.clock import NO_MARKS, Marks
 from driftscope_probes.drafter_cache import DrafterCache
+from driftscope_probes.finished import Capture, Finished
 from driftscope_probes.prefills import prompt_lengths
 from driftscope_probes.ring import Landing, Ring
 from driftscope_probes.sampling import Sampler

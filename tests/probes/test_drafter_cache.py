@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
+
+from support.schedules import schedule
 
 from driftscope_probes.drafter_cache import KEPT_STEPS, DrafterCache
 
@@ -13,17 +14,11 @@ def _step(
     resumed: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
     """Requests with the tokens that they have computed when the step begins."""
-    new, going_on = new or {}, going_on or {}
-    return SimpleNamespace(
-        scheduled_new_reqs=[
-            SimpleNamespace(req_id=name, num_computed_tokens=count) for name, count in new.items()
-        ],
-        scheduled_cached_reqs=SimpleNamespace(
-            req_ids=list(going_on), num_computed_tokens=list(going_on.values()),
-            resumed_req_ids=set(resumed),
-        ),
-        num_scheduled_tokens=dict.fromkeys([*new, *going_on], 1),
-    )  # fmt: skip
+    return schedule(
+        new={name: (1, computed) for name, computed in (new or {}).items()},
+        going_on=going_on,
+        resumed=dict.fromkeys(resumed, 0),
+    )
 
 
 def _drafted(cache: DrafterCache, scheduled: Any, *, chunked: bool = False) -> set[str]:
