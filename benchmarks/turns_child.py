@@ -82,16 +82,15 @@ class Probe:
 
 
 def _hooks() -> Iterator[tuple[type, str, Any]]:
-    """Each method of vLLM's that is wrapped: its class, its name, the wrapper."""
-    import wrapt
-
+    """Each method of vLLM's that is wrapped: its class, its name, what stands there."""
+    from driftscope_probes.hooking import MARK
     from driftscope_probes.plugin import SEAMS
 
     for name, _, _ in SEAMS:
         for owner in tuple(vars(sys.modules.get(name, object)).values()):
             if isinstance(owner, type) and owner.__module__ == name:
                 for attribute, value in tuple(vars(owner).items()):
-                    if isinstance(value, wrapt.FunctionWrapper):
+                    if hasattr(value, MARK):
                         yield owner, attribute, value
 
 

@@ -17,6 +17,9 @@ import pyarrow as pa
 from driftscope.trace.arrays import list_array
 from driftscope.trace.schema import builders_of, schema_of
 
+LEAST_CONSTANT = 256
+"""Rows of a column that is kept, so that the next flush finds it long enough."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lists:
@@ -41,15 +44,29 @@ class Block:
 
     def to_batch(self) -> pa.RecordBatch:
         """Raises KeyError for a column that is missing, and what array_of raises."""
-        arrays = [
-            self._array(self.columns[name], kind, build)
-            for name, kind, build in builders_of(self.record)
-        ]
+        columns, arrays = self.columns, []
+        for name, kind, build in builders_of(self.record):
+            column = columns[name]
+            if isinstance(column, np.ndarray | list):
+                arrays.append(build(column))
+            elif isinstance(column, Lists):
+                arrays.append(list_array(column.values, column.present, kind))
+            else:
+                arrays.append(_repeated((self.record, name), column, self.rows, kind, build))
         return pa.RecordBatch.from_arrays(arrays, schema=schema_of(self.record))
 
-    def _array(self, column: Any, kind: pa.DataType, build: Callable[[Any], pa.Array]) -> pa.Array:
-        if isinstance(column, np.ndarray | list):
-            return build(column)
-        if isinstance(column, Lists):
-            return list_array(column.values, column.present, kind)
-        return pa.nulls(self.rows, kind) if column is None else build([column] * self.rows)
+
+_constant: dict[tuple[str, str], tuple[Any, pa.Array]] = {}
+"""Record and column -> what all its rows had last, and an array of that, at least as long."""
+
+
+def _repeated(
+    of: tuple[str, str], value: Any, rows: int, kind: pa.DataType, build: Callable[[Any], pa.Array]
+) -> pa.Array:
+    """Of a column that is most often the same at each flush."""
+    before, known = _constant.get(of, (None, None))
+    if known is None or len(known) < rows or before is not value:
+        number = max(rows, LEAST_CONSTANT)
+        known = pa.nulls(number, kind) if value is None else build([value] * number)
+        _constant[of] = value, known
+    return known.slice(0, rows)

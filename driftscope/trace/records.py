@@ -234,7 +234,7 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRow:
-    """What a recording process and its machine use, about once a second while it serves."""
+    """What a recording process and its machine use, every ten seconds while it serves."""
 
     time_s: float
     source: str

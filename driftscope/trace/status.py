@@ -10,9 +10,12 @@ from typing import Any
 
 from driftscope.errors import DamagedTraceError
 
-STATUS_S = 3.0
+STATUS_S = 5.0
 """Least time between two rewrites while recording, unless something failed or was asked for: each
 waits for the interpreter several times."""
+
+
+_STABLE = json.JSONEncoder(sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Status:
     def to_json(self) -> str:
         """Stable JSON: sorted keys."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps(values, sort_keys=True) + "\n"
+        return _STABLE.encode(values) + "\n"
 
 
 def status_path(run: Path, source: str) -> Path:

@@ -39,7 +39,7 @@ Item = Row | Deferred | _Work
 FLUSH_S = 0.95
 """Longest time a row waits for the writer. Readers are promised one second; each flush costs about
 a millisecond of the serving process's interpreter, whatever it writes."""
-SAMPLE_S = 5.0
+SAMPLE_S = 10.0
 """Least time between two samples of the process's resources."""
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""

@@ -115,6 +115,7 @@ def step_rows(
         done.requests - len(names) if done.k else 0
         for done, names in zip(steps, prefilling, strict=True)
     ]
+    every_passed = all(done.capture is None for done in steps)
     return Block(
         record="step",
         rows=len(steps),
@@ -124,12 +125,14 @@ def step_rows(
             "requests": [done.requests for done in steps],
             "chains": chains,
             "k": [done.k or 0 for done in steps],
-            "recorded": [done.recorded and done.number not in lost for done in steps],
+            "recorded": False if every_passed else
+                        [done.recorded and done.number not in lost for done in steps],
             "step_s": [done.step_s for done in steps],
             "draft_s": [done.draft_s for done in steps],
             "probe_s": [done.probe_s for done in steps],
             "rate": [done.rate for done in steps],
-            "execution": [passed if done.capture is None else done.capture.execution
+            "execution": passed if every_passed else
+                         [passed if done.capture is None else done.capture.execution
                           for done in steps],
             **_on_device(steps),
             "replica": 0,

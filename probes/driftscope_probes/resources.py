@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from driftscope.trace.records import ResourceRow
 
@@ -27,14 +27,21 @@ def sample(source: str) -> Iterable[ResourceRow]:
 
 
 def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()
+    return int(_head("/proc/self/statm").split()[1]) * resource.getpagesize()
 
 
 def _available_bytes() -> int:
-    with Path("/proc/meminfo").open(encoding="ascii") as lines:  # one of the first
-        available = next(line for line in lines if line.startswith("MemAvailable"))
-    return int(available.split()[1]) * _KIB
+    _, _, found = _head("/proc/meminfo").partition(b"MemAvailable:")
+    return int(found.split()[0]) * _KIB
+
+
+def _head(path: str) -> bytes:
+    """All that is needed stands there; Python's own files take several times as long."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 256)
+    finally:
+        os.close(file)
 
 
 def _gpu_used_bytes() -> int | None:

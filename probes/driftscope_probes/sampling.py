@@ -6,6 +6,7 @@ in force, so that weighting by its inverse leaves every estimate unbiased.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -73,6 +74,10 @@ class Sampler:
         self._governed = FIRST_RATE
         """What the budget allows, also while `every` is in force."""
         self._random, self._seen, self._since = random.Random(seed), 0, 0
+        self._next = 0
+        """Number of the step that is drawn next, of a rate that is governed."""
+        self._drawn_for: float | None = None
+        """The rate that it was drawn by."""
         self._known = Costs()
         """At the last decision."""
         self._steps: deque[float] = deque(maxlen=WINDOW)
@@ -84,15 +89,28 @@ class Sampler:
     def take(self) -> bool:
         """Whether to record the draft step that is about to run: ask once for each.
 
-        Steps are counted and drawn whether anything is recorded or not, so that tensor-parallel
-        ranks agree again on every step soon after each has heard of a change.
+        Steps are counted whether anything is recorded or not, so that tensor-parallel ranks agree
+        again on every step soon after each has heard of a change.
         """
-        every, number, drawn = self.every, self._seen, self._random.random()
+        every, number = self.every, self._seen
         self.drawn_at = rate = self.rate
-        self._seen += 1
-        if not self.recording:
+        self._seen = number + 1
+        if every is not None:
+            self._drawn_for = None
+            return self.recording and number % every == 0
+        if rate != self._drawn_for:
+            self._drawn_for, self._next = rate, number + self._passed_by(rate)
+        if number < self._next:
             return False
-        return number % every == 0 if every is not None else drawn < rate
+        self._next = number + 1 + self._passed_by(rate)
+        return self.recording
+
+    def _passed_by(self, rate: float) -> int:
+        """How many steps are not drawn before one is: as many as if each were drawn by itself, in
+        which no step remembers the ones before. To draw takes several times as long as to count."""
+        if rate >= 1:
+            return 0
+        return int(math.log(1 - self._random.random()) / math.log1p(-rate))
 
     def note(self, serving_s: Sequence[float], probe_s: Sequence[float], *, recorded: bool) -> None:
         """Steps that drafted are over, all recorded or none: the wall time of each without the

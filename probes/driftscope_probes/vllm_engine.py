@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
-
-import wrapt
 
 from driftscope.trace.records import RequestRow, Structured
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
 from driftscope_probes.guard import Guard
+from driftscope_probes.hooking import hook_method
 from driftscope_probes.labels import Selection, label_of
 from driftscope_probes.ledger import Ledger
 from driftscope_probes.process import open_writer
@@ -30,46 +30,59 @@ STOP_OR_ABORT = "stop_string_or_abort"
 
 def install_scheduler(module: Any) -> None:
     """Hook vllm.v1.core.sched.scheduler."""
-    wrapt.wrap_function_wrapper(module, "Scheduler.__init__", _init)
-    wrapt.wrap_function_wrapper(module, "Scheduler.update_from_output", _update_from_output)
-    wrapt.wrap_function_wrapper(module, "Scheduler._free_request", _free_request)
+    hook_method(module, "Scheduler.__init__", _init)
+    hook_method(module, "Scheduler.update_from_output", _update_from_output)
+    hook_method(module, "Scheduler._free_request", _free_request)
 
 
 def install_engine(module: Any) -> None:
     """Hook vllm.v1.engine.core."""
-    wrapt.wrap_function_wrapper(module, "EngineCore.shutdown", _shutdown)
+    hook_method(module, "EngineCore.shutdown", _shutdown)
 
 
-def _init(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> None:
-    wrapped(*args, **kwargs)
-    settings = settings_from(os.environ)
-    if settings is not None:
-        support.check_speculation(scheduler.vllm_config)
-        setattr(scheduler, _ATTRIBUTE, EngineObserver(scheduler, settings))
+def _init(original: Any) -> Callable[..., Any]:
+    def init(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        original(scheduler, *args, **kwargs)
+        settings = settings_from(os.environ)
+        if settings is not None:
+            support.check_speculation(scheduler.vllm_config)
+            setattr(scheduler, _ATTRIBUTE, EngineObserver(scheduler, settings))
+
+    return init
 
 
-def _update_from_output(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-    if observer := getattr(scheduler, _ATTRIBUTE, None):
-        observer.before_update(*args, **kwargs)
-    return wrapped(*args, **kwargs)
+def _update_from_output(original: Any) -> Callable[..., Any]:
+    def update_from_output(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        if observer := getattr(scheduler, _ATTRIBUTE, None):
+            observer.before_update(*args, **kwargs)
+        return original(scheduler, *args, **kwargs)
+
+    return update_from_output
 
 
-def _free_request(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-    if observer := getattr(scheduler, _ATTRIBUTE, None):
-        observer.request_finished(*args, **kwargs)
-    return wrapped(*args, **kwargs)
+def _free_request(original: Any) -> Callable[..., Any]:
+    def free_request(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        if observer := getattr(scheduler, _ATTRIBUTE, None):
+            observer.request_finished(*args, **kwargs)
+        return original(scheduler, *args, **kwargs)
+
+    return free_request
 
 
-def _shutdown(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+def _shutdown(original: Any) -> Callable[..., Any]:
     """Close first: vLLM then waits for its workers, and may be killed while it does."""
-    observer = getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None)
-    if observer is not None:
-        observer.close()
-    try:
-        return wrapped(*args, **kwargs)
-    finally:
+
+    def shutdown(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        observer = getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None)
         if observer is not None:
-            observer.workers_closed()
+            observer.close()
+        try:
+            return original(engine, *args, **kwargs)
+        finally:
+            if observer is not None:
+                observer.workers_closed()
+
+    return shutdown
 
 
 class EngineObserver:

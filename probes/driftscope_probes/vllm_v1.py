@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import wrapt
 
 from driftscope_probes.attach import (
     RECORDER,
@@ -20,6 +20,7 @@ from driftscope_probes.attach import (
     recorder_of,
 )
 from driftscope_probes.drafter_cache import DrafterCache
+from driftscope_probes.hooking import hook_method, hook_object
 from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
@@ -30,20 +31,20 @@ _CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
 
 def install_runner(module: Any) -> None:
     """Hook vllm.v1.worker.gpu_model_runner."""
-    wrapt.wrap_function_wrapper(module, "GPUModelRunner.execute_model", _execute_model)
-    wrapt.wrap_function_wrapper(module, "GPUModelRunner.sample_tokens", _sample_tokens)
+    hook_method(module, "GPUModelRunner.execute_model", _execute_model)
+    hook_method(module, "GPUModelRunner.sample_tokens", _sample_tokens)
 
 
 def install_proposer(module: Any) -> None:
     """Hook vllm.v1.spec_decode.llm_base_proposer."""
-    wrapt.wrap_function_wrapper(module, "SpecDecodeBaseProposer.load_model", _load_model)
-    wrapt.wrap_function_wrapper(module, "SpecDecodeBaseProposer.propose", _propose)
+    hook_method(module, "SpecDecodeBaseProposer.load_model", _load_model)
+    hook_method(module, "SpecDecodeBaseProposer.propose", _propose)
 
 
 def install_medusa(module: Any) -> None:
     """Hook vllm.v1.spec_decode.medusa, whose proposer has nothing in common with the others."""
-    wrapt.wrap_function_wrapper(module, "MedusaProposer.load_model", _load_medusa)
-    wrapt.wrap_function_wrapper(module, "MedusaProposer.propose", _propose_lookup)
+    hook_method(module, "MedusaProposer.load_model", _load_medusa)
+    hook_method(module, "MedusaProposer.propose", _propose_lookup)
 
 
 def models_loaded(runner: Any) -> None:
@@ -51,31 +52,38 @@ def models_loaded(runner: Any) -> None:
     drafter, config = runner.drafter, runner.vllm_config
     if type(drafter).__name__ in LOOKUPS and recorder_of(drafter) is None:
         attach_timer(drafter, "v1", config=config)
-        wrapt.wrap_function_wrapper(drafter, "propose", _propose_lookup)
+        hook_object(drafter, "propose", _propose_lookup)
     check_attached(drafter, "V1", config)
 
 
-def _load_medusa(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    attach_recorder(proposer, "v1", layer_names=set(), config=proposer.vllm_config)
-    return result
+def _load_medusa(original: Any) -> Callable[..., Any]:
+    def load_model(proposer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(proposer, *args, **kwargs)
+        attach_recorder(proposer, "v1", layer_names=set(), config=proposer.vllm_config)
+        return result
+
+    return load_model
 
 
-def _propose_lookup(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
-    runner = getattr(proposer, "_driftscope_runner", None)
-    recorder = getattr(proposer, RECORDER, None)
-    if recorder is None or runner is None:
-        return wrapped(*args, **kwargs)
-    return recorder.draft(_LookupCall(runner, wrapped, args, kwargs))
+def _propose_lookup(original: Any) -> Callable[..., Any]:
+    def propose(proposer: Any, *args: Any, **kwargs: Any) -> Any:
+        runner = getattr(proposer, "_driftscope_runner", None)
+        recorder = getattr(proposer, RECORDER, None)
+        if recorder is None or runner is None:
+            return original(proposer, *args, **kwargs)
+        return recorder.draft(_LookupCall(runner, proposer, original, args, kwargs))
+
+    return propose
 
 
 class _LookupCall(DraftCall):
     """Of a drafter that begins after the step's tokens were entered, and never runs in a graph."""
 
-    __slots__ = ("_args", "_kwargs", "_runner", "_wrapped")
+    __slots__ = ("_args", "_kwargs", "_original", "_proposer", "_runner")
 
-    def __init__(self, runner: Any, wrapped: Any, args: Any, kwargs: Any) -> None:
-        self._runner, self._wrapped, self._args, self._kwargs = runner, wrapped, args, kwargs
+    def __init__(self, runner: Any, proposer: Any, original: Any, args: Any, kwargs: Any) -> None:
+        self._runner, self._proposer = runner, proposer
+        self._original, self._args, self._kwargs = original, args, kwargs
 
     def k(self) -> int:
         return int(self._kwargs.get(ASKED_K, self._runner.num_spec_tokens))
@@ -96,10 +104,10 @@ class _LookupCall(DraftCall):
         )
 
     def serve(self) -> Any:
-        return self._wrapped(*self._args, **self._kwargs)
+        return self._original(self._proposer, *self._args, **self._kwargs)
 
     def without_graphs(self) -> Any:
-        return self._wrapped(*self._args, **self._kwargs)
+        return self._original(self._proposer, *self._args, **self._kwargs)
 
 
 def _step_of(runner: Any, k: int) -> DraftStep:
@@ -109,55 +117,67 @@ def _step_of(runner: Any, k: int) -> DraftStep:
     return DraftStep(tuple(batch.req_ids[:count]), discarded, k)
 
 
-def _load_model(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    attach_recorder(
-        proposer,
-        "v1",
-        layer_names=set(proposer._draft_attn_layer_names),
-        config=proposer.vllm_config,
-        without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
-        cache=DrafterCache(),
-    )
-    return result
+def _load_model(original: Any) -> Callable[..., Any]:
+    def load_model(proposer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(proposer, *args, **kwargs)
+        attach_recorder(
+            proposer,
+            "v1",
+            layer_names=set(proposer._draft_attn_layer_names),
+            config=proposer.vllm_config,
+            without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
+            cache=DrafterCache(),
+        )
+        return result
+
+    return load_model
 
 
-def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    proposer = getattr(runner, "drafter", None)
-    recorder = getattr(proposer, RECORDER, None)
-    if proposer is not None and recorder is not None:
-        proposer._driftscope_runner = runner  # which it does not know
-        recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
-    return wrapped(*args, **kwargs)
+def _execute_model(original: Any) -> Callable[..., Any]:
+    def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        proposer = getattr(runner, "drafter", None)
+        recorder = getattr(proposer, RECORDER, None)
+        if proposer is not None and recorder is not None:
+            proposer._driftscope_runner = runner  # which it does not know
+            recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
+        return original(runner, *args, **kwargs)
+
+    return execute_model
 
 
-def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    recorder = getattr(getattr(runner, "drafter", None), RECORDER, None)
-    has_step = getattr(runner, "execute_model_state", None) is not None
-    result = wrapped(*args, **kwargs)
-    if recorder and has_step:
-        recorder.step_ended(runner.input_batch.num_reqs)
-    return result
+def _sample_tokens(original: Any) -> Callable[..., Any]:
+    def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = getattr(getattr(runner, "drafter", None), RECORDER, None)
+        has_step = getattr(runner, "execute_model_state", None) is not None
+        result = original(runner, *args, **kwargs)
+        if recorder and has_step:
+            recorder.step_ended(runner.input_batch.num_reqs)
+        return result
+
+    return sample_tokens
 
 
-def _propose(wrapped: Any, proposer: Any, args: Any, kwargs: Any) -> Any:
-    runner = getattr(proposer, "_driftscope_runner", None)
-    recorder = getattr(proposer, RECORDER, None)
-    if recorder is None or runner is None:
-        return wrapped(*args, **kwargs)
-    return recorder.draft(_ModelCall(runner, proposer, wrapped, args, kwargs))
+def _propose(original: Any) -> Callable[..., Any]:
+    def propose(proposer: Any, *args: Any, **kwargs: Any) -> Any:
+        runner = getattr(proposer, "_driftscope_runner", None)
+        recorder = getattr(proposer, RECORDER, None)
+        if recorder is None or runner is None:
+            return original(proposer, *args, **kwargs)
+        return recorder.draft(_ModelCall(runner, proposer, original, args, kwargs))
+
+    return propose
 
 
 class _ModelCall(DraftCall):
     """Of a drafter with a model. vLLM calls `propose` by keyword in every supported version."""
 
-    __slots__ = ("_args", "_kwargs", "_proposer", "_runner", "_wrapped")
+    __slots__ = ("_args", "_kwargs", "_original", "_proposer", "_runner")
 
     def __init__(
-        self, runner: Any, proposer: Any, wrapped: Any, args: Any, kwargs: dict[str, Any]
+        self, runner: Any, proposer: Any, original: Any, args: Any, kwargs: dict[str, Any]
     ) -> None:
         self._runner, self._proposer = runner, proposer
-        self._wrapped, self._args, self._kwargs = wrapped, args, kwargs
+        self._original, self._args, self._kwargs = original, args, kwargs
 
     def k(self) -> int:
         return int(self._kwargs[ASKED_K])
@@ -182,7 +202,7 @@ class _ModelCall(DraftCall):
         )
 
     def serve(self) -> Any:
-        return self._wrapped(*self._args, **self._kwargs)
+        return self._original(self._proposer, *self._args, **self._kwargs)
 
     def without_graphs(self) -> Any:
         """`propose` changes its attention metadata in place."""
@@ -197,7 +217,7 @@ class _ModelCall(DraftCall):
         setattr(proposer, _CHOOSES_GRAPH, functools.partial(whole, use_cudagraphs=False))
         changed = {"common_attn_metadata": dataclasses.replace(common, **own)}
         try:
-            return self._wrapped(**{**self._kwargs, **changed})
+            return self._original(self._proposer, **{**self._kwargs, **changed})
         finally:
             delattr(proposer, _CHOOSES_GRAPH)
 

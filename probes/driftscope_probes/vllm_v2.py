@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import wrapt
 
 from driftscope_probes.attach import (
     RECORDER,
@@ -19,6 +19,7 @@ from driftscope_probes.attach import (
     check_attached,
     recorder_of,
 )
+from driftscope_probes.hooking import hook_method, hook_object
 from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
@@ -36,8 +37,8 @@ SPECULATORS = (
 
 def install_runner(module: Any) -> None:
     """Hook vllm.v1.worker.gpu.model_runner."""
-    wrapt.wrap_function_wrapper(module, "GPUModelRunner.execute_model", _execute_model)
-    wrapt.wrap_function_wrapper(module, "GPUModelRunner.sample_tokens", _sample_tokens)
+    hook_method(module, "GPUModelRunner.execute_model", _execute_model)
+    hook_method(module, "GPUModelRunner.sample_tokens", _sample_tokens)
 
 
 def install_speculator(module: Any) -> None:
@@ -46,8 +47,8 @@ def install_speculator(module: Any) -> None:
     The classes themselves, since their bases were renamed in 0.32 and are not the same for all.
     """
     (name,) = (name for name in SPECULATORS if _is_defined_in(module, name))
-    wrapt.wrap_function_wrapper(module, f"{name}.load_model", _load_model)
-    wrapt.wrap_function_wrapper(module, f"{name}.propose", _propose)
+    hook_method(module, f"{name}.load_model", _load_model)
+    hook_method(module, f"{name}.propose", _propose)
 
 
 def models_loaded(runner: Any) -> None:
@@ -55,7 +56,7 @@ def models_loaded(runner: Any) -> None:
     speculator, config = runner.speculator, runner.vllm_config
     if type(speculator).__name__ == LOOKUP and recorder_of(speculator) is None:
         attach_timer(speculator, "v2", config=config)
-        wrapt.wrap_function_wrapper(speculator, "propose", _propose)
+        hook_object(speculator, "propose", _propose)
     check_attached(speculator, "V2", config)
 
 
@@ -64,61 +65,73 @@ def _is_defined_in(module: Any, name: str) -> bool:
     return bool(found and found.__module__ == module.__name__)
 
 
-def _load_model(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if type(speculator).__name__ == ONE_MODULE_PER_DEPTH:
-        attach_timer(speculator, "v2", config=speculator.vllm_config)
+def _load_model(original: Any) -> Callable[..., Any]:
+    def load_model(speculator: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(speculator, *args, **kwargs)
+        if type(speculator).__name__ == ONE_MODULE_PER_DEPTH:
+            attach_timer(speculator, "v2", config=speculator.vllm_config)
+            return result
+        attach_recorder(
+            speculator,
+            "v2",
+            layer_names=set(speculator.draft_attn_layer_names),
+            config=speculator.vllm_config,
+            without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
+        )
         return result
-    attach_recorder(
-        speculator,
-        "v2",
-        layer_names=set(speculator.draft_attn_layer_names),
-        config=speculator.vllm_config,
-        without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
-    )
-    return result
+
+    return load_model
 
 
-def _execute_model(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    recorder = getattr(getattr(runner, "speculator", None), RECORDER, None)
-    if recorder is not None:
-        recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
-    return wrapped(*args, **kwargs)
+def _execute_model(original: Any) -> Callable[..., Any]:
+    def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = getattr(getattr(runner, "speculator", None), RECORDER, None)
+        if recorder is not None:
+            recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
+        return original(runner, *args, **kwargs)
+
+    return execute_model
 
 
-def _sample_tokens(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    speculator = getattr(runner, "speculator", None)
-    recorder = getattr(speculator, RECORDER, None)
-    state = getattr(runner, "execute_model_state", None)
-    if speculator is None or recorder is None or state is None:
-        return wrapped(*args, **kwargs)
-    speculator._driftscope_runner = runner
-    try:
-        result = wrapped(*args, **kwargs)
-    finally:
-        speculator._driftscope_runner = None
-    recorder.step_ended(state.input_batch.num_reqs)
-    return result
+def _sample_tokens(original: Any) -> Callable[..., Any]:
+    def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        speculator = getattr(runner, "speculator", None)
+        recorder = getattr(speculator, RECORDER, None)
+        state = getattr(runner, "execute_model_state", None)
+        if speculator is None or recorder is None or state is None:
+            return original(runner, *args, **kwargs)
+        speculator._driftscope_runner = runner
+        try:
+            result = original(runner, *args, **kwargs)
+        finally:
+            speculator._driftscope_runner = None
+        recorder.step_ended(state.input_batch.num_reqs)
+        return result
+
+    return sample_tokens
 
 
-def _propose(wrapped: Any, speculator: Any, args: Any, kwargs: Any) -> Any:
-    runner = getattr(speculator, "_driftscope_runner", None)
-    recorder = getattr(speculator, RECORDER, None)
-    if recorder is None or runner is None:
-        return wrapped(*args, **kwargs)
-    return recorder.draft(_ModelCall(runner, speculator, wrapped, args, kwargs))
+def _propose(original: Any) -> Callable[..., Any]:
+    def propose(speculator: Any, *args: Any, **kwargs: Any) -> Any:
+        runner = getattr(speculator, "_driftscope_runner", None)
+        recorder = getattr(speculator, RECORDER, None)
+        if recorder is None or runner is None:
+            return original(speculator, *args, **kwargs)
+        return recorder.draft(_ModelCall(runner, speculator, original, args, kwargs))
+
+    return propose
 
 
 class _ModelCall(DraftCall):
     """A call of a speculator's `propose`."""
 
-    __slots__ = ("_args", "_kwargs", "_runner", "_speculator", "_wrapped")
+    __slots__ = ("_args", "_kwargs", "_original", "_runner", "_speculator")
 
     def __init__(
-        self, runner: Any, speculator: Any, wrapped: Any, args: Any, kwargs: dict[str, Any]
+        self, runner: Any, speculator: Any, original: Any, args: Any, kwargs: dict[str, Any]
     ) -> None:
         self._runner, self._speculator = runner, speculator
-        self._wrapped, self._args, self._kwargs = wrapped, args, kwargs
+        self._original, self._args, self._kwargs = original, args, kwargs
 
     def k(self) -> int:
         """vLLM gives it by keyword, where it does."""
@@ -149,15 +162,17 @@ class _ModelCall(DraftCall):
         )
 
     def serve(self) -> Any:
-        return self._wrapped(*self._args, **self._kwargs)
+        return self._original(self._speculator, *self._args, **self._kwargs)
 
     def without_graphs(self) -> Any:
-        return self._wrapped(*self._args, **{**self._kwargs, _PASSES_GRAPHS_BY: True})
+        return self._original(
+            self._speculator, *self._args, **{**self._kwargs, _PASSES_GRAPHS_BY: True}
+        )
 
     def _given(self, name: str) -> Any:
         if name in self._kwargs:
             return self._kwargs[name]
-        return self._args[_parameter_names(self._wrapped.__func__).index(name)]
+        return self._args[_parameter_names(self._original).index(name)]
 
 
 @functools.cache

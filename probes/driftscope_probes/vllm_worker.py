@@ -5,23 +5,26 @@ Read with vllm.v1.worker.gpu_worker, 0.25 to 0.32, from which the CPU's worker i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
 from driftscope_probes import vllm_v1, vllm_v2
+from driftscope_probes.hooking import hook_method
 
 
 def install_worker(module: Any) -> None:
     """Hook vllm.v1.worker.gpu_worker."""
-    wrapt.wrap_function_wrapper(module, "Worker.load_model", _load_model)
+    hook_method(module, "Worker.load_model", _load_model)
 
 
-def _load_model(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    runner = worker.model_runner
-    if getattr(runner, "speculator", None) is not None:
-        vllm_v2.models_loaded(runner)
-    elif getattr(runner, "drafter", None) is not None:
-        vllm_v1.models_loaded(runner)
-    return result
+def _load_model(original: Any) -> Callable[..., Any]:
+    def load_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(worker, *args, **kwargs)
+        runner = worker.model_runner
+        if getattr(runner, "speculator", None) is not None:
+            vllm_v2.models_loaded(runner)
+        elif getattr(runner, "drafter", None) is not None:
+            vllm_v1.models_loaded(runner)
+        return result
+
+    return load_model
