@@ -19,7 +19,6 @@ from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.finished import Capture, Finished, finished, prefilling_of, step_rows
 from driftscope_probes.prefills import Prefills
-from driftscope_probes.ring import Landing
 from driftscope_probes.sampling import Sampler
 from driftscope_probes.sinks import SinkSearch
 
@@ -62,7 +61,10 @@ class Encoder:
 
     def rows(self, steps: list[Finished]) -> list[Block]:
         """The steps' rows, then the recorded chains, a block for each chain length."""
-        lost = {d.number for d in steps if (v := _values(d)) is not None and v.failed}
+        lost = {
+            done.number for done in steps
+            if done.capture is not None and (v := done.capture.values) is not None and v.failed
+        }  # fmt: skip
         prefilling = prefilling_of(steps, self._prefills, self._writer)
         rows = [step_rows(steps, prefilling, lost)] if steps else []
         self._note(steps)
@@ -71,8 +73,11 @@ class Encoder:
         count, beside_s = 0, 0.0
         for done, names in zip(steps, prefilling, strict=True):
             self._remember(done, names)
-            capture, values = done.capture, _values(done)
-            if capture is not None and values is not None and done.number not in lost:
+            capture = done.capture
+            if capture is None:
+                continue
+            values = capture.values
+            if values is not None and done.number not in lost:
                 count += 1
                 beside_s += values.spent_s
                 chains = self._chains(done, capture, values.take())
@@ -263,10 +268,6 @@ _Numbers = TypeVar("_Numbers", npt.NDArray[np.float32], npt.NDArray[np.int32])
 
 def _of(rows: _Numbers | None, keep: npt.NDArray[np.bool_]) -> _Numbers | None:
     return None if rows is None else rows[keep]
-
-
-def _values(done: Finished) -> Landing | None:
-    return None if done.capture is None else done.capture.values
 
 
 def _known(values: npt.NDArray[np.float32]) -> Lists | None:
