@@ -50,13 +50,11 @@ def compiled(signature: str | None = None, **options: Any) -> Callable[[Any], An
 
 
 @compiled(inline="always")
-def exp_less(
-    x: npt.NDArray[np.float32], low: int, high: int, most: np.float32, bits: npt.NDArray[np.int32]
-) -> None:
-    """x[low:high] becomes exp(x - most), none of which is above `most` and none of whose
-    differences counts as lower than LEAST. `bits` is room for as many numbers."""
+def exp_less(x: npt.NDArray[np.float32], most: np.float32, bits: npt.NDArray[np.int32]) -> None:
+    """x becomes exp(x - most), none of which is above `most` and none of whose differences counts
+    as lower than LEAST. `bits` is room for as many numbers."""
     powers = bits.view(np.float32)
-    for i in range(low, high):
+    for i in range(len(x)):  # from another number on, Numba minds negative ones, one by one
         value = x[i] - most
         value = _LOWEST if value < _LOWEST else value
         n = np.int32(value * _LOG2E - _HALF)  # rounded, as it is not above 0
@@ -64,5 +62,5 @@ def exp_less(
         p = ((((_P[0] * r + _P[1]) * r + _P[2]) * r + _P[3]) * r + _P[4]) * r + _P[5]
         bits[i] = (n + _BIAS) << _FRACTION
         x[i] = p * (r * r) + r + _ONE
-    for i in range(low, high):
+    for i in range(len(x)):
         x[i] = x[i] * powers[i]

@@ -54,6 +54,9 @@ class Kernels(Protocol):
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
         """Top-1 probability and entropy (nats) of the softmax of [requests, vocabulary]."""
 
+    def keeps(self, logits: torch.Tensor) -> bool:
+        """Whether those of a chain are few enough to be kept until it is drafted."""
+
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -131,10 +134,13 @@ class TorchKernels:
         if not self._open:
             return
         logits = self._cut(logits)
-        if self._buffers.layout.depths * logits.numel() > LOGITS_AT_ONCE:
-            self._put_confidence(logits[None], self._depth - 1)
-        else:
+        if self.keeps(logits):
             self._logits.append(logits.clone() if fleeting else logits)
+        else:
+            self._put_confidence(logits[None], self._depth - 1)
+
+    def keeps(self, logits: torch.Tensor) -> bool:
+        return self._buffers.layout.depths * logits.numel() <= LOGITS_AT_ONCE
 
     def _forget(self) -> None:
         self._states: list[_States] = []

@@ -90,7 +90,7 @@ def _confidence(
                 value = x[i] - most
                 x[i] = _LOWEST if value < _LOWEST else value
                 e[i] = x[i]
-            exp_less(e, 0, size, _ZERO, powers)
+            exp_less(e, _ZERO, powers)
             z, mean = _ZERO, _ZERO
             for i in range(size):
                 z += e[i]

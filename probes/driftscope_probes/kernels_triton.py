@@ -153,6 +153,10 @@ class TritonKernels:
     def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
         self._copy(lse.T, lse.stride(1), lse.stride(0), self._buffers.lse[layer])
 
+    def keeps(self, logits: torch.Tensor) -> bool:  # noqa: ARG002
+        """See Kernels: a launch is all that it takes."""
+        return False
+
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
         buffers = self._buffers
         _confidence[(self._programs(logits),)](

@@ -79,9 +79,17 @@ def _multiply(queries: _Floats, keys: _Floats, width: int, out: _Floats) -> None
 
 
 @compiled()
-def _sum(x: _Floats, low: int, high: int) -> np.float32:
+def _most(x: _Floats) -> np.float32:
+    found: np.float32 = x[0]
+    for i in range(len(x)):
+        found = x[i] if x[i] > found else found
+    return found
+
+
+@compiled()
+def _sum(x: _Floats) -> np.float32:
     total = _ZERO
-    for i in range(low, high):
+    for i in range(len(x)):
         total += x[i]
     return total
 
@@ -134,22 +142,20 @@ def _packed_masses(
                     high = min(width, last + 1 - here)
                     if low < high:
                         row = scores[q]
-                        highest = row[low]
-                        for t in range(low, high):
-                            highest = row[t] if row[t] > highest else highest
+                        highest = _most(row[low:high])
                         if highest > most[q]:
                             held[q] *= math.exp(most[q] - highest)
                             most[q] = highest
-                        exp_less(row, low, high, most[q], bits)
+                        exp_less(row[low:high], most[q], bits)
                         ends = min(max(context - here, low), high)
                         turns = min(max(prompt - here, low), ends)
                         for slot in sink_slots:
                             if here + low <= slot < here + ends:
                                 held[q, 0] += row[slot - here]
                                 row[slot - here] = _ZERO
-                        held[q, 1] += _sum(row, low, turns)
-                        held[q, 2] += _sum(row, turns, ends)
-                        held[q, 3] += _sum(row, ends, high)
+                        held[q, 1] += _sum(row[low:turns])
+                        held[q, 2] += _sum(row[turns:ends])
+                        held[q, 3] += _sum(row[ends:high])
             for q in range(groups * depths):
                 head, depth = kv * groups + q // depths, q % depths
                 null = math.exp(biases[head] - most[q]) if biases.size else 0.0

@@ -19,7 +19,7 @@ from driftscope_probes.masses import AttentionKind, Chains
 
 KEY_TYPES = {torch.float32: "float32", torch.bfloat16: "int16"}
 """As NumPy reads their bits; other keys are measured at once, with torch."""
-LITTLE = 1 << 13
+LITTLE = 1 << 16
 """Scores of a layer up to which they are measured at once: handing them over takes longer."""
 MUCH = 1 << 18
 """And beyond which torch measures them where vLLM computes on several cores, with all of them."""

@@ -146,6 +146,7 @@ class Recorder:
             self._clock.mark()
         self._draft_s = time.perf_counter() - begun
         if self.taps.active or shadow is not None:
+            self.taps.play()
             self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
         self.taps.active = False
         return drafts
@@ -222,6 +223,7 @@ class Recorder:
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
         """Measure a chain that is not served, then take the taps off the one that is."""
         drafts = without_graphs().clone()
+        self.taps.play()
         self._measure(at_once=True)
         self._kernels.skip()
         self.taps.active = False

@@ -1,5 +1,8 @@
 """The hooks on a drafter: each sends what passes it to the kernels that write the chain's buffers.
 
+Between two forwards of a CPU each function of Python's costs more than most of what it does, since
+none of it is in the processor's caches: there, from the third forward of a chain on, hooks only
+note what they saw, and the kernels are told of it when the chain is drafted.
 `Taps.attach` puts them on, `Taps.detach` takes them off again; where nothing has captured them they
 come off while steps pass unrecorded. On a GPU they run while vLLM captures its CUDA graphs, which
 then replay them; the device's own gate says whether they write.
@@ -43,8 +46,10 @@ class Taps:
     def __init__(self, drafter: Drafter, kernels: Kernels, guard: Guard, *, in_graph: bool) -> None:
         """`in_graph`: let CUDA graphs record the taps."""
         self._drafter, self._kernels, self._guard = drafter, kernels, guard
-        self.observe = guard.run
-        """Of `switch.Switch`."""
+        self.observe: Callable[..., Any] = guard.run
+        """Of `switch.Switch`: at once, or `_note`."""
+        self._notes: list[tuple[Any, ...]] = []
+        """Arguments of `guard.run`, in order."""
         self._hooks: list[Callable[[], Callable[[], None]]] = []
         """Each puts a hook on and gives the undoing."""
         self._undo: list[Callable[[], None]] = []
@@ -61,6 +66,11 @@ class Taps:
         """No graph and no compiled code holds the hooks."""
         # Compiled code uses memory again as soon as it can.
         self._logits_change = drafter.samples or drafter.compiled
+        stays = self._may_rest and not self._logits_change and drafter.device.type == "cpu"
+        self._notes_fit = stays and self._chained
+        """What hooks see of a chain stays as it is until that is drafted."""
+        self._noting = False
+        """They take notes of the chain under way from its third forward on."""
         self._residual: torch.Tensor | None = None
         """The residual stream of the forward under way, if it stays as it is until its end."""
         self.same: dict[str, str] = {}
@@ -124,6 +134,18 @@ class Taps:
         """A real step is under way: warm-up is over."""
         self._unconditional = False
         self.forwards.clear()
+        self._notes.clear()  # of a chain that was never finished
+        self.observe, self._noting = self._guard.run, False
+
+    def play(self) -> None:
+        """The chain is drafted: tell the kernels what was noted."""
+        self.observe = run = self._guard.run
+        for note in self._notes:
+            run(*note)
+        self._notes.clear()
+
+    def _note(self, *note: Any) -> None:
+        self._notes.append(note)
 
     def execution(self, depths: int) -> str:
         """How the chain just drafted ran: forwards that Python did not see were replayed whole."""
@@ -142,7 +164,7 @@ class Taps:
         def observed(argument: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(argument, *args, **kwargs)
             if self.on:
-                self._guard.run(name, observe, argument, result)
+                self.observe(name, observe, argument, result)
             return result
 
         setattr(owner, name, observed)
@@ -158,11 +180,14 @@ class Taps:
             return model(*args, **kwargs)
         # What enters a later depth is what the one before fed forward: runners copy it.
         if self._chained and self.active and len(self.forwards) > 1:
-            self._guard.run("forward_in", self._on_later_forward)
+            if self._noting:
+                self.observe = self._note
+            self.observe("forward_in", self._on_later_forward)
         else:
-            self._guard.run("forward_in", self._on_forward_in, args, kwargs)
+            self.observe("forward_in", self._on_forward_in, args, kwargs)
         output = model(*args, **kwargs)
-        self._guard.run("forward_out", self._on_forward_out, output)
+        residual, self._residual = self._residual, None
+        self.observe("forward_out", self._on_forward_out, output, residual)
         return output
 
     def _on_forward_in(self, args: Any, kwargs: Any) -> None:
@@ -188,11 +213,10 @@ class Taps:
         hidden: torch.Tensor | None = kwargs.get("hidden_states")
         return hidden
 
-    def _on_forward_out(self, output: Any) -> None:
+    def _on_forward_out(self, output: Any, residual: torch.Tensor | None) -> None:
         if isinstance(output, list):
             output = _by_request(output)
         results = output if isinstance(output, tuple) else (output,)
-        residual, self._residual = self._residual, None
         measured: dict[int, str] = {}
         if residual is not None:
             self._kernels.rms(residual, "prenorm_rms")
@@ -216,7 +240,7 @@ class Taps:
     def _on_residual(self, residual: torch.Tensor) -> None:
         """In compiled code, which may give its memory to another tensor before the forward ends."""
         if self.on:
-            self._guard.run("residual", self._on_fleeting_residual, residual)
+            self.observe("residual", self._on_fleeting_residual, residual)
 
     def _on_fleeting_residual(self, residual: torch.Tensor) -> None:
         self._kernels.rms(residual, "prenorm_rms", fleeting=True)
@@ -229,6 +253,8 @@ class Taps:
         if logits is not None:
             if isinstance(logits, list):
                 logits = _by_request(logits)
+            if len(self.forwards) == 1:  # many of them are not to wait in memory
+                self._noting = self._notes_fit and self._kernels.keeps(logits)
             self._kernels.confidence(logits, fleeting=self._logits_change)
 
     def _on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
@@ -240,7 +266,7 @@ class Taps:
 
     def _after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
         if self.on:
-            self._guard.run("aux_norm", self._on_aux_norm, module, output)
+            self.observe("aux_norm", self._on_aux_norm, module, output)
 
     def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:
         norms, states = self._drafter.aux_norms, self._drafter.aux_states

@@ -89,6 +89,7 @@ MAY_LOOP = {
     ("taps", "Taps.attach"): "over layers and hooks, at start-up",
     ("taps", "Taps.wake"): "over hooks, where steps that are recorded follow others",
     ("taps", "Taps._take_off"): "over hooks, as above",
+    ("taps", "Taps.play"): "over what hooks have seen",
     ("taps", "Taps._on_forward_out"): "over what a forward returns",
     ("vllm_v2", "install_speculator"): "over classes, at start-up",
     ("vllm_v2", "_block_table"): "over requests that decode and those that do not: two parts",

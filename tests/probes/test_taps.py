@@ -54,6 +54,8 @@ class Bench:
         self.kernels.begin(2)
         self.taps.active = True
         drafts = batch.draft()
+        self.noted = len(self.taps._notes)
+        self.taps.play()
         self.taps.active = False
         self.kernels.finish(at.position)
         self.meter.measure(batch.view, at, self.by_head)
@@ -144,6 +146,29 @@ def test_the_draft_is_the_same_with_hooks_and_without(drafter: Drafter, guard: G
     assert torch.equal(Batch(bench.proposer).draft(), without), "between recorded steps"
     assert bench.buffers.values.isnan().all(), "where nothing is measured"
     assert torch.equal(bench.record(Batch(bench.proposer)), without), "while recording"
+
+
+@pytest.mark.parametrize("not_kept", ["sampled", "many"])
+def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
+    make_drafter: Callable[..., Drafter], guard: Guard, not_kept: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Logits that are sampled from change where they lie; many are not to wait in memory."""
+    drafter = make_drafter(k=5)
+    drafter.config.speculative_config.draft_sample_method = "greedy"
+    noted = Bench(drafter, guard)
+    noted.record(Batch(noted.proposer, k=5))
+    assert noted.noted == 3 * 5, "of the third forward and those after it"
+    assert not noted.taps._notes, "or the tensors would last until the next chain"
+    noted.taps.detach()
+    if not_kept == "sampled":
+        drafter.config.speculative_config.draft_sample_method = "probabilistic"
+    else:
+        monkeypatch.setattr("driftscope_probes.kernels.LOGITS_AT_ONCE", 0)
+    at_once = Bench(drafter, guard)
+    at_once.record(Batch(at_once.proposer, k=5))
+    assert at_once.noted == 0
+    torch.testing.assert_close(at_once.buffers.values, noted.buffers.values, equal_nan=True)
 
 
 @pytest.mark.parametrize("in_graph", [False, True])

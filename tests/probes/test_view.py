@@ -59,8 +59,12 @@ def test_a_step_of_a_drafter_that_is_called_with_another_k() -> None:
         input_batch=SimpleNamespace(num_reqs=1, req_ids=["a"], hidden=HIDDEN),
         discard_request_mask=SimpleNamespace(np=np.array([True])), num_spec_tokens=2,
     )  # fmt: skip
-    assert _checked(vllm_v1._LookupCall(runner, None, (HIDDEN,), {}).step()) == (("a",), b"\1", 2)
-    asked = vllm_v1._LookupCall(runner, None, (HIDDEN,), {"num_speculative_tokens": 1})
+    assert _checked(vllm_v1._LookupCall(runner, None, None, (HIDDEN,), {}).step()) == (
+        ("a",),
+        b"\1",
+        2,
+    )
+    asked = vllm_v1._LookupCall(runner, None, None, (HIDDEN,), {"num_speculative_tokens": 1})
     assert asked.step().k == 1
 
 
@@ -77,5 +81,5 @@ def test_a_step_of_the_v2_runner() -> None:
     )  # fmt: skip
     speculator = Speculator()
     args = (batch, {"layer": HIDDEN}, HIDDEN)
-    call = vllm_v2._ModelCall(SimpleNamespace(), speculator, speculator.propose, args, {})
+    call = vllm_v2._ModelCall(SimpleNamespace(), speculator, Speculator.propose, args, {})
     assert _checked(call.step()) == (("a", "b"), b"\0\1", 3)
