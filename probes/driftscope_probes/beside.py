@@ -57,6 +57,8 @@ class Beside:
         self._jobs: queue.SimpleQueue[tuple[Job, Callable[[], bool]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._last: Job | None = None
+        self.busy = False
+        """Whether `join` might have to wait."""
 
     def post(self, job: Job, action: Callable[[], bool]) -> None:
         """See Job.run."""
@@ -66,19 +68,14 @@ class Beside:
                 daemon=True,
             )  # fmt: skip
             self._thread.start()
-        self._last = job
+        self._last, self.busy = job, True
         self._jobs.put((job, action))
-
-    @property
-    def busy(self) -> bool:
-        """Whether `join` might have to wait."""
-        return self._last is not None
 
     def join(self) -> None:
         """Most often it is over by then."""
         if self._last is not None:
             self._last.synchronize()
-            self._last = None
+            self._last, self.busy = None, False
 
     def _work(self, cores: frozenset[int]) -> None:
         if cores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,11 +135,28 @@ def _kimi_options(folder: Path) -> dict[str, Any]:
     return {"model": str(folder / "target"), "speculative_config": speculation}
 
 
-DEEPSEEK = Kind(name="deepseek_mtp", build=_deepseek, options=with_own_heads, runners=("v1", "v2"))
-KIMI = Kind(name="eagle3_mla", build=_kimi, options=_kimi_options, runners=("v1", "v2"))
+def _in_float32(options: Callable[[Path], dict[str, Any]]) -> Callable[[Path], dict[str, Any]]:
+    """vLLM prefers a backend that knows bfloat16 alone where the processor has AMX."""
+
+    def with_backend(folder: Path) -> dict[str, Any]:
+        found = options(folder)
+        backend = {"attention_backend": "CPU_MLA"}
+        return {
+            **found, **backend, "speculative_config": {**found["speculative_config"], **backend},
+        }  # fmt: skip
+
+    return with_backend
+
+
+DEEPSEEK = Kind(
+    name="deepseek_mtp", build=_deepseek, options=_in_float32(with_own_heads), runners=("v1", "v2")
+)
+KIMI = Kind(
+    name="eagle3_mla", build=_kimi, options=_in_float32(_kimi_options), runners=("v1", "v2")
+)
 MODULES = Kind(
     name="deepseek_mtp_modules",
     build=partial(_deepseek, modules=DEPTHS),
-    options=with_own_heads,
+    options=_in_float32(with_own_heads),
     runners=("v1", "v2"),
 )
