@@ -58,7 +58,7 @@ kinds: $(VENV)/installed-dev ## every kind of drafter in real vLLM against its w
 kinds-table: $(VENV)/installed-dev ## write the list of kinds into the README
 	$(BIN)/python -m driftscope_probes.kinds README.md
 
-bench: $(VENV)/installed-dev ## what recording costs (45 minutes)
+bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))
 	PYTHONPATH=. $(BIN)/python benchmarks/overhead.py --json $(BENCH_JSON)
 	PYTHONPATH=tests $(BIN)/python tests/trace/test_size.py

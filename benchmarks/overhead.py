@@ -171,7 +171,7 @@ def _point(text: str) -> Point:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--within", type=float, default=800, help="seconds a point of batch 1")
+    parser.add_argument("--within", type=float, default=450, help="seconds a point of batch 1")
     parser.add_argument("--others", type=float, default=45, help="seconds of each other point")
     parser.add_argument("--starts", type=int, default=STARTS, help="of the engines to compare")
     parser.add_argument("--between", type=float, default=6, help="seconds a point and start")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -71,13 +72,17 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def main() -> None:
+def main() -> int:
+    """1 when an engine failed, or served other tokens."""
     engines = [(name, runner) for name, kind in ZOO.items() for runner in kind.runners]
     engines.append(("suffix", "v1"))  # with a stand-in for the package that it needs
     engines.sort(key=lambda engine: engine[1], reverse=True)
     with tempfile.TemporaryDirectory(prefix="driftscope-kinds-") as folder:
-        for name, found in run_engines(engines, Path(folder), 3600).items():
-            print(line(*name, found))
+        results = run_engines(engines, Path(folder), 3600)
+    for name, found in results.items():
+        print(line(*name, found))
+    return int(any("error" in found or found["tokens"] != found["off"]
+                   for found in results.values()))  # fmt: skip
 
 
 def line(name: str, runner: str, found: dict[str, Any]) -> str:
@@ -97,4 +102,4 @@ def line(name: str, runner: str, found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
