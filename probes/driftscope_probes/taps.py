@@ -290,12 +290,19 @@ def _capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
+@functools.cache
+def _forward_context() -> tuple[Callable[[], bool], Callable[[], Any]]:
+    """vLLM's, whether there is one and which: imported where there is a vLLM, and once."""
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    return is_forward_context_available, get_forward_context
+
+
 def _mode(compiled: bool) -> str:
     """How vLLM says that it runs the forward under way."""
     plain = Execution.COMPILED if compiled else Execution.EAGER
-    from vllm.forward_context import get_forward_context, is_forward_context_available
-
-    if not is_forward_context_available():
+    available, context = _forward_context()
+    if not available():
         return plain
-    name = getattr(get_forward_context().cudagraph_runtime_mode, "name", "NONE")
+    name = getattr(context().cudagraph_runtime_mode, "name", "NONE")
     return {"PIECEWISE": Execution.PIECEWISE, "FULL": Execution.FULL}.get(str(name), plain)
