@@ -82,6 +82,7 @@ def _start(folder: Path, *names: str) -> dict[str, Engine]:
     }  # fmt: skip
     base = {
         "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
+        "OMP_NUM_THREADS": "1",  # vLLM's binding alone leaves as many threads as there are cores
         "VLLM_CPU_OMP_THREADS_BIND": str(max(os.sched_getaffinity(0))),
         "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
