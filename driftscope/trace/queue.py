@@ -13,17 +13,21 @@ class BoundedQueue(Generic[T]):
 
     def __init__(self, capacity: int) -> None:
         self._items: deque[T] = deque()
-        self._capacity = capacity
+        self._capacity, self._open = capacity, True
         self.dropped = 0
         """Items refused because the queue was full."""
 
     def put(self, item: T) -> bool:
-        """Append `item`; False, and counted, when the queue is full."""
+        """Append `item`; False when the queue is closed, and, counted, when it is full."""
         if len(self._items) >= self._capacity:
-            self.dropped += 1
+            self.dropped += self._open
             return False
         self._items.append(item)
         return True
+
+    def close(self) -> None:
+        """Refuse what comes from now on."""
+        self._open, self._capacity = False, 0
 
     def take_all(self) -> list[T]:
         """Everything that is queued."""

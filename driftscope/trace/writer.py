@@ -32,9 +32,10 @@ Deferred = Callable[[], Iterable[Row]]
 
 Encode = Callable[[list[Any]], Iterable[Row | Block]]
 """Makes rows of everything that waits for it: many things at once cost little more than one."""
-_Work = tuple[Encode, Any]
-"""A plain tuple, since every step makes one on the serving thread."""
-Item = Row | Deferred | _Work
+Work = tuple[Encode, Any]
+"""Something, and what makes rows of it; a plain tuple, since every step makes one on the serving
+thread."""
+Item = Row | Deferred | Work
 
 FLUSH_S = 0.95
 """Longest time a row waits for the writer. Readers are promised one second; each flush costs about
@@ -60,8 +61,7 @@ class TraceWriter:
     """The record files of one process in a run directory.
 
     ======================  ===============================================================
-    `put(row_or_deferred)`  from any thread; False when it was dropped
-    `put_for(encode, item)` the same, for something that `encode` makes rows of
+    `put(item)`             from any thread; False when it was dropped
     `hurry()`               do not wait any longer for more
     `count_error(hook, e)`  a swallowed exception of the serving path
     `probe_s`               time that hooks took on serving threads, for them to add to
@@ -91,6 +91,9 @@ class TraceWriter:
         `cpus`: where the writer's thread runs, else where the one that opens the writer does."""
         self._run, self._source, self._clock = run, source, clock
         self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
+        self.put: Callable[[Item], bool] = self._queue.put
+        """Hand over a row, a function that makes rows, or a `Work`; never blocks, never raises. The
+        queue's own, since every step calls it on the serving thread."""
         self._files = RecordFiles(run, source, max_bytes)
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
@@ -119,14 +122,6 @@ class TraceWriter:
     def source(self) -> str:
         """The process, as in its status."""
         return self._source
-
-    def put(self, item: Item) -> bool:
-        """Hand over a row, or a function that makes rows; never blocks, never raises."""
-        return self._open and self._queue.put(item)
-
-    def put_for(self, encode: Encode, item: object) -> bool:
-        """Hand over something that `encode` makes rows of on the writer's thread, as `put` does."""
-        return self._open and self._queue.put((encode, item))
 
     def hurry(self) -> None:
         """Have what was handed over taken now: whoever holds it has little room left."""
@@ -169,6 +164,7 @@ class TraceWriter:
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Write and seal everything that was handed over, and mark the source closed."""
+        self._queue.close()
         self._open = False
         self._scribe.hurry()
         if self._thread.is_alive() and self._thread is not threading.current_thread():

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from driftscope.trace.writer import TraceWriter
 
 T = TypeVar("T")
 
-_handed_over_s = 0.0
-"""Time that the engine core's hooks took since a step's last did, where both share a process."""
+
+class Account(Protocol):
+    """What keeps the time that hooks took, such as a TraceWriter."""
+
+    probe_s: float
+
+
+class _Core:
+    probe_s = 0.0
+
+
+CORE: Account = _Core()
+"""Of the engine core's hooks, where it shares this process with a worker."""
 
 
 class InjectedError(Exception):
@@ -21,36 +32,19 @@ class InjectedError(Exception):
 class Guard:
     """Runs hooks: times them, swallows and counts what they raise.
 
-    `taken_s` is the time since the last `reset`, on the thread that runs the hooks.
+    A function of Python's that is called at every step costs more than what most of them do: what
+    goes by here is plain attributes, for others to read and set.
     """
 
-    def __init__(self, writer: TraceWriter, *, test_raise: str = "") -> None:
-        self._writer, self._test_raise = writer, test_raise
+    def __init__(
+        self, writer: TraceWriter, *, test_raise: str = "", adds_to: tuple[Account, ...] = ()
+    ) -> None:
+        """`adds_to`: what else keeps the time."""
+        self._writer, self._test_raise, self._adds_to = writer, test_raise, adds_to
         self.taken_s = 0.0
+        """All the time that hooks took, on the thread that runs them."""
         self.failed = False
-        """A hook raised since the last reset: what was captured is not whole."""
-
-    def reset(self) -> float:
-        """Start over; returns the time taken since the last reset."""
-        taken, self.taken_s, self.failed = self.taken_s, 0.0, False
-        self._writer.probe_s += taken
-        return taken
-
-    def hand_over(self) -> None:
-        """Start over, and leave the time taken to whoever takes it over in this process."""
-        global _handed_over_s
-        taken, self.taken_s, self.failed = self.taken_s, 0.0, False
-        self._writer.probe_s += taken
-        _handed_over_s += taken
-
-    def settle(self) -> tuple[float, float]:
-        """What `reset` does and returns, and what was handed over since the last call, which is in
-        its writer's sum already."""
-        global _handed_over_s
-        own, self.taken_s, self.failed = self.taken_s, 0.0, False
-        self._writer.probe_s += own
-        taken, _handed_over_s = _handed_over_s, 0.0
-        return own, taken
+        """A hook raised since this was last set: what was captured is not whole."""
 
     def succeeds(self, hook: str, action: Callable[..., None], *args: Any) -> bool:
         """Run it; False when it raised."""
@@ -68,7 +62,10 @@ class Guard:
             self._writer.count_error(hook, error)
             return None
         finally:
-            self.taken_s += time.perf_counter() - start
+            taken = time.perf_counter() - start
+            self.taken_s += taken
+            for account in self._adds_to:
+                account.probe_s += taken
 
     def _tested(self, hook: str, action: Callable[..., T], args: tuple[Any, ...]) -> T:
         if self._test_raise == "before":

@@ -21,7 +21,7 @@ from driftscope_probes.clock import NO_MARKS, DeviceClock
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.finished import Capture
-from driftscope_probes.guard import Guard
+from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.labels import Selection
 from driftscope_probes.meter import Meter
@@ -51,7 +51,9 @@ class Recorder:
         Raises ProbeError for an attention backend that is not supported.
         """
         self._settings, self._writer = settings, writer
-        self._guard = Guard(writer, test_raise=settings.test_raise)
+        self._guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
+        self._told_s, self._core_s = 0.0, CORE.probe_s
+        """Of its time, and of the engine core's: what steps that are over have had."""
         self._drafter = drafter
         self._beside = Beside()
         self._beside_guard = Guard(writer, test_raise=settings.test_raise)
@@ -184,7 +186,7 @@ class Recorder:
         self.taps.active = False
 
     def _on_draft_started(self, call: DraftCall) -> None:
-        self._k = k = call.k()
+        self._k = k = int(call.k)
         if self.search is not None:
             self._take_found_sinks(self.search)
         if k > 0 and self.sampler.take():  # counted by every rank, whoever is chosen
@@ -301,12 +303,15 @@ class Recorder:
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
+        guard = self._guard
+        own_s, core_s, guard.failed = guard.taken_s, CORE.probe_s, False
         done = (
             self._number, time.time(), self._scheduled, self._lengths, self._k, self._capture,
             self._clock.take() if self._clock.on else NO_MARKS, self.sampler.drawn_at, requests,
-            step_s, self._draft_s, *self._guard.settle(),
+            step_s, self._draft_s, own_s - self._told_s, core_s - self._core_s,
         )  # fmt: skip
-        self._writer.put_for(self._encode, done)
+        self._told_s, self._core_s = own_s, core_s
+        self._writer.put((self._encode, done))
 
 
 def _writes_blocks(scheduled: Any) -> bool:

@@ -21,7 +21,8 @@ class StepTimer:
 
     def __init__(self, settings: Settings, writer: TraceWriter) -> None:
         self._writer = writer
-        self._guard = Guard(writer, test_raise=settings.test_raise)
+        self._guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
+        self._told_s = 0.0
         self._number, self._started, self._draft_s = 0, 0.0, 0.0
         self._scheduled: Any = None
         self._lengths = NO_LENGTHS
@@ -37,7 +38,7 @@ class StepTimer:
 
     def draft(self, call: DraftCall) -> Any:
         """Have the drafter run."""
-        self._k = self._guard.run("draft_started", call.k)
+        self._k = self._guard.run("draft_started", int, call.k)
         begun = time.perf_counter()
         drafts = call.serve()
         self._draft_s = time.perf_counter() - begun
@@ -47,7 +48,6 @@ class StepTimer:
         """The step is done."""
         step_s = time.perf_counter() - self._started
         self._guard.run("step_ended", self._on_step_ended, requests, step_s)
-        self._guard.reset()
         self._begin()
 
     def close(self) -> None:
@@ -64,11 +64,13 @@ class StepTimer:
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
+        taken_s = self._guard.taken_s
         done = (
             self._number, time.time(), self._scheduled, self._lengths, self._k, None, NO_MARKS, 1.0,
-            requests, step_s, self._draft_s, self._guard.taken_s, 0.0,
+            requests, step_s, self._draft_s, taken_s - self._told_s, 0.0,
         )  # fmt: skip
-        self._writer.put_for(self._rows, done)
+        self._told_s = taken_s
+        self._writer.put((self._rows, done))
 
     def _rows(self, handed_over: list[tuple[Any, ...]]) -> list[Block]:
         steps = list(map(finished, handed_over))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,32 +45,49 @@ class DraftStep(NamedTuple):
     """Depths that will be drafted."""
 
 
-class DraftCall(ABC):
+class DraftCall(Protocol):
     """One call of the drafter, which has not run yet.
 
     Every step makes one and asks it for K; the rest is asked of a recorded step only, for NumPy's
     functions take ten times as long between two forwards as they do in a loop.
     """
 
-    __slots__ = ()
+    @property
+    def k(self) -> Any:
+        """Depths that will be drafted, a number unless vLLM has changed."""
 
-    @abstractmethod
-    def k(self) -> int:
-        """Depths that will be drafted."""
-
-    @abstractmethod
     def step(self) -> DraftStep:
         """The batch, on the host."""
 
-    @abstractmethod
     def on_device(self) -> DeviceStep:
         """The same for the taps; as long as the drafter has not run."""
 
-    @abstractmethod
     def serve(self) -> Any:
         """The engine's own call; returns [B, K] int tokens."""
 
-    @abstractmethod
     def without_graphs(self) -> Any:
         """The same drafts, made eagerly; leaves the engine's inputs as they are, so that `serve`
         can follow it."""
+
+
+class Called(NamedTuple):
+    """A call of `original`, a method of `owner` that drafts: what every seam's DraftCall begins
+    with."""
+
+    k: Any
+    runner: Any
+    owner: Any
+    original: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def serve(self) -> Any:
+        """As of a DraftCall."""
+        return self.original(self.owner, *self.args, **self.kwargs)
+
+
+_Call = TypeVar("_Call", bound=Called)
+
+
+called: Callable[[type[_Call], tuple[Any, ...]], _Call] = tuple.__new__
+"""One of a kind, of its fields; no function of Python's is called."""

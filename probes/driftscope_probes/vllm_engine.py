@@ -16,7 +16,7 @@ from driftscope.trace.records import RequestRow, Structured
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
-from driftscope_probes.guard import Guard
+from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.hooking import hook_method
 from driftscope_probes.labels import Selection, label_of
 from driftscope_probes.ledger import Ledger
@@ -94,7 +94,9 @@ class EngineObserver:
         self._speaker = telemetry.speak(
             self._writer, settings, getattr(scheduler.vllm_config, "model_config", None)
         )
-        self._guard = Guard(self._writer, test_raise=settings.test_raise)
+        self._guard = Guard(
+            self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
+        )
         self._selection = Selection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
         self._rows = Ledger(scheduler, self._writer.count_error).rows
@@ -102,12 +104,10 @@ class EngineObserver:
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """A step's outcome is about to be applied to the requests."""
         self._guard.run("verify", self._observe, scheduled, output)
-        self._guard.hand_over()
 
     def request_finished(self, request: Any, *_: Any, **__: Any) -> None:
         """A request is about to be freed."""
         self._guard.run("request", self._finish, request)
-        self._guard.hand_over()
 
     def close(self) -> None:
         """Seal the trace."""
@@ -134,7 +134,7 @@ class EngineObserver:
                     len(sampled[index[name]]) if sampled else 0,
                 )
             )  # fmt: skip
-        self._writer.put_for(self._rows, (time.time(), scheduled, served))
+        self._writer.put((self._rows, (time.time(), scheduled, served)))
 
     def _finish(self, request: Any) -> None:
         sampling = request.sampling_params
@@ -155,7 +155,7 @@ class EngineObserver:
             structured=_structured(sampling),
             traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
         )
-        self._writer.put_for(self._rows, row)
+        self._writer.put((self._rows, row))
 
 
 def _role(scheduler: Any) -> str:

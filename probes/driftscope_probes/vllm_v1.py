@@ -21,7 +21,7 @@ from driftscope_probes.attach import (
 )
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.hooking import hook_method, hook_object
-from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
+from driftscope_probes.view import Called, DeviceStep, DraftStep, called
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Proposers without a model."""
@@ -71,43 +71,34 @@ def _propose_lookup(original: Any) -> Callable[..., Any]:
         recorder = getattr(proposer, RECORDER, None)
         if recorder is None or runner is None:
             return original(proposer, *args, **kwargs)
-        return recorder.draft(_LookupCall(runner, proposer, original, args, kwargs))
+        k = kwargs.get(ASKED_K, getattr(runner, "num_spec_tokens", None))
+        return recorder.draft(called(_LookupCall, (k, runner, proposer, original, args, kwargs)))
 
     return propose
 
 
-class _LookupCall(DraftCall):
+class _LookupCall(Called):
     """Of a drafter that begins after the step's tokens were entered, and never runs in a graph."""
 
-    __slots__ = ("_args", "_kwargs", "_original", "_proposer", "_runner")
-
-    def __init__(self, runner: Any, proposer: Any, original: Any, args: Any, kwargs: Any) -> None:
-        self._runner, self._proposer = runner, proposer
-        self._original, self._args, self._kwargs = original, args, kwargs
-
-    def k(self) -> int:
-        return int(self._kwargs.get(ASKED_K, self._runner.num_spec_tokens))
+    __slots__ = ()
 
     def step(self) -> DraftStep:
-        return _step_of(self._runner, self.k())
+        return _step_of(self.runner, self.k)
 
     def on_device(self) -> DeviceStep:
-        runner, batch = self._runner, self._runner.input_batch
+        runner, batch = self.runner, self.runner.input_batch
         count = batch.num_reqs
         position = torch.from_numpy(batch.num_tokens_no_spec[:count].astype("int64")) - 2
         return DeviceStep(
-            rows=torch.arange(count * self.k(), device=runner.device),
+            rows=torch.arange(count * self.k, device=runner.device),
             position=position.to(runner.device),
             block_tables={},
             prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
             max_context=int(batch.num_tokens_no_spec[:count].max()),
         )
 
-    def serve(self) -> Any:
-        return self._original(self._proposer, *self._args, **self._kwargs)
-
     def without_graphs(self) -> Any:
-        return self._original(self._proposer, *self._args, **self._kwargs)
+        return self.original(self.owner, *self.args, **self.kwargs)
 
 
 def _step_of(runner: Any, k: int) -> DraftStep:
@@ -163,50 +154,39 @@ def _propose(original: Any) -> Callable[..., Any]:
         recorder = getattr(proposer, RECORDER, None)
         if recorder is None or runner is None:
             return original(proposer, *args, **kwargs)
-        return recorder.draft(_ModelCall(runner, proposer, original, args, kwargs))
+        call = (kwargs.get(ASKED_K), runner, proposer, original, args, kwargs)
+        return recorder.draft(called(_ModelCall, call))
 
     return propose
 
 
-class _ModelCall(DraftCall):
+class _ModelCall(Called):
     """Of a drafter with a model. vLLM calls `propose` by keyword in every supported version."""
 
-    __slots__ = ("_args", "_kwargs", "_original", "_proposer", "_runner")
-
-    def __init__(
-        self, runner: Any, proposer: Any, original: Any, args: Any, kwargs: dict[str, Any]
-    ) -> None:
-        self._runner, self._proposer = runner, proposer
-        self._original, self._args, self._kwargs = original, args, kwargs
-
-    def k(self) -> int:
-        return int(self._kwargs[ASKED_K])
+    __slots__ = ()
 
     def step(self) -> DraftStep:
-        return _step_of(self._runner, self.k())
+        return _step_of(self.runner, self.k)
 
     def on_device(self) -> DeviceStep:
-        batch, common = self._runner.input_batch, self._kwargs["common_attn_metadata"]
-        count, rows = batch.num_reqs, self._kwargs["token_indices_to_sample"]
+        batch, common = self.runner.input_batch, self.kwargs["common_attn_metadata"]
+        count, rows = batch.num_reqs, self.kwargs["token_indices_to_sample"]
         if rows is None:
             rows = common.query_start_loc[1 : count + 1] - 1
         rows = rows[:count].long()
         return DeviceStep(
-            rows=_rows_drafted_from(self._proposer, rows, self.k()),
-            position=self._kwargs["target_positions"].index_select(0, rows).long(),
+            rows=_rows_drafted_from(self.owner, rows, self.k),
+            position=self.kwargs["target_positions"].index_select(0, rows).long(),
             block_tables=dict.fromkeys(
-                self._proposer._draft_attn_layer_names, common.block_table_tensor[:count]
+                self.owner._draft_attn_layer_names, common.block_table_tensor[:count]
             ),
             prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
             max_context=int(common.max_seq_len),
         )
 
-    def serve(self) -> Any:
-        return self._original(self._proposer, *self._args, **self._kwargs)
-
     def without_graphs(self) -> Any:
         """`propose` changes its attention metadata in place."""
-        common, proposer = self._kwargs["common_attn_metadata"], self._proposer
+        common, proposer = self.kwargs["common_attn_metadata"], self.owner
         own = {
             field.name: value.clone()
             for field in dataclasses.fields(common)
@@ -217,7 +197,7 @@ class _ModelCall(DraftCall):
         setattr(proposer, _CHOOSES_GRAPH, functools.partial(whole, use_cudagraphs=False))
         changed = {"common_attn_metadata": dataclasses.replace(common, **own)}
         try:
-            return self._original(self._proposer, **{**self._kwargs, **changed})
+            return self.original(self.owner, **{**self.kwargs, **changed})
         finally:
             delattr(proposer, _CHOOSES_GRAPH)
 

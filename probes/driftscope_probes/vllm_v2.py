@@ -20,7 +20,7 @@ from driftscope_probes.attach import (
     recorder_of,
 )
 from driftscope_probes.hooking import hook_method, hook_object
-from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
+from driftscope_probes.view import Called, DeviceStep, DraftStep, called
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
 LOOKUP = "NgramGPUSpeculator"
@@ -117,40 +117,32 @@ def _propose(original: Any) -> Callable[..., Any]:
         recorder = getattr(speculator, RECORDER, None)
         if recorder is None or runner is None:
             return original(speculator, *args, **kwargs)
-        return recorder.draft(_ModelCall(runner, speculator, original, args, kwargs))
+        k = kwargs.get("num_speculative_tokens")  # by keyword, where vLLM gives it
+        if k is None:
+            k = getattr(speculator, "num_speculative_steps", None)
+        return recorder.draft(called(_ModelCall, (k, runner, speculator, original, args, kwargs)))
 
     return propose
 
 
-class _ModelCall(DraftCall):
+class _ModelCall(Called):
     """A call of a speculator's `propose`."""
 
-    __slots__ = ("_args", "_kwargs", "_original", "_runner", "_speculator")
-
-    def __init__(
-        self, runner: Any, speculator: Any, original: Any, args: Any, kwargs: dict[str, Any]
-    ) -> None:
-        self._runner, self._speculator = runner, speculator
-        self._original, self._args, self._kwargs = original, args, kwargs
-
-    def k(self) -> int:
-        """vLLM gives it by keyword, where it does."""
-        asked = self._kwargs.get("num_speculative_tokens")
-        return int(self._speculator.num_speculative_steps if asked is None else asked)
+    __slots__ = ()
 
     def step(self) -> DraftStep:
-        batch = self._given("input_batch")
+        batch = self.given("input_batch")
         count = batch.num_reqs
         done = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
         prefilling = (done < batch.prefill_len_np)[:count].tobytes()
-        return DraftStep(tuple(batch.req_ids[:count]), prefilling, self.k())
+        return DraftStep(tuple(batch.req_ids[:count]), prefilling, self.k)
 
     def on_device(self) -> DeviceStep:
-        batch, metadata = self._given("input_batch"), self._given("attn_metadata")
-        count, speculator = batch.num_reqs, self._speculator
+        batch, metadata = self.given("input_batch"), self.given("attn_metadata")
+        count, speculator = batch.num_reqs, self.owner
         ends = batch.query_start_loc[1 : count + 1] - 1
-        rows = (ends - self._given("num_rejected")[:count]).long()
-        prompts = self._runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]]
+        rows = (ends - self.given("num_rejected")[:count]).long()
+        prompts = self.runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]]
         return DeviceStep(
             rows=_rows_drafted_from(speculator, rows),
             position=batch.positions[rows].long(),
@@ -161,18 +153,14 @@ class _ModelCall(DraftCall):
             max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
         )
 
-    def serve(self) -> Any:
-        return self._original(self._speculator, *self._args, **self._kwargs)
-
     def without_graphs(self) -> Any:
-        return self._original(
-            self._speculator, *self._args, **{**self._kwargs, _PASSES_GRAPHS_BY: True}
-        )
+        return self.original(self.owner, *self.args, **{**self.kwargs, _PASSES_GRAPHS_BY: True})
 
-    def _given(self, name: str) -> Any:
-        if name in self._kwargs:
-            return self._kwargs[name]
-        return self._args[_parameter_names(self._original).index(name)]
+    def given(self, name: str) -> Any:
+        """An argument of the call, however it was given."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[_parameter_names(self.original).index(name)]
 
 
 @functools.cache

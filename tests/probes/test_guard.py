@@ -10,7 +10,7 @@ import pytest
 
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes.guard import Guard
+from driftscope_probes.guard import CORE, Guard
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_an_interrupt_is_not_swallowed(writer: TraceWriter) -> None:
 
 
 def test_time_is_taken_whether_or_not_the_hook_works(writer: TraceWriter, tmp_path: Path) -> None:
-    guard = Guard(writer)
+    guard = Guard(writer, adds_to=(writer,))
 
     def slow() -> None:
         time.sleep(0.02)
@@ -56,11 +56,8 @@ def test_time_is_taken_whether_or_not_the_hook_works(writer: TraceWriter, tmp_pa
     guard.run("verify", slow)
     guard.run("verify", lambda: time.sleep(0.02))
     assert 0.04 <= guard.taken_s < 1.0
-    taken = guard.taken_s
-    assert guard.reset() == taken
-    assert (guard.taken_s, guard.failed) == (0.0, False)
     writer.close()
-    assert read_statuses(tmp_path)[0].probe_s == pytest.approx(taken, abs=1e-6)
+    assert read_statuses(tmp_path)[0].probe_s == pytest.approx(guard.taken_s, abs=1e-6)
 
 
 @pytest.mark.parametrize(("when", "ran"), [("before", 0), ("after", 1)])
@@ -75,14 +72,11 @@ def test_the_test_switch_raises_in_every_hook(
     assert status.first_error == "verify: InjectedError: verify"
 
 
-def test_time_handed_over_is_taken_over_once_by_another(writer: TraceWriter) -> None:
-    core, worker = Guard(writer), Guard(writer)
-    worker.settle()
+def test_the_time_of_the_core_is_kept_for_the_workers_of_its_process(writer: TraceWriter) -> None:
+    before, core, worker = CORE.probe_s, Guard(writer, adds_to=(writer, CORE)), Guard(writer)
     for _ in range(2):
         core.run("verify", lambda: time.sleep(0.01))
-        core.hand_over()
-    assert core.taken_s == 0.0
     worker.run("step_ended", lambda: time.sleep(0.01))
-    own, taken = worker.settle()
-    assert 0.01 <= own < 0.02 <= taken < 1.0
-    assert worker.settle() == (0.0, 0.0)
+    assert 0.02 <= core.taken_s < 1.0
+    assert CORE.probe_s - before == pytest.approx(core.taken_s, rel=1e-9)
+    assert writer.probe_s == core.taken_s, "and that of a thread beside the engine by nobody"

@@ -53,12 +53,10 @@ MAY_WAIT = {
     ("latent", "LatentKeys.__init__", "int"): "of attributes, at start-up",
     ("host", "array_of", "numpy"): "a CPU's memory",
     ("meter", "Meter.measure", "int"): "of an array on the host",
-    ("vllm_v1", "_ModelCall.k", "int"): "a number that vLLM has on the host",
+    ("recorder", "Recorder._on_draft_started", "int"): "a number that vLLM has on the host",
     ("vllm_v1", "_ModelCall.on_device", "int"): "a number that vLLM has on the host",
-    ("vllm_v1", "_LookupCall.k", "int"): "a number that vLLM has on the host",
     ("vllm_v1", "_LookupCall.on_device", "int"): "an array that vLLM has on the host",
     ("vllm_v2", "_is_defined_in", "bool"): "of a class, at start-up",
-    ("vllm_v2", "_ModelCall.k", "int"): "a number that vLLM has on the host",
     ("vllm_v2", "_ModelCall.on_device", "int"): "a tensor that vLLM has on the host",
 }
 """(module, function, call) -> why it waits for nothing."""

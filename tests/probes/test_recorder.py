@@ -310,14 +310,14 @@ def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
     start: Callable[..., Worker],
 ) -> None:
     worker, waiting = start(per_head=True), []
-    put = worker.writer.put_for
-    worker.writer.put_for = lambda *work: bool(waiting.append(work))  # type: ignore[method-assign]
+    put = worker.writer.put
+    worker.writer.put = lambda work: bool(waiting.append(work))
     for _ in range(SLOTS + 6):
         worker.step()
     assert len(waiting) == SLOTS + 6
-    worker.writer.put_for = put  # type: ignore[method-assign]
+    worker.writer.put = put
     for work in waiting:
-        put(*work)
+        put(work)
     waiting.clear()
     deadline = time.monotonic() + 20
     while worker.recorder._ring._free == [] and time.monotonic() < deadline:
@@ -332,11 +332,11 @@ def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
 
 def test_steps_that_the_queue_refuses_cost_no_slot(start: Callable[..., Worker]) -> None:
     worker = start(per_head=True, token_ids=True)
-    put = worker.writer.put_for
-    worker.writer.put_for = lambda *_: False  # type: ignore[method-assign]
+    put = worker.writer.put
+    worker.writer.put = lambda _: False
     for _ in range(SLOTS + 6):
         worker.step()
-    worker.writer.put_for = put  # type: ignore[method-assign]
+    worker.writer.put = put
     worker.step()
     trace = worker.trace()
     assert trace.draft.num_rows == 2

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from driftscope_probes import vllm_v1, vllm_v2
+from driftscope_probes.attach import RECORDER
 from driftscope_probes.view import DraftStep
 
 HIDDEN = torch.zeros(3, 8)
@@ -39,6 +40,12 @@ def _checked(step: DraftStep) -> DraftStep:
     return step
 
 
+def _called(seam: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the seam gives the recorder of `owner`, when vLLM calls it so."""
+    setattr(owner, RECORDER, SimpleNamespace(draft=lambda call: call))
+    return seam(type(owner).propose if hasattr(owner, "propose") else None)(owner, *args, **kwargs)
+
+
 def test_a_step_of_the_v1_runner() -> None:
     common = SimpleNamespace(hidden=HIDDEN, max_seq_len=9)
     runner = SimpleNamespace(
@@ -49,7 +56,8 @@ def test_a_step_of_the_v1_runner() -> None:
         "common_attn_metadata": common, "num_speculative_tokens": 3,
         "target_hidden_states": HIDDEN,
     }  # fmt: skip
-    step = vllm_v1._ModelCall(runner, SimpleNamespace(hidden=HIDDEN), None, (), call).step()
+    proposer = SimpleNamespace(hidden=HIDDEN, _driftscope_runner=runner)
+    step = _called(vllm_v1._propose, proposer, **call).step()
     runner.discard_request_mask.np[:] = True
     assert _checked(step) == (("a", "b"), b"\0\1", 3), "of then"
 
@@ -59,18 +67,17 @@ def test_a_step_of_a_drafter_that_is_called_with_another_k() -> None:
         input_batch=SimpleNamespace(num_reqs=1, req_ids=["a"], hidden=HIDDEN),
         discard_request_mask=SimpleNamespace(np=np.array([True])), num_spec_tokens=2,
     )  # fmt: skip
-    assert _checked(vllm_v1._LookupCall(runner, None, None, (HIDDEN,), {}).step()) == (
-        ("a",),
-        b"\1",
-        2,
-    )
-    asked = vllm_v1._LookupCall(runner, None, None, (HIDDEN,), {"num_speculative_tokens": 1})
-    assert asked.step().k == 1
+    proposer = SimpleNamespace(_driftscope_runner=runner)
+    drafted = _called(vllm_v1._propose_lookup, proposer, HIDDEN)
+    assert (drafted.k, _checked(drafted.step())) == (2, (("a",), b"\1", 2))
+    asked = _called(vllm_v1._propose_lookup, proposer, HIDDEN, num_speculative_tokens=1)
+    assert (asked.k, asked.step().k) == (1, 1)
 
 
 def test_a_step_of_the_v2_runner() -> None:
     class Speculator:
         num_speculative_steps = 3
+        _driftscope_runner = SimpleNamespace()
 
         def propose(self, input_batch: Any, attn_metadata: Any, hidden: Any) -> None: ...
 
@@ -81,5 +88,6 @@ def test_a_step_of_the_v2_runner() -> None:
     )  # fmt: skip
     speculator = Speculator()
     args = (batch, {"layer": HIDDEN}, HIDDEN)
-    call = vllm_v2._ModelCall(SimpleNamespace(), speculator, Speculator.propose, args, {})
-    assert _checked(call.step()) == (("a", "b"), b"\0\1", 3)
+    call = _called(vllm_v2._propose, speculator, *args)
+    assert (call.k, _checked(call.step())) == (3, (("a", "b"), b"\0\1", 3))
+    assert _called(vllm_v2._propose, speculator, *args, num_speculative_tokens=2).step().k == 2

@@ -127,6 +127,7 @@ class Call(DraftCall):
     ) -> None:
         self._batch, self._serve, self._without_graphs = batch, serve, without_graphs
 
+    @property
     def k(self) -> int:
         return self._batch.k
 
