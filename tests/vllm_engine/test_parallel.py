@@ -41,8 +41,8 @@ KINDS = {
     "pipeline v2": replace(_COMMON, runner="v2", llm={**ASYNC, **PIPELINE}),
 }
 """vLLM's V1 runner does not start with EAGLE-3 and pipeline stages, nor its V2 runner with stages
-on a CPU without asynchronous scheduling. Its embedding is compiled where it is split, which inductor
-cannot do where Triton's interpreter stands for a GPU."""
+on a CPU without asynchronous scheduling. A split embedding is compiled, which inductor cannot do
+where Triton's interpreter stands for a GPU."""
 WRITERS = {
     "tensor": {"worker0", "worker1", "engine0"},
     "data": {"worker0", "worker0.dp1", "engine0", "engine1"},
