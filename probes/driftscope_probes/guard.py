@@ -32,8 +32,7 @@ class InjectedError(Exception):
 class Guard:
     """Runs hooks: times them, swallows and counts what they raise.
 
-    A function of Python's that is called at every step costs more than what most of them do: what
-    goes by here is plain attributes, for others to read and set.
+    What others read and set at every step is plain attributes.
     """
 
     def __init__(
