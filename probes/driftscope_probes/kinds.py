@@ -241,7 +241,7 @@ KINDS = (
         name="suffix",
         methods=("suffix",),
         model=False,
-        v1=f"{COUNTED}, with a stand-in for the package arctic-inference",
+        v1=f"{COUNTED}, with the package arctic-inference 0.3.0",
     ),
 )
 """The list."""

@@ -10,7 +10,7 @@ import pytest
 from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope_probes.kinds import EAGLE3, KINDS, Kind
 from vllm_engine.zoo.compare import ANATOMY, CLASSES, anatomy_of
-from vllm_engine.zoo.engines import COVERING, run_engines
+from vllm_engine.zoo.engines import COVERING, counted_alike, run_engines
 
 pytestmark = pytest.mark.vllm
 
@@ -62,9 +62,7 @@ def test_tokens_are_those_without_the_probe(results: Any, name: str, runner: str
 @pytest.mark.parametrize(("name", "runner"), COVERING)
 def test_acceptance_is_counted_as_vllm_does(results: Any, name: str, runner: str) -> None:
     result = results[name, runner]
-    counted = result["metrics"]
-    assert result["drafts"] == counted["vllm:spec_decode_num_drafts"]
-    assert result["accepted"] == counted["vllm:spec_decode_num_accepted_tokens_per_pos"]
+    assert counted_alike(result)
     assert result["drafting"] > 0, "timed"
 
 

@@ -1,6 +1,7 @@
 """Engines of the zoo, two side by side.
 
-`python -m vllm_engine.zoo.engines` (`make kinds`) runs all kinds and prints the table.
+`python -m vllm_engine.zoo.engines [ARCTIC]` (`make kinds`) runs all kinds and prints the table.
+ARCTIC: see kinds_main.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ TIMEOUT_S = 300
 
 
 def run_engines(
-    engines: Sequence[Engine], folder: Path, timeout_s: float = TIMEOUT_S
+    engines: Sequence[Engine],
+    folder: Path,
+    timeout_s: float = TIMEOUT_S,
+    arctic: Sequence[str] = (),
 ) -> dict[Engine, dict[str, Any]]:
     """(kind, runner) -> what `kinds_main` wrote, and under "off" the tokens without the probe.
 
@@ -50,7 +54,7 @@ def run_engines(
     runs += [(name, runner, "off") for name, runner in engines
              if runner == "v1" or (name, "v1") not in engines]  # fmt: skip
     with ThreadPoolExecutor(len(CORES)) as pool:
-        list(pool.map(lambda run: _run(folder, *run, timeout_s), runs))
+        list(pool.map(lambda run: _run(folder, *run, timeout_s, arctic), runs))
     found = {}
     for name, runner in engines:
         on = _read(folder / f"{name}-{runner}-on.json")
@@ -59,10 +63,12 @@ def run_engines(
     return found
 
 
-def _run(folder: Path, name: str, runner: str, probe: str, timeout_s: float) -> None:
+def _run(
+    folder: Path, name: str, runner: str, probe: str, timeout_s: float, arctic: Sequence[str]
+) -> None:
     env, tag = environment(Job(drafter="", runner=runner), folder, CORES[0]), f"{name}-{runner}"
     forks(runner).run(
-        HERE / "zoo" / "kinds_main.py", [str(folder), runner, name, probe], env,
+        HERE / "zoo" / "kinds_main.py", [str(folder), runner, name, probe, *arctic], env,
         folder / f"{tag}-{probe}.txt", timeout_s,
     )  # fmt: skip
 
@@ -73,16 +79,25 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    """1 when an engine failed, or served other tokens."""
+    """1 when an engine failed, served other tokens, or counted otherwise than vLLM."""
     engines = [(name, runner) for name, kind in ZOO.items() for runner in kind.runners]
-    engines.append(("suffix", "v1"))  # with a stand-in for the package that it needs
+    engines.append(("suffix", "v1"))
     engines.sort(key=lambda engine: engine[1], reverse=True)
     with tempfile.TemporaryDirectory(prefix="driftscope-kinds-") as folder:
-        results = run_engines(engines, Path(folder), 3600)
+        results = run_engines(engines, Path(folder), 3600, sys.argv[1:])
     for name, found in results.items():
         print(line(*name, found))
-    return int(any("error" in found or found["tokens"] != found["off"]
+    return int(any("error" in found or found["tokens"] != found["off"] or not counted_alike(found)
                    for found in results.values()))  # fmt: skip
+
+
+def counted_alike(found: dict[str, Any]) -> bool:
+    """Rounds and accepted tokens are those of vLLM's own counters."""
+    counted = found["metrics"]
+    return bool(
+        found["drafts"] == counted["vllm:spec_decode_num_drafts"]
+        and found["accepted"] == counted["vllm:spec_decode_num_accepted_tokens_per_pos"]
+    )
 
 
 def line(name: str, runner: str, found: dict[str, Any]) -> str:
@@ -98,7 +113,8 @@ def line(name: str, runner: str, found: dict[str, Any]) -> str:
     }
     errors = " ".join(f"{title} {max(e):.1e}" if e else f"{title} -" for title, e in groups.items())
     same = "same tokens" if found["tokens"] == found["off"] else "OTHER TOKENS"
-    return f"{name:24} {runner} {found['chains']:4} chains  {same}  {errors}"
+    alike = f"{found['drafts']:3} rounds {'as' if counted_alike(found) else 'NOT AS'} vLLM counts"
+    return f"{name:24} {runner} {found['chains']:4} chains  {same}  {alike}  {errors}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Serves one kind of drafter and compares what was recorded.
 
-`kinds_main.py FOLDER RUNNER NAME on|off`, with the probe or without it, writes
-NAME-RUNNER-(on|off).json.
+`kinds_main.py FOLDER RUNNER NAME on|off [ARCTIC]`, with the probe or without it, writes
+NAME-RUNNER-(on|off).json. ARCTIC: where the package arctic-inference is, for suffix decoding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ SAMPLING = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "det
 
 
 def main() -> None:
-    folder, (runner, name, probe) = Path(sys.argv[1]), sys.argv[2:]
+    folder, (runner, name, probe, *arctic) = Path(sys.argv[1]), sys.argv[2:]
+    if name == "suffix":
+        sys.path.insert(0, *(arctic or [str(Path(__file__).parent / "stand_in")]))
     result = folder / f"{name}-{runner}-{probe}.json"
     try:
         result.write_text(json.dumps(run_engine(folder, runner, name, probe == "on")))
@@ -36,8 +38,6 @@ def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, A
     from vllm_engine.zoo.compare import anatomy_of, compare
     from vllm_engine.zoo.witness import Witness
 
-    if name == "suffix":
-        sys.path.insert(0, str(Path(__file__).parent / "stand_in"))
     kind, models = ZOO[name], folder / "models" / name
     run = folder / f"{name}-{runner}-run"
     witness = None

@@ -1,4 +1,4 @@
-"""Stands in for the package arctic-inference, which these tests do not install.
+"""Stands in for the package arctic-inference, which only `make kinds` installs.
 
 What vLLM's SuffixDecodingProposer calls is there; it looks tokens up in the request's own past.
 """
