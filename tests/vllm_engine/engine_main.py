@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+END_S = 60.0
 
 
 def main() -> None:
@@ -17,6 +20,10 @@ def main() -> None:
     llm = LLM(**job["llm"])
     batches = [_run(llm, batch) for batch in job["batches"]]
     result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))
+    if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1":
+        # Else vLLM kills its processes 5 s after the end, whatever they are at: too soon on a
+        # machine that other engines keep busy.
+        llm.llm_engine.engine_core.shutdown(timeout=END_S)
 
 
 def _run(llm: Any, batch: dict[str, Any]) -> dict[str, Any]:
