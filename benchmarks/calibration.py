@@ -28,7 +28,7 @@ from driftscope.analysis.gate.correlation import of_acceptance
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Outcome, judge
 from driftscope.analysis.gate.rule import rule_of
-from driftscope.analysis.interval import Interval, intervals, rate_intervals, ratio_of
+from driftscope.analysis.interval import Interval, intervals, rate_intervals
 from driftscope.analysis.measure import acceptance
 from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
 
@@ -92,13 +92,16 @@ def coverage(name: str, truth: Truth, trials: int) -> Iterator[Coverage]:
     true = np.append(truth.mean_length(), truth.marginal())
     hits, boot = np.zeros(len(true)), np.zeros(len(true))
     for trial in range(trials):
-        top, rounds = _drawn(truth, trial).rounds.by_request()
+        drawn = _drawn(truth, trial).rounds
         ours = (
-            *(intervals(ratio_of(top[:, :1], rounds)) or ()),
-            *(rate_intervals(ratio_of(top[:, 1:], rounds)) or ()),
+            *(intervals(drawn.length_ratio()) or ()),
+            *(rate_intervals(drawn.marginal_ratio()) or ()),
         )
         hits += [_holds(each, value) for each, value in zip(ours, true, strict=True)]
-        other = _bootstrap(top, rounds, trial)
+        rounds = drawn.rounds[:, None].astype(np.float64)
+        other = _bootstrap(
+            np.hstack([rounds + drawn.accepted[:, None], drawn.reached]), rounds, trial
+        )
         boot += [_holds(each, value) for each, value in zip(other, true, strict=True)]
     figures = ["acceptance length", *(f"marginal, depth {d}" for d in range(1, truth.k + 1))]
     for at, figure in enumerate(figures):

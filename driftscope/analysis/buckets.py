@@ -9,6 +9,8 @@ RANK = "rank"
 """By tensor-parallel rank: the same rounds, with what each rank saw of their chains."""
 _POWER = "lpad(cast(cast(floor(log2(greatest({}, 1))) AS int) AS varchar(9)), 2, '0')"
 _WINDOW = "lpad(cast(cast(floor((time_s - {begin}) / {each}) AS int) AS varchar(9)), 6, '0')"
+BY_K = "k"
+"""By the number of tokens that a round drafted, or that a recorded chain has."""
 BY = {
     "label": "coalesce(label, '(unlabelled)')",
     "context": _POWER.format("context"),
@@ -20,6 +22,7 @@ BY = {
     "execution": "coalesce(execution, '(not recorded)')",
     "runner": "runner",
     "mode": "mode",
+    BY_K: "lpad(cast(k AS varchar(4)), 4, '0')",
     RANK: "",
     "replica": "cast(replica AS varchar(9))",
     "hour": _WINDOW,
@@ -44,6 +47,8 @@ def name_of(by: str, bucket: str) -> str:
         return f"{2 ** int(bucket):,} to {2 ** (int(bucket) + 1) - 1:,} tokens"
     if by == "batch":
         return f"batch {int(bucket)}"
+    if by == BY_K:
+        return f"K = {int(bucket)}"
     if by == "hour":
         return f"hour {int(bucket) + 1}"
     if span_s(by):

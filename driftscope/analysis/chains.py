@@ -32,7 +32,7 @@ class Chains:
     """Recorded chains; a quantity that the drafter lacks is not in its mapping."""
 
     depths: int
-    """K."""
+    """Depths of each, `Shape.depths`."""
     cluster: Codes
     """[clusters] number of each."""
     chains: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Chains:
     chunked: NDArray[np.int64]
     means: Mapping[str, Mean]
     """By list column, [clusters, its width]; `<mass>_mean` of several layers, `no_drift` and
-    `growth`, whose top is the RMS at depth K and bottom that at depth 1."""
+    `growth`, whose top is the RMS at the last depth and bottom that at depth 1."""
 
     def __len__(self) -> int:
         """Chains in all."""
@@ -89,14 +89,16 @@ def chains_of(table: pa.Table, shape: Shape) -> Chains:
     there = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
     means = {name: mean(name, shape.width(name)) for name in there if shape.width(name)}
     if shape.layers > 1:
-        means |= {f"{name}_mean": mean(f"{name}_mean", shape.k) for name in there if name in MASSES}
+        means |= {
+            f"{name}_mean": mean(f"{name}_mean", shape.depths) for name in there if name in MASSES
+        }
     if "self_mass" in there and top("no_drift", 0) in table.column_names:
-        means |= {"no_drift": mean("no_drift", shape.k), "even_sink": mean("even_sink", 1)}
+        means |= {"no_drift": mean("no_drift", shape.depths), "even_sink": mean("even_sink", 1)}
     if "fed_rms" in there:
         growth = (add("fed_last")[:, None], add("fed_first")[:, None])
         means["growth"] = Mean(top=growth[0], bottom=growth[1])
     return Chains(
-        depths=shape.k,
+        depths=shape.depths,
         cluster=number,
         chains=add("chains").astype(np.int64),
         weight=add("weight"),
@@ -125,13 +127,13 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
         out[f"{name}_weight"] = pa.array(np.where(there > 0, weight, 0.0))
         out |= {bottom(name, i): out[f"{name}_weight"] for i in range(n)}
     for name in shape.masses() if shape.layers > 1 else ():
-        for depth in range(shape.k):
+        for depth in range(shape.depths):
             out[bottom(f"{name}_mean", depth)] = out[f"{name}_weight"]
             flat = range(depth * shape.layers, (depth + 1) * shape.layers)
             layers = [sums(table, top(name, i)) for i in flat]
             out[top(f"{name}_mean", depth)] = pa.array(np.mean(layers, axis=0))
     out["fed_first"] = table.column(top("fed_rms", 0))
-    out["fed_last"] = table.column(top("fed_rms", shape.k - 1))
+    out["fed_last"] = table.column(top("fed_rms", shape.depths - 1))
     return pa.table(out)
 
 

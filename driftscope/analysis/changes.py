@@ -91,7 +91,8 @@ class Series:
     end_s: float
     """Of the run."""
     tokens: Matrix
-    """Of all rounds: the accepted ones and the target's own."""
+    """Of all rounds: the accepted ones and the target's own, without what a request's own mix of K
+    adds."""
     rounds: Matrix
     labels: NDArray[np.str_]
 
@@ -102,15 +103,15 @@ def changes_of(run: Sums) -> Changes | None:
     if not mine.any():
         return None
     start_s, end_s = run.first_s[mine], float(run.last_s[mine].max())
-    tokens, rounds = run.rounds.by_request()
+    tokens, rounds = run.rounds.comparable_tokens()[mine, 0], run.rounds.rounds[mine]
     labels = np.array([str(label) for label in run.requests.labels])[run.rounds.request[mine]]
     order = np.argsort(start_s, kind="stable")
     return changes(
         Series(
             start_s=start_s[order],
             end_s=end_s,
-            tokens=tokens[order, 0],
-            rounds=rounds[order, 0],
+            tokens=tokens[order],
+            rounds=rounds[order].astype(np.float64),
             labels=labels[order],
         )
     )

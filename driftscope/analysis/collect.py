@@ -14,13 +14,13 @@ from driftscope.analysis.columns import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.consistency import check_chains, check_rounds, shape_of
 from driftscope.analysis.cost.cells import StepCell, cells_of
 from driftscope.analysis.passes.broken import broken
-from driftscope.analysis.passes.chains import chains
+from driftscope.analysis.passes.chains import chains, shallower
 from driftscope.analysis.passes.requests import requests_of_chains
-from driftscope.analysis.passes.rounds import by_context, undrafted
+from driftscope.analysis.passes.rounds import by_context, by_length, undrafted
 from driftscope.analysis.passes.steps import steps, steps_in_blocks, typical_step
 from driftscope.analysis.passes.views import CLUSTERS, REQUEST
 from driftscope.analysis.requests import Requests, clusters_of, requests_of
-from driftscope.analysis.rounds import Rounds, over_buckets, rounds_of
+from driftscope.analysis.rounds import Rounds, mix_of, over_buckets, rounds_of
 from driftscope.analysis.shape import Shape
 from driftscope.analysis.tables import Tables
 from driftscope.metrics.fallback import UNKNOWN
@@ -32,6 +32,17 @@ EXACT_STEPS = 5_000_000
 """Steps up to which a median is exact; beyond, a t-digest's."""
 STEPS_READ = 1_000_000
 """Steps that the cost model looks at, one after the other; of more, evenly spread blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shallower:
+    """Recorded chains that are too short for the figures by depth of a run of several K."""
+
+    chains: int
+    weight: float
+    """How many chains they stand for."""
+    chunked: int
+    """Of `chains`, those of which the drafter's cache is in doubt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,12 +70,20 @@ class Sums:
     clusters: Codes
     """[requests] the cluster that each is in."""
     chains: Chains
+    shallower: Shallower
+    by_length: pa.Table | None
+    """Rounds by request and by the tokens that they drafted, as `length`; None in a run of one
+    K."""
     broken: int
     """Chains with a value that is no finite number."""
     recorded: NDArray[np.int64]
     """[requests] recorded chains of each."""
     drafted_in: NDArray[np.int64]
     """[requests, 2] the first and the last step that has a recorded chain of each; -1: none has."""
+
+    def rounds_of(self, table: pa.Table, request: Codes) -> Rounds:
+        """The rounds of a pass by request, whose rows belong to `request`."""
+        return rounds_of(table, request, self.rounds.mix)
 
     def strata(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """[numbers of clusters] those of the requests that `wanted` names; a cluster's requests are
@@ -77,7 +96,9 @@ class Sums:
 def collect(tables: Tables) -> Sums:
     """The sums of a run. Raises MixedTraceError, DamagedTraceError or NoDataError."""
     rows, shape = tables.engine.rows, shape_of(tables)
-    in_context = rows(by_context(shape.k))
+    in_context = rows(by_context(shape))
+    by_drafted = rows(by_length(shape)) if shape.mixed else None
+    mix = np.zeros(shape.k + 1) if by_drafted is None else mix_of(by_drafted, shape.k)
     verify = over_buckets(in_context).sort_by([(name, "ascending") for name in REQUEST])
     drawn = rows(requests_of_chains())
     requests = requests_of(tables, verify, drawn)
@@ -91,7 +112,7 @@ def collect(tables: Tables) -> Sums:
         shape=shape,
         requests=requests,
         in_context=in_context,
-        rounds=rounds_of(verify, requests.codes(verify), shape.k),
+        rounds=rounds_of(verify, requests.codes(verify), mix),
         undrafted=whole(verify, "undrafted"),
         structured=whole(verify, "structured"),
         deliberate=whole(verify, "deliberate"),
@@ -100,6 +121,8 @@ def collect(tables: Tables) -> Sums:
         reasons=_reasons(tables, requests, requests.codes(verify)),
         clusters=clusters,
         chains=found,
+        shallower=_shallower(tables, shape),
+        by_length=by_drafted,
         broken=_broken(tables, shape, found) if doubtful(measured, shape) else 0,
         recorded=_recorded(requests, drawn),
         drafted_in=_drafted_in(requests, drawn),
@@ -115,6 +138,14 @@ def _chains(tables: Tables, requests: Requests, clusters: Codes, shape: Shape) -
         quick = finite_sums(tables.engine.rows(chains(shape, derived, False)), shape)
         found.append(tables.engine.rows(chains(shape, derived, True)) if quick is None else quick)
     return pa.concat_tables(found, promote_options="permissive")
+
+
+def _shallower(tables: Tables, shape: Shape) -> Shallower:
+    if not shape.mixed:
+        return Shallower(chains=0, weight=0.0, chunked=0)
+    found = tables.engine.rows(shallower(shape))
+    weight = float(sums(found, "weight")[0])
+    return Shallower(chains=_one(found, "chains"), weight=weight, chunked=_one(found, "chunked"))
 
 
 def _recorded(requests: Requests, drawn: pa.Table) -> NDArray[np.int64]:

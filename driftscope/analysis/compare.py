@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import Codes, Matrix
-from driftscope.analysis.interval import Interval, Ratio, ratio_of, student, two_sided
+from driftscope.analysis.interval import Interval, Ratio, joined, student, two_sided
 from driftscope.analysis.multiple import ALPHA, holm
 from driftscope.analysis.pairing import UNPAIRED, Pairing, pair
 from driftscope.analysis.rounds import Rounds
@@ -161,12 +161,11 @@ def _differences(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
 
 
 def _of(a: Side, b: Side, paired: bool, segment: str) -> Iterator[Difference]:
-    k = min(a.rounds.histogram.shape[1], b.rounds.histogram.shape[1]) - 1
-    (top_a, n_a), (top_b, n_b) = a.rounds.by_request(), b.rounds.by_request()
-    ratios = ratio_of(top_a[:, : k + 1], n_a), ratio_of(top_b[:, : k + 1], n_b)
+    k = min(a.rounds.k, b.rounds.k)
+    ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
     gap, error, df = gap_of(*ratios, paired=paired)
     half, p = student(df) * error, p_values(gap, error, df)
-    usable = [True, *_testable((top_a, n_a), (top_b, n_b), k)]
+    usable = [True, *_testable(a.rounds, b.rounds, k)]
     for depth in range(k + 1):
         known = usable[depth] and bool(np.isfinite(p[depth]))
         yield Difference(
@@ -184,6 +183,12 @@ def _of(a: Side, b: Side, paired: bool, segment: str) -> Iterator[Difference]:
             p=float(p[depth]) if known else None,
             p_adjusted=None,
         )
+
+
+def figures_of(rounds: Rounds, k: int) -> Ratio:
+    """[1 + k] the acceptance length, then the marginal rate at each depth; requests without a round
+    are left out."""
+    return joined(rounds.length_ratio(), rounds.marginal_ratio().first(k))
 
 
 def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]:
@@ -206,11 +211,9 @@ def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
         return np.where(error > 0, two_sided(gap / error, df), np.nan)
 
 
-def _testable(a: tuple[Matrix, Matrix], b: tuple[Matrix, Matrix], k: int) -> list[bool]:
+def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:
     """By depth, whether enough requests have rounds on either side of the question."""
-    out = []
-    for depth in range(1, k + 1):
-        some = sum(int((top[:, depth] > 0).sum()) for top, _ in (a, b))
-        other = sum(int((top[:, depth] < n[:, 0]).sum()) for top, n in (a, b))
-        out.append(min(some, other) >= TESTABLE)
-    return out
+    some = sum((each.reached[:, :k] > 0).sum(axis=0) for each in (a, b))
+    other = sum((each.reached[:, :k] < each.deep_enough[:, :k]).sum(axis=0) for each in (a, b))
+    enough: list[bool] = (np.minimum(some, other) >= TESTABLE).tolist()
+    return enough

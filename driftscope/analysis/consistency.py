@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 
 from driftscope.analysis.columns import whole
 from driftscope.analysis.passes.kinds import (
     OPTIONAL,
-    drafted_more_than,
     kinds_of_chains,
     kinds_of_steps,
+    lengths_of_rounds,
     one_with,
 )
 from driftscope.analysis.passes.requests import requests_that_finished
-from driftscope.analysis.shape import Shape
+from driftscope.analysis.shape import AUX, Shape
+from driftscope.analysis.strangers import chains_too_long, two_drafters
 from driftscope.analysis.tables import Tables
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.trace.records import MASS_CLASSES, Execution
 
+ENOUGH_CHAINS = 50
+"""Chains that must reach a depth for it to be shown in a run of several K: with fewer, the standard
+error of a mean is more than a seventh of the spread between chains."""
+
 
 def shape_of(tables: Tables) -> Shape:
-    """The one shape that all chains of a run have.
+    """The shape of a run's chains, which may be of several K.
 
-    Raises MixedTraceError for chains of several. A round that drafted fewer than K tokens is
-    legitimate: it ran close to a length limit.
+    K follows the batch size, or changes while the server runs: that is one run. Raises
+    MixedTraceError for chains longer than the run was configured for, or of drafters with different
+    numbers of layers: those files are of two runs.
     """
     manifest, rows = tables.manifest, tables.engine.rows
     kinds = rows(kinds_of_chains())
-    lengths = {
-        manifest.k,
-        *whole(kinds, "k").tolist(),
-        *whole(rows(kinds_of_steps()), "k").tolist(),
-        *whole(rows(drafted_more_than(manifest.k)), "drafted").tolist(),
-    }
-    if len(lengths) > 1:
-        found = ", ".join(str(k) for k in sorted(lengths))
-        raise MixedTraceError(
-            f"{tables.path}: chains of different lengths in one run (K = {found}); "
-            "record one run directory per K and give them all to analyze"
-        )
+    by_k = _chains_by_k(kinds)
+    asked = {*by_k, *whole(rows(kinds_of_steps()), "k").tolist()}
+    drafted = set(whole(rows(lengths_of_rounds()), "drafted").tolist())
+    ks = tuple(sorted(asked)) or (manifest.k,)
+    k = max(*ks, *drafted) if drafted else ks[-1]
+    if k > manifest.k:
+        raise MixedTraceError(chains_too_long(tables, manifest.k, k))
     layers = sorted(set(whole(kinds, "layers").tolist()))
     if len(layers) > 1:
-        raise MixedTraceError(
-            f"{tables.path}: drafters of {' and '.join(map(str, layers))} layers in one run; "
-            "record one run directory per drafter"
-        )
+        raise MixedTraceError(two_drafters(tables, layers))
     return Shape(
-        k=manifest.k,
+        k=k,
+        ks=ks,
+        shorter=tuple(sorted(n for n in drafted if n < k)),
+        depths=_depths(by_k) if len(ks) > 1 and by_k else k,
         layers=max(layers[0], 1) if layers else 1,
         aux=len(manifest.aux_layers),
         sink_slots=tuple(manifest.sink_slots),
@@ -55,6 +58,19 @@ def shape_of(tables: Tables) -> Shape:
         executions=tuple(sorted(set(kinds.column("execution").to_pylist()) - {Execution.UNSAID})),
         rate=_rate(kinds),
     )
+
+
+def _chains_by_k(kinds: pa.Table) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for k, chains in zip(whole(kinds, "k").tolist(), whole(kinds, "chains").tolist(), strict=True):
+        found[k] += chains
+    return found
+
+
+def _depths(by_k: Counter[int]) -> int:
+    """The longest K that enough chains reach."""
+    wanted = min(ENOUGH_CHAINS, by_k.total() / 2)
+    return max(k for k in by_k if sum(n for each, n in by_k.items() if each >= k) >= wanted)
 
 
 def _rate(kinds: pa.Table) -> float | None:
@@ -66,7 +82,8 @@ def _rate(kinds: pa.Table) -> float | None:
 def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
     """Raise DamagedTraceError for rates and lists that no writer makes.
 
-    Per-depth lists have K elements, masses K times the drafter's layers.
+    Per-depth lists have as many elements as the chain has tokens, masses that many times the
+    drafter's layers.
     """
     if whole(chains, "bad_rates").sum():
         raise DamagedTraceError(
@@ -76,7 +93,7 @@ def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
     for name in shape.lists():
         if whole(chains, f"{name}_misfits").sum():
             raise DamagedTraceError(
-                f"{tables.path}: draft rows whose {name} is not {shape.width(name)} long; "
+                f"{tables.path}: draft rows whose {name} is not {_wanted(name, shape)} long; "
                 "the run's files are damaged or not from one run"
             )
     if "bad_heads" in chains.column_names and whole(chains, "bad_heads").sum():
@@ -84,6 +101,13 @@ def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
             f"{tables.path}: draft rows whose head_mass is not K times layers times heads times "
             f"{len(MASS_CLASSES)} long; the run's files are damaged or not from one run"
         )
+
+
+def _wanted(name: str, shape: Shape) -> str:
+    if shape.mixed and name not in AUX:
+        each = shape.per_depth(name)
+        return "K" if each == 1 else f"K times {each}"
+    return str(shape.width(name))
 
 
 def check_rounds(tables: Tables, rounds: pa.Table) -> None:

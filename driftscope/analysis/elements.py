@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from driftscope.analysis.shape import Shape
+from driftscope.analysis.shape import AUX, Shape
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
+
+Index: TypeAlias = "int | ir.IntegerColumn"
+"""Place of an element, the same in all rows or one for each."""
 
 
 class Elements:
@@ -48,7 +51,13 @@ class Elements:
             return ibis.coalesce(*(self._table[each].length() for each in self._others))
         return self._table[self._source(name)].length()
 
-    def at(self, name: str, index: int) -> ir.FloatingColumn:
+    def wanted(self, name: str) -> ir.IntegerColumn | int:
+        """Elements that the list should have: as many as the row's own chain has depths."""
+        if name in AUX or not self._shape.mixed:
+            return self._shape.width(name)
+        return self._table.k * self._shape.per_depth(name)
+
+    def at(self, name: str, index: Index) -> ir.FloatingColumn:
         """The element at `index`, from 0; null where the row has no such list or element."""
         if name not in self._derived:
             return self._table[name][index].cast("float64")
@@ -58,7 +67,7 @@ class Elements:
             return self._fed_in(index)
         return self.at(self._source(name), index)
 
-    def layers(self, name: str, depth: int) -> list[ir.FloatingColumn]:
+    def layers(self, name: str, depth: Index) -> list[ir.FloatingColumn]:
         """Of a mass, the elements of a depth (from 0)."""
         start = depth * self._shape.layers
         return [self.at(name, start + layer) for layer in range(self._shape.layers)]
@@ -69,16 +78,16 @@ class Elements:
             name = self._derived[name]
         return name
 
-    def _fed_in(self, index: int) -> ir.FloatingColumn:
+    def _fed_in(self, index: Index) -> ir.FloatingColumn:
         """The fc output, then what the depth before fed."""
         import ibis
 
-        if index:
+        if not isinstance(index, int) or index:
             return self.at("fed_rms", index - 1)
         fc = self._table.fc_rms.cast("float32").cast("float64")
         return ibis.ifelse(self.there("in_rms"), fc, ibis.null("float64"))
 
-    def _complement(self, index: int) -> ir.FloatingColumn:
+    def _complement(self, index: Index) -> ir.FloatingColumn:
         import ibis
 
         others = [self._table[name][index].cast("float64") for name in self._others]

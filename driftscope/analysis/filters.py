@@ -10,16 +10,17 @@ from datetime import UTC, datetime
 from driftscope.errors import UsageError
 from driftscope.trace.manifest import Manifest
 
-OF_ROWS = ("time_s", "position", "context", "batch", "replica", "request", "execution")
+OF_ROWS = ("time_s", "position", "context", "batch", "k", "replica", "request", "execution")
 OF_REQUESTS = (
     "label", "prompt_tokens", "output_tokens", "temperature", "finish_reason", "structured",
 )  # fmt: skip
 OF_RUNS = ("runner", "mode")
 COLUMNS = (*OF_ROWS, *OF_REQUESTS, *OF_RUNS)
 """What a condition may name. `context` is the length of the context in tokens, `batch` the requests
-in the step, `execution` how the drafter of a recorded chain ran, or of all chains where all ran
-alike; columns of requests are null for one that has not finished."""
-OF_STEPS = ("time_s", "batch", "replica", "execution", *OF_RUNS)
+in the step, `k` the tokens that the round drafted or the chain has, `execution` how the drafter of
+a recorded chain ran, or of all chains where all ran alike; columns of requests are null for one
+that has not finished."""
+OF_STEPS = ("time_s", "batch", "k", "replica", "execution", *OF_RUNS)
 """Those that a worker's step has, too; other conditions do not narrow steps."""
 
 Names = frozenset[str]
@@ -80,6 +81,8 @@ def wide(source: str, columns: Sequence[str], names: Names, said: Mapping[str, s
         more.append("t.position + 1 AS context")
     if "batch" in missing:
         more.append("count(*) OVER (PARTITION BY t.replica, t.step) AS batch")
+    if "k" in missing:
+        more.append("t.drafted AS k")
     more += [f"{said[name]} AS {name}" for name in OF_RUNS if name in missing]
     if asked := [name for name in OF_REQUESTS if name in missing]:
         more += [f"r.{name}" for name in asked]

@@ -15,6 +15,7 @@ from driftscope.analysis.columns import Codes, whole
 from driftscope.analysis.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
 from driftscope.analysis.interval import (
     Interval,
+    intervals,
     rate_intervals,
     rate_over_clusters,
     ratio_intervals,
@@ -22,7 +23,7 @@ from driftscope.analysis.interval import (
 )
 from driftscope.analysis.passes.rounds import by_batch, whole_at_the_end
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS
-from driftscope.analysis.rounds import Rounds, rounds_of
+from driftscope.analysis.rounds import Rounds
 
 MAX_GROUPS = 16
 """Temperatures that are looked at, from the lowest."""
@@ -30,7 +31,7 @@ MAX_GROUPS = 16
 
 def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
     """The groups of a run; `by_execution` as of `passes.verified`."""
-    k, rounds = run.shape.k, run.rounds
+    rounds = run.rounds
     quarter = _quarters(run)
     labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
     reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
@@ -43,11 +44,11 @@ def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
     begin, end = run.first_s[there], run.last_s[there]
     return Groups(
         context=tuple(_by_power(run, run.in_context, " tokens")),
-        batch=tuple(_by_power(run, run.tables.engine.rows(by_batch(k)))),
+        batch=tuple(_by_power(run, run.tables.engine.rows(by_batch(run.shape)))),
         temperature=tuple(_by_temperature(run)),
-        finish=tuple(group for group in _by_value(rounds, reasons, k) if group.name),
-        label=tuple(_by_value(rounds, labels, k)),
-        time=tuple(_by_value(rounds, quarter, k)),
+        finish=tuple(group for group in _by_value(rounds, reasons) if group.name),
+        label=tuple(_by_value(rounds, labels)),
+        time=tuple(_by_value(rounds, quarter)),
         execution=_by_execution(run, by_execution),
         structured=_by_structure(run),
         duration_s=float(end.max() - begin.min()) if there.any() else 0.0,
@@ -65,39 +66,43 @@ def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
     )
 
 
-def _group(name: str, rounds: Rounds, k: int) -> Group:
-    found = measure.acceptance(rounds, k, spread=True)
+def _group(name: str, rounds: Rounds) -> Group:
+    found = measure.acceptance(rounds, spread=True)
+    comparable = rounds.comparable_ratio()
+    spread = intervals(comparable)
     return Group(
         name=name,
         requests=rounds.requests,
         rounds=len(rounds),
         mean_length=found.mean_length,
         mean_length_interval=found.mean_length_interval,
+        comparable_length=float(comparable.value[0]),
+        comparable_length_interval=spread[0] if spread else None,
         marginal=found.marginal,
         marginal_interval=found.marginal_interval,
     )
 
 
-def _by_value(rounds: Rounds, value: NDArray[np.str_], k: int) -> Iterator[Group]:
+def _by_value(rounds: Rounds, value: NDArray[np.str_]) -> Iterator[Group]:
     for each in np.unique(value[rounds.rounds > 0]).tolist():
-        yield _group(each, rounds.where(value == each), k)
+        yield _group(each, rounds.where(value == each))
 
 
 def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
     """By ranges, each twice as wide as the one before."""
     found = _sorted(table, "bucket")
-    rounds, power = rounds_of(found, run.requests.codes(found), run.shape.k), whole(found, "bucket")
+    rounds, power = run.rounds_of(found, run.requests.codes(found)), whole(found, "bucket")
     for each in np.unique(power[rounds.rounds > 0]).tolist():
         first, last = 2**each, 2 ** (each + 1) - 1
         name = f"{first:,} to {last:,}" if last > first else f"{first}"
-        yield _group(f"{name}{unit}", rounds.where(power == each), run.shape.k)
+        yield _group(f"{name}{unit}", rounds.where(power == each))
 
 
 def _by_temperature(run: Sums) -> Iterator[Group]:
     rounds = run.rounds
     degrees = run.requests.temperature[rounds.request]
     for each in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
-        yield _group(f"{each:g}", rounds.where(degrees == each), run.shape.k)
+        yield _group(f"{each:g}", rounds.where(degrees == each))
 
 
 def _quarters(run: Sums) -> NDArray[np.str_]:
@@ -153,10 +158,10 @@ def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
     if table is None:
         return ()
     found = table.sort_by([(name, "ascending") for name in ("execution", "cluster")])
-    rounds, k = rounds_of(found, whole(found, "cluster"), run.shape.k), run.shape.k
+    rounds = run.rounds_of(found, whole(found, "cluster"))
     ran = np.asarray(found.column("execution").to_pylist(), dtype=np.str_)
     there = sorted(set(ran) & set(run.shape.executions))
-    return tuple(_group(each, rounds.where(ran == each), k) for each in there)
+    return tuple(_group(each, rounds.where(ran == each)) for each in there)
 
 
 def _sorted(table: pa.Table, bucket: str) -> pa.Table:
@@ -171,7 +176,7 @@ def _by_structure(run: Sums) -> tuple[Group, ...]:
     mine = touched[run.rounds.request]
     both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
     parts = [(name, run.rounds.where(some)) for name, some in both]
-    return tuple(_group(name, rounds, run.shape.k) for name, rounds in parts if len(rounds))
+    return tuple(_group(name, rounds) for name, rounds in parts if len(rounds))
 
 
 def _loops(run: Sums) -> tuple[int, int]:
@@ -179,7 +184,7 @@ def _loops(run: Sums) -> tuple[int, int]:
     rounds = run.rounds
     finished = run.requests.finished[rounds.request]
     enough = finished & (rounds.rounds >= LOOP_ROUNDS)
-    maybe = enough & (rounds.histogram[:, -1] >= LOOP_ROUNDS)
+    maybe = enough & (rounds.exhausted[:, list(run.shape.ks)].sum(axis=1) >= LOOP_ROUNDS)
     if not maybe.any():
         return 0, int(enough.sum())
     return _ends_whole(run, rounds.request[maybe]), int(enough.sum())
@@ -190,5 +195,5 @@ def _ends_whole(run: Sums, requests: Codes) -> int:
     some = run.requests.keys.take(pa.array(requests, pa.int64()))
     some = some.append_column("cluster", pa.array(requests, pa.int64()))
     run.tables.engine.view(SUSPECTS, some, some.schema)
-    found = run.tables.engine.rows(whole_at_the_end(run.shape.k, LOOP_ROUNDS))
+    found = run.tables.engine.rows(whole_at_the_end(run.shape, LOOP_ROUNDS))
     return int((whole(found, "whole") == LOOP_ROUNDS).sum())

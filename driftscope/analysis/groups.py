@@ -24,6 +24,10 @@ class Group:
     mean_length: float
     mean_length_interval: Interval | None
     """Of resampled requests; None with fewer than two."""
+    comparable_length: float
+    """Acceptance length to compare with that of other groups of the run: without what the group's
+    own mix of K adds. `mean_length` in a run of one K."""
+    comparable_length_interval: Interval | None
     marginal: tuple[float, ...]
     marginal_interval: tuple[Interval, ...] | None
 

@@ -49,6 +49,15 @@ class Ratio:
     units: Array
     """The bottoms' sums."""
 
+    def first(self, m: int) -> Ratio:
+        """The first `m` figures."""
+        return Ratio(
+            value=self.value[:m],
+            influence=self.influence[:, :m],
+            df=self.df[:m],
+            units=self.units[:m],
+        )
+
     @property
     def error(self) -> Array:
         """[m] standard error; NaN with fewer than two clusters."""
@@ -56,6 +65,16 @@ class Ratio:
         if n < 2:
             return np.full(len(self.value), np.nan)
         return np.asarray(np.sqrt((n - 1) / n * np.square(self.influence).sum(axis=0)))
+
+
+def joined(*ratios: Ratio) -> Ratio:
+    """Several figures of the same clusters side by side."""
+    return Ratio(
+        value=np.concatenate([each.value for each in ratios]),
+        influence=np.hstack([each.influence for each in ratios]),
+        df=np.concatenate([each.df for each in ratios]),
+        units=np.concatenate([each.units for each in ratios]),
+    )
 
 
 def ratio_of(top: Matrix, bottom: Matrix) -> Ratio:

@@ -22,6 +22,7 @@ from driftscope.analysis.rounds import Rounds
 from driftscope.analysis.shape import AUX, MASSES
 from driftscope.analysis.summary import (
     Acceptance,
+    AcceptanceAtK,
     Attention,
     ByDepth,
     Confidence,
@@ -37,16 +38,21 @@ from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.hidden import growth, imbalance
 
 
-def acceptance(rounds: Rounds, k: int, *, spread: bool = False) -> Acceptance:
+def acceptance(
+    rounds: Rounds, *, spread: bool = False, by_k: tuple[AcceptanceAtK, ...] = ()
+) -> Acceptance:
     """Acceptance over `rounds`, of which there is at least one; `spread`: with intervals."""
     n, histogram = len(rounds), rounds.histogram.sum(axis=0)
-    formula.check_identities(histogram, n, k)
+    formula.check_identities(histogram, n, rounds.k)
     counts, accepted = formula.counts_of(histogram), int(rounds.accepted.sum())
-    length, marginal = _acceptance_intervals(rounds, k) if spread else (None, None)
+    reached, at_risk = rounds.reached.sum(axis=0), rounds.at_risk.sum(axis=0)
+    length, marginal = _acceptance_intervals(rounds) if spread else (None, None)
     return Acceptance(
         mean_length=formula.mean_length(accepted, n),
-        marginal=formula.marginal_rates(counts, n),
-        conditional=formula.conditional_rates(counts, n),
+        marginal=_tuple(formula.running_product(reached, at_risk)),
+        conditional=formula.risk_set_rates(reached, at_risk),
+        counted=formula.marginal_rates(counts, n),
+        by_k=by_k,
         histogram=tuple(int(count) for count in histogram),
         token_rate=formula.token_rate(accepted, int(rounds.drafted.sum())),
         mean_length_interval=length,
@@ -57,16 +63,30 @@ def acceptance(rounds: Rounds, k: int, *, spread: bool = False) -> Acceptance:
 
 
 def _acceptance_intervals(
-    rounds: Rounds, k: int
+    rounds: Rounds,
 ) -> tuple[Interval | None, tuple[Interval, ...] | None]:
     """Of the acceptance length, which lies between 1 and K + 1, and of the marginal rate at each
     depth."""
-    top, bottom = rounds.by_request()
-    found = intervals(ratio_of(top[:, :1], bottom))
+    found = intervals(rounds.length_ratio())
     length = None
     if found:
-        length = Interval(low=max(found[0].low, 1.0), high=min(found[0].high, k + 1.0))
-    return length, rate_intervals(ratio_of(top[:, 1:], bottom))
+        length = Interval(low=max(found[0].low, 1.0), high=min(found[0].high, rounds.k + 1.0))
+    return length, rate_intervals(rounds.marginal_ratio())
+
+
+def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
+    """Acceptance over the `rounds` of a run that drafted `k` tokens, of which there is one."""
+    length, marginal = _acceptance_intervals(rounds)
+    found = rounds.marginal_ratio().first(k).value
+    return AcceptanceAtK(
+        k=k,
+        requests=requests,
+        rounds=len(rounds),
+        mean_length=formula.mean_length(int(rounds.accepted.sum()), len(rounds)),
+        mean_length_interval=length,
+        marginal=_tuple(found),
+        marginal_interval=None if marginal is None else _known(marginal[:k]),
+    )
 
 
 def attention(chains: Chains) -> Attention:
@@ -155,11 +175,12 @@ def spread(chains: Chains) -> dict[str, Spread]:
 def rounds_spread(rounds: Rounds) -> dict[str, Spread]:
     """95% intervals by depth of the `conditional` rate and of the share of rounds that `died`
     there. Empty with fewer than two requests."""
-    top, count = rounds.by_request()
-    reached = np.hstack([count, top[:, 1:]])
+    there = rounds.rounds > 0
+    count = rounds.rounds[there].astype(np.float64)[:, None]
+    died = (rounds.at_risk - rounds.reached)[there].astype(np.float64)
     out = {
-        "conditional": _known(rate_intervals(ratio_of(reached[:, 1:], reached[:, :-1]))),
-        "died": _known(rate_intervals(ratio_of(-np.diff(reached, axis=1), count))),
+        "conditional": _known(rate_intervals(rounds.conditional_ratio())),
+        "died": _known(rate_intervals(ratio_of(died, count))),
     }
     return {name: each for name, each in out.items() if each}
 

@@ -10,7 +10,7 @@ from driftscope.analysis.collect import step_cells
 from driftscope.analysis.columns import floats
 from driftscope.analysis.cost.cells import StepCell
 from driftscope.analysis.interval import mean_interval
-from driftscope.analysis.passes.kinds import drafted_more_than
+from driftscope.analysis.passes.kinds import lengths_of_rounds
 from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import Latency, RunSummary
@@ -37,7 +37,7 @@ class PlainRun:
 
 def speculates(tables: Tables) -> bool:
     """Whether any step of a run drafted."""
-    return bool(tables.engine.rows(drafted_more_than(0)).num_rows)
+    return bool(tables.engine.rows(lengths_of_rounds()).num_rows)
 
 
 def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:

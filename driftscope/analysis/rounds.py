@@ -1,14 +1,18 @@
-"""Rounds by request: how many accepted how much, and decode steps without a draft."""
+"""Rounds by request: how many drafted and accepted how much, and decode steps without a draft."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.columns import Codes, Matrix, whole
+from driftscope.analysis.interval import Ratio, ratio_of
+from driftscope.analysis.survival import conditional_ratio, marginal_ratio
+
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -17,17 +21,27 @@ class Rounds:
 
     request: Codes
     """[rows] which request."""
-    rounds: NDArray[np.int64]
-    drafted: NDArray[np.int64]
+    rounds: Counts
+    drafted: Counts
     """Tokens drafted."""
-    short: NDArray[np.int64]
-    """Rounds that drafted fewer than K."""
-    histogram: NDArray[np.int64]
+    histogram: Counts
     """[rows, K + 1] rounds with exactly 0 .. K tokens accepted."""
+    lengths: Counts
+    """[rows, K + 1] rounds that drafted exactly 0 .. K tokens; none drafted 0."""
+    exhausted: Counts
+    """[rows, K + 1] of those, rounds whose whole draft was accepted."""
+    mix: Matrix
+    """[K + 1] acceptance length over the run of rounds that drafted exactly 0 .. K tokens, less
+    that of all rounds; 0 in a run of one K."""
 
     def __len__(self) -> int:
         """Rounds in all."""
         return int(self.rounds.sum())
+
+    @property
+    def k(self) -> int:
+        """Tokens of the longest chain."""
+        return int(self.histogram.shape[1]) - 1
 
     @property
     def requests(self) -> int:
@@ -35,12 +49,23 @@ class Rounds:
         return len(np.unique(self.request[self.rounds > 0]))
 
     @property
-    def reached(self) -> NDArray[np.int64]:
+    def reached(self) -> Counts:
         """[rows, K] rounds with at least 1 .. K tokens accepted."""
         return np.asarray(np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1][:, 1:])
 
     @property
-    def accepted(self) -> NDArray[np.int64]:
+    def deep_enough(self) -> Counts:
+        """[rows, K] rounds that drafted at least 1 .. K tokens."""
+        return np.asarray(np.cumsum(self.lengths[:, ::-1], axis=1)[:, ::-1][:, 1:])
+
+    @property
+    def at_risk(self) -> Counts:
+        """[rows, K] rounds that drafted at least i tokens, of which i-1 were accepted."""
+        before = np.concatenate([self.rounds[:, None], self.reached[:, :-1]], axis=1)
+        return np.asarray(before - self.exhausted[:, :-1])
+
+    @property
+    def accepted(self) -> Counts:
         """[rows] tokens accepted."""
         return np.asarray(self.reached.sum(axis=1))
 
@@ -50,33 +75,80 @@ class Rounds:
 
     def where(self, mine: NDArray[np.bool_] | Codes) -> Rounds:
         """Some of the rows, or rows in an order."""
-        return Rounds(
-            request=self.request[mine],
-            rounds=self.rounds[mine],
-            drafted=self.drafted[mine],
-            short=self.short[mine],
-            histogram=self.histogram[mine],
-        )
+        return replace(self, **{name: getattr(self, name)[mine] for name in _BY_ROW})
 
-    def by_request(self) -> tuple[Matrix, Matrix]:
-        """[requests, 1 + K] sums of what an acceptance length and the marginal rates are made of,
-        and [requests, 1] rounds, of requests that have any."""
+    def length_ratio(self) -> Ratio:
+        """Acceptance length as served, [1], over requests that have a round."""
         there = self.rounds > 0
         rounds = self.rounds[there].astype(np.float64)[:, None]
-        reached = self.reached[there].astype(np.float64)
-        length = rounds + reached.sum(axis=1, keepdims=True)
-        return np.hstack([length, reached]), rounds
+        return ratio_of(rounds + self.accepted[there][:, None], rounds)
+
+    def comparable_ratio(self) -> Ratio:
+        """The acceptance length, [1], that the requests would have if their rounds drafted as the
+        run's do: what a mix of K of their own adds or takes is taken out.
+
+        Indirect standardisation over K. In a run of one K this is `length_ratio`.
+        """
+        there = self.rounds > 0
+        return ratio_of(self.comparable_tokens()[there], self.rounds[there][:, None].astype(float))
+
+    def comparable_tokens(self) -> Matrix:
+        """[rows, 1] tokens of the rounds, less what their own mix of K adds; see above."""
+        by_mix = self.lengths @ self.mix
+        return np.asarray((self.rounds + self.accepted - by_mix)[:, None], dtype=np.float64)
+
+    def marginal_ratio(self) -> Ratio:
+        """Marginal acceptance at each depth, [K], over requests that have a round."""
+        there = self.rounds > 0
+        sums = self.reached[there], self.at_risk[there], self.deep_enough[there]
+        return marginal_ratio(*(each.astype(np.float64) for each in sums))
+
+    def conditional_ratio(self) -> Ratio:
+        """Conditional acceptance at each depth, [K], over requests that have a round."""
+        there = self.rounds > 0
+        return conditional_ratio(*(e[there].astype(float) for e in (self.reached, self.at_risk)))
 
 
-def rounds_of(table: pa.Table, request: Codes, k: int) -> Rounds:
-    """The rounds of a pass by request, whose rows belong to `request`."""
+_BY_ROW = ("request", "rounds", "drafted", "histogram", "lengths", "exhausted")
+
+
+def rounds_of(table: pa.Table, request: Codes, mix: Matrix) -> Rounds:
+    """The rounds of a pass by request, whose rows belong to `request`; `mix` as in `Rounds`."""
+    k = len(mix) - 1
+    rounds = whole(table, "rounds")
+    histogram = _columns(table, "accepted", k)
+    lengths, exhausted = _columns(table, "drafted", k), _columns(table, "whole", k)
+    lengths[:, k] = rounds - lengths[:, :k].sum(axis=1)
+    exhausted[:, k] = histogram[:, k]
     return Rounds(
         request=request,
-        rounds=whole(table, "rounds"),
+        rounds=rounds,
         drafted=whole(table, "drafted"),
-        short=whole(table, "short"),
-        histogram=np.stack([whole(table, f"accepted_{n}") for n in range(k + 1)], axis=1),
+        histogram=histogram,
+        lengths=lengths,
+        exhausted=exhausted,
+        mix=mix,
     )
+
+
+def mix_of(table: pa.Table, k: int) -> Matrix:
+    """`Rounds.mix` of a pass by the number of tokens drafted, see `passes.rounds.by_length`."""
+    drafted = whole(table, "length")
+    accepted = _columns(table, "accepted", k) @ np.arange(k + 1)
+    tokens, rounds = np.zeros(k + 1), np.zeros(k + 1)
+    np.add.at(rounds, drafted, whole(table, "rounds"))
+    np.add.at(tokens, drafted, whole(table, "rounds") + accepted)
+    of_all = tokens.sum() / rounds.sum() if rounds.any() else 0.0
+    some = rounds > 0
+    return np.where(some, tokens / np.where(some, rounds, 1.0) - of_all, 0.0)
+
+
+def _columns(table: pa.Table, name: str, k: int) -> Counts:
+    """[rows, K + 1] the columns `<name>_0` .. `<name>_K`; 0 where there is none."""
+    there = set(table.column_names)
+    columns = [f"{name}_{n}" for n in range(k + 1)]
+    zero = np.zeros(table.num_rows, dtype=np.int64)
+    return np.stack([whole(table, c) if c in there else zero for c in columns], axis=1)
 
 
 def over_buckets(table: pa.Table) -> pa.Table:

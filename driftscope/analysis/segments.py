@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -11,14 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis import measure
-from driftscope.analysis.buckets import RANK, bucket_of, name_of
+from driftscope.analysis.buckets import BY_K, RANK, bucket_of, name_of
 from driftscope.analysis.chains import Chains
 from driftscope.analysis.collect import Sums, collect
 from driftscope.analysis.columns import floats, sums
 from driftscope.analysis.passes.chains import bottom, chains_in_buckets, top
 from driftscope.analysis.passes.rounds import duration, rounds_in_buckets
 from driftscope.analysis.passes.views import REQUEST
-from driftscope.analysis.rounds import Rounds, rounds_of
+from driftscope.analysis.rounds import Rounds
 from driftscope.analysis.summary import Segment
 from driftscope.analysis.tables import PART, cut, narrow, open_run, ranks_of
 from driftscope.metrics.hidden import growth
@@ -41,8 +42,8 @@ def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
     bucket = bucket_of(by, begin_s)
     if by == RANK:
         return tuple(_by_rank(run))
-    found, drift = _rounds_in(run, bucket), _drift_in(run, bucket)
-    rounds = rounds_of(found, run.requests.codes(found), run.shape.k)
+    found, drift = _rounds_in(run, bucket), _drift_in(run, bucket, by_k=by == BY_K)
+    rounds = run.rounds_of(found, run.requests.codes(found))
     names = np.asarray(found.column("bucket").to_pylist(), dtype=np.str_)
     return tuple(
         _segment(
@@ -81,7 +82,7 @@ def _by_rank(run: Sums) -> Iterator[Segment]:
 def _segment(
     name: str, by: str, run: Sums, rounds: Rounds, grown: float | None, own: float | None
 ) -> Segment:
-    accepted = measure.acceptance(rounds, run.shape.k, spread=True) if len(rounds) else None
+    accepted = measure.acceptance(rounds, spread=True) if len(rounds) else None
     mine: NDArray[np.int64] = np.unique(rounds.request)
     return Segment(
         label=name,
@@ -89,7 +90,7 @@ def _segment(
         requests=len(mine),
         rounds=len(rounds),
         mean_length=accepted.mean_length if accepted else None,
-        reach=accepted.marginal[-1] if accepted else None,
+        reach=_finite(accepted.marginal[-1]) if accepted else None,
         growth=grown,
         self_mass=own,
         ttft_s=mean_s(run.requests.ttft_s[mine]),
@@ -98,8 +99,12 @@ def _segment(
     )
 
 
+def _finite(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None
+
+
 _Drift = tuple[float | None, float | None]
-"""Growth of the state fed forward, and mass on the chain at depth K."""
+"""Growth of the state fed forward, and mass on the chain at the last depth."""
 
 
 def _drift(chains: Chains) -> _Drift:
@@ -114,32 +119,35 @@ def _drift(chains: Chains) -> _Drift:
 
 def _rounds_in(run: Sums, bucket: str) -> pa.Table:
     cut(run.tables, "verify", "verify", bucket)
-    found = run.tables.engine.rows(rounds_in_buckets(run.shape.k))
+    found = run.tables.engine.rows(rounds_in_buckets(run.shape))
     return found.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
 
 
-def _drift_in(run: Sums, bucket: str) -> dict[str, _Drift]:
-    """By bucket."""
-    if not len(run.chains):
+def _drift_in(run: Sums, bucket: str, *, by_k: bool) -> dict[str, _Drift]:
+    """By bucket; `by_k`: to the last depth of the bucket's own chains."""
+    if not len(run.chains) + run.shallower.chains:
         return {}
     parts = []
     for derived in run.tables.parts:
         run.tables.use(derived)
         cut(run.tables, PART, "draft", bucket)
-        parts.append(run.tables.engine.rows(chains_in_buckets(run.shape, derived)))
+        parts.append(run.tables.engine.rows(chains_in_buckets(run.shape, derived, by_k)))
     found = pa.concat_tables(parts, promote_options="permissive")
     names = np.asarray(found.column("bucket").to_pylist(), dtype=np.object_)
-    last, means = run.shape.k - 1, run.chains.means
     out: dict[str, _Drift] = {}
     for name in set(names) - {None}:
         mine = found.filter(pa.array(names == name))
-        fed = [_mean(mine, "fed_rms", at) for at in (0, last)] if "fed_rms" in means else None
-        own = _mean(mine, "self_mass", last) if "self_mass" in means else None
-        out[name] = (None if fed is None else growth(fed), own)
+        first, last, own = (_mean(mine, name) for name in ("fed_rms", "fed_rms_last", SELF_LAST))
+        out[name] = (None if last is None else growth([first or math.nan, last]), own)
     return out
 
 
-def _mean(table: pa.Table, name: str, index: int) -> float:
-    """NaN where nothing finite was measured."""
-    weight = float(sums(table, bottom(name, index)).sum())
-    return float(sums(table, top(name, index)).sum()) / weight if weight else float("nan")
+def _mean(table: pa.Table, name: str) -> float | None:
+    """None where nothing finite was measured."""
+    if bottom(name, 0) not in table.column_names:
+        return None
+    weight = float(sums(table, bottom(name, 0)).sum())
+    return float(sums(table, top(name, 0)).sum()) / weight if weight else None
+
+
+SELF_LAST = "self_mass_last"

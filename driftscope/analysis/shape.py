@@ -12,9 +12,20 @@ AUX = ("aux_rms", "aux_norm_rms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The same for every chain of a run."""
+    """How long a run's chains are, and what each of them holds."""
 
     k: int
+    """Tokens of the longest chain."""
+    ks: tuple[int, ...]
+    """Chain lengths that the run asked for, ascending: several where K follows the batch size or
+    changed while the server ran."""
+    shorter: tuple[int, ...] = ()
+    """Numbers of tokens below `k` that rounds drafted, ascending. Close to a length limit a round
+    drafts fewer tokens than K."""
+    depths: int
+    """Depths that figures of chains are made for: `k` in a run of one K. In a run of several they
+    are taken over the chains that are this long or longer, so that every depth is compared over the
+    same chains."""
     layers: int
     """Drafter layers with attention, at least 1."""
     aux: int
@@ -29,9 +40,18 @@ class Shape:
     rate: float | None = None
     """The sampling rate of all chains; None where it changed, or is none."""
 
+    @property
+    def mixed(self) -> bool:
+        """Whether the run has chains of several K."""
+        return len(self.ks) > 1
+
     def width(self, name: str) -> int:
-        """Elements of the list column `name`."""
-        return self.aux if name in AUX else self.k * (self.layers if name in MASSES else 1)
+        """Elements of the list column `name` that figures are made of."""
+        return self.aux if name in AUX else self.depths * self.per_depth(name)
+
+    def per_depth(self, name: str) -> int:
+        """Elements of the list column `name` for each depth; it is not one of AUX."""
+        return self.layers if name in MASSES else 1
 
     def masses(self) -> tuple[str, ...]:
         """Classes that some row may have a mass of."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis import measure
-from driftscope.analysis.chains import Chains
+from driftscope.analysis.by_k import by_k
 from driftscope.analysis.changes import changes_of
 from driftscope.analysis.closeup.closeup import closeup_of
 from driftscope.analysis.collect import (
@@ -53,9 +53,12 @@ def summarise(
     return RunSummary(
         label=label,
         manifest=tables.manifest,
+        k=run.shape.k,
         rounds=len(run.rounds),
         requests=len(requests),
-        acceptance=measure.acceptance(run.rounds, run.shape.k, spread=True),
+        acceptance=measure.acceptance(run.rounds, spread=True, by_k=by_k(run)),
+        ks=run.shape.ks,
+        depths=run.shape.depths,
         attention=measure.attention(run.chains),
         hidden=measure.hidden(run.chains),
         confidence=measure.confidence(run.chains, held.by_confidence),
@@ -92,25 +95,30 @@ def _latency(requests: Requests, cost: StepCost | None) -> Latency:
 
 
 def _recording(run: Sums, held: Verification) -> Recording:
-    statuses, chains = run.tables.statuses, len(run.chains)
+    statuses, chains = run.tables.statuses, len(run.chains) + run.shallower.chains
     some = 0 < held.looked_at < chains
     return Recording(
         chains=chains,
         verified_chains=round(held.verified / held.looked_at * chains) if some else held.verified,
         looked_at=held.looked_at if some else None,
-        chunked_chains=int(run.chains.chunked.sum()),
+        chunked_chains=int(run.chains.chunked.sum()) + run.shallower.chunked,
         broken_chains=run.broken,
-        short_rounds=int(run.rounds.short.sum()),
+        short_rounds=_short_rounds(run),
         dropped=sum(sum(status.dropped.values()) for status in statuses),
         errors=sum(sum(status.errors.values()) for status in statuses),
         overhead_fraction=_overhead(run.tables),
-        sampling=_sampling(run.chains),
+        sampling=_sampling(chains, run),
     )
 
 
-def _sampling(chains: Chains) -> float | None:
-    stand_for = float(chains.weight.sum())
-    return len(chains) / stand_for if stand_for else None
+def _short_rounds(run: Sums) -> int:
+    asked = run.rounds.lengths[:, list(run.shape.ks)]
+    return len(run.rounds) - int(asked.sum())
+
+
+def _sampling(chains: int, run: Sums) -> float | None:
+    stand_for = float(run.chains.weight.sum()) + run.shallower.weight
+    return chains / stand_for if stand_for else None
 
 
 def _overhead(tables: Tables) -> float | None:

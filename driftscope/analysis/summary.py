@@ -24,12 +24,31 @@ Spread = tuple[Interval | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceAtK:
+    """Over the rounds that drafted exactly `k` tokens. Rounds that a length limit cut to this many
+    are among them."""
+
+    k: int
+    requests: int
+    rounds: int
+    mean_length: float
+    mean_length_interval: Interval | None
+    marginal: ByDepth
+    """[k]."""
+    marginal_interval: Spread | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
     """Over all rounds; see `driftscope.metrics.acceptance`."""
 
     mean_length: float
+    """As served."""
     marginal: ByDepth
+    """By risk sets, as `conditional`; NaN where no round that got there drafted the depth."""
     conditional: tuple[float | None, ...]
+    counted: ByDepth
+    """Rounds accepted to the depth over all rounds, as vLLM counts them."""
     histogram: tuple[int, ...]
     """Rounds with exactly 0 .. K tokens accepted."""
     token_rate: float | None
@@ -37,6 +56,8 @@ class Acceptance:
     marginal_interval: tuple[Interval, ...] | None = None
     mean_length_by_request: float | None = None
     mean_length_by_token: float | None = None
+    by_k: tuple[AcceptanceAtK, ...] = ()
+    """Of the rounds that drafted each K; empty in a run of one K."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +209,15 @@ class RunSummary:
 
     label: str
     manifest: Manifest
+    k: int
+    """Tokens of the longest chain: draft tokens per round, where `ks` has one number only."""
     rounds: int
     requests: int
+    ks: tuple[int, ...]
+    """Chain lengths that were asked for, ascending: several where K follows the batch size or
+    changed while the server ran."""
+    depths: int
+    """Depths of the figures of recorded chains, see `Shape.depths`; `k` in a run of one K."""
     acceptance: Acceptance
     attention: Attention
     hidden: Hidden
@@ -217,6 +245,6 @@ class RunSummary:
     """Points in time at which acceptance changed; None with too few requests to find one."""
 
     @property
-    def k(self) -> int:
-        """Draft tokens per round."""
-        return self.manifest.k
+    def mixed(self) -> bool:
+        """Whether it has chains of several K."""
+        return len(self.ks) > 1

@@ -47,18 +47,18 @@ NOTHING = Verification(looked_at=0, verified=0, by_confidence=None, by_execution
 
 def verification_of(run: Sums) -> Verification:
     """Look at the chains of a run."""
-    if not len(run.chains):
+    if not len(run.chains) + run.shallower.chains:
         return NOTHING
     looked_at, repeated = look_at(run)
-    rows, k = run.tables.engine.rows, run.shape.k
+    rows = run.tables.engine.rows
     verified = int(whole(rows(number_verified(repeated)), "chains").sum())
     sure = verified and "top1" in run.chains.means
     apart = verified and len(set(run.shape.executions)) > 1
     return Verification(
         looked_at=looked_at,
         verified=verified,
-        by_confidence=rows(reliability(k, BINS, repeated)) if sure else None,
-        by_execution=rows(by_execution(k, repeated)) if apart else None,
+        by_confidence=rows(reliability(BINS, repeated)) if sure else None,
+        by_execution=rows(by_execution(run.shape, repeated)) if apart else None,
     )
 
 

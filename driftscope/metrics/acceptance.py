@@ -1,16 +1,23 @@
 """Acceptance of drafts by depth.
 
 A round is one verified draft; `counts[i-1]` is the number of rounds with at least i tokens
-accepted. Every rate by depth divides by all rounds, also by those that drafted fewer than K tokens
-(close to a length limit): a depth that was not drafted counts as not accepted. vLLM's counters
-(`vllm:spec_decode_num_accepted_tokens_per_pos` over `vllm:spec_decode_num_drafts`) do the same.
+accepted. Rounds may draft fewer than K tokens: K may follow the batch size or change while the
+server runs, and no round drafts beyond a length limit. So there are two rates by depth:
+
+- by risk sets: the conditional rate at depth i is taken among rounds that drafted at least i tokens
+  and had i-1 of them accepted; the marginal rate is the running product of conditional rates
+  (Kaplan and Meier 1958). It estimates how far a chain is accepted when it is drafted that far;
+- as counted: `counts[i-1]` over all rounds, so that a depth that was not drafted counts as not
+  accepted. vLLM's counters (`vllm:spec_decode_num_accepted_tokens_per_pos` over
+  `vllm:spec_decode_num_drafts`) say this.
+
+They are equal where every round drafts K tokens.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,8 +31,18 @@ Counts = NDArray[Any]
 MARGINAL = Definition(
     name="acceptance.marginal",
     title="Marginal acceptance",
-    meaning="Share of all rounds in which the target accepted the draft up to this depth. "
-    "It can only fall with depth.",
+    meaning="Share of rounds in which the target accepts the draft up to this depth, if it is "
+    "drafted that far: the running product of the conditional rates. It can only fall with depth.",
+    unit="1",
+    range="0 to 1",
+    source="driftscope; risk sets (Kaplan and Meier 1958). Equal to vLLM's counts where every "
+    "round drafts K tokens",
+)
+COUNTED = Definition(
+    name="acceptance.counted",
+    title="Acceptance as vLLM counts it",
+    meaning="Rounds accepted up to this depth over all rounds: a depth that a round did not draft "
+    "counts as not accepted. 1 + the sum of these rates is the acceptance length.",
     unit="1",
     range="0 to 1",
     source="vLLM spec_decode_num_accepted_tokens_per_pos / spec_decode_num_drafts",
@@ -33,17 +50,18 @@ MARGINAL = Definition(
 CONDITIONAL = Definition(
     name="acceptance.conditional",
     title="Conditional acceptance",
-    meaning="Of the rounds accepted up to the depth before, the share accepted at this depth too. "
-    "At large depths few, easy rounds are left, so judge a drafter by the marginal rate.",
+    meaning="Of the rounds accepted up to the depth before that drafted this depth too, the share "
+    "accepted at it. At large depths few, easy rounds are left, so judge a drafter by the marginal "
+    "rate.",
     unit="1",
-    range="0 to 1; empty where no round reached the depth before",
+    range="0 to 1; empty where no round drafted this depth and reached the one before",
     source="ratio of neighbouring marginal rates",
 )
 MEAN_LENGTH = Definition(
     name="acceptance.mean_length",
     title="Acceptance length",
     meaning="Tokens that one round yields on average: the accepted ones plus the one that the "
-    "target always adds. Equals 1 + the sum of the marginal rates.",
+    "target always adds, as served. Equals 1 + the sum of the rates as counted.",
     unit="{token}",
     range="1 to K + 1",
     source="vLLM's mean acceptance length; some tools and papers leave the added token out",
@@ -92,10 +110,29 @@ def marginal_rates(counts: ArrayLike, rounds: float) -> tuple[float, ...]:
     return tuple(float(count) / rounds for count in np.asarray(counts))
 
 
+def running_product(accepted: ArrayLike, at_risk: ArrayLike) -> NDArray[np.float64]:
+    """[..., K] marginal rates by risk sets, of counts of rounds, [..., K] each.
+
+    0 from the first depth on that no round passed; NaN where none was at risk before that.
+    """
+    top, bottom = np.asarray(accepted, dtype=np.float64), np.asarray(at_risk, dtype=np.float64)
+    some = bottom > 0
+    rate = np.where(some, top / np.where(some, bottom, 1.0), np.nan)
+    died = np.logical_or.accumulate(some & (top <= 0), axis=-1)
+    return np.where(died, 0.0, np.cumprod(rate, axis=-1))
+
+
 def conditional_rates(counts: ArrayLike, rounds: float) -> tuple[float | None, ...]:
-    """Accepted at depth i over accepted at depth i-1; None where that denominator is 0."""
-    reached = [rounds, *(float(count) for count in np.asarray(counts))]
-    return tuple(now / before if before else None for before, now in pairwise(reached))
+    """Accepted at depth i over accepted at depth i-1, of rounds that all drafted K tokens."""
+    accepted = np.asarray(counts)
+    return risk_set_rates(accepted, np.append(rounds, accepted)[:-1])
+
+
+def risk_set_rates(accepted: ArrayLike, at_risk: ArrayLike) -> tuple[float | None, ...]:
+    """Rounds accepted at depth i over those that could be, [K] counts each; None where none
+    could."""
+    both = zip(np.asarray(accepted).tolist(), np.asarray(at_risk).tolist(), strict=True)
+    return tuple(float(some) / float(of) if of else None for some, of in both)
 
 
 def mean_length(accepted_tokens: Any, rounds: Any) -> Any:

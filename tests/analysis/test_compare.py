@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from driftscope.analysis.collect import collect
 from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, compare, comparison, side_of
-from driftscope.analysis.interval import intervals, rate_intervals, ratio_of
+from driftscope.analysis.interval import intervals, rate_intervals
 from driftscope.analysis.multiple import ALPHA, holm
 from driftscope.analysis.pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing
 from driftscope.analysis.tables import open_run
@@ -156,10 +156,10 @@ def test_intervals_of_simulated_runs_hold_the_truth() -> None:
     truth, trials = Truth(requests=40, rounds=20, k=4), 200
     true, hits = np.append(truth.mean_length(), truth.marginal()), np.zeros(5)
     for trial in range(trials):
-        top, rounds = side(replace(truth, seed=trial, prompts_seed=trial)).rounds.by_request()
+        rounds = side(replace(truth, seed=trial, prompts_seed=trial)).rounds
         found = (
-            *(intervals(ratio_of(top[:, :1], rounds)) or ()),
-            *(rate_intervals(ratio_of(top[:, 1:], rounds)) or ()),
+            *(intervals(rounds.length_ratio()) or ()),
+            *(rate_intervals(rounds.marginal_ratio()) or ()),
         )
         hits += [at.low <= value <= at.high for at, value in zip(found, true, strict=True)]
     assert (np.abs(hits / trials - 0.95) < 3 * np.sqrt(0.95 * 0.05 / trials)).all()

@@ -61,13 +61,16 @@ def test_classes_sum_to_one_at_every_depth(tmp_path: Path) -> None:
     assert np.sum([c for c in classes if c is not None], axis=0) == pytest.approx([1.0] * 4)
 
 
-def test_short_rounds_count_as_not_accepted_at_depths_not_drafted(tmp_path: Path) -> None:
-    """As vLLM counts: accepted per position over all drafts."""
+def test_a_short_round_counts_at_the_depths_that_it_drafted(tmp_path: Path) -> None:
+    """vLLM counts accepted per position over all drafts: that is `counted`."""
     trace = read_trace(write_run(tmp_path / "run", Spec(requests=1, rounds=1)))
     full, short = verify(0, 1, 1.0, 5, 4, 4), verify(0, 2, 2.0, 9, 2, 2)
     run = summarise(_with_rounds(trace, [full, short]), "run")
-    assert run.acceptance.marginal == (1.0, 1.0, 0.5, 0.5)
+    assert run.acceptance.marginal == (1.0, 1.0, 1.0, 1.0)
+    assert run.acceptance.conditional == (1.0, 1.0, 1.0, 1.0)
+    assert run.acceptance.counted == (1.0, 1.0, 0.5, 0.5)
     assert run.acceptance.mean_length == 4.0
+    assert run.ks == (4,)
     assert run.recording.short_rounds == 1
 
 
@@ -194,17 +197,24 @@ def test_quantities_a_drafter_lacks_are_none_and_nothing_else_suffers(tmp_path: 
     assert run.hidden.growth is not None
 
 
-def test_chains_of_another_length_are_refused(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", Spec(k=4))
-    write_rows(path, "worker0-9", rows(Spec(k=2, conditional=(0.5, 0.5), requests=1)))
-    with pytest.raises(MixedTraceError, match="K = 2, 4"):
+def test_chains_longer_than_the_manifest_says_are_of_another_run(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(k=2, conditional=(0.5, 0.5)))
+    write_rows(path, "worker0-9", rows(Spec(k=4, requests=1)))
+    with pytest.raises(MixedTraceError, match=r"K = 4 in a run .* K = 2.*worker0-9.*move the file"):
         summarise(read_trace(path), "run")
 
 
 def test_more_drafted_than_the_manifest_allows_is_refused(tmp_path: Path) -> None:
     trace = read_trace(write_run(tmp_path / "run"))
-    with pytest.raises(MixedTraceError, match="K = 4, 6"):
+    with pytest.raises(MixedTraceError, match="K = 6 in a run whose manifest says K = 4"):
         summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 6, 0)]), "run")
+
+
+def test_drafters_of_different_layers_are_of_two_runs(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(k=4))
+    write_rows(path, "worker0-9", rows(Spec(k=4, layers=2, requests=1)))
+    with pytest.raises(MixedTraceError, match=r"1 and 2 layers.*\(draft-worker0-9-0000.*move"):
+        summarise(read_trace(path), "run")
 
 
 def test_more_accepted_than_drafted_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from driftscope.analysis import requests
 from driftscope.analysis.closeup import rows
 from driftscope.analysis.collect import collect
 from driftscope.analysis.passes.rounds import by_context
+from driftscope.analysis.shape import Shape
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import open_run
@@ -113,4 +114,8 @@ def test_numbers_of_a_file_are_rounded_no_further_than_it_says(tmp_path: Path) -
 
 
 def test_queries_are_built_once_per_shape() -> None:
-    assert by_context(7) is by_context(7)
+    first, second = (
+        Shape(k=7, ks=(7,), depths=7, layers=1, aux=3, sink_slots=(0,), sinkless=False)
+        for _ in range(2)
+    )
+    assert by_context(first) is by_context(second)

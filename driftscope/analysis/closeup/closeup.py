@@ -72,7 +72,7 @@ def closeup_of(run: Sums) -> CloseUp:
         if len(first) and len(last)
         else None,
         durations=durations_of(requests, steps_that_drafted(run.tables), rounds),
-        heads=heads_of(by_head, run.shape.k),
+        heads=heads_of(by_head, run.shape.depths),
         named=named_of(requests, per, chosen, rounds),
         opened=opened_of(requests, opened, rounds, chains),
     )
@@ -87,8 +87,9 @@ def _effects(run: Sums) -> tuple[Effect, ...]:
     """By cluster, which is a request unless there are very many."""
     n = int(run.clusters.max(initial=-1)) + 1
     mine = run.clusters[run.rounds.request]
-    count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
-    length = _length(accepted, count)
+    count = _summed(mine, run.rounds.rounds, n)
+    tokens = _summed(mine, run.rounds.comparable_tokens()[:, 0], n)
+    length = _length(tokens - count, count)
     growth, own = _drift(run, n)
     measures = ((GROWTH.name, growth), (SELF.name, own))
     found = [effect_of(name, drift, length, count) for name, drift in measures]
@@ -106,7 +107,7 @@ def _per_request(run: Sums) -> PerRequest:
     return PerRequest(rounds=count, mean_length=length, growth=growth, self_mass=own)
 
 
-def _summed(of: Codes, values: NDArray[np.int64], n: int) -> Matrix:
+def _summed(of: Codes, values: NDArray[np.int64] | Matrix, n: int) -> Matrix:
     return np.asarray(np.bincount(of, weights=values, minlength=n), dtype=np.float64)
 
 
@@ -116,7 +117,7 @@ def _length(accepted: Array, rounds: Array) -> NDArray[np.float64]:
 
 
 def _drift(run: Sums, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[clusters] growth of the hidden state, and attention on the chain at depth K."""
+    """[clusters] growth of the hidden state, and attention on the chain at the last depth."""
     chains, out = run.chains, []
     for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
         values = np.full(n, np.nan)

@@ -8,7 +8,6 @@ import numpy as np
 
 from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import Codes, Matrix
-from driftscope.analysis.interval import ratio_of
 from driftscope.analysis.pairing import UNPAIRED, Pairing, pair
 from driftscope.analysis.rounds import Rounds
 
@@ -42,11 +41,11 @@ def _of(run: Sums, baseline: Sums, found: Pairing) -> dict[str, float]:
 def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
     """Of the acceptance length and the rate at each depth, of rounds whose rows are pairs; not of
     one that does not vary."""
-    deep = [each.histogram.shape[1] - 1 for each in (ours, theirs)]
+    deep = ours.k, theirs.k
     k = min(deep)
     a, b = (
-        ratio_of(top[:, : k + 1], rounds).influence
-        for top, rounds in (ours.by_request(), theirs.by_request())
+        np.hstack([each.length_ratio().influence, each.marginal_ratio().influence[:, :k]])
+        for each in (ours, theirs)
     )
     names = ["acceptance.mean_length", *(f"acceptance.marginal[{d}]" for d in range(k))]
     out = {name: _correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}

@@ -6,9 +6,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.elements import Elements
-from driftscope.analysis.passes.views import table
+from driftscope.analysis.passes.chains import deep_enough
 from driftscope.analysis.shape import BY_DEPTH, MASSES, Shape
-from driftscope.analysis.tables import PART, Derived
+from driftscope.analysis.tables import Derived
 from driftscope.metrics.chains import finite
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def broken(shape: Shape, derived: Derived, taken: tuple[str, ...]) -> ir.Table:
     """
     import ibis
 
-    rows = table(PART, "draft")
+    rows = deep_enough(shape)
     states = [name for name in BY_DEPTH if name in taken]
     masses = [name for name in MASSES if name in taken]
     lists = Elements(rows, dict(derived), shape)
@@ -41,7 +41,7 @@ def broken(shape: Shape, derived: Derived, taken: tuple[str, ...]) -> ir.Table:
 def _broken_state(lists: Elements, name: str, shape: Shape) -> ir.BooleanValue:
     import ibis
 
-    each = [~finite(lists.at(name, index)).fill_null(True) for index in range(shape.k)]
+    each = [~finite(lists.at(name, index)).fill_null(True) for index in range(shape.depths)]
     return lists.there(name) & ibis.or_(*each)
 
 

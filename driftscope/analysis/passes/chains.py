@@ -40,7 +40,7 @@ def bottom(name: str, index: int) -> str:
 @cache
 def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
     """Recorded chains of one file layout by cluster."""
-    rows = table(PART, "draft").join(clusters(), REQUEST)
+    rows = deep_enough(shape).join(clusters(), REQUEST)
     mine = rows.mutate(weight=1.0 / rows.rate, **_even(rows, dict(derived), shape, careful))
     lists = Elements(mine, dict(derived), shape, careful=careful)
     weight = mine.weight if careful or shape.rate is None else 1.0 / shape.rate
@@ -56,18 +56,42 @@ def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
     )
 
 
+def deep_enough(shape: Shape) -> ir.Table:
+    """The chains of one file layout that figures by depth are made of."""
+    rows = table(PART, "draft")
+    return rows.filter(rows.k >= shape.depths) if shape.mixed else rows
+
+
 @cache
-def chains_in_buckets(shape: Shape, derived: Derived) -> ir.Table:
-    """Recorded chains by bucket: what the drift of a segment is made of."""
+def shallower(shape: Shape) -> ir.Table:
+    """How many chains are too short for figures by depth, how many they stand for, and how many of
+    them are in doubt."""
+    rows = table("draft")
+    rows = rows.filter(rows.k < shape.depths)
+    return rows.aggregate(
+        chains=rows.count(),
+        weight=(1.0 / rows.rate).sum(),
+        chunked=rows.chunked_prefill.fill_null(False).sum(),
+    )
+
+
+@cache
+def chains_in_buckets(shape: Shape, derived: Derived, by_k: bool) -> ir.Table:
+    """Recorded chains by bucket: what the drift of a segment is made of.
+
+    The last depth is the shape's, or, where the run is cut `by_k`, that of the bucket's own chains.
+    """
     rows = table(f"{PART}_{IN_BUCKETS}", "draft", bucket="string")
+    if shape.mixed and not by_k:
+        rows = rows.filter(rows.k >= shape.depths)
     lists = Elements(rows, dict(derived), shape, careful=True)
     weight = 1.0 / rows.rate
-    out: dict[str, Any] = {}
-    for index in (0, shape.k - 1):
-        out |= _mean("fed_rms", index, lists.at("fed_rms", index), weight)
+    last = rows.k - 1 if by_k else shape.depths - 1
+    out = _mean("fed_rms", 0, lists.at("fed_rms", 0), weight)
+    out |= _mean("fed_rms_last", 0, lists.at("fed_rms", last), weight)
     if "self_mass" not in shape.absent:
-        last = attention.over_layers(lists.layers("self_mass", shape.k - 1))
-        out |= _mean("self_mass", shape.k - 1, last, weight)
+        own = attention.over_layers(lists.layers("self_mass", last))
+        out |= _mean("self_mass_last", 0, own, weight)
     return rows.group_by("bucket").aggregate(chains=rows.count(), **out)
 
 
@@ -84,7 +108,7 @@ def _presence(lists: Elements, shape: Shape) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name in shape.lists():
         out[f"{name}_rows"] = lists.there(name).sum()
-        out[f"{name}_misfits"] = (lists.length(name) != shape.width(name)).sum()
+        out[f"{name}_misfits"] = (lists.length(name) != lists.wanted(name)).sum()
     return out
 
 
@@ -92,7 +116,7 @@ def _presence_in_all(lists: Elements, shape: Shape) -> dict[str, Any]:
     """The same, with one count of rows in which some list is not as long as it should be."""
     import ibis
 
-    misfit = (lists.length(name) != shape.width(name) for name in shape.lists())
+    misfit = (lists.length(name) != lists.wanted(name) for name in shape.lists())
     rows = {f"{name}_rows": lists.number(name) for name in shape.lists()}
     return {**rows, "misfits": ibis.or_(ibis.literal(False), *misfit).sum()}
 
@@ -122,10 +146,10 @@ def _careful(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[st
         for index in range(shape.width(name)):
             out |= _mean(name, index, lists.at(name, index), weight)
     for name in shape.masses() if shape.layers > 1 else ():
-        for depth in range(shape.k):
+        for depth in range(shape.depths):
             mean = attention.over_layers(lists.layers(name, depth))
             out |= _mean(f"{name}_mean", depth, mean, weight)
-    first, last = lists.at("fed_rms", 0), lists.at("fed_rms", shape.k - 1)
+    first, last = lists.at("fed_rms", 0), lists.at("fed_rms", shape.depths - 1)
     good = finite(first) & finite(last)
     for name, value in (("fed_first", first), ("fed_last", last)):
         out[name] = ibis.ifelse(good, value * weight, ibis.null("float64")).sum()
@@ -190,7 +214,7 @@ def _no_drift_sums(
     slot_weight: ir.NumericValue, shape: Shape, weight: Weight, bottoms: ir.NumericScalar
 ) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for depth in range(1, shape.k + 1):
+    for depth in range(1, shape.depths + 1):
         value = attention.no_drift_self(slot_weight, depth)
         out[top("no_drift", depth - 1)] = _total(value, weight)
         out[bottom("no_drift", depth - 1)] = bottoms

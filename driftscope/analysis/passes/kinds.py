@@ -19,10 +19,11 @@ for following from others."""
 
 @cache
 def kinds_of_chains() -> ir.Table:
-    """Chain lengths, layers and executions that occur, and between which sampling rates."""
+    """Chain lengths, layers and executions that occur, how many chains have them, and between
+    which sampling rates."""
     rows = table("draft")
     kinds = rows.group_by("k", "layers", "execution")
-    return kinds.aggregate(low=rows.rate.min(), high=rows.rate.max())
+    return kinds.aggregate(chains=rows.count(), low=rows.rate.min(), high=rows.rate.max())
 
 
 @cache
@@ -40,7 +41,7 @@ def kinds_of_steps() -> ir.Table:
 
 
 @cache
-def drafted_more_than(k: int) -> ir.Table:
-    """Chain lengths of rounds that are longer than `k`."""
+def lengths_of_rounds() -> ir.Table:
+    """How many tokens rounds drafted."""
     rows = table("verify")
-    return rows.filter(rows.drafted > k).group_by("drafted").aggregate(rows=lambda t: t.count())
+    return rows.filter(rows.drafted > 0).group_by("drafted").aggregate(rows=lambda t: t.count())

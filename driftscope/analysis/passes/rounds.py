@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS, clusters, table
+from driftscope.analysis.shape import Shape
 from driftscope.analysis.tables import IN_BUCKETS
 from driftscope.trace.records import UndraftedReason
 
@@ -13,16 +14,23 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 
-def _accepted(rows: ir.Table, k: int) -> dict[str, Any]:
-    """What `driftscope.analysis.rounds.rounds_of` reads."""
-    drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
+def counts(
+    drafted: ir.IntegerColumn, accepted: ir.IntegerColumn, shape: Shape
+) -> dict[str, ir.IntegerScalar]:
+    """What `driftscope.analysis.rounds.rounds_of` reads. Lengths below K are counted one by one
+    only where the run has them."""
     is_round = drafted > 0
     return {
         "rounds": is_round.sum(),
         "drafted": drafted.sum(),
-        "short": (is_round & (drafted < k)).sum(),
-        **{f"accepted_{n}": (is_round & (accepted == n)).sum() for n in range(k + 1)},
+        **{f"drafted_{n}": (drafted == n).sum() for n in shape.shorter},
+        **{f"whole_{n}": ((drafted == n) & (accepted == n)).sum() for n in shape.shorter},
+        **{f"accepted_{n}": (is_round & (accepted == n)).sum() for n in range(shape.k + 1)},
     }
+
+
+def _accepted(rows: ir.Table, shape: Shape) -> dict[str, ir.IntegerScalar]:
+    return counts(rows.drafted.fill_null(0), rows.accepted.fill_null(0), shape)
 
 
 def _steps(rows: ir.Table) -> dict[str, Any]:
@@ -42,33 +50,41 @@ def _steps(rows: ir.Table) -> dict[str, Any]:
 
 
 @cache
-def by_context(k: int) -> ir.Table:
+def by_context(shape: Shape) -> ir.Table:
     """Decode steps by request and by the power of two below the length of the context."""
     import ibis
 
     rows = table("verify")
     power = ibis.greatest(rows.position + 1, 1).log2().floor().cast("int64")
     rows = rows.mutate(bucket=power)
-    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, k), **_steps(rows))
+    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, shape), **_steps(rows))
 
 
 @cache
-def by_batch(k: int) -> ir.Table:
+def by_batch(shape: Shape) -> ir.Table:
     """Rounds by request and by the power of two below the number of requests in their step."""
     rows = table("verify")
     place = ("replica", "step")
     sizes = rows.group_by(*place).aggregate(size=rows.count())
     rows = rows.filter(rows.drafted > 0).join(sizes, place)
     rows = rows.mutate(bucket=rows.size.log2().floor().cast("int64"))
-    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, k))
+    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, shape))
 
 
 @cache
-def rounds_in_buckets(k: int) -> ir.Table:
+def rounds_in_buckets(shape: Shape) -> ir.Table:
     """Decode steps by bucket and request."""
     rows = table(f"verify_{IN_BUCKETS}", "verify", bucket="string")
     rows = rows.filter(rows.bucket.notnull())
-    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, k))
+    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, shape))
+
+
+@cache
+def by_length(shape: Shape) -> ir.Table:
+    """Rounds by request and by the number of tokens that they drafted."""
+    rows = table("verify")
+    rows = rows.filter(rows.drafted > 0).mutate(length=rows.drafted)
+    return rows.group_by("length", *REQUEST).aggregate(**_accepted(rows, shape))
 
 
 @cache
@@ -87,7 +103,7 @@ def duration() -> ir.Table:
 
 
 @cache
-def whole_at_the_end(k: int, last: int) -> ir.Table:
+def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
     """Of the requests in SUSPECTS, how many of their `last` rounds were drafted and accepted
     whole."""
     import ibis
@@ -97,5 +113,5 @@ def whole_at_the_end(k: int, last: int) -> ir.Table:
     order = ibis.window(group_by="cluster", order_by=rows.time_s.desc())
     rows = rows.mutate(back=ibis.row_number().over(order))
     rows = rows.filter(rows.back < last)
-    taken = (rows.drafted == k) & (rows.accepted >= k)
+    taken = rows.drafted.isin(shape.ks) & (rows.accepted >= rows.drafted)
     return rows.group_by("cluster").aggregate(whole=taken.sum())

@@ -9,7 +9,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from driftscope.analysis.passes.rounds import counts
 from driftscope.analysis.passes.views import LOOKED_AT, REQUEST, clusters, table
+from driftscope.analysis.shape import Shape
 from driftscope.metrics.chains import finite
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def number_verified(repeated: bool) -> ir.Table:
 
 
 @cache
-def reliability(k: int, bins: int, repeated: bool) -> ir.Table:
+def reliability(bins: int, repeated: bool) -> ir.Table:
     """Confidence and acceptance of verified chains by depth and bin of confidence.
 
     Only depths that verification reached: what the target made of a token after a rejected one is
@@ -105,7 +107,7 @@ def reliability(k: int, bins: int, repeated: bool) -> ir.Table:
 
     both = verified(repeated)
     both = both.filter(both.top1.notnull())
-    depth = ibis.range(0, ibis.least(both.accepted + 1, k)).unnest()
+    depth = ibis.range(0, ibis.least(both.accepted + 1, both.drawn)).unnest()
     deep = both.select("accepted", "top1", weight=1.0 / both.rate, depth=depth)
     deep = deep.filter(deep.accepted >= deep.depth)
     sure = deep.top1[deep.depth.cast("int32")].cast("float64")
@@ -121,12 +123,8 @@ def reliability(k: int, bins: int, repeated: bool) -> ir.Table:
 
 
 @cache
-def by_execution(k: int, repeated: bool) -> ir.Table:
+def by_execution(shape: Shape, repeated: bool) -> ir.Table:
     """Verified chains by execution and request."""
     both = verified(repeated)
-    return both.group_by("execution", "cluster").aggregate(
-        rounds=both.count(),
-        drafted=both.drawn.sum(),
-        short=(both.drawn < k).sum(),
-        **{f"accepted_{n}": (both.accepted == n).sum() for n in range(k + 1)},
-    )
+    made = counts(both.drawn, both.accepted, shape)
+    return both.group_by("execution", "cluster").aggregate(**made)

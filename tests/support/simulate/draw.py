@@ -69,6 +69,8 @@ class Chunk:
     time_s: NDArray[np.float64]
     batch: Ints
     chains: Ints
+    k: Ints
+    """Of the chains of each step; 0 in one without."""
     step_s: NDArray[np.float64]
     draft_s: NDArray[np.float64]
     recorded: NDArray[np.bool_]
@@ -145,9 +147,13 @@ def _chunk(
     of_step = np.cumsum(new) - 1
     batch = np.bincount(of_step)
     reason = _reasons(truth, random, batch[of_step])
-    done = _Walk(truth, prompted, mine, random).over(request, at, reason)
-    steps = _steps(truth, random, batch, np.bincount(of_step, reason < 0).astype(np.int64))
     progress = (mine.start + request[new]) / len(prompted.rounds)
+    k = truth.k_of(batch, progress)
+    done = _Walk(truth, prompted, mine, random).over(
+        request, at, np.where(reason < 0, k[of_step], 0), batch[of_step]
+    )
+    chains = np.bincount(of_step, reason < 0).astype(np.int64)
+    steps = _steps(truth, random, batch, chains, k)
     rate = np.array(truth.rates)[(progress * len(truth.rates)).astype(int)]
     gaps = truth.gap_s * (np.append(0, np.diff(wave[request[new]])) + (np.arange(len(batch)) == 0))
     time_s = now + np.cumsum(steps[0] + gaps)
@@ -163,9 +169,9 @@ def _chunk(
         output=done[0][last][np.argsort(request[last])] - tokens + 2,
         own=random.uniform(-0.5, 0.5, (len(rounds), 3)).astype(np.float32) * truth.spread,
         request=request, step=of_step, position=done[0],
-        drafted=np.where(reason < 0, truth.k, 0), accepted=np.where(last, -1, done[1]),
+        drafted=np.where(reason < 0, k[of_step], 0), accepted=np.where(last, -1, done[1]),
         reason=reason, top1=done[2], number=step + 1 + np.arange(len(batch)), time_s=time_s,
-        batch=batch, chains=np.bincount(of_step, reason < 0).astype(np.int64),
+        batch=batch, chains=chains, k=np.where(chains > 0, k, 0),
         step_s=steps[0], draft_s=steps[1], recorded=random.random(len(batch)) < rate, rate=rate,
         seed=(*seed, 1),
     )  # fmt: skip
@@ -181,12 +187,12 @@ def _reasons(truth: Truth, random: np.random.Generator, batch: Ints) -> Ints:
 
 
 def _steps(
-    truth: Truth, random: np.random.Generator, batch: Ints, chains: Ints
+    truth: Truth, random: np.random.Generator, batch: Ints, chains: Ints, k: Ints
 ) -> NDArray[np.float64]:
     """[2, steps] whole time of each step, and the drafter's in it."""
     noise = np.exp(truth.cost.noise * random.standard_normal((2, len(batch))))
-    verify_s = truth.cost.verify_s(batch, batch + truth.k * chains) * noise[0]
-    draft_s = truth.cost.drafting_s(chains, truth.k) * noise[1]
+    verify_s = truth.cost.verify_s(batch, batch + k * chains) * noise[0]
+    draft_s = truth.cost.drafting_s(chains, k) * noise[1]
     return np.stack([verify_s + draft_s, draft_s])
 
 
@@ -202,7 +208,9 @@ class _Walk:
         self._position = prompted.tokens[mine] - 1
         self._logits = truth.logits().astype(np.float32)
 
-    def over(self, request: Ints, at: Ints, reason: Ints) -> tuple[Ints, Ints, Floats]:
+    def over(
+        self, request: Ints, at: Ints, drafted: Ints, batch: Ints
+    ) -> tuple[Ints, Ints, Floats]:
         """Position, accepted and confidence of each row."""
         truth = self._truth
         position, accepted = np.empty_like(request), np.empty_like(request)
@@ -211,16 +219,18 @@ class _Walk:
         for rows in np.split(in_order, np.cumsum(np.bincount(at))[:-1]):
             who = request[rows]
             position[rows] = self._position[who]
-            chance = self._chance(who)
+            chance = self._chance(who, batch[rows])
             taken = self._random.random(chance.shape, dtype=np.float32) < chance
             length = np.where(taken.all(axis=1), truth.k, np.argmin(taken, axis=1))
-            accepted[rows] = np.where(reason[rows] < 0, length, 0)
+            accepted[rows] = np.minimum(length, drafted[rows])
             top1[rows] = chance + truth.miscalibration * (1 - chance)
             self._position[who] += accepted[rows] + 1
         return position, accepted, top1
 
-    def _chance(self, who: Ints) -> Floats:
+    def _chance(self, who: Ints, batch: Ints) -> Floats:
         shift = self._shift[who]
+        if self._truth.batch:
+            shift = shift + np.float32(self._truth.batch) * np.log2(batch).astype(np.float32)
         if self._truth.context:
             doublings = np.log2((self._position[who] + 1) / CONTEXT_FROM)
             shift = shift + (self._truth.context * doublings).astype(np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from support.simulate.draw import chunks
+from support.simulate.draw import Chunk, Ints, chunks
 from support.simulate.truth import Truth
 
 from driftscope.analysis.changes import Series
@@ -13,37 +13,46 @@ from driftscope.analysis.rounds import Rounds
 
 def side(truth: Truth) -> Side:
     """The rounds of `truth` by request, as `driftscope.analysis.compare.side_of` has them."""
-    counts, labels, first = [], [], 0
+    counts, labels = [], []
     for chunk in chunks(truth):
-        rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
-        code = chunk.request[rows] * (truth.k + 1) + chunk.accepted[rows]
-        table = np.bincount(code, minlength=len(chunk.kind) * (truth.k + 1))
-        counts.append(table.reshape(-1, truth.k + 1))
+        counts.append(_counts(truth, chunk))
         labels += [str(truth.prompts[kind].label) for kind in chunk.kind.tolist()]
-        first += len(chunk.kind)
-    histogram = np.concatenate(counts)
-    rounds = histogram.sum(axis=1)
-    there = rounds > 0
-    return Side(
-        rounds=Rounds(
-            request=np.arange(first)[there],
-            rounds=rounds[there],
-            drafted=rounds[there] * truth.k,
-            short=np.zeros(int(there.sum()), dtype=np.int64),
-            histogram=histogram[there],
-        ),
-        labels=np.array(labels)[there],
+    histogram, lengths, exhausted = np.concatenate(counts, axis=1)
+    there = histogram.sum(axis=1) > 0
+    rounds = Rounds(
+        request=np.arange(len(there)),
+        rounds=histogram.sum(axis=1),
+        drafted=lengths @ np.arange(truth.k + 1),
+        histogram=histogram,
+        lengths=lengths,
+        exhausted=exhausted,
+        mix=np.zeros(truth.k + 1),
     )
+    return Side(rounds=rounds.where(there), labels=np.array(labels)[there])
+
+
+def _counts(truth: Truth, chunk: Chunk) -> Ints:
+    """[3, requests, K + 1] rounds by tokens accepted, by tokens drafted, and those of the latter
+    that were accepted whole."""
+    rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
+    request, drafted, accepted = (
+        each[rows] for each in (chunk.request, chunk.drafted, chunk.accepted)
+    )
+    out = np.zeros((3, len(chunk.kind), truth.k + 1), dtype=np.int64)
+    np.add.at(out[0], (request, accepted), 1)
+    np.add.at(out[1], (request, drafted), 1)
+    np.add.at(out[2], (request, drafted), accepted == drafted)
+    return out
 
 
 def series(truth: Truth) -> Series:
     """The requests of `truth`, one of which starts each second."""
     drawn = side(truth)
-    tokens, rounds = drawn.rounds.by_request()
+    rounds = drawn.rounds.rounds.astype(np.float64)
     return Series(
         start_s=np.arange(len(rounds), dtype=np.float64),
         end_s=float(len(rounds)),
-        tokens=tokens[:, 0].copy(),
-        rounds=rounds[:, 0],
+        tokens=drawn.rounds.comparable_tokens()[:, 0],
+        rounds=rounds,
         labels=drawn.labels,
     )

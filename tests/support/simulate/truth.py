@@ -53,7 +53,7 @@ class Cost:
         """Target and sampling of a step that verifies `tokens` in all."""
         return self.base_s + self.sequence_s * batch + self.token_s * tokens
 
-    def drafting_s(self, chains: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+    def drafting_s(self, chains: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.float64]:
         """The drafter in a step that drafts `chains` of K tokens."""
         each = self.draft_s + k * (self.depth_s + self.depth_sequence_s * chains)
         return np.where(chains > 0, each, 0.0)
@@ -118,6 +118,14 @@ class Truth:
 
     batches: tuple[int, ...] = (8,)
     """Requests that start together, taken in turn; they leave one by one."""
+    batch: float = 0.0
+    """Logit shift for each doubling of the batch over 1."""
+    k_by_batch: tuple[tuple[int, int], ...] = ()
+    """(largest batch, K) of each range of batch sizes, smallest first; () for K whatever the
+    batch."""
+    k_from: tuple[tuple[float, int], ...] = ()
+    """(share of the requests after which, K from there on), where K changes while the server
+    runs."""
     k_zero_above: int | None = None
     """Batch size above which nothing is drafted, on purpose."""
     undrafted: Mapping[str, float] = field(default_factory=dict)
@@ -139,6 +147,27 @@ class Truth:
         most = (1 + self.spread) * float((self.sinks() + self.selves()).max())
         if len(self.conditional) < self.k or most > 1 or self.spread >= 1:
             raise ValueError("a truth needs K conditional rates, and masses that leave something")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether chains may be of several K."""
+        return bool(self.k_by_batch or self.k_from)
+
+    def k_of(self, batch: NDArray[np.int64], progress: NDArray[np.float64]) -> NDArray[np.int64]:
+        """K of steps of these batch sizes, after these shares of the requests."""
+        k = np.full(len(batch), self.k)
+        for largest, each in reversed(self.k_by_batch):
+            k[batch <= largest] = each
+        for share, each in self.k_from:
+            k[progress >= share] = each
+        return k
+
+    def marginal_at(self, batch: int) -> NDArray[np.float64]:
+        """[K] true marginal acceptance of rounds in batches of this size, drafted in full."""
+        shares = self.shares()
+        shift = self.batch * float(np.log2(batch))
+        each = np.array([self._marginal_of(kind.shift + shift) for kind in self.prompts])
+        return np.asarray(shares @ each)
 
     def sinks(self) -> NDArray[np.float64]:
         """[K] mean sink mass."""
@@ -168,7 +197,7 @@ class Truth:
         Of a run without decay, change or effect of the context; over requests and rounds without
         end, drafted in full.
         """
-        if self.decay or self.change or self.context:
+        if self.decay or self.change or self.context or self.batch:
             raise ValueError("the truth of a run that changes as it goes has no closed form")
         if kind is not None:
             return self._marginal_of(self.prompts[kind].shift)

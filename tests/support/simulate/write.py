@@ -147,7 +147,7 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
     columns: dict[str, Any] = {
         "step": chunk.number[step], "time_s": chunk.time_s[step],
         "request": _names(chunk)[request].tolist(), "position": chunk.position[kept],
-        "prompt_tokens": chunk.tokens[request], "batch": chunk.batch[step], "k": truth.k,
+        "prompt_tokens": chunk.tokens[request], "batch": chunk.batch[step], "k": chunk.k[step],
         "layers": truth.layers, "chunked_prefill": False,
         **masses, "null_mass": None,
         "in_rms": Lists(values=np.hstack([fc, fed[:, :-1]])),
@@ -161,7 +161,17 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
         "head_mass": _by_head(truth, masses), "heads": len(truth.by_head) or HEADS,
         "strategy": "lse", "execution": _executions(truth, chunk.batch[step]), "replica": 0,
     }  # fmt: skip
+    if truth.mixed:
+        columns = {name: _cut(each, chunk.k[step], truth.k) for name, each in columns.items()}
     return _block("draft", len(kept), columns)
+
+
+def _cut(column: Any, k: Ints, longest: int) -> Any:
+    """Lists by depth as long as each row's own chain."""
+    if not isinstance(column, Lists) or column.values.shape[1] % longest:
+        return column
+    each = column.values.shape[1] // longest
+    return [row[: own * each].tolist() for row, own in zip(column.values, k, strict=True)]
 
 
 def _executions(truth: Truth, batch: Ints) -> str | list[str]:
@@ -225,7 +235,7 @@ def _step(truth: Truth, chunk: Chunk) -> Block:
     drafted = chunk.chains > 0
     columns = {
         "step": chunk.number, "time_s": chunk.time_s, "requests": chunk.batch,
-        "chains": chunk.chains, "k": np.where(drafted, truth.k, 0),
+        "chains": chunk.chains, "k": chunk.k,
         "recorded": (chunk.recorded & drafted).tolist(), "step_s": chunk.step_s,
         "draft_s": chunk.draft_s,
         "probe_s": np.where(chunk.recorded & drafted, PROBE_S, PROBE_S / 10), "rate": chunk.rate,
