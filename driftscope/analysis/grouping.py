@@ -74,10 +74,9 @@ def _group(name: str, rounds: Rounds) -> Group:
         name=name,
         requests=rounds.requests,
         rounds=len(rounds),
-        mean_length=found.mean_length,
-        mean_length_interval=found.mean_length_interval,
-        comparable_length=float(comparable.value[0]),
-        comparable_length_interval=spread[0] if spread else None,
+        mean_length=float(comparable.value[0]),
+        mean_length_interval=spread[0] if spread else None,
+        served_length=found.mean_length,
         marginal=found.marginal,
         marginal_interval=found.marginal_interval,
     )

@@ -22,14 +22,14 @@ class Group:
     requests: int
     rounds: int
     mean_length: float
+    """Acceptance length to compare with that of other groups of the run: in a run of several K,
+    what the group's own mix of K adds or takes is taken out (indirect standardisation)."""
     mean_length_interval: Interval | None
-    """Of resampled requests; None with fewer than two."""
-    comparable_length: float
-    """Acceptance length to compare with that of other groups of the run: without what the group's
-    own mix of K adds. `mean_length` in a run of one K."""
-    comparable_length_interval: Interval | None
+    """None with fewer than two requests."""
     marginal: tuple[float, ...]
     marginal_interval: tuple[Interval, ...] | None
+    served_length: float | None = None
+    """Acceptance length as served; `mean_length` in a run of one K."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

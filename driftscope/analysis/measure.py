@@ -52,6 +52,7 @@ def acceptance(
         marginal=_tuple(formula.running_product(reached, at_risk)),
         conditional=formula.risk_set_rates(reached, at_risk),
         counted=formula.marginal_rates(counts, n),
+        died=tuple(int(n) for n in at_risk - reached),
         by_k=by_k,
         histogram=tuple(int(count) for count in histogram),
         token_rate=formula.token_rate(accepted, int(rounds.drafted.sum())),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import count, percent
+from driftscope.analysis.words import count, ks_of, percent
 
 FEW_REQUESTS = 30
 """Below this, resampling requests gives intervals that are too narrow: the usual rule of thumb for
@@ -64,7 +64,27 @@ def _short_rounds(run: RunSummary) -> str | None:
         return None
     return (
         f"{percent(short)} of the rounds drafted fewer than K tokens (close to a length limit); "
-        "deeper depths count as not accepted there, as in vLLM's counters"
+        "rates by depth are of the rounds that drafted the depth, while vLLM's counters divide by "
+        "all rounds"
+    )
+
+
+def _several_k(run: RunSummary) -> str | None:
+    if not run.mixed:
+        return None
+    return (
+        f"rounds drafted {ks_of(run.ks)}: the acceptance length is as served, rates by depth are "
+        "of the rounds that drafted the depth, and parts of the run are compared at the run's mix "
+        "of K"
+    )
+
+
+def _several_depths(run: RunSummary) -> str | None:
+    if not run.mixed or not run.recording.chains:
+        return None
+    return (
+        f"attention, hidden state and confidence by depth are of the chains of K = {run.depths} or "
+        "more, so that every depth is compared over the same chains; `--by k` tells each K apart"
     )
 
 
@@ -98,6 +118,8 @@ def _chunked_prefill(run: RunSummary) -> str | None:
 _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("few_requests", "acceptance", _few_requests),
     ("short_rounds", "acceptance", _short_rounds),
+    ("several_k", "acceptance", _several_k),
+    ("several_k", "masses", _several_depths),
     ("no_chains", "masses", _no_chains),
     ("broken_chains", "masses", _broken_chains),
     ("chunked_prefill", "masses", _chunked_prefill),

@@ -47,8 +47,6 @@ class Acceptance:
     marginal: ByDepth
     """By risk sets, as `conditional`; NaN where no round that got there drafted the depth."""
     conditional: tuple[float | None, ...]
-    counted: ByDepth
-    """Rounds accepted to the depth over all rounds, as vLLM counts them."""
     histogram: tuple[int, ...]
     """Rounds with exactly 0 .. K tokens accepted."""
     token_rate: float | None
@@ -56,8 +54,17 @@ class Acceptance:
     marginal_interval: tuple[Interval, ...] | None = None
     mean_length_by_request: float | None = None
     mean_length_by_token: float | None = None
+    counted: ByDepth = ()
+    """Rounds accepted to the depth over all rounds, as vLLM counts them."""
+    died: tuple[int, ...] = ()
+    """Rounds whose token at the depth was the first to be rejected."""
     by_k: tuple[AcceptanceAtK, ...] = ()
     """Of the rounds that drafted each K; empty in a run of one K."""
+
+    def __post_init__(self) -> None:
+        """A summary of driftscope before 0.2 counts as vLLM does, and nothing else."""
+        object.__setattr__(self, "counted", self.counted or self.marginal)
+        object.__setattr__(self, "died", self.died or self.histogram[:-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,15 +216,8 @@ class RunSummary:
 
     label: str
     manifest: Manifest
-    k: int
-    """Tokens of the longest chain: draft tokens per round, where `ks` has one number only."""
     rounds: int
     requests: int
-    ks: tuple[int, ...]
-    """Chain lengths that were asked for, ascending: several where K follows the batch size or
-    changed while the server ran."""
-    depths: int
-    """Depths of the figures of recorded chains, see `Shape.depths`; `k` in a run of one K."""
     acceptance: Acceptance
     attention: Attention
     hidden: Hidden
@@ -229,6 +229,14 @@ class RunSummary:
     segments: tuple[Segment, ...]
     problems: tuple[str, ...]
     """What the reader found missing or lost."""
+    k: int = 0
+    """Tokens of the longest chain: draft tokens per round in a run of one K. As the manifest says,
+    in a summary of driftscope before 0.2."""
+    ks: tuple[int, ...] = ()
+    """Chain lengths that were asked for, ascending: several where K follows the batch size or
+    changed while the server ran."""
+    depths: int = 0
+    """Depths of the figures of recorded chains, see `Shape.depths`; `k` in a run of one K."""
     effective_k: float | None = None
     """Tokens drafted per decode step, steps without a draft included."""
     cells: tuple[StepCell, ...] = ()
@@ -243,6 +251,11 @@ class RunSummary:
     fallback_spread: FallbackSpread = NO_SPREAD
     changes: Changes | None = None
     """Points in time at which acceptance changed; None with too few requests to find one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", self.k or self.manifest.k)
+        object.__setattr__(self, "ks", self.ks or (self.k,))
+        object.__setattr__(self, "depths", self.depths or self.k)
 
     @property
     def mixed(self) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import driftscope
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.finding import Finding
-from driftscope.analysis.words import NOTHING, listed, number
-from driftscope_reports.terminal import FIGURES, MARKS, plain
+from driftscope.analysis.words import NOTHING, ks_of, listed, number
+from driftscope_reports.terminal import MARKS, figure_rows, plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 
@@ -32,8 +32,8 @@ def text(raw: str) -> str:
 def _figures(analysis: Analysis) -> str:
     if not analysis.runs:
         return ""
-    head = ["", *(f"{run.label} (K = {run.k})" for run in analysis.runs)]
-    return table(head, [[name, *(show(run) for run in analysis.runs)] for name, show in FIGURES])
+    head = ["", *(f"{run.label} ({ks_of(run.ks)})" for run in analysis.runs)]
+    return table(head, figure_rows(analysis.runs))
 
 
 def _by_depth(analysis: Analysis) -> str:

@@ -175,6 +175,7 @@ def _depth_rows(run: RunSummary) -> list[dict[str, object]]:
     columns = {
         "marginal": run.acceptance.marginal,
         "conditional": run.acceptance.conditional,
+        "counted": run.acceptance.counted,
         "sink_mass": run.attention.sink_mass,
         "prompt_mass": run.attention.prompt_mass,
         "generated_mass": run.attention.generated_mass,
@@ -189,7 +190,10 @@ def _depth_rows(run: RunSummary) -> list[dict[str, object]]:
     }
     return [
         {"run": run.label, "depth": d + 1}
-        | {name: values[d] if values else None for name, values in columns.items()}
+        | {
+            name: values[d] if values and d < len(values) else None
+            for name, values in columns.items()
+        }
         for d in range(run.k)
     ]
 

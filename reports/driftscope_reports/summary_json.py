@@ -18,7 +18,7 @@ from driftscope.analysis.finding import Finding
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.plain import PlainRun
 from driftscope.analysis.senders import SenderSummary
-from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.summary import AcceptanceAtK, RunSummary
 
 SCHEMA_VERSION = 1
 _DIGITS = 9
@@ -92,6 +92,18 @@ def plain_to_dict(run: PlainRun) -> dict[str, Any]:
     return content
 
 
+def _at_k(part: AcceptanceAtK) -> dict[str, Any]:
+    return {
+        "k": part.k,
+        "requests": part.requests,
+        "rounds": part.rounds,
+        "mean_length": part.mean_length,
+        "mean_length_interval": _ends(part.mean_length_interval),
+        "marginal": part.marginal,
+        "marginal_interval": _all_ends(part.marginal_interval),
+    }
+
+
 def _run(run: RunSummary) -> dict[str, Any]:
     attention, hidden = run.attention, run.hidden
     return {
@@ -99,10 +111,14 @@ def _run(run: RunSummary) -> dict[str, Any]:
         "rounds": run.rounds,
         "requests": run.requests,
         "k": run.k,
+        "ks": run.ks,
+        "depths": run.depths,
         "acceptance": {
             "mean_length": run.acceptance.mean_length,
             "marginal": run.acceptance.marginal,
             "conditional": run.acceptance.conditional,
+            "counted": run.acceptance.counted,
+            "by_k": [_at_k(each) for each in run.acceptance.by_k],
             "mean_length_interval": _ends(run.acceptance.mean_length_interval),
             "marginal_interval": _all_ends(run.acceptance.marginal_interval),
             "token_rate": run.acceptance.token_rate,
@@ -192,7 +208,7 @@ def _ends(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else {"low": interval.low, "high": interval.high}
 
 
-def _all_ends(intervals: Sequence[Interval] | None) -> list[dict[str, float] | None] | None:
+def _all_ends(intervals: Sequence[Interval | None] | None) -> list[dict[str, float] | None] | None:
     return None if intervals is None else [_ends(each) for each in intervals]
 
 

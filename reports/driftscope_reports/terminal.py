@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
@@ -14,14 +14,15 @@ from driftscope.analysis.changes import Changes
 from driftscope.analysis.finding import Finding, Severity
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import NOTHING, listed, milliseconds, number, percent, times
+from driftscope.analysis.words import NOTHING, ks_of, listed, milliseconds, number, percent, times
 from driftscope_reports.sections.senders import length, ratio
 
 MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
 
+LENGTH = "acceptance length"
 FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("rounds / requests", lambda run: f"{run.rounds:,} / {run.requests:,}"),
-    ("acceptance length", lambda run: _length(run)),
+    (LENGTH, lambda run: _length(run)),
     ("the same over time", lambda run: over_time(run.changes)),
     ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
     ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
@@ -66,10 +67,29 @@ def _table(analysis: Analysis) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for run in analysis.runs:
-        table.add_column(Text(plain(f"{run.label} (K = {run.k})")), justify="right")
-    for name, show in FIGURES:
-        table.add_row(name, *(show(run) for run in analysis.runs))
+        table.add_column(Text(plain(f"{run.label} ({ks_of(run.ks)})")), justify="right")
+    for name, *cells in figure_rows(analysis.runs):
+        table.add_row(name, *cells)
     return table
+
+
+def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
+    """The table's rows: a name, then a figure of each run."""
+    rows = []
+    for name, show in FIGURES:
+        rows.append([name, *(show(run) for run in runs)])
+        if name == LENGTH:
+            ks = sorted({each.k for run in runs for each in run.acceptance.by_k})
+            rows += [[f"- of rounds with K = {k}", *(_at(run, k) for run in runs)] for k in ks]
+    return rows
+
+
+def _at(run: RunSummary, k: int) -> str:
+    """Acceptance length of the rounds that drafted `k` tokens, and their share."""
+    found = next((each for each in run.acceptance.by_k if each.k == k), None)
+    if found is None:
+        return NOTHING
+    return f"{number(found.mean_length)} ({percent(found.rounds / run.rounds)} of rounds)"
 
 
 def _segments(analysis: Analysis) -> Table:

@@ -94,7 +94,7 @@ def _nothing(to_look_at: int) -> Markup:
 
 def plainly(runs: Sequence[RunSummary]) -> str:
     """What was served and what came of it, for a reader who knows none of the terms."""
-    ks = sorted({run.k for run in runs})
+    ks = sorted({k for run in runs for k in run.ks})
     ahead = f"{ks[0]}" if len(ks) == 1 else f"up to {ks[-1]}"
     kept = by_run(runs, [number(run.acceptance.mean_length - 1.0, 1) for run in runs])
     tokens = "token" if ks == [1] else "tokens"

@@ -63,8 +63,8 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
         runs=(run.label,),
         title="Attention moves to the chain's own tokens",
         statement=f"the chain's own tokens take {percent(own[-1])} of the attention at depth "
-        f"{run.k}, from {percent(own[1])} at depth 2 and none at depth 1; without drift the "
-        f"{count(run.k - 1, 'slot')} that they add would get {percent(expected[-1])}",
+        f"{run.depths}, from {percent(own[1])} at depth 2 and none at depth 1; without drift the "
+        f"{count(run.depths - 1, 'slot')} that they add would get {percent(expected[-1])}",
         evidence={
             "self_mass_last": own[-1],
             **ends("self_mass_last", spread),
@@ -150,7 +150,8 @@ def sink_lost(case: Case) -> Finding | None:
         runs=(run.label,),
         title="The attention sink is lost over depth",
         statement=f"the sink holds {percent(sink[0])} of the attention at depth 1 and "
-        f"{percent(sink[-1])} at depth {run.k}; without drift it would keep {percent(expected)}",
+        f"{percent(sink[-1])} at depth {run.depths}; without drift it would keep "
+        f"{percent(expected)}",
         evidence={
             "sink_mass_first": sink[0],
             "sink_mass_last": sink[-1],
@@ -196,7 +197,7 @@ ENTRIES = (
         ),
         need=Need[Case](
             words="attention masses, at two depths or more",
-            met=lambda case: case.run.k > 1 and excess_self(case.run) is not None,
+            met=lambda case: case.run.depths > 1 and excess_self(case.run) is not None,
         ),
         rule=attention_moves_to_chain,
     ),

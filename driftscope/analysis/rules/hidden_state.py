@@ -38,7 +38,7 @@ def hidden_state_grows(case: Case) -> Finding | None:
 def hidden_state_stable(case: Case) -> Finding | None:
     """The state keeps its size, as a drafter with `norm_output` should."""
     run = case.run
-    if run.k < 2 or run.hidden.growth is None or run.hidden.growth >= STABLE_BELOW:
+    if run.depths < 2 or run.hidden.growth is None or run.hidden.growth >= STABLE_BELOW:
         return None
     return _finding(
         run,
@@ -72,7 +72,7 @@ def _finding(
         runs=(run.label,),
         title=title,
         statement=f"the state fed to the next depth has RMS {number(fed[0])} at depth 1 and "
-        f"{number(fed[-1])} at depth {run.k}: {times(grown)}{between(spread)}",
+        f"{number(fed[-1])} at depth {run.depths}: {times(grown)}{between(spread)}",
         evidence={
             "fed_rms_first": fed[0],
             "fed_rms_last": fed[-1],
@@ -88,7 +88,7 @@ def _finding(
 
 _NEED = Need[Case](
     words="the RMS of the state fed forward, at two depths or more",
-    met=lambda case: case.run.k > 1 and case.run.hidden.growth is not None,
+    met=lambda case: case.run.depths > 1 and case.run.hidden.growth is not None,
 )
 
 ENTRIES = (

@@ -101,9 +101,10 @@ def _of_run(run: RunSummary) -> _Side:
 def _twins(case: Case, other: RunSummary) -> bool:
     """The same models and K in another mode; said of the run that accepts less."""
     mine, its = case.run.manifest, other.manifest
-    alike = all(getattr(mine, name) == getattr(its, name) for name in ("target", "drafter", "k"))
+    alike = all(getattr(mine, name) == getattr(its, name) for name in ("target", "drafter"))
     less = case.run.acceptance.mean_length < other.acceptance.mean_length
-    return alike and mine.mode != its.mode and less
+    same_k = not case.run.mixed and case.run.ks == other.ks
+    return alike and same_k and mine.mode != its.mode and less
 
 
 ENTRIES = (

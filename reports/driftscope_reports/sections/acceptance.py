@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import percent
+from driftscope.analysis.words import listed, number, percent
 from driftscope.metrics.acceptance import CONDITIONAL, MARGINAL, MEAN_LENGTH
-from driftscope_reports.byrun import at_depths, axis_name, by_run, depth_chart, line
+from driftscope_reports.byrun import about, at_depths, axis_name, by_run, depth_chart, line
 from driftscope_reports.chart import Unit
 from driftscope_reports.section import Picture
 
@@ -26,8 +26,8 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
         Picture(
             id="acceptance-marginal",
             title=_title(runs),
-            how="Of all rounds, how many are right up to this depth, so the line can only fall. "
-            "Bars are 95% intervals.",
+            how="Of the rounds that draft this deep, how many are right up to this depth, so the "
+            "line can only fall. Bars are 95% intervals.",
             chart=depth_chart(runs, marginal, "of all rounds", Unit.SHARE),
             definitions=(MARGINAL, MEAN_LENGTH),
         ),
@@ -39,7 +39,27 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
             chart=depth_chart(runs, conditional, "of rounds right so far", Unit.SHARE),
             definitions=(CONDITIONAL,),
         ),
+        *(_by_k(run, runs) for run in runs if run.acceptance.by_k),
     ]
+
+
+def _by_k(run: RunSummary, runs: Sequence[RunSummary]) -> Picture:
+    """Each K that the run drafted, as it was served."""
+    parts = run.acceptance.by_k
+    lines = [
+        line(i, f"K = {part.k}", part.marginal, part.marginal_interval)
+        for i, part in enumerate(parts)
+    ]
+    lengths = [f"{number(part.mean_length)} at K = {part.k}" for part in parts]
+    return Picture(
+        id=f"acceptance-by-k-{runs.index(run)}",
+        title=about(run, runs, f"rounds yield {listed(lengths)}"),
+        how="Acceptance of the rounds that drafted each K. Lines may differ because K follows the "
+        "batch size, or was changed while other requests were served: that is the traffic's doing, "
+        "not K's alone.",
+        chart=depth_chart([run], lines, "of rounds with this K", Unit.SHARE),
+        definitions=(MARGINAL, MEAN_LENGTH),
+    )
 
 
 def _title(runs: Sequence[RunSummary]) -> str:

@@ -133,8 +133,8 @@ def _title(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     return about(
         run,
         runs,
-        f"at {run.manifest.query_kind} {run.k} the chain's own guesses get {percent(own[-1])} of "
-        f"the attention{against}",
+        f"at {run.manifest.query_kind} {run.depths} the chain's own guesses get "
+        f"{percent(own[-1])} of the attention{against}",
     )
 
 
@@ -204,7 +204,7 @@ def _head_map(
     return Picture(
         id=f"heads-{name}-{index}",
         title=f"{words}: {percent(min(last))} to {percent(max(last))} at "
-        f"{axis_name([run])} {run.k}",
+        f"{axis_name([run])} {run.depths}",
         how="One row per attention head, one column per depth; the brighter, the more of the "
         f"head's attention goes there. {_ALONE[name == 'self']}",
         chart=Chart(

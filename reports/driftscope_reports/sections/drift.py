@@ -10,7 +10,7 @@ from driftscope_reports.sections import acceptance, attention, confidence, hidde
 def section(analysis: Analysis) -> Section:
     """Acceptance, masses, hidden state and confidence by depth."""
     runs = analysis.runs
-    marginal, conditional = acceptance.pictures(runs)
+    marginal, conditional, *by_k = acceptance.pictures(runs)
     inside = [*attention.pictures(runs), *hidden.pictures(runs), *confidence.pictures(runs)]
     missing = (
         None
@@ -22,7 +22,7 @@ def section(analysis: Analysis) -> Section:
     large = [*[p for p in inside if p.id.startswith("attention-")], marginal]
     if len(large) % 2:
         large.append(conditional)
-    small = [p for p in (conditional, *inside) if p not in large and p not in heads]
+    small = [p for p in (conditional, *by_k, *inside) if p not in large and p not in heads]
     return Section(
         id="drift",
         name="The drift picture",

@@ -148,7 +148,7 @@ def _deaths(runs: Sequence[RunSummary]) -> Picture:
     axis = axis_name(runs)
     series = []
     for i, run in enumerate(runs):
-        died, spread = run.acceptance.histogram[: run.k], run.spread.get("died", ())
+        died, spread = run.acceptance.died, run.spread.get("died", ())
         series.append(
             Series(
                 name=run.label,
@@ -163,7 +163,7 @@ def _deaths(runs: Sequence[RunSummary]) -> Picture:
         )
     worst = []
     for run in runs:
-        died = run.acceptance.histogram[: run.k]
+        died = run.acceptance.died
         depth = max(range(len(died)), key=died.__getitem__)
         worst.append((depth + 1, percent(died[depth] / run.rounds)))
     return Picture(
