@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from driftscope.analysis.collect import Sums
-from driftscope.analysis.columns import Codes, Matrix
+from driftscope.analysis.columns import Matrix
 from driftscope.analysis.interval import (
     Interval,
     Ratio,
