@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from driftscope.analysis.changes import Level
+from driftscope.analysis.compare import Comparison, compare_sides
 from driftscope.analysis.cost.advice import Advice, advise, same_models
 from driftscope.analysis.groups import Group
 from driftscope.analysis.plain import PlainRun
@@ -21,6 +22,9 @@ class Case:
     others: tuple[RunSummary, ...] = ()
     reference: RunSummary | None = None
     """The run that this one is held against: a baseline, or the first of several."""
+    comparison: Comparison | None = None
+    """Of the reference with this run, as `driftscope compare` makes it; None where they share no
+    depth, or a report of an older version does not hold their rounds."""
     plain: PlainRun | None = None
     """The same server without speculation."""
     advice: Advice | None = None
@@ -92,8 +96,18 @@ def cases_of(
                 run=run,
                 others=others,
                 reference=None if reference is run else reference,
+                comparison=None if reference is run else comparison_of(reference, run),
                 plain=mine,
                 advice=advise(run, others, mine),
             )
         )
     return tuple(cases)
+
+
+def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | None:
+    """The comparison of two summaries; None where it cannot be made."""
+    if first is None or first.side is None or second.side is None:
+        return None
+    if not min(first.k, second.k):
+        return None
+    return compare_sides(first.side, second.side, (first.label, second.label))

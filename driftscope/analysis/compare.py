@@ -1,7 +1,8 @@
 """What sets two runs apart: differences in acceptance by depth and segment, with intervals.
 
-Paired where both runs answered the same prompts: what makes a prompt easy then drops out. All
-differences of one comparison are tested together, corrected by Holm's rule.
+Paired where both runs answered the same prompts: what makes a prompt easy then drops out. The
+acceptance length and all depths are tested jointly (`driftscope.analysis.joint`). Labels are tested
+beside that, corrected by Holm's rule, with a share of the error of their own (Wiens 2003).
 """
 
 from __future__ import annotations
@@ -10,19 +11,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from driftscope.analysis.collect import Sums
-from driftscope.analysis.columns import Codes, Matrix
-from driftscope.analysis.interval import Interval, Ratio, joined, student, two_sided
+from driftscope.analysis.columns import Matrix
+from driftscope.analysis.interval import (
+    Interval,
+    Ratio,
+    difference,
+    exact_interval,
+    joined,
+    student,
+    two_sided,
+)
+from driftscope.analysis.joint import Joint, joint
 from driftscope.analysis.multiple import ALPHA, holm
-from driftscope.analysis.pairing import UNPAIRED, Pairing, pair
+from driftscope.analysis.pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing, pair_keys, unpaired
 from driftscope.analysis.rounds import Rounds
+from driftscope.analysis.side import UNKNOWN, Side, side_of_rounds
 from driftscope.errors import MixedTraceError
 
 TESTABLE = 10
 """Requests, both runs together, of which some round is accepted to a depth, and of which some is
-not, from which the depth is tested: below, a variance over requests says little."""
+not, from which a label's depth is tested: below, a variance over requests says little."""
+OF_LABELS = 0.2
+"""Share of the permitted error that is kept for single labels, where there are several; all of it
+where the runs differ over all requests."""
 LENGTH, MARGINAL = "acceptance.mean_length", "acceptance.marginal"
 WHOLE = ""
 """Segment of a difference over all requests."""
@@ -41,11 +54,14 @@ class Difference:
     second: float
     difference: float
     interval: Interval | None
-    """95 %, of this difference alone; None where it is not tested."""
+    """95 %, of this difference alone; None where it cannot be told. Exact where a run accepts
+    nothing, or everything, at the depth."""
     p: float | None
-    """Of this test alone."""
+    """Of this figure beside the others of its segment; None where it is not tested."""
     p_adjusted: float | None
-    """By Holm's rule over all differences of the comparison."""
+    """The same, the other segments of the comparison allowed for."""
+    simultaneous: Interval | None = None
+    """95 % for all figures over all requests together; None in a label, and where not known."""
 
     @property
     def differs(self) -> bool:
@@ -74,29 +90,28 @@ class Comparison:
         return tuple(d for d in self.differences if (d.metric, d.segment) == (metric, segment))
 
     @property
+    def apart_at(self) -> tuple[int, ...]:
+        """Depths at which the runs' marginal acceptance differs."""
+        return tuple(d.depth for d in self.at(MARGINAL) if d.differs and d.depth)
+
+    @property
     def parts_from(self) -> int | None:
-        """First depth from which the runs' marginal acceptance differs at every deeper depth that
-        can be tested, always in the same direction; None where there is none."""
-        found: Difference | None = None
-        for each in reversed([d for d in self.at(MARGINAL) if d.p is not None]):
-            same = found is None or (each.difference > 0) == (found.difference > 0)
-            if not each.differs or not same:
-                break
-            found = each
-        return found.depth if found else None
+        """First depth at which the runs' marginal acceptance differs; None where none does."""
+        return next(iter(self.apart_at), None)
 
+    @property
+    def tested(self) -> bool:
+        """Whether any depth could be tested."""
+        return any(each.p is not None for each in self.at(MARGINAL))
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Side:
-    """One run's rounds: a row per request that has any."""
-
-    rounds: Rounds
-    labels: NDArray[np.str_]
-    """[rows]."""
-
-    def of(self, rows: NDArray[np.bool_] | Codes) -> Side:
-        """Some of the rows, or rows in an order."""
-        return Side(rounds=self.rounds.where(rows), labels=self.labels[rows])
+    @property
+    def bound(self) -> float | None:
+        """The largest difference in marginal acceptance, at any depth, that the runs are compatible
+        with; None where it is not known at every depth."""
+        ends = [each.simultaneous for each in self.at(MARGINAL)]
+        if not ends or None in ends:
+            return None
+        return max(max(abs(each.low), abs(each.high)) for each in ends if each)
 
 
 def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
@@ -104,28 +119,40 @@ def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
 
     Raises MixedTraceError for runs that share no depth.
     """
-    if not min(first.shape.k, second.shape.k):
+    return compare_sides(side_of(first), side_of(second), labels)
+
+
+def compare_sides(a: Side, b: Side, labels: tuple[str, str]) -> Comparison:
+    """The same of runs whose rounds by request are already there."""
+    if not min(a.rounds.k, b.rounds.k):
         raise MixedTraceError(f"{labels[0]} and {labels[1]} have no drafted depth in common")
-    a, b = side_of(first), side_of(second)
-    there = [np.zeros(len(run.requests), dtype=np.bool_) for run in (first, second)]
-    for mine, side in zip(there, (a, b), strict=True):
-        mine[side.rounds.request] = True
-    found = pair(first.requests, second.requests, *there)
+    found = pair_sides(a, b)
     if found.how != UNPAIRED:
-        a, b = a.of(_rows(a, found.first)), b.of(_rows(b, found.second))
+        a, b = a.of(found.first), b.of(found.second)
     return comparison(a, b, labels, found)
 
 
 def side_of(run: Sums) -> Side:
     """The rounds of a run, requests without any left out."""
-    rounds = run.rounds.where(run.rounds.rounds > 0)
-    labels = np.array([str(each) for each in run.requests.labels])[rounds.request]
-    return Side(rounds=rounds, labels=labels)
+    return side_of_rounds(run.rounds, run.requests)
+
+
+def pair_sides(a: Side, b: Side) -> Pairing:
+    """Which rows of the two belong together."""
+    kinds = {BY_ID: (a.ids, b.ids), BY_ORDER: (a.orders, b.orders)}
+    keys = {how: (_rows(mine), _rows(theirs)) for how, (mine, theirs) in kinds.items()}
+    return pair_keys(keys) or unpaired(len(a.labels) + len(b.labels))
+
+
+def _rows(names: tuple[str, ...]) -> dict[object, int]:
+    return {name: at for at, name in enumerate(names) if name != UNKNOWN}
 
 
 def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> Comparison:
     """The comparison of two sides, whose rows are pairs unless the pairing is UNPAIRED."""
     paired = pairing.how != UNPAIRED
+    whole = tuple(_whole(a, b, paired))
+    parts = tuple(_by_label(a, b, paired))
     return Comparison(
         first=labels[0],
         second=labels[1],
@@ -133,54 +160,97 @@ def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> C
         pairs=len(pairing.first),
         alone=pairing.alone if paired else 0,
         requests=(len(a.labels), len(b.labels)),
-        differences=together(_differences(a, b, paired)),
+        differences=(*_shared_error(whole, bool(parts)), *_labels_corrected(whole, parts)),
     )
 
 
 def together(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """The same, tested together."""
+    """Differences tested together, by Holm's rule."""
     raw = tuple(differences)
     tested = [at for at, each in enumerate(raw) if each.p is not None]
     adjusted = dict(zip(tested, holm([raw[at].p or 0.0 for at in tested]), strict=True))
     return tuple(replace(each, p_adjusted=adjusted.get(at)) for at, each in enumerate(raw))
 
 
-def _rows(side: Side, requests: Codes) -> Codes:
-    """Which row each of `requests` is."""
-    place = np.zeros(int(side.rounds.request.max()) + 1, dtype=np.int64)
-    place[side.rounds.request] = np.arange(len(side.rounds.request))
-    return place[requests]
+def _shared_error(whole: tuple[Difference, ...], labels: bool) -> Iterator[Difference]:
+    """Differences over all requests, of whose error labels take a share where there are some."""
+    left = 1.0 - OF_LABELS if labels else 1.0
+    for each in whole:
+        yield replace(each, p_adjusted=None if each.p is None else min(each.p / left, 1.0))
 
 
-def _differences(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
-    """Of all requests by depth, then of each label that both runs have; not of one that has all."""
-    yield from _of(a, b, paired, WHOLE)
-    shared = sorted(set(a.labels) & set(b.labels))
-    for label in shared if len(set(a.labels) | set(b.labels)) > 1 else ():
-        yield from _of(a.of(a.labels == label), b.of(b.labels == label), paired, label)
+def _labels_corrected(
+    whole: tuple[Difference, ...], parts: tuple[Difference, ...]
+) -> Iterator[Difference]:
+    """Differences of labels, by Holm's rule at the error that is theirs: all of it where the runs
+    differ over all requests."""
+    left = 1.0 - OF_LABELS
+    least = min((each.p / left for each in whole if each.p is not None), default=1.0)
+    for each in together(parts):
+        own = each.p_adjusted
+        if own is None:
+            yield each
+        elif least < ALPHA:
+            yield replace(each, p_adjusted=max(own, least))
+        else:
+            yield replace(each, p_adjusted=min(own / OF_LABELS, 1.0))
 
 
-def _of(a: Side, b: Side, paired: bool, segment: str) -> Iterator[Difference]:
-    k = min(a.rounds.k, b.rounds.k)
+def _whole(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
+    """Differences over all requests, tested jointly."""
+    k = _depths(a, b)
     ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
-    gap, error, df = gap_of(*ratios, paired=paired)
-    half, p = student(df) * error, p_values(gap, error, df)
-    usable = [True, *_testable(a.rounds, b.rounds, k)]
-    for depth in range(k + 1):
-        known = usable[depth] and bool(np.isfinite(p[depth]))
-        yield Difference(
-            metric=MARGINAL if depth else LENGTH,
-            depth=depth or None,
-            segment=segment,
-            first=float(ratios[0].value[depth]),
-            second=float(ratios[1].value[depth]),
-            difference=float(gap[depth]),
-            interval=Interval(
-                low=float(gap[depth] - half[depth]), high=float(gap[depth] + half[depth])
+    found = joint(*ratios, paired=paired)
+    edges = _Edges(a.rounds, b.rounds, ratios)
+    for at, each in enumerate(_differences(ratios, paired, WHOLE)):
+        exact = at > 0 and edges.at(at)
+        yield replace(
+            each,
+            interval=edges.difference(at, None, 1) if exact else each.interval,
+            p=float(found.p[at]) if np.isfinite(found.p[at]) else None,
+            simultaneous=edges.difference(at, found.critical, k) if exact else _around(found, at),
+        )
+
+
+def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
+    """Differences of each label that both runs have, each tested alone; none of a label that has
+    all requests."""
+    if len({*a.labels, *b.labels}) < 2:
+        return
+    for label in sorted({*a.labels} & {*b.labels}):
+        mine, theirs, k = a.labelled(label), b.labelled(label), _depths(a, b)
+        ratios = figures_of(mine.rounds, k), figures_of(theirs.rounds, k)
+        gap, error, df = gap_of(*ratios, paired=paired)
+        p = p_values(gap, error, df)
+        usable = [True, *_testable(mine.rounds, theirs.rounds, k)]
+        for at, each in enumerate(_differences(ratios, paired, label)):
+            known = usable[at] and bool(np.isfinite(p[at]))
+            yield replace(
+                each, interval=each.interval if known else None, p=float(p[at]) if known else None
             )
-            if known
-            else None,
-            p=float(p[depth]) if known else None,
+
+
+def _depths(a: Side, b: Side) -> int:
+    """Depths that both drafted."""
+    return min(a.rounds.k, b.rounds.k)
+
+
+def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Iterator[Difference]:
+    """The differences of each figure, untested."""
+    gap, error, df = gap_of(*ratios, paired=paired)
+    half = student(df) * error
+    for at in range(len(gap)):
+        low, high = float(gap[at] - half[at]), float(gap[at] + half[at])
+        known = np.isfinite(low) and np.isfinite(high) and error[at] > 0
+        yield Difference(
+            metric=MARGINAL if at else LENGTH,
+            depth=at or None,
+            segment=segment,
+            first=float(ratios[0].value[at]),
+            second=float(ratios[1].value[at]),
+            difference=float(gap[at]),
+            interval=Interval(low=low, high=high) if known else None,
+            p=None,
             p_adjusted=None,
         )
 
@@ -211,9 +281,51 @@ def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
         return np.where(error > 0, two_sided(gap / error, df), np.nan)
 
 
+def _around(found: Joint, at: int) -> Interval | None:
+    half = found.critical * found.error[at]
+    if not np.isfinite(half) or not np.isfinite(found.gap[at]):
+        return None
+    return Interval(low=float(found.gap[at] - half), high=float(found.gap[at] + half))
+
+
+class _Edges:
+    """Depths at which a run accepts nothing, or everything: no request differs from another there,
+    so its rate has the exact interval of its rounds."""
+
+    def __init__(self, a: Rounds, b: Rounds, ratios: tuple[Ratio, Ratio]) -> None:
+        self._ratios = ratios
+        self._of = [each.deep_enough.sum(axis=0) for each in (a, b)]
+
+    def at(self, depth: int) -> bool:
+        """Whether either run is at an edge."""
+        return any(self._is_edge(run, depth) for run in (0, 1))
+
+    def difference(self, depth: int, critical: float | None, figures: int) -> Interval | None:
+        """Of the second run less the first, at the level of one of `figures`; `critical` is the
+        half-width in standard errors of a run that is not at an edge, Student's where None."""
+        around = [self._interval(run, depth, critical, 1 - ALPHA / figures) for run in (0, 1)]
+        if around[0] is None or around[1] is None:
+            return None
+        first, second = (float(ratio.value[depth]) for ratio in self._ratios)
+        return difference(second, around[1], first, around[0])
+
+    def _is_edge(self, run: int, depth: int) -> bool:
+        return self._ratios[run].value[depth] in (0.0, 1.0)
+
+    def _interval(
+        self, run: int, depth: int, critical: float | None, level: float
+    ) -> Interval | None:
+        ratio, value = self._ratios[run], float(self._ratios[run].value[depth])
+        if self._is_edge(run, depth):
+            of = int(self._of[run][depth - 1])
+            return exact_interval(of * int(value), of, level)
+        scale = float(student(ratio.df)[depth]) if critical is None else critical
+        half = scale * float(ratio.error[depth])
+        return Interval(low=value - half, high=value + half) if np.isfinite(half) else None
+
+
 def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:
     """By depth, whether enough requests have rounds on either side of the question."""
     some = sum((each.reached[:, :k] > 0).sum(axis=0) for each in (a, b))
     other = sum((each.reached[:, :k] < each.deep_enough[:, :k]).sum(axis=0) for each in (a, b))
-    enough: list[bool] = (np.minimum(some, other) >= TESTABLE).tolist()
-    return enough
+    return [bool(enough) for enough in np.minimum(some, other) >= TESTABLE]

@@ -28,6 +28,19 @@ Number = float | int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A possible cause of a finding."""
+
+    cause: str
+    check: str
+    """The command or the config field that tells."""
+    seen: str = ""
+    """What the run itself says about it; empty where nothing recorded tells."""
+    supported: bool = False
+    """Whether that speaks for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """`id` names the rule; the same rule may speak about several runs, one finding each."""
 
@@ -48,6 +61,10 @@ class Finding:
     """What to do."""
     assumed: tuple[str, ...] = ()
     """What it rests on that the run cannot tell."""
+    causes: tuple[Suspect, ...] = ()
+    """What may be behind it: first what the run supports, then by how often it happens."""
+    ruled_out: tuple[Suspect, ...] = ()
+    """What was looked at, and is not behind it."""
     option: str | None = None
     """An option of vLLM's to paste, where there is one."""
     cost_tps: float | None = None

@@ -138,6 +138,23 @@ def share_interval(some: int, of: int) -> Interval:
     return found
 
 
+def exact_interval(some: int, of: int, confidence: float = CONFIDENCE) -> Interval:
+    """Clopper and Pearson's interval of a share of independent cases, which is never narrower than
+    it says, also where none or all of the cases count.
+
+    There it is one-sided: 0 of n cases leave a share below 1 - (1 - confidence)^(1/n), about 3 / n.
+    Raises ValueError without a case.
+    """
+    from scipy.special import betaincinv
+
+    if not 0 <= some <= of or not of:
+        raise ValueError(f"{some} of {of} cases is no share")
+    tail = (1 - confidence) / (1 if some in (0, of) else 2)
+    low = 0.0 if some == 0 else float(betaincinv(some, of - some + 1, tail))
+    high = 1.0 if some == of else float(betaincinv(some + 1, of - some, 1 - tail))
+    return Interval(low=low, high=high)
+
+
 def _wilson(rate: Array, worth: Array, quantile: Array) -> tuple[Interval, ...]:
     """Of rates over as many independent cases as `worth` says."""
     t2 = np.square(quantile)

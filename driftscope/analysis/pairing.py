@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +39,19 @@ def pair(first: Requests, second: Requests, a: NDArray[np.bool_], b: NDArray[np.
     A pair that is none, because two prompts look alike, costs power and misleads nobody: what is
     compared are sums over the same pairs on both sides.
     """
-    for how, key in ((BY_ID, _by_id), (BY_ORDER, _by_order)):
-        mine, theirs = _keyed(key(first), a), _keyed(key(second), b)
+    keys = {
+        how: (_keyed(of(first), a), _keyed(of(second), b))
+        for how, of in ((BY_ID, keys_by_id), (BY_ORDER, keys_by_order))
+    }
+    return pair_keys(keys) or unpaired(int(a.sum() + b.sum()))
+
+
+def pair_keys(
+    keys: Mapping[str, tuple[Mapping[Hashable, int], Mapping[Hashable, int]]],
+) -> Pairing | None:
+    """Pairs rows by the first kind of key that enough rows of both runs share; which row has each
+    key, in the first and in the second run, by the kind's name. None where no kind does."""
+    for how, (mine, theirs) in keys.items():
         shared = sorted(mine.keys() & theirs.keys(), key=lambda each: mine[each])
         if shared and len(shared) >= ENOUGH_PAIRED * max(len(mine), len(theirs)):
             return Pairing(
@@ -48,19 +60,25 @@ def pair(first: Requests, second: Requests, a: NDArray[np.bool_], b: NDArray[np.
                 second=np.array([theirs[each] for each in shared]),
                 alone=len(mine) + len(theirs) - 2 * len(shared),
             )
+    return None
+
+
+def unpaired(alone: int) -> Pairing:
+    """No pairs, of `alone` requests."""
     none = np.empty(0, dtype=np.int64)
-    return Pairing(how=UNPAIRED, first=none, second=none, alone=int(a.sum() + b.sum()))
+    return Pairing(how=UNPAIRED, first=none, second=none, alone=alone)
 
 
 Key = tuple[Any, ...]
 
 
-def _keyed(keys: list[Key], wanted: NDArray[np.bool_]) -> dict[Key, int]:
+def _keyed(keys: list[Key], wanted: NDArray[np.bool_]) -> dict[Hashable, int]:
     """Which request has each key; those without a known prompt have none."""
     return {key: at for at, key in enumerate(keys) if wanted[at] and key}
 
 
-def _by_id(requests: Requests) -> list[Key]:
+def keys_by_id(requests: Requests) -> list[Key]:
+    """[requests] replica, id, label and prompt length; () where the length is not known."""
     names = requests.keys.column("request").to_pylist()
     return [
         () if np.isnan(tokens) else (int(replica), name, label, tokens)
@@ -70,8 +88,8 @@ def _by_id(requests: Requests) -> list[Key]:
     ]
 
 
-def _by_order(requests: Requests) -> list[Key]:
-    """The n-th of its label and prompt length."""
+def keys_by_order(requests: Requests) -> list[Key]:
+    """[requests] label, prompt length, and which of these by arrival; () as above."""
     keys: list[Key] = [()] * len(requests)
     seen: dict[Key, int] = {}
     for at in np.argsort(requests.arrival_s, kind="stable").tolist():

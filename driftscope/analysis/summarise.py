@@ -14,6 +14,7 @@ from driftscope.analysis.collect import (
     step_cost,
 )
 from driftscope.analysis.columns import floats
+from driftscope.analysis.compare import side_of
 from driftscope.analysis.filters import Filter
 from driftscope.analysis.grouping import groups_of
 from driftscope.analysis.interval import mean_interval
@@ -74,6 +75,7 @@ def summarise(
         closeup=closeup_of(run),
         spread={**measure.spread(run.chains), **measure.rounds_spread(run.rounds)},
         fallback_spread=measure.fallback_spread(run.rounds, run.reasons),
+        side=side_of(run),
         changes=changes_of(run),
     )
 

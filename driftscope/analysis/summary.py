@@ -14,6 +14,7 @@ from driftscope.analysis.closeup.closeup import CloseUp
 from driftscope.analysis.cost.cells import StepCell
 from driftscope.analysis.groups import NO_GROUPS, Groups
 from driftscope.analysis.interval import Interval
+from driftscope.analysis.side import Side
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.throughput import StepCost
 from driftscope.trace.manifest import Manifest
@@ -249,6 +250,9 @@ class RunSummary:
     """By what was measured in chains, see `driftscope.analysis.measure.spread`; also of the
     `conditional` rate and of the rounds that `died` at each depth."""
     fallback_spread: FallbackSpread = NO_SPREAD
+    side: Side | None = None
+    """The rounds by request: what two runs are compared by. None in a report of an older version,
+    and of a summary that was not made of a trace."""
     changes: Changes | None = None
     """Points in time at which acceptance changed; None with too few requests to find one."""
 

@@ -69,3 +69,15 @@ def listed(names: Sequence[str]) -> str:
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """ "1 request", "2,000 requests"."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def runs_of_numbers(numbers: Sequence[int]) -> str:
+    """Ascending whole numbers in short: "3", "1 to 4 and 6"."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    said = [f"{a}" if a == b else f"{a} and {b}" if b == a + 1 else f"{a} to {b}" for a, b in spans]
+    return listed(said)

@@ -15,6 +15,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 
@@ -36,6 +38,8 @@ def to_plain(value: Any) -> Any:
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [to_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return to_plain(value.tolist())
     return value
 
 
@@ -51,6 +55,8 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin in (typing.Union, types.UnionType):
         return _one_of(inner, value, where)
+    if origin is np.ndarray:
+        return _array(inner, _is(list, value, where), where)
     if origin is tuple:
         return _tuple(inner, _is(list, value, where), where)
     if origin in (dict, Mapping):
@@ -94,6 +100,13 @@ def _tuple(inner: tuple[Any, ...], value: Sequence[Any], where: str) -> tuple[An
     return tuple(
         _read(h, v, f"{where}[{i}]") for i, (h, v) in enumerate(zip(inner, value, strict=True))
     )
+
+
+def _array(inner: tuple[Any, ...], value: Sequence[Any], where: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(value, dtype=typing.get_args(inner[1])[0])
+    except OverflowError as error:
+        raise ValueError(f"{where} has a number that is too large") from error
 
 
 def _plain(hint: Any, value: Any, where: str) -> Any:

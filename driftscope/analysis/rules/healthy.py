@@ -8,6 +8,7 @@ from driftscope.analysis.case import Case
 from driftscope.analysis.entry import ALWAYS, Entry, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.quality import FEW_REQUESTS
+from driftscope.analysis.rules.pairs import accepts_less
 from driftscope.analysis.trust import ends
 from driftscope.analysis.words import between, count, listed, number, percent
 
@@ -17,12 +18,15 @@ whole. Below that the last depth is worth a look whatever else is well."""
 
 
 def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
-    """No finding of medium or high severity speaks about the run, and its last depth is alive."""
+    """No finding of medium or high severity speaks about the run, its last depth is alive, and it
+    does not accept less than the run that it is held against."""
     run = case.run
     wrong = [f for f in found if f.severity in (Severity.HIGH, Severity.MEDIUM)]
     if any(run.label in f.runs and f.id != "runs_part" for f in wrong):
         return None
     if run.acceptance.marginal[-1] < ALIVE_ABOVE or run.requests < FEW_REQUESTS:
+        return None
+    if accepts_less(case):
         return None
     spread = run.acceptance.mean_length_interval
     unseen = [
@@ -59,8 +63,8 @@ ENTRIES = (
     Entry(
         id="healthy",
         title="The drafter is healthy",
-        meaning="No finding that asks for action, acceptance alive to depth K, and requests enough "
-        "to say so.",
+        meaning="No finding that asks for action, acceptance alive to depth K and not lower than "
+        "the baseline's, and requests enough to say so.",
         thresholds=(
             Threshold(
                 name="ALIVE_ABOVE",

@@ -1,150 +1,183 @@
-"""What sets two runs apart."""
+"""What sets two runs apart: the comparison of a run with the one that it is held against."""
 
 from __future__ import annotations
 
 from driftscope.analysis.case import Case
-from driftscope.analysis.entry import Entry, Need
-from driftscope.analysis.finding import Finding, Severity
-from driftscope.analysis.interval import Interval, difference
-from driftscope.analysis.rules.acceptance import DEAD_BELOW
-from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.compare import MARGINAL, Comparison, Difference
+from driftscope.analysis.entry import Entry, Need, Threshold
+from driftscope.analysis.finding import Finding, Severity, Trust
+from driftscope.analysis.joint import LEAST
+from driftscope.analysis.multiple import ALPHA
+from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.trust import ends, judged
-from driftscope.analysis.words import listed, percent
+from driftscope.analysis.words import count, percent, runs_of_numbers
 
-
-def parting_depth(first: RunSummary, second: RunSummary) -> int | None:
-    """First depth from which the runs' marginal acceptance differs at every depth that is alive.
-
-    Differs: the 95% interval of the difference leaves out 0. Requiring it of all deeper depths too
-    keeps one chance difference among K from being called a parting.
-    """
-    a, b = first.acceptance.marginal_interval, second.acceptance.marginal_interval
-    if a is None or b is None:
-        return None
-    parted = None
-    for depth in range(min(first.k, second.k), 0, -1):
-        x, y = (run.acceptance.marginal[depth - 1] for run in (first, second))
-        if max(x, y) < DEAD_BELOW:
-            continue
-        if not difference(x, a[depth - 1], y, b[depth - 1]).excludes_zero():
-            break
-        parted = depth
-    return parted
+ALIKE_WITHIN = 0.05
+"""Marginal acceptance: runs are called alike where no larger difference is compatible with them. At
+K = 4 five points at every depth are a fifth of a token per round, less than what the choice of K by
+the cost model reacts to."""
 
 
 def runs_part(case: Case) -> Finding | None:
-    """A run accepts differently from the first one from some depth on."""
-    first = first_of(case)
-    depth = None if first is None else parting_depth(first, case.run)
-    return None if first is None or depth is None else _apart(first, case.run, depth)
+    """A run's acceptance by depth differs from that of the run it is held against."""
+    found = case.comparison
+    return _apart(case, found) if found is not None and found.parts_from is not None else None
 
 
 def runs_alike(case: Case) -> Finding | None:
-    """Nothing tells a run's acceptance from the first one's."""
-    first = first_of(case)
-    known = first is not None and all(
-        each.acceptance.marginal_interval is not None for each in (first, case.run)
-    )
-    if first is None or not known or parting_depth(first, case.run) is not None:
+    """No depth's acceptance differs, and how large a difference may still be is known."""
+    found = case.comparison
+    if found is None or not found.tested or found.parts_from is not None or found.bound is None:
         return None
-    return _alike(first, case.run)
+    return _alike(found, found.bound)
 
 
-def first_of(case: Case) -> RunSummary | None:
-    """The run that others are held against: the baseline, or the first of several."""
-    return case.reference
+def accepts_less(case: Case) -> bool:
+    """Whether the run's acceptance is lower than the reference's, where the two part."""
+    found = case.comparison
+    if found is None or found.parts_from is None:
+        return False
+    return found.at(MARGINAL)[found.parts_from - 1].difference < 0
 
 
-def _apart(first: RunSummary, second: RunSummary, depth: int) -> Finding:
-    a, b = first.acceptance.marginal, second.acceptance.marginal
-    last = min(first.k, second.k)
-    better = first if a[depth - 1] > b[depth - 1] else second
-    trust, because = judged(
-        min(first.requests, second.requests),
-        _difference(first, second, depth),
-        assumed=["two runs may have answered different prompts"],
-    )
+def _apart(case: Case, found: Comparison) -> Finding:
+    by_depth, depth = found.at(MARGINAL), found.parts_from or 1
+    here, last = by_depth[depth - 1], by_depth[-1]
+    better = found.second if here.difference > 0 else found.first
+    trust, because = _trust(found, here)
     since = f"after depth {depth - 1}" if depth > 1 else "from depth 1 on"
     return Finding(
         id="runs_part",
         severity=Severity.MEDIUM,
-        runs=(first.label, second.label),
+        runs=(found.first, found.second),
         title=f"Acceptance parts {since}",
-        statement=f"at depth {depth} it is {_both(first, second, depth)}, and the 95% interval "
-        "of the difference leaves out 0 from there on"
-        + (f"; at depth {last} it is {_both(first, second, last)}" if last > depth else ""),
+        statement=f"it differs at {_depths(found)}: at depth {depth} it is {_both(found, here)}"
+        f"{_points(here)}"
+        + (f"; at depth {last.depth} it is {_both(found, last)}" if last is not here else ""),
         evidence={
             "depth": depth,
-            "marginal_first_run": a[depth - 1],
-            "marginal_second_run": b[depth - 1],
-            "last_depth": last,
-            "last_first_run": a[last - 1],
-            "last_second_run": b[last - 1],
-            **ends("difference", _difference(first, second, depth)),
+            "depths_apart": len(found.apart_at),
+            "marginal_first_run": here.first,
+            "marginal_second_run": here.second,
+            "last_depth": last.depth,
+            "last_first_run": last.first,
+            "last_second_run": last.second,
+            "difference": here.difference,
+            **ends("difference", here.interval),
+            "p": here.p_adjusted,
+            "threshold": ALPHA,
         },
         confidence=trust,
         because=because,
-        advice=f"{better.label} accepts more from there on. Make sure that both runs answered the "
-        "same prompts before you draw a conclusion.",
+        advice=f"{better} accepts more there. {_same_prompts(found)}",
     )
 
 
-def _difference(first: RunSummary, second: RunSummary, depth: int) -> Interval:
-    """Of the marginal acceptance at a depth."""
-    a, b = first.acceptance, second.acceptance
-    assert a.marginal_interval is not None and b.marginal_interval is not None
-    return difference(
-        a.marginal[depth - 1],
-        a.marginal_interval[depth - 1],
-        b.marginal[depth - 1],
-        b.marginal_interval[depth - 1],
+def _trust(found: Comparison, here: Difference) -> tuple[Trust, str]:
+    unpaired = found.pairing == UNPAIRED
+    assumed = ["the two runs may have answered different prompts"] if unpaired else []
+    below = 0.0 if here.difference < 0 else None
+    above = 0.0 if here.difference > 0 else None
+    return judged(min(found.requests), here.interval, above=above, below=below, assumed=assumed)
+
+
+def _same_prompts(found: Comparison) -> str:
+    if found.pairing != UNPAIRED:
+        return f"Both answered the same prompts: {count(found.pairs, 'pair')}, by {found.pairing}."
+    return (
+        "The runs did not answer the same prompts, or not in a way that shows: make sure that they "
+        "did before you draw a conclusion."
     )
 
 
-def _both(first: RunSummary, second: RunSummary, depth: int) -> str:
-    return " against ".join(
-        f"{percent(run.acceptance.marginal[depth - 1])} ({run.label})" for run in (first, second)
+def _depths(found: Comparison) -> str:
+    """The depths that differ: "depth 3", "depths 1 to 4 and 6"."""
+    noun = "depth" if len(found.apart_at) == 1 else "depths"
+    return f"{noun} {runs_of_numbers(found.apart_at)}"
+
+
+def _both(found: Comparison, at: Difference) -> str:
+    return f"{percent(at.first)} ({found.first}) against {percent(at.second)} ({found.second})"
+
+
+def _points(at: Difference) -> str:
+    """The difference with its interval."""
+    if at.interval is None:
+        return ""
+    low, high = 100 * at.interval.low, 100 * at.interval.high
+    return (
+        f", a difference of {100 * at.difference:+.1f} points (95% interval {low:+.1f} to "
+        f"{high:+.1f})"
     )
 
 
-def _alike(first: RunSummary, second: RunSummary) -> Finding:
-    names = listed((first.label, second.label))
+def _alike(found: Comparison, bound: float) -> Finding:
+    near = bound <= ALIKE_WITHIN
+    more = round(min(found.requests) * (bound / ALIKE_WITHIN) ** 2)
     return Finding(
         id="runs_alike",
         severity=Severity.INFO,
-        runs=(first.label, second.label),
-        title="No depth tells the runs apart",
-        statement="at the deepest depth that is alive, the 95% interval of the difference in "
-        f"marginal acceptance of {names} has 0 in it",
-        evidence={"depths": min(first.k, second.k)},
-        confidence=judged(min(first.requests, second.requests), None)[0],
-        because="more requests may still tell them apart",
-        advice="Record more requests if you expected a difference.",
+        runs=(found.first, found.second),
+        title="The runs accept alike" if near else "No depth tells the runs apart",
+        statement=f"{largest(bound)} is compatible with these runs, at any of "
+        f"{count(len(found.at(MARGINAL)), 'depth')} (95 %, all depths together)",
+        evidence={
+            "depths": len(found.at(MARGINAL)),
+            "bound": bound,
+            "threshold": ALIKE_WITHIN,
+        },
+        confidence=Trust.HIGH if near else Trust.LOW,
+        because=f"{count(min(found.requests), 'request')} each"
+        + ("" if near else ", and a difference that matters may hide in them"),
+        advice="Nothing to do."
+        if near
+        else f"If you expected a difference, record about {more:,} requests in each run, of the "
+        f"same prompts: then one above {100 * ALIKE_WITHIN:.0f} points would show.",
     )
 
 
+def largest(bound: float) -> str:
+    """The equivalence that a comparison shows."""
+    return f"no difference in marginal acceptance larger than {100 * bound:.1f} points"
+
+
 _NEED = Need[Case](
-    words="a second run, both with two requests or more",
-    met=lambda case: (
-        case.reference is not None and case.run.acceptance.marginal_interval is not None
-    ),
+    words=f"a second run; {LEAST} requests or more in each",
+    met=lambda case: case.comparison is not None and case.comparison.tested,
+)
+_ALPHA = Threshold(
+    name="ALPHA",
+    value=ALPHA,
+    means="p-value of a depth, adjusted for all depths: the largest |t| of them, against runs with "
+    "each pair's sides exchanged at random (unpaired: with requests dealt anew)",
+    source="convention; `make calibration` shows what it comes to",
 )
 
 ENTRIES = (
     Entry(
         id="runs_part",
         title="Acceptance parts after a depth",
-        meaning="From some depth on the 95% interval of the difference between two runs leaves out "
-        "0, at every depth that is alive.",
-        thresholds=(),
+        meaning="At some depth, named, two runs accept differently. The test is that of `driftscope "
+        "compare`: all depths jointly, in pairs where both answered the same prompts. A run that "
+        "accepts nothing is compared like any other.",
+        thresholds=(_ALPHA,),
         need=_NEED,
         rule=runs_part,
     ),
     Entry(
         id="runs_alike",
         title="No depth tells the runs apart",
-        meaning="There is no such depth.",
-        thresholds=(),
+        meaning="No depth differs by that test. It states the largest difference that the runs are "
+        "still compatible with, and calls them alike only where that is small.",
+        thresholds=(
+            Threshold(
+                name="ALIKE_WITHIN",
+                value=ALIKE_WITHIN,
+                means="largest difference in marginal acceptance of runs that are called alike, by "
+                "the simultaneous 95% interval",
+                source="driftscope: a fifth of a token per round at K = 4",
+            ),
+        ),
         need=_NEED,
         rule=runs_alike,
     ),

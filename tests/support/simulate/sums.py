@@ -7,8 +7,8 @@ from support.simulate.draw import Chunk, Ints, chunks
 from support.simulate.truth import Truth
 
 from driftscope.analysis.changes import Series
-from driftscope.analysis.compare import Side
 from driftscope.analysis.rounds import Rounds
+from driftscope.analysis.side import Side
 
 
 def side(truth: Truth) -> Side:
@@ -28,7 +28,7 @@ def side(truth: Truth) -> Side:
         exhausted=exhausted,
         mix=np.zeros(truth.k + 1),
     )
-    return Side(rounds=rounds.where(there), labels=np.array(labels)[there])
+    return Side(rounds=rounds.where(there), labels=tuple(np.array(labels)[there].tolist()))
 
 
 def _counts(truth: Truth, chunk: Chunk) -> Ints:
@@ -54,5 +54,5 @@ def series(truth: Truth) -> Series:
         end_s=float(len(rounds)),
         tokens=drawn.rounds.comparable_tokens()[:, 0],
         rounds=rounds,
-        labels=drawn.labels,
+        labels=np.array(drawn.labels),
     )

@@ -1,0 +1,322 @@
+"""What the recorded internals of a run say for or against a cause of lost acceptance.
+
+Each look reads one run, and the better run beside it where there is one: what the two have in
+common can be ruled out, and where they differ is where to look.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from driftscope.analysis.groups import Group
+from driftscope.analysis.losses import Loss
+from driftscope.analysis.rules.captured import UNBALANCED_ABOVE
+from driftscope.analysis.rules.hidden_state import GROWS_ABOVE
+from driftscope.analysis.summary import ByDepth, Hidden, RunSummary
+from driftscope.analysis.words import listed, number, percent, times
+
+SAME_WITHIN = 0.1
+"""RMS of two runs that are the same state: 1.6 % apart between broken and healthy runs of the
+shipped drafters (`make broken`), where neighbouring layers are 19 % apart or more."""
+APPLIED_WITHIN = 0.02
+"""RMS of a state that is one and the same, within one run."""
+SURE_ABOVE = 0.2
+"""Mean top-1 probability of a drafter that believes in its guesses: 0.40 where ids are mapped
+wrongly, 0.09 where the target is another one (`make broken`)."""
+LESS_SURE = 0.75
+"""Top-1 probability over the better run's: 0.3 to 0.5 with wrong inputs, 1.0 and more with a wrong
+head (`make broken`)."""
+SWOLLEN_ABOVE = 10.0
+"""RMS of the fc's output over that of the state fed from depth 1: 3 in the shipped EAGLE-3.1 and 53
+without its fc_norm (`make broken`)."""
+MODES_APART = 0.5
+"""Acceptance of one way of execution over another's (vllm#54997: 0 % against 92 %)."""
+_QUANTISED = re.compile(r"awq|gptq|gguf|[nm]?x?fp[48]|int[48]|w[48]a\d+|[qb]4|bnb|quant", re.I)
+_FULL = ("float32", "float16", "bfloat16", "float64", "auto")
+
+
+class Verdict(IntEnum):
+    """What a look found, most suspicious first."""
+
+    SUPPORTED = 0
+    OPEN = 1
+    RULED_OUT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One cause, looked at."""
+
+    verdict: Verdict
+    words: str = ""
+    """What was seen; empty where nothing recorded tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A run that loses acceptance."""
+
+    run: RunSummary
+    loss: Loss
+    better: RunSummary | None = None
+    """A run beside it that accepts more."""
+
+
+UNSEEN = Look(verdict=Verdict.OPEN)
+
+
+def for_it(words: str) -> Look:
+    """Evidence for a cause."""
+    return Look(verdict=Verdict.SUPPORTED, words=words)
+
+
+def against(words: str) -> Look:
+    """Evidence that rules a cause out."""
+    return Look(verdict=Verdict.RULED_OUT, words=words)
+
+
+def norm_flags(scene: Scene) -> Look:
+    """Are the norms of the config applied, and the better run's?"""
+    run, better = scene.run, scene.better
+    flags, hidden = run.manifest.norm_flags, run.hidden
+    applied, asked = norm_output_applied(hidden), flags.get("norm_output")
+    if applied is not None and asked is not None and applied is not asked:
+        where = "after" if applied else "before"
+        return for_it(
+            f"norm_output is {_on(asked)} and the state fed forward is the one {where} the final "
+            f"norm{_grown(hidden)}: the flag is not applied"
+        )
+    if asked and hidden.growth is not None and hidden.growth > GROWS_ABOVE:
+        return for_it(f"norm_output is on and the state grows{_grown(hidden)}: it is not applied")
+    normed = flags.get("fc_norm") or flags.get("norm_before_fc")
+    if normed and hidden.aux_rms is not None and hidden.aux_norm_rms is None:
+        return for_it("a norm before the fc is on, and no normed captured state was seen")
+    other = _flags_apart(run, better) if better else []
+    if better and other:
+        said = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
+        return for_it(f"{said}, unlike in {better.label}")
+    swollen = _swollen(hidden)
+    if not normed and swollen is not None:
+        return for_it(
+            f"the fc's output is {times(swollen)} the state fed from depth 1 and no norm before "
+            "the fc is on: check fc_norm"
+        )
+    grows = hidden.growth is not None and hidden.growth > GROWS_ABOVE
+    if scene.loss in (Loss.FALLS, Loss.STOPS) and grows and asked is False:
+        return for_it(f"the state grows{_grown(hidden)} and norm_output is off")
+    if better and applied is not None:
+        return against(
+            f"the norm flags are those of {better.label}, and norm_output acts as it says"
+        )
+    return Look(
+        verdict=Verdict.OPEN,
+        words="" if applied is None else "norm_output acts as the config says",
+    )
+
+
+def norm_output_applied(hidden: Hidden) -> bool | None:
+    """Whether the state fed forward is the one after the final norm; None where that cannot be
+    told, as where both are alike."""
+    fed, before, after = hidden.fed_rms, hidden.prenorm_rms, hidden.postnorm_rms
+    if not (fed and before and after):
+        return None
+    ends = fed[-1], before[-1], after[-1]
+    if not all(math.isfinite(end) and end > 0 for end in ends):
+        return None
+    to_after, to_before = _apart(ends[0], ends[2]), _apart(ends[0], ends[1])
+    if max(to_after, to_before) < APPLIED_WITHIN or min(to_after, to_before) > APPLIED_WITHIN:
+        return None
+    return to_after < to_before
+
+
+def captured_layers(scene: Scene) -> Look:
+    """Are the captured target layers those of the better run, and in balance?"""
+    run, better = scene.run, scene.better
+    mine, rms = run.manifest.aux_layers, run.hidden.aux_rms
+    if better and mine and better.manifest.aux_layers and mine != better.manifest.aux_layers:
+        return for_it(
+            f"layers {_numbers(mine)} are captured here, {_numbers(better.manifest.aux_layers)} in "
+            f"{better.label}"
+        )
+    theirs = better.hidden.aux_rms if better else None
+    if better and rms and theirs and len(rms) == len(theirs):
+        far = [n for n, pair in enumerate(zip(rms, theirs, strict=True)) if not _same(*pair)]
+        said = f"{_values(rms)} here, {_values(theirs)} in {better.label}"
+        if far:
+            return for_it(f"the captured layers' RMS is {said}")
+        return against(f"the captured layers' RMS is that of {better.label} ({_values(rms)})")
+    if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE:
+        return for_it(
+            f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be an "
+            "embedding or a layer of another place"
+        )
+    return Look(verdict=Verdict.OPEN, words=f"layers {_numbers(mine)} are captured" if mine else "")
+
+
+def token_ids(scene: Scene) -> Look:
+    """Does the drafter compute what it should, up to its logits?"""
+    sure = _first(scene.run.confidence.top1)
+    if sure is None:
+        return UNSEEN
+    if scene.better is not None:
+        theirs = _first(scene.better.confidence.top1)
+        same = _same_input(scene.run, scene.better)
+        if same and theirs and sure >= LESS_SURE * theirs:
+            return for_it(
+                f"at depth 1 its states and its confidence ({percent(sure)}) are those of "
+                f"{scene.better.label} ({percent(theirs)}): the fault is behind the logits"
+            )
+        if theirs and sure < LESS_SURE * theirs:
+            return against(
+                f"its confidence at depth 1 is {percent(sure)}, {percent(theirs)} in "
+                f"{scene.better.label}: the fault is before the logits"
+            )
+        return UNSEEN
+    if sure > SURE_ABOVE and scene.loss is Loss.NOTHING:
+        return for_it(f"it gives its first guess {percent(sure)} on average, and none is right")
+    return Look(verdict=Verdict.OPEN, words=f"it gives its first guess {percent(sure)} on average")
+
+
+def embedding(scene: Scene) -> Look:
+    """Is the fc's output right, and what comes of it not?"""
+    return _between_fc_and_head(scene, "the embedding")
+
+
+def rotary(scene: Scene) -> Look:
+    """The same of the attention's positions."""
+    return _between_fc_and_head(scene, "the rotary positions")
+
+
+def _between_fc_and_head(scene: Scene, what: str) -> Look:
+    run, better = scene.run, scene.better
+    if better is None:
+        return UNSEEN
+    sure, theirs = _first(run.confidence.top1), _first(better.confidence.top1)
+    if not _same_input(run, better) or not sure or not theirs:
+        return UNSEEN
+    if sure < LESS_SURE * theirs:
+        return for_it(
+            f"the fc's output is that of {better.label} and the confidence is not "
+            f"({percent(sure)} against {percent(theirs)}): {what}, or another weight behind the fc"
+        )
+    if scene.loss is Loss.NOTHING:
+        return against(f"up to the logits depth 1 is as in {better.label}: {what} cannot be wrong")
+    return UNSEEN
+
+
+def other_target(scene: Scene) -> Look:
+    """Is the target the better run's?"""
+    run, better = scene.run.manifest.target, scene.better
+    if better is None:
+        return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
+    theirs = better.manifest.target
+    if run.config_digest != theirs.config_digest or run.name != theirs.name:
+        return for_it(f"{better.label} had the target {theirs.name}, this run {run.name}")
+    return against(f"the target is that of {better.label}, by name and config")
+
+
+def quantised_target(scene: Scene) -> Look:
+    """Is the target, or its cache, in fewer bits?"""
+    manifest = scene.run.manifest
+    named = _QUANTISED.search(manifest.target.name.rpartition("/")[2])
+    if named or manifest.target.dtype not in _FULL:
+        return for_it(f"the target is {manifest.target.name}, dtype {manifest.target.dtype}")
+    if manifest.kv_cache_dtype not in _FULL:
+        return for_it(f"the cache's dtype is {manifest.kv_cache_dtype}")
+    return Look(verdict=Verdict.OPEN, words=f"the target's dtype is {manifest.target.dtype}")
+
+
+def execution(scene: Scene) -> Look:
+    """Does acceptance depend on how the drafter runs?"""
+    run = scene.run
+    groups: tuple[Group, ...] = run.groups.execution
+    if len(groups) > 1:
+        worst, best = (pick(groups, key=lambda g: g.mean_length) for pick in (min, max))
+        said = listed([f"{number(g.mean_length)} tokens per round {g.name}" for g in groups])
+        if worst.mean_length - 1 < MODES_APART * (best.mean_length - 1):
+            return for_it(said)
+        return against(f"rounds yield {said}")
+    if run.manifest.mode == "eager":
+        return against("the drafter ran eagerly")
+    return Look(verdict=Verdict.OPEN, words=f"the drafter ran in {run.manifest.mode}")
+
+
+def sampling(scene: Scene) -> Look:
+    """Are requests sampled that the drafter guesses for greedily?"""
+    side, manifest = scene.run.side, scene.run.manifest
+    warm = [t for t in (side.temperatures if side else ()) if t > 0]
+    if warm and manifest.runner == "v1" and manifest.engine == "vllm":
+        return for_it(f"temperature {max(warm):g} on vLLM's V1 runner, which drafts greedily")
+    if side and side.temperatures and not warm:
+        return against("every request was greedy (temperature 0)")
+    return UNSEEN
+
+
+def drafter_cache(scene: Scene) -> Look:
+    """Are there chains whose cache the engine may have filled wrongly?"""
+    seen = scene.run.recording
+    if seen.chunked_chains and scene.run.manifest.runner == "v1":
+        return for_it(f"{percent(seen.chunked_chains / seen.chains)} of the chains are flagged")
+    if seen.chains:
+        return against("no recorded chain is flagged for its cache")
+    return UNSEEN
+
+
+def depths_trained(scene: Scene) -> Look:
+    """K is what it may be compared with; the drafter's training is not recorded."""
+    return Look(verdict=Verdict.OPEN, words=f"K is {scene.run.k}")
+
+
+def unseen(scene: Scene) -> Look:  # noqa: ARG001
+    """Nothing recorded tells."""
+    return UNSEEN
+
+
+def _flags_apart(run: RunSummary, better: RunSummary) -> list[str]:
+    mine, theirs = run.manifest.norm_flags, better.manifest.norm_flags
+    return [n for n in sorted({*mine, *theirs}) if mine.get(n, False) != theirs.get(n, False)]
+
+
+def _same_input(run: RunSummary, better: RunSummary) -> bool:
+    """Whether the fc's output has the better run's size."""
+    mine, theirs = _first(run.hidden.in_rms), _first(better.hidden.in_rms)
+    return mine is not None and theirs is not None and _same(mine, theirs)
+
+
+def _swollen(hidden: Hidden) -> float | None:
+    """The fc's output over the state fed from depth 1, where that is too much."""
+    into, fed = _first(hidden.in_rms), _first(hidden.fed_rms)
+    if not into or not fed or into / fed < SWOLLEN_ABOVE:
+        return None
+    return into / fed
+
+
+def _first(values: ByDepth | None) -> float | None:
+    return values[0] if values and math.isfinite(values[0]) else None
+
+
+def _same(a: float, b: float) -> bool:
+    return _apart(a, b) < SAME_WITHIN
+
+
+def _apart(a: float, b: float) -> float:
+    return abs(a - b) / max(abs(a), abs(b), 1e-12)
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def _grown(hidden: Hidden) -> str:
+    return "" if hidden.growth is None else f" ({times(hidden.growth)} by the last depth)"
+
+
+def _numbers(layers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, layers)) or "(none named)"
+
+
+def _values(values: ByDepth) -> str:
+    return ", ".join(number(value) for value in values)

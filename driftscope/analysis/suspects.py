@@ -1,0 +1,45 @@
+"""The causes to check in a run that loses acceptance: what the run supports first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftscope.analysis.case import Case
+from driftscope.analysis.causes import CAUSES, WITHOUT_WEIGHTS
+from driftscope.analysis.evidence import Scene, Verdict
+from driftscope.analysis.finding import Suspect
+from driftscope.analysis.losses import Loss, accepts_less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspects:
+    """What to check, likeliest first, and what need not be checked."""
+
+    causes: tuple[Suspect, ...] = ()
+    ruled_out: tuple[Suspect, ...] = ()
+
+
+def suspects_of(case: Case, loss: Loss | None) -> Suspects:
+    """The causes of `loss`; none without one, nor of a method without weights."""
+    if loss is None or case.run.manifest.method in WITHOUT_WEIGHTS:
+        return Suspects()
+    better = case.reference if accepts_less(case.comparison) else None
+    scene = Scene(run=case.run, loss=loss, better=better)
+    looked = [(cause, cause.look(scene)) for cause in CAUSES[loss]]
+    by_verdict = {
+        verdict: tuple(
+            Suspect(
+                cause=cause.words,
+                check=cause.check,
+                seen=look.words,
+                supported=verdict is Verdict.SUPPORTED,
+            )
+            for cause, look in looked
+            if look.verdict is verdict
+        )
+        for verdict in Verdict
+    }
+    return Suspects(
+        causes=(*by_verdict[Verdict.SUPPORTED], *by_verdict[Verdict.OPEN]),
+        ruled_out=by_verdict[Verdict.RULED_OUT],
+    )

@@ -1,0 +1,190 @@
+"""One mistake each in a drafter, its config or its engine, made on the shipped drafters.
+
+Each really happened to somebody (FACTS: SpecForge#879, vllm#46488, speculators#610, sglang#32334).
+A fault changes a copy of the model's folder, so that the manifest says what the engine was told, or
+the loaded models, so that the manifest says what the engine should have done.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from driftscope_probes.reference.drafter import Drafter
+from driftscope_probes.reference.layers import Rotary
+from driftscope_probes.reference.model import load_drafter, load_target, save_drafter, save_target
+from driftscope_probes.reference.target import Target
+from driftscope_probes.trio import encode, load_prompts, trio_path
+
+EAGLE3, EAGLE31, FEWER = "eagle3", "eagle31", "eagle31 of 512 tokens"
+HEALTHY = (EAGLE3, EAGLE31, FEWER)
+FEWER_TOKENS = 512
+SEED = 9
+WRONG_THETA = 1e6
+"""Base of the rotary angles that many newer models have; the trio's is 1e4."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is wrong, and with which healthy drafter."""
+
+    of: str
+    """One of HEALTHY."""
+    config: Callable[[dict[str, Any]], None] | None = None
+    """Changes the drafter's config before it is loaded."""
+    weights: Callable[[dict[str, Tensor]], None] | None = None
+    """Changes the drafter's weights before they are loaded."""
+    target: Callable[[Target], None] | None = None
+    """Changes the target before it is loaded."""
+    engine: Callable[[Drafter], None] | None = None
+    """Changes the loaded drafter: the engine does not do what the config says."""
+
+
+def models(folder: Path, fault: Fault) -> tuple[Path, Path]:
+    """The folders of target and drafter with the fault in their files, written below `folder`."""
+    target, drafter = healthy_models(folder, fault.of)
+    if fault.target:
+        other = load_target(target)
+        fault.target(other)
+        target = folder / "other-target"
+        save_target(other, target)
+    if fault.config or fault.weights:
+        drafter = Path(shutil.copytree(drafter, folder / "drafter"))
+        _edit(drafter, fault)
+    return target, drafter
+
+
+def healthy_models(folder: Path, name: str) -> tuple[Path, Path]:
+    """The folders of the target and of an unbroken drafter."""
+    target = trio_path() / "target"
+    if name != FEWER:
+        return target, trio_path() / name
+    drafter = folder / "fewer"
+    if not drafter.exists():
+        save_drafter(_fewer(load_drafter(trio_path() / EAGLE31)), drafter)
+    return target, drafter
+
+
+def _edit(drafter: Path, fault: Fault) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path, file = drafter / "config.json", drafter / "model.safetensors"
+    fields, state = json.loads(path.read_text()), load_file(file)
+    if fault.config:
+        fault.config(fields)
+    if fault.weights:
+        fault.weights(state)
+    path.write_text(json.dumps(fields, indent=1) + "\n")
+    save_file(state, file, metadata={"format": "pt"})
+
+
+def _fewer(drafter: Drafter) -> Drafter:
+    """The drafter with a vocabulary of its own: the tokens that the held-out texts use most."""
+    seen = Counter(token for prompt in load_prompts() for token in encode(prompt.in_distribution))
+    vocabulary = drafter.config.layer.vocab_size
+    order = sorted(range(vocabulary), key=lambda token: (-seen[token], token))
+    kept = torch.tensor(sorted(order[:FEWER_TOKENS]))
+    drafter.config = replace(drafter.config, draft_vocab_size=FEWER_TOKENS)
+    drafter.lm_head.weight = nn.Parameter(drafter.lm_head.weight[kept])
+    drafter.register_buffer("d2t", kept - torch.arange(FEWER_TOKENS))
+    return drafter
+
+
+def _layers(by: int) -> Callable[[dict[str, Any]], None]:
+    """Every captured layer is this many layers off."""
+
+    def change(fields: dict[str, Any]) -> None:
+        name = "eagle_aux_hidden_state_layer_ids"
+        fields[name] = fields["eagle_config"][name] = [each + by for each in fields[name]]
+
+    return change
+
+
+def _without_fc_norm(state: dict[str, Tensor]) -> None:
+    for name in [name for name in state if name.startswith("fc_norm.")]:
+        del state[name]
+
+
+def _set(**values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda fields: fields.update(values)
+
+
+def _permuted_head(state: dict[str, Tensor]) -> None:
+    head = state["lm_head.weight"]
+    state["lm_head.weight"] = head[_permutation(len(head))]
+
+
+def _d2t(change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], None]:
+    def edit(state: dict[str, Tensor]) -> None:
+        state["d2t"] = change(state["d2t"]).contiguous()
+
+    return edit
+
+
+def _own_embedding(drafter: Drafter) -> None:
+    """The drafter keeps an embedding of its own, which was never trained, instead of sharing."""
+    layer = drafter.config.layer
+    drafter.config = replace(drafter.config, target_hidden_size=layer.hidden_size)
+    drafter.embed_tokens = nn.Embedding(layer.vocab_size, layer.hidden_size)
+    drafter.embed_tokens.weight.data = torch.randn(
+        drafter.embed_tokens.weight.shape, generator=torch.Generator().manual_seed(SEED)
+    )
+
+
+def _norm_output_not_applied(drafter: Drafter) -> None:
+    drafter.config = replace(drafter.config, norm_output=False)
+
+
+class _Stuck(Rotary):
+    """Angles that go no further than the first position of each chain."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter.config.layer)
+        self.first = 0
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        return super().__call__(x, positions)
+
+
+def _other_target(target: Target) -> None:
+    """Another model of the same sizes: it answers alike, and its hidden states are in an order of
+    their own."""
+    order = _permutation(target.config.hidden_size)
+    body = target.model
+    reading = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens")
+    for name, weight in body.named_parameters():
+        kind = name.split(".")[-2]
+        if kind in reading:
+            weight.data = weight.data[:, order]
+        else:  # norms, and what writes to the residual stream
+            weight.data = weight.data[order]
+
+
+def _permutation(size: int) -> Tensor:
+    return torch.randperm(size, generator=torch.Generator().manual_seed(SEED))
+
+
+FAULTS = {
+    "norm_output off in the config": Fault(of=EAGLE31, config=_set(norm_output=False)),
+    "norm_output not applied": Fault(of=EAGLE31, engine=_norm_output_not_applied),
+    "norm_output on in the config": Fault(of=EAGLE3, config=_set(norm_output=True)),
+    "fc_norm missing": Fault(of=EAGLE31, config=_set(fc_norm=False), weights=_without_fc_norm),
+    "captured layers one too low": Fault(of=EAGLE31, config=_layers(-1)),
+    "captured layers one too high": Fault(of=EAGLE31, config=_layers(1)),
+    "captured layers one too high, eagle3": Fault(of=EAGLE3, config=_layers(1)),
+    "d2t shifted": Fault(of=FEWER, weights=_d2t(lambda d2t: d2t + 1)),
+    "d2t zero": Fault(of=FEWER, weights=_d2t(torch.zeros_like)),
+    "own embedding": Fault(of=EAGLE31, engine=_own_embedding),
+    "head permuted": Fault(of=EAGLE31, weights=_permuted_head),
+    "rope base": Fault(of=EAGLE31, config=_set(rope_theta=WRONG_THETA)),
+    "other target": Fault(of=EAGLE31, target=_other_target),
+}
+"""By what is wrong."""
