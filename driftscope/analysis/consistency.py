@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from driftscope.analysis.captured import captured_states
 from driftscope.analysis.columns import whole
 from driftscope.analysis.passes.kinds import (
     OPTIONAL,
@@ -48,7 +49,7 @@ def shape_of(tables: Tables) -> Shape:
     return Shape(
         k=manifest.k,
         layers=max(layers[0], 1) if layers else 1,
-        aux=len(manifest.aux_layers),
+        aux=captured_states(tables),
         sink_slots=tuple(manifest.sink_slots),
         sinkless=manifest.sinkless,
         absent=tuple(name for name in OPTIONAL if not rows(one_with(name)).num_rows),
