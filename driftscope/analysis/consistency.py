@@ -6,6 +6,7 @@ from collections import Counter
 
 import pyarrow as pa
 
+from driftscope.analysis.captured import captured_states
 from driftscope.analysis.columns import whole
 from driftscope.analysis.passes.kinds import (
     OPTIONAL,
@@ -51,7 +52,7 @@ def shape_of(tables: Tables) -> Shape:
         shorter=tuple(sorted(n for n in drafted if n < k)),
         depths=_depths(by_k) if len(ks) > 1 and by_k else k,
         layers=max(layers[0], 1) if layers else 1,
-        aux=len(manifest.aux_layers),
+        aux=captured_states(tables),
         sink_slots=tuple(manifest.sink_slots),
         sinkless=manifest.sinkless,
         absent=tuple(name for name in OPTIONAL if not rows(one_with(name)).num_rows),

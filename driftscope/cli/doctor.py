@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def doctor(
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help="A recorded run: say its engine and which target layers that captured, too.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Say what is installed, which runner vLLM would take, which hooks hold, and what is recorded.
@@ -25,7 +32,7 @@ def doctor(
 
     talk = Console(stderr=True)
     with talk.status("Looking at this machine (vLLM takes some seconds to import)"):
-        checks = list(examine())
+        checks = list(examine(run))
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
     else:

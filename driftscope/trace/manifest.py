@@ -20,6 +20,15 @@ BY_QUERY = "query index"
 """`Manifest.query_kind` of a drafter that guesses all of its tokens in one pass."""
 CLIENT = "client"
 """`Manifest.engine` of a run that was recorded from outside, by the sender of the requests."""
+AUX_FROM_CONFIG = "config"
+"""`Manifest.aux_layers_source`: the drafter's config names the layers."""
+AUX_FROM_ENGINE = "engine default"
+"""`Manifest.aux_layers_source`: the config names none that the engine reads, which chose them."""
+GREEDY = "greedy"
+"""`Manifest.draft_sampling`: the drafter's likeliest token at each depth."""
+PROBABILISTIC = "probabilistic"
+"""`Manifest.draft_sampling`: a token drawn from the drafter's distribution at the request's
+temperature, which is greedy at temperature 0."""
 _RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
 """Keys of version 1.0 that are called otherwise since."""
 
@@ -33,6 +42,10 @@ class Model:
     config_digest: str
     """sha256 of the model's configuration, first 16 hex digits."""
     dtype: str
+    weights_digest: str | None = None
+    """sha256 of a sample of the weights' bytes, first 16 hex digits: models of one configuration
+    with other weights differ in it. None: not known, as in an older run or where the weights are no
+    local safetensors files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +77,15 @@ class Manifest:
     """fc_norm, norm_output, norm_before_fc, norm_before_residual as found on the loaded drafter."""
     drafter_layers: int
     aux_layers: tuple[int, ...] = ()
-    """Target layers captured for the drafter."""
+    """Target layers captured for the drafter, in the order in which it gets them. Index i is the
+    residual stream behind the first i layers of the target, which is the output of layer i - 1 where
+    layers count from 0; 0 is the embedding. () where none is captured, or in a run that does not say
+    which."""
+    aux_layers_source: str | None = None
+    """Where `aux_layers` comes from: AUX_FROM_CONFIG or AUX_FROM_ENGINE. None: not recorded."""
+    draft_sampling: str | None = None
+    """How the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or no model
+    drafts."""
     attention_backend: str
     kv_cache_dtype: str
     rank: int = 0
@@ -193,6 +214,7 @@ _KINDS: dict[Any, tuple[tuple[type, ...], Any]] = {
     bool: ((bool,), None),
     float: ((float, int), None),
     float | None: ((float, int, type(None)), None),
+    str | None: ((str, type(None)), None),
     tuple[int, ...]: ((list,), int),
     tuple[str, ...]: ((list,), str),
     Mapping[str, Any]: ((dict,), None),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from driftscope.errors import ProbeError
+from driftscope.trace.manifest import Manifest
 from driftscope.trace.records import SINK_SOUGHT
 from driftscope.trace.writer import check_unused, create_run, rewrite_manifest
 from driftscope_probes import support, telemetry
+from driftscope_probes.captured_layers import CapturedLayers, with_captured
 from driftscope_probes.control import Control
-from driftscope_probes.drafter import open_drafter
+from driftscope_probes.drafter import Drafter, open_drafter
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.identity import manifest_of, manifest_of_lookup, with_sinks
 from driftscope_probes.process import open_writer, place_in, role_of, run_id_of
@@ -21,19 +23,30 @@ from driftscope_probes.timer import StepTimer
 
 RECORDER = "_driftscope_recorder"
 """Attribute of a proposer that holds what is tied to it, for hooks that run in every step."""
+_LOADED = "_driftscope_loaded"
+"""Attribute of a proposer whose run has not begun."""
 RANKS_EVERY = 64
 """Of which draft step one is recorded where tensor-parallel ranks may not follow a budget: with a
 recorded step at half of another's time, under the default budget."""
 
 
+class _Loaded(NamedTuple):
+    """A drafter with its recorder, before the engine has loaded the rest."""
+
+    drafter: Drafter
+    manifest: Manifest
+    settings: Settings
+
+
 def attach_recorder(
     proposer: Any, runner: str, *, layer_names: set[str], config: Any, without_graphs: bool = True,
-    cache: DrafterCache | None = None,
+    cache: DrafterCache | None = None, draft_sampling: str | None = None,
 ) -> None:  # fmt: skip
-    """Start recording the drafter `proposer.model`, unless the probe is off.
+    """Tie a recorder to the drafter `proposer.model`, unless the probe is off; `begin_run` follows.
 
     `without_graphs`: the runner can be made to draft a chain that passes its CUDA graphs by.
     `cache`: what is to be known of this runner's faults in the drafter's cache, if it has any.
+    `draft_sampling`: as in the manifest.
 
     Raises ProbeError or TraceError: at start-up an engine that cannot be recorded as asked stops.
     """
@@ -52,26 +65,46 @@ def attach_recorder(
         settings, notes = _of_one_rank(settings, place.rank, ranks)
         recorder = Recorder(drafter, settings, writer, masses_only=place.rank > 0, cache=cache)
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
-        manifest = replace(manifest, notes=(*manifest.notes, *notes))
+        manifest = replace(
+            manifest, notes=(*manifest.notes, *notes), draft_sampling=draft_sampling
+        )
         recorder.taps.attach(proposer, "model")
-        create_run(settings.trace, manifest, join=True)
     except (AttributeError, KeyError, TypeError) as error:
         raise ProbeError(
             f"this vLLM's {runner} runner is not laid out as driftscope knows it ({error!r}); "
             "run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
         ) from error
-    if recorder.search is not None:
-        recorder.search.tell = lambda found: rewrite_manifest(
-            settings.trace, with_sinks(manifest, found)
-        )
     recorder.control = Control(
         settings.trace, writer, recorder.selection, recorder, governed=ranks == 1
     )
     recorder.control.watch()
     setattr(proposer, RECORDER, recorder)
+    setattr(proposer, _LOADED, _Loaded(drafter, manifest, settings))
 
 
-def attach_timer(proposer: Any, runner: str, *, config: Any) -> None:
+def begin_run(proposer: Any, captured: CapturedLayers) -> None:
+    """Begin the run of a proposer that has a recorder, once the engine has loaded all its models.
+
+    `captured`: the layers that the target then captures. Raises TraceError.
+    """
+    loaded: _Loaded | None = getattr(proposer, _LOADED, None)
+    if loaded is None:
+        return
+    delattr(proposer, _LOADED)
+    drafter, settings = loaded.drafter, loaded.settings
+    hf_config = drafter.config.speculative_config.draft_model_config.hf_config
+    manifest = with_captured(loaded.manifest, captured, drafter.aux_states, hf_config)
+    create_run(settings.trace, manifest, join=True)
+    recorder = recorder_of(proposer)
+    if isinstance(recorder, Recorder) and recorder.search is not None:
+        recorder.search.tell = lambda found: rewrite_manifest(
+            settings.trace, with_sinks(manifest, found)
+        )
+
+
+def attach_timer(
+    proposer: Any, runner: str, *, config: Any, draft_sampling: str | None = None
+) -> None:
     """Start timing a proposer of which only acceptance and timing are recorded.
 
     Raises ProbeError or TraceError.
@@ -84,7 +117,8 @@ def attach_timer(proposer: Any, runner: str, *, config: Any) -> None:
     writer = open_writer(settings, role_of(place_in(config)))
     telemetry.publish(writer, settings)
     timer = StepTimer(settings, writer)
-    create_run(settings.trace, manifest_of_lookup(runner, settings, config), join=True)
+    manifest = manifest_of_lookup(runner, settings, config)
+    create_run(settings.trace, replace(manifest, draft_sampling=draft_sampling), join=True)
     setattr(proposer, RECORDER, timer)
 
 

@@ -10,10 +10,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from driftscope.errors import DriftscopeError
-from driftscope_probes import support
+from driftscope_probes import doctor_captured, support
 from driftscope_probes.kinds import KINDS
 from driftscope_probes.settings import settings_from
 
@@ -34,8 +35,15 @@ class Check:
     """What to do when it is not ok."""
 
 
-def examine() -> Iterator[Check]:
-    """Every check in order. Imports torch and vllm where they are installed."""
+def examine(run: Path | None = None) -> Iterator[Check]:
+    """Every check in order, then what a recorded `run` says of its engine. Imports torch and vllm
+    where they are installed."""
+    yield from _machine()
+    if run is not None:
+        yield from _run(run)
+
+
+def _machine() -> Iterator[Check]:
     yield from _installed()
     yield _plugin()
     yield _settings()
@@ -136,8 +144,21 @@ def _vllm() -> Iterator[Check]:
             detail=f"method {', '.join(kind.methods)}; {', '.join(kind.recorded)}; "
             f"V1: {kind.v1}; V2: {kind.v2}",
         )
+    yield Check(topic="captured layers", ok=None, detail=doctor_captured.of_this_vllm())
     yield Check(topic="attention backends", ok=None, detail=", ".join(sorted(READERS)))
     yield Check(topic="recorded", ok=None, detail=support.RECORDED)
+
+
+def _run(run: Path) -> Iterator[Check]:
+    manifest, captured = doctor_captured.of_run(run)
+    if manifest is None:
+        yield Check(topic="run", ok=False, detail=captured, hint="give a recorded run's directory")
+        return
+    engine = f"{manifest.engine} {manifest.engine_version}, {manifest.runner} runner"
+    yield Check(topic="run", ok=None, detail=f"{run}: {engine}, {manifest.method}, K = {manifest.k}")
+    yield Check(topic="run's captured layers", ok=None, detail=captured)
+    for note in manifest.notes:
+        yield Check(topic="run's note", ok=None, detail=note)
 
 
 def _hooks(seam: str, hooks: tuple[support.Hook, ...], *, optional: bool) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from driftscope_probes.drafter import Drafter
 from driftscope_probes.process import place_in, run_id_of
 from driftscope_probes.settings import EAGER, Settings
 from driftscope_probes.sinks import MIN_CHAINS, MIN_REQUESTS, Found
+from driftscope_probes.weights_digest import weights_digest
 
 SINKS_SOUGHT = (
     "the sink set was still being looked for: attention masses are taken once it is found, "
@@ -29,10 +30,9 @@ def manifest_of(drafter: Drafter, runner: str, settings: Settings, strategy: str
     speculation = drafter.config.speculative_config
     return _manifest(
         drafter.config, runner, settings,
-        drafter=_model(speculation.draft_model_config),
+        drafter=_model(drafter.config, speculation.draft_model_config),
         norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
         drafter_layers=len(drafter.attention),
-        aux_layers=_aux_layers(speculation.draft_model_config.hf_config),
         attention_backend=drafter.backend,
         attention_strategy=strategy,
         per_head=settings.per_head,
@@ -46,7 +46,7 @@ def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest
     speculation = config.speculative_config
     drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
     if speculation.method == "mtp":
-        drafter = _model(speculation.draft_model_config)
+        drafter = _model(config, speculation.draft_model_config)
     return _manifest(
         config, runner, settings,
         drafter=drafter,
@@ -72,7 +72,7 @@ def _manifest(config: Any, runner: str, settings: Settings, **of_drafter: Any) -
         recording="sampled eager" if settings.recording == EAGER else settings.recording,
         method=speculation.method,
         k=speculation.num_speculative_tokens,
-        target=_model(config.model_config),
+        target=_model(config, config.model_config),
         kv_cache_dtype=str(config.cache_config.cache_dtype),
         rank=place_in(config).rank,
         tensor_parallel=getattr(parallel, "tensor_parallel_size", 1),
@@ -102,7 +102,7 @@ def _mode(config: Any) -> str:
     return "compiled"
 
 
-def _model(model_config: Any) -> Model:
+def _model(config: Any, model_config: Any) -> Model:
     hf_config = model_config.hf_config
     raw = json.dumps(hf_config.to_dict(), sort_keys=True, default=str)
     return Model(
@@ -110,7 +110,15 @@ def _model(model_config: Any) -> Model:
         architecture=",".join(getattr(hf_config, "architectures", None) or ()),
         config_digest=hashlib.sha256(raw.encode()).hexdigest()[:16],
         dtype=str(model_config.dtype).removeprefix("torch."),
+        weights_digest=_weights_digest(config, model_config),
     )
+
+
+def _weights_digest(config: Any, model_config: Any) -> str | None:
+    """None for random weights, which come from no file."""
+    if getattr(getattr(config, "load_config", None), "load_format", None) == "dummy":
+        return None
+    return weights_digest(str(model_config.model), getattr(model_config, "revision", None))
 
 
 def _flag(model: Any, flag: str) -> bool:
@@ -119,11 +127,3 @@ def _flag(model: Any, flag: str) -> bool:
     if value is None:
         value = getattr(model.config, flag, False)
     return value is not None and value is not False
-
-
-def _aux_layers(hf_config: Any) -> tuple[int, ...]:
-    eagle = getattr(hf_config, "eagle_config", None) or {}
-    layers = eagle.get("eagle_aux_hidden_state_layer_ids") or getattr(
-        hf_config, "eagle_aux_hidden_state_layer_ids", None
-    )
-    return tuple(int(layer) for layer in layers or ())

@@ -62,6 +62,12 @@ HOOKS = {
             optional=True,
         ),
         Hook(
+            module="vllm.v1.worker.gpu_model_runner",
+            name="GPUModelRunner._get_eagle3_aux_layers_from_config",
+            purpose="where the captured layers come from",
+            optional=True,
+        ),
+        Hook(
             module="vllm.v1.spec_decode.medusa",
             name="MedusaProposer.propose",
             purpose="Medusa's draft",
@@ -89,6 +95,12 @@ HOOKS = {
             name="EagleSpeculator.propose",
             purpose="the draft itself",
         ),
+        Hook(
+            module="vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
+            name="get_eagle3_aux_layers_from_config",
+            purpose="where the captured layers come from",
+            optional=True,
+        ),
         *(
             Hook(
                 module=f"vllm.v1.worker.gpu.spec_decode.{module}.speculator",
@@ -113,7 +125,13 @@ HOOKS = {
         Hook(
             module="vllm.v1.worker.gpu_worker",
             name="Worker.load_model",
-            purpose="drafters without a model",
+            purpose="the run's beginning, once every model is loaded; drafters without a model",
+        ),
+        Hook(
+            module="vllm.model_executor.models.interfaces",
+            name="EagleModelMixin.aux_hidden_state_layers",
+            purpose="which target layers are captured",
+            optional=True,
         ),
     ),
     "engine": (

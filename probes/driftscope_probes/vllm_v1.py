@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 
+from driftscope.trace.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.attach import (
     RECORDER,
     attach_recorder,
     attach_timer,
+    begin_run,
     check_attached,
     recorder_of,
 )
+from driftscope_probes.captured_layers import captured_by
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.hooking import hook_method, hook_object
 from driftscope_probes.view import Called, DeviceStep, DraftStep, called
@@ -48,18 +51,24 @@ def install_medusa(module: Any) -> None:
 
 
 def models_loaded(runner: Any) -> None:
-    """Time a drafter without a model; refuse one that no hook has seen."""
+    """Begin the run; time a drafter without a model; refuse one that no hook has seen."""
     drafter, config = runner.drafter, runner.vllm_config
     if type(drafter).__name__ in LOOKUPS and recorder_of(drafter) is None:
         attach_timer(drafter, "v1", config=config)
         hook_object(drafter, "propose", _propose_lookup)
     check_attached(drafter, "V1", config)
+    begin_run(
+        drafter,
+        captured_by(runner.get_model(), lambda: runner._get_eagle3_aux_layers_from_config()),
+    )
 
 
 def _load_medusa(original: Any) -> Callable[..., Any]:
     def load_model(proposer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(proposer, *args, **kwargs)
-        attach_recorder(proposer, "v1", layer_names=set(), config=proposer.vllm_config)
+        attach_recorder(
+            proposer, "v1", layer_names=set(), config=proposer.vllm_config, draft_sampling=GREEDY
+        )
         return result
 
     return load_model
@@ -118,10 +127,18 @@ def _load_model(original: Any) -> Callable[..., Any]:
             config=proposer.vllm_config,
             without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
             cache=DrafterCache(),
+            draft_sampling=_draft_sampling(proposer),
         )
         return result
 
     return load_model
+
+
+def _draft_sampling(proposer: Any) -> str | None:
+    """V1 draws from the drafter's distribution where its configuration asks for that and vLLM's
+    standard rejection sampling is in force."""
+    draws = getattr(proposer, "_enable_probabilistic_draft_probs", None)
+    return None if draws is None else PROBABILISTIC if draws else GREEDY
 
 
 def _execute_model(original: Any) -> Callable[..., Any]:

@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 
+from driftscope.trace.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.attach import (
     RECORDER,
     attach_recorder,
     attach_timer,
+    begin_run,
     check_attached,
     recorder_of,
 )
+from driftscope_probes.captured_layers import captured_by
 from driftscope_probes.hooking import hook_method, hook_object
 from driftscope_probes.view import Called, DeviceStep, DraftStep, called
 
@@ -52,12 +55,30 @@ def install_speculator(module: Any) -> None:
 
 
 def models_loaded(runner: Any) -> None:
-    """Time a drafter without a model; refuse one that no hook has seen."""
+    """Begin the run; time a drafter without a model; refuse one that no hook has seen."""
     speculator, config = runner.speculator, runner.vllm_config
     if type(speculator).__name__ == LOOKUP and recorder_of(speculator) is None:
         attach_timer(speculator, "v2", config=config)
         hook_object(speculator, "propose", _propose)
     check_attached(speculator, "V2", config)
+    begin_run(
+        speculator,
+        captured_by(runner.get_model(), lambda: _layers_in_config(config.speculative_config)),
+    )
+
+
+def _layers_in_config(speculation: Any) -> Any:
+    """The captured layers that this runner finds in the drafter's config, if any."""
+    from vllm.v1.worker.gpu.spec_decode.eagle import eagle3_utils
+
+    return eagle3_utils.get_eagle3_aux_layers_from_config(speculation)
+
+
+def _draft_sampling(speculator: Any) -> str | None:
+    """V2 keeps the drafter's logits where it draws from them."""
+    if not hasattr(speculator, "draft_logits"):
+        return None
+    return GREEDY if speculator.draft_logits is None else PROBABILISTIC
 
 
 def _is_defined_in(module: Any, name: str) -> bool:
@@ -69,7 +90,10 @@ def _load_model(original: Any) -> Callable[..., Any]:
     def load_model(speculator: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(speculator, *args, **kwargs)
         if type(speculator).__name__ == ONE_MODULE_PER_DEPTH:
-            attach_timer(speculator, "v2", config=speculator.vllm_config)
+            attach_timer(
+                speculator, "v2", config=speculator.vllm_config,
+                draft_sampling=_draft_sampling(speculator),
+            )  # fmt: skip
             return result
         attach_recorder(
             speculator,
@@ -77,6 +101,7 @@ def _load_model(original: Any) -> Callable[..., Any]:
             layer_names=set(speculator.draft_attn_layer_names),
             config=speculator.vllm_config,
             without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
+            draft_sampling=_draft_sampling(speculator),
         )
         return result
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.summary import Recording, RunSummary
 from driftscope.analysis.words import NOTHING, count, percent
-from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
+from driftscope.trace.manifest import (
+    AUX_FROM_CONFIG,
+    AUX_FROM_ENGINE,
+    BY_DEPTH,
+    GREEDY,
+    PROBABILISTIC,
+    Manifest,
+    Model,
+)
 from driftscope.trace.records import SINK_SOUGHT, Strategy
 from driftscope_reports.markup import Markup, el
 from driftscope_reports.section import Section
@@ -15,6 +23,15 @@ _STRATEGIES = {
     Strategy.KEYS: "a softmax over the keys read back",
     Strategy.LSE: "the kernel's log-sum-exp",
     Strategy.NONE: "nothing: not taken",
+}
+
+_CHOSEN = {
+    AUX_FROM_CONFIG: " (named in the drafter's config)",
+    AUX_FROM_ENGINE: " (the engine's default: the drafter's config names none that it reads)",
+}
+_DRAFTED = {
+    GREEDY: "the likeliest at each depth, whatever the temperature",
+    PROBABILISTIC: "drawn from the drafter's distribution at the request's temperature",
 }
 
 
@@ -51,7 +68,8 @@ def parts(run: RunSummary) -> dict[str, str]:
         "target": _model(manifest.target),
         "drafter": _model(manifest.drafter),
         "norm flags": ", ".join(flags) or "none",
-        "captured target layers": ", ".join(map(str, manifest.aux_layers)) or "none",
+        "captured target layers": _captured(run),
+        "drafter's tokens": _DRAFTED.get(manifest.draft_sampling or "", NOTHING),
         "K": f"{manifest.k}",
         "attention backend": manifest.attention_backend,
         "masses by": _STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy),
@@ -68,7 +86,20 @@ def parts(run: RunSummary) -> dict[str, str]:
 
 
 def _model(model: Model) -> str:
-    return f"{model.name} ({model.architecture}, {model.dtype}, config {model.config_digest})"
+    weights = f", weights {model.weights_digest}" if model.weights_digest else ""
+    config = f"config {model.config_digest}{weights}"
+    return f"{model.name} ({model.architecture}, {model.dtype}, {config})"
+
+
+def _captured(run: RunSummary) -> str:
+    """The layers, and who chose them where the run says so."""
+    manifest, states = run.manifest, run.hidden.aux_rms
+    if manifest.aux_layers:
+        chosen = _CHOSEN.get(manifest.aux_layers_source or "", "")
+        return ", ".join(map(str, manifest.aux_layers)) + chosen
+    if not states:
+        return "none"
+    return f"{len(states)}, which ones the run does not say"
 
 
 def _sink(manifest: Manifest) -> str:

@@ -18,7 +18,7 @@ from driftscope.analysis.rules.attention import has_sink
 from driftscope.analysis.shape import MASSES
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.tables import tables_of
+from driftscope.analysis.tables import open_run, tables_of
 from driftscope.analysis.verification import look_at
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.trace.reader import Trace, read_trace
@@ -53,6 +53,26 @@ def test_masses_and_rms_are_means_over_recorded_chains(tmp_path: Path) -> None:
     assert run.attention.by_layer["self_mass"][3] == pytest.approx((0.5, 0.5))
     assert run.hidden.aux_rms == (1.0, 2.0, 4.0)
     assert run.hidden.aux_norm_rms is None
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["sealed", "streams"])
+@pytest.mark.parametrize("norm_output", [True, False])
+def test_a_run_that_does_not_name_its_captured_layers_is_read(
+    tmp_path: Path, closed: bool, norm_output: bool
+) -> None:
+    """The probe named them from the drafter's config alone before, and vLLM has defaults."""
+    spec = Spec(aux_layers=(), norm_output=norm_output)
+    path = write_run(tmp_path / "run", spec, closed=closed)
+    for run in (summarise(open_run(path), "run"), summarise(read_trace(path), "run")):
+        assert run.hidden.aux_rms == (1.0, 2.0, 4.0)
+        assert run.hidden.aux_norm_rms == ((1.0, 1.0, 1.0) if norm_output else None)
+
+
+def test_a_manifest_that_names_other_captured_layers_than_the_chains_have_is_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DamagedTraceError, match="aux_rms is not 2 long"):
+        _summary(tmp_path / "run", Spec(aux_layers=(1, 2)))
 
 
 def test_classes_sum_to_one_at_every_depth(tmp_path: Path) -> None:

@@ -13,14 +13,18 @@ from support.tiny_drafter import LAYERS, Batch, engine_config
 
 from driftscope.errors import DriftscopeError, ProbeError, TraceError
 from driftscope.trace.compact import restore
-from driftscope.trace.manifest import read_manifest
+from driftscope.trace.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.schema import conform
-from driftscope_probes.attach import RANKS_EVERY, attach_recorder, recorder_of
+from driftscope_probes.attach import RANKS_EVERY, attach_recorder, begin_run, recorder_of
+from driftscope_probes.captured_layers import CapturedLayers
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.identity import SINKS_SOUGHT
 from driftscope_probes.recorder import Recorder
 from driftscope_probes.sinks import Found
+
+
+CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 
 
 class Loaded:
@@ -41,7 +45,11 @@ class Loaded:
         self.config.additional_config, self.config.instance_id = {}, instance_id
 
     def attach(self) -> None:
-        attach_recorder(self.proposer, "v1", layer_names=set(LAYERS), config=self.config)
+        attach_recorder(
+            self.proposer, "v1", layer_names=set(LAYERS), config=self.config,
+            draft_sampling=GREEDY,
+        )  # fmt: skip
+        begin_run(self.proposer, CAPTURED)
 
 
 @pytest.fixture
@@ -92,6 +100,22 @@ def test_on_a_run_begins(loaded: Loaded, run: Path) -> None:
     trace = read_trace(run)
     assert (trace.draft.num_rows, trace.manifest.runner, trace.problems) == (2, "v1", ())
     assert loaded.config.additional_config, "compiled graphs with hooks have a cache of their own"
+
+
+def test_the_run_begins_with_what_the_loaded_engine_says(loaded: Loaded, run: Path) -> None:
+    loaded.attach()
+    manifest = read_manifest(run)
+    assert (manifest.aux_layers, manifest.aux_layers_source) == ((2, 4, 5), "engine default")
+    assert manifest.draft_sampling == "greedy"
+    assert manifest.notes == ()
+
+
+def test_no_run_begins_where_the_probe_is_off(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DRIFTSCOPE_TRACE")
+    loaded.attach()
+    assert not run.exists()
 
 
 def _rank(make_drafter: Callable[..., Drafter], rank: int, **sizes: int) -> Loaded:

@@ -191,15 +191,7 @@ def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter],
     assert found.norm_flags == {
         "fc_norm": on, "norm_output": on, "norm_before_fc": False, "norm_before_residual": True,
     }  # fmt: skip
-    assert found.aux_layers == (1, 2, 3)
     assert (found.attention_backend, found.drafter_layers) == ("TRITON_ATTN", 2)
-
-
-def test_aux_layers_that_stand_in_the_config_itself(make_drafter: Callable[..., Drafter]) -> None:
-    config = _vllm_config(eagle_aux_hidden_state_layer_ids=[0, 5])
-    drafter = replace(make_drafter(), config=config)
-    found = manifest_of(drafter, "v1", Settings(trace=Path("/a")), "keys")
-    assert found.aux_layers == (0, 5)
 
 
 def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Drafter]) -> None:

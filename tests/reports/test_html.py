@@ -340,6 +340,42 @@ def test_provenance_says_what_was_used(tmp_path: Path) -> None:
     assert "within 1.0% of the TPOT" in parts["sampling"]
 
 
+@pytest.mark.parametrize(
+    ("source", "words", "warned"),
+    [
+        ("config", "1, 2, 3 (named in the drafter's config)", False),
+        ("engine default", "1, 2, 3 (the engine's default: the drafter's config names none", True),
+        (None, "1, 2, 3", False),
+    ],
+)
+def test_a_report_says_who_chose_the_captured_layers(
+    tmp_path: Path, source: str | None, words: str, warned: bool
+) -> None:
+    analysis = analysis_of(tmp_path, {"run": Spec(aux_layers_source=source)})
+    assert provenance.parts(analysis.runs[0])["captured target layers"].startswith(words)
+    told = "config names none that the engine reads: check that the drafter was trained on them"
+    assert (told in to_html(analysis)) == warned
+
+
+def test_a_report_of_a_run_that_does_not_name_its_captured_layers(tmp_path: Path) -> None:
+    """As recorded before the layers were taken from the engine."""
+    analysis = analysis_of(tmp_path, {"run": Spec(aux_layers=())})
+    parts = provenance.parts(analysis.runs[0])
+    assert parts["captured target layers"] == "3, which ones the run does not say"
+    assert "state 3" in to_html(analysis)
+
+
+def test_provenance_says_how_the_drafter_samples_and_which_weights_it_has(tmp_path: Path) -> None:
+    run = analysis_of(tmp_path, {"run": Spec()}).runs[0]
+    drafter = replace(run.manifest.drafter, weights_digest="feedc0de")
+    for how, words in (("greedy", "the likeliest"), ("probabilistic", "drawn from")):
+        known = replace(run.manifest, draft_sampling=how, drafter=drafter)
+        parts = provenance.parts(replace(run, manifest=known))
+        assert parts["drafter's tokens"].startswith(words)
+        assert parts["drafter"].endswith("weights feedc0de)")
+        assert "weights" not in parts["target"]
+
+
 def test_a_report_of_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
     told = "no sink found, looked for in 64 chains"
     spec = Spec(sink_slots=(), sink_source="found", notes=(told,), per_head=True)

@@ -69,6 +69,10 @@ class Spec:
     """One undrafted step per reason, in the first request."""
     chunked: int = 0
     """Requests whose prompt was prefilled in chunks."""
+    aux_layers: tuple[int, ...] = (1, 2, 3)
+    """As the manifest names them; the chains have states of three whatever it says."""
+    aux_layers_source: str | None = None
+    draft_sampling: str | None = None
     norm_output: bool = False
     mode: str = "eager"
     execution: str = "eager"
@@ -122,7 +126,9 @@ def manifest(spec: Spec) -> Manifest:
         drafter=replace(model, name=spec.drafter, architecture="LlamaForCausalLMEagle3"),
         norm_flags={"fc_norm": spec.norm_output, "norm_output": spec.norm_output},
         drafter_layers=spec.layers,
-        aux_layers=(1, 2, 3),
+        aux_layers=spec.aux_layers,
+        aux_layers_source=spec.aux_layers_source,
+        draft_sampling=spec.draft_sampling,
         attention_backend="CPU_ATTN",
         kv_cache_dtype="auto",
         every=spec.every,

@@ -34,6 +34,8 @@ class Job:
 
     drafter: str
     """A shipped drafter's name, or the path of another."""
+    target: str = "target"
+    """"target" for the shipped one, or the path of another."""
     runner: str = "v1"
     compiled: bool = False
     probe: dict[str, str] = field(default_factory=dict)
@@ -201,7 +203,7 @@ def _description(job: Job) -> dict[str, Any]:
 
 def engine(job: Job) -> dict[str, Any]:
     return {
-        "model": str(trio_path() / "target"),
+        "model": str(trio_path() / job.target),
         "dtype": "float32",
         "max_model_len": 512,
         "max_num_seqs": 8,

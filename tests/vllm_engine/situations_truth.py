@@ -17,9 +17,9 @@ import torch
 from driftscope.trace.reader import Trace, read_trace
 from driftscope_probes.reference.chain import Chain, draft_chains
 from driftscope_probes.reference.replay import DEFAULT_N_SINK
-from vllm_engine.job import K, Outcome
+from vllm_engine.job import Job, K, Outcome
 from vllm_engine.situations import Ask
-from vllm_engine.truth import MASSES, NORMS, _models
+from vllm_engine.truth import MASSES, NORMS, models
 
 PER_CHAIN = ("aux_rms", "aux_norm_rms", "fc_rms")
 
@@ -115,7 +115,7 @@ def _compare_request(outcome: Outcome, ask: Ask, request: str, rows: list[dict[s
     assert len(rows) == slots.drafts(request), f"{request}: {len(rows)} chains recorded"
     # An engine may draft past the end of what it gave out, on tokens that nobody has seen.
     kept = [n for n, row in enumerate(rows) if row["position"] <= len(tokens) - 2]
-    replay = _Replay(outcome.job.drafter, tokens, len(ask.prompt))
+    replay = _Replay(outcome.job, tokens, len(ask.prompt))
     clean = replay.chains([rows[n]["position"] for n in kept], {})
     found = []
     for chain, number in zip(clean, kept, strict=True):
@@ -143,8 +143,8 @@ class _Replay:
     """As driftscope_probes.reference.replay, with wrong tokens in chosen slots."""
 
     @torch.no_grad()
-    def __init__(self, drafter: str, tokens: list[int], prompt_tokens: int) -> None:
-        self._target, self._drafter = _models(drafter)
+    def __init__(self, job: Job, tokens: list[int], prompt_tokens: int) -> None:
+        self._target, self._drafter = models(job)
         self._ids, self._prompt_tokens = torch.tensor([tokens]), prompt_tokens
         layers = self._drafter.config.aux_layers
         self._aux = self._target(self._ids[:, :-1], aux_layers=layers).aux

@@ -54,11 +54,17 @@ class Truth:
 
 
 @functools.cache
-def _models(drafter: str) -> tuple[Any, Any]:
-    return (
-        load_target(trio_path() / "target", torch.float64),
-        load_drafter(trio_path() / drafter, torch.float64),
+def _loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
+    target = load_target(trio_path() / target_name, torch.float64)
+    layers = target.config.num_hidden_layers
+    return target, load_drafter(
+        trio_path() / drafter_name, torch.float64, target_layers=layers
     )
+
+
+def models(job: Job) -> tuple[Any, Any]:
+    """The reference's target and drafter of a job, in float64."""
+    return _loaded(job.target, job.drafter)
 
 
 def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
@@ -74,7 +80,7 @@ def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
     asked = prompts(outcome.job.requests)
     for index, (ids, output) in enumerate(zip(asked, outcome.tokens(), strict=True)):
         mine = [c for c in chains if c["request"].partition("-")[0] == str(index)]
-        pairs += _pairs(outcome.job.drafter, [*ids, *output], len(ids), mine)
+        pairs += _pairs(outcome.job, [*ids, *output], len(ids), mine)
     verified = [
         (accepted[row["request"], row["position"]]["accepted"], expected)
         for row, _, expected in pairs
@@ -94,10 +100,10 @@ def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
 
 
 def _pairs(
-    drafter_name: str, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
+    job: Job, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], Any, int]]:
     """(recorded, reference, accepted tokens according to the reference) for each chain."""
-    target, drafter = _models(drafter_name)
+    target, drafter = models(job)
     rows = [row for row in rows if row["position"] <= len(tokens) - 2]
     anchors = [row["position"] for row in rows]
     references = replay(target, drafter, tokens, prompt_tokens, anchors, K)

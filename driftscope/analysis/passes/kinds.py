@@ -34,6 +34,13 @@ def one_with(name: str) -> ir.Table:
 
 
 @cache
+def captured_in(name: str) -> ir.Table:
+    """The number of states in the list `name` of a row that has it, if there is any."""
+    rows = table("draft")
+    return rows.filter(rows[name].notnull()).select(states=rows[name].length()).limit(1)
+
+
+@cache
 def kinds_of_steps() -> ir.Table:
     """Chain lengths of the steps that drafted."""
     steps = table("step")

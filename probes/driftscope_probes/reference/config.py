@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
+_AUX = "eagle_aux_hidden_state_layer_ids"
+_STATES = 3
+"""Captured layers of a drafter whose config names none."""
 LLAMA_DRAFTER, QWEN3_DRAFTER = "LlamaForCausalLMEagle3", "Eagle3Qwen3ForCausalLM"
 
 
@@ -55,6 +58,9 @@ class DrafterConfig:
     """Sizes of the drafter itself; `num_hidden_layers` is how many layers it has."""
     aux_layers: tuple[int, ...] = (1, 2, 3)
     """Target layers whose output is captured, counted from 1 (0 is the embedding)."""
+    names_aux_layers: bool = True
+    """Whether `config.json` names them. Most published drafters' does not, and vLLM then captures
+    its default layers, see `default_aux_layers`."""
     fc_norm: bool = False
     """One RMSNorm per captured layer ahead of `fc`."""
     norm_before_fc: bool = False
@@ -76,14 +82,22 @@ class DrafterConfig:
         return self.target_hidden_size or self.layer.hidden_size
 
     @classmethod
-    def from_hf(cls, fields: dict[str, Any]) -> DrafterConfig:
-        """Read a parsed `config.json`; absent norm flags mean EAGLE-3."""
+    def from_hf(cls, fields: dict[str, Any], target_layers: int | None = None) -> DrafterConfig:
+        """Read a parsed `config.json`; absent norm flags mean EAGLE-3.
+
+        `target_layers` is the target's number of layers, from which vLLM's default layers follow.
+        Raises KeyError for a config that names no auxiliary layers where it is not given.
+        """
         if "speculators_model_type" in fields:
             fields = _from_speculators(fields)
-        layer, eagle = DecoderConfig.from_hf(fields), fields["eagle_config"]
+        layer, eagle = DecoderConfig.from_hf(fields), fields.get("eagle_config") or {}
+        named = fields.get(_AUX) or eagle.get(_AUX)
+        if not named and target_layers is None:
+            raise KeyError(_AUX)
         return cls(
             layer=layer,
-            aux_layers=tuple(eagle["eagle_aux_hidden_state_layer_ids"]),
+            aux_layers=tuple(named) if named else default_aux_layers(target_layers or 0),
+            names_aux_layers=bool(named),
             norm_before_fc=bool(eagle.get("norm_before_fc", fields.get("norm_before_fc", False))),
             qk_norm=fields["architectures"] == [QWEN3_DRAFTER],
             draft_vocab_size=_unless(fields.get("draft_vocab_size"), layer.vocab_size),
@@ -97,10 +111,10 @@ class DrafterConfig:
     def to_hf(self) -> dict[str, Any]:
         """The `config.json` of the drafter.
 
-        The auxiliary layers are always written: vLLM's default for them collapses on a target of
-        few layers.
+        The auxiliary layers are written unless asked otherwise: vLLM's default for them collapses
+        on a target of few layers.
         """
-        aux = list(self.aux_layers)
+        aux = {_AUX: list(self.aux_layers)} if self.names_aux_layers else {}
         only_if_set = {
             "norm_before_fc": self.norm_before_fc,
             "norm_before_residual": self.norm_before_residual,
@@ -115,9 +129,21 @@ class DrafterConfig:
             "fc_norm": self.fc_norm,
             "norm_output": self.norm_output,
             **{name: value for name, value in only_if_set.items() if value},
-            "eagle_aux_hidden_state_layer_ids": aux,
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": aux, "use_aux_hidden_state": True},
+            **aux,
+            "eagle_config": {**aux, "use_aux_hidden_state": True},
         }
+
+
+def default_aux_layers(target_layers: int) -> tuple[int, ...]:
+    """Return the layers that vLLM captures where a drafter's config names none.
+
+    Source: vllm.model_executor.models.interfaces, 0.27 to 0.32. Raises ValueError for a target of so
+    few layers that they are not three.
+    """
+    layers = tuple(sorted({2, target_layers // 2, target_layers - 3}))
+    if len(layers) != _STATES or layers[0] < 1:
+        raise ValueError(f"vLLM's default layers of a target of {target_layers} are not three")
+    return layers
 
 
 def _from_speculators(fields: dict[str, Any]) -> dict[str, Any]:
@@ -125,14 +151,14 @@ def _from_speculators(fields: dict[str, Any]) -> dict[str, Any]:
 
     There, and only there, an absent `norm_before_residual` means that it is on.
     """
-    layer, aux = fields["transformer_layer_config"], "eagle_aux_hidden_state_layer_ids"
+    layer = fields["transformer_layer_config"]
     names = ("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm", "norm_output")
     return {
         **layer,
         **{name: fields.get(name) for name in names},
         "norm_before_residual": fields.get("norm_before_residual", True),
         "architectures": [QWEN3_DRAFTER if layer["model_type"] == "qwen3" else LLAMA_DRAFTER],
-        "eagle_config": {aux: fields[aux]},
+        "eagle_config": {_AUX: fields.get(_AUX)},
     }
 
 

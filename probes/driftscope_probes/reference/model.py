@@ -27,9 +27,12 @@ def load_target(path: Path, dtype: torch.dtype = torch.float32) -> Target:
     return target.to(dtype).eval()
 
 
-def load_drafter(path: Path, dtype: torch.dtype = torch.float32) -> Drafter:
-    """Read a drafter directory. Raises KeyError for a config that names no auxiliary layers."""
-    drafter = Drafter(DrafterConfig.from_hf(_read_config(path)))
+def load_drafter(
+    path: Path, dtype: torch.dtype = torch.float32, *, target_layers: int | None = None
+) -> Drafter:
+    """Read a drafter directory. Raises KeyError for a config that names no auxiliary layers, unless
+    `target_layers` says how many layers its target has: then it gets vLLM's default."""
+    drafter = Drafter(DrafterConfig.from_hf(_read_config(path), target_layers))
     drafter.load_state_dict(load_file(path / "model.safetensors"))
     return drafter.to(dtype).eval()
 

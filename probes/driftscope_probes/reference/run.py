@@ -13,7 +13,7 @@ from types import TracebackType
 import torch
 
 import driftscope
-from driftscope.trace.manifest import Manifest, Model
+from driftscope.trace.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, GREEDY, Manifest, Model
 from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow
 from driftscope.trace.writer import TraceWriter, check_unused, create_run
 from driftscope_probes.reference.chain import Chain
@@ -21,6 +21,7 @@ from driftscope_probes.reference.config import EOS_ID
 from driftscope_probes.reference.engine import Generation, Round, generate
 from driftscope_probes.reference.model import load_drafter, load_target
 from driftscope_probes.reference.replay import DEFAULT_N_SINK
+from driftscope_probes.weights_digest import weights_digest
 
 
 class ReferenceRun:
@@ -32,7 +33,9 @@ class ReferenceRun:
     def __init__(
         self, run: Path, target: Path, drafter: Path, *, k: int, dtype: torch.dtype = torch.float32
     ) -> None:
-        self._target, self._drafter = load_target(target, dtype), load_drafter(drafter, dtype)
+        self._target = load_target(target, dtype)
+        layers = self._target.config.num_hidden_layers
+        self._drafter = load_drafter(drafter, dtype, target_layers=layers)
         self._layers = self._drafter.config.layer.num_hidden_layers
         self._k, self._requests, self._steps = k, 0, 0
         check_unused(run)
@@ -118,6 +121,8 @@ class ReferenceRun:
                         "norm_before_residual": config.norm_before_residual},
             drafter_layers=config.layer.num_hidden_layers,
             aux_layers=tuple(config.aux_layers),
+            aux_layers_source=AUX_FROM_CONFIG if config.names_aux_layers else AUX_FROM_ENGINE,
+            draft_sampling=GREEDY,
             attention_backend="torch",
             kv_cache_dtype="auto",
             sink_tokens=DEFAULT_N_SINK,
@@ -127,7 +132,10 @@ class ReferenceRun:
 
 def _model(path: Path, architecture: str, dtype: str) -> Model:
     digest = hashlib.sha256((path / "config.json").read_bytes()).hexdigest()[:16]
-    return Model(name=str(path), architecture=architecture, config_digest=digest, dtype=dtype)
+    return Model(
+        name=str(path), architecture=architecture, config_digest=digest, dtype=dtype,
+        weights_digest=weights_digest(str(path)),
+    )  # fmt: skip
 
 
 def _draft_row(step: int, now: float, request: str, chain: Chain, layers: int) -> DraftRow:

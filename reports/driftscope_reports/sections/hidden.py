@@ -8,6 +8,7 @@ from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, times
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.hidden import AUX_RMS, FED_RMS, GROWTH, IN_RMS, POSTNORM_RMS, PRENORM_RMS
+from driftscope.trace.manifest import AUX_FROM_ENGINE
 from driftscope_reports.byrun import axis_name, depth_chart, line
 from driftscope_reports.chart import Axis, Chart, Kind, Series
 from driftscope_reports.looks import colour
@@ -54,11 +55,31 @@ def _picture(
     )
 
 
+def _captured_names(run: RunSummary) -> tuple[str, ...]:
+    """What the captured states are called; by number where the run does not say which they are."""
+    if run.manifest.aux_layers:
+        return tuple(f"layer {layer}" for layer in run.manifest.aux_layers)
+    states = run.hidden.aux_rms or run.hidden.aux_norm_rms or ()
+    return tuple(f"state {number}" for number in range(1, len(states) + 1))
+
+
+def _choice(runs: Sequence[RunSummary]) -> str:
+    """A sentence on the runs whose layers the engine chose, if there are any."""
+    chosen = [run for run in runs if run.manifest.aux_layers_source == AUX_FROM_ENGINE]
+    if not chosen:
+        return ""
+    which = "" if len(chosen) == len(runs) else f" in {listed([run.label for run in chosen])}"
+    return (
+        f" The layers{which} are the engine's default, since the drafter's config names none that "
+        "the engine reads: check that the drafter was trained on them."
+    )
+
+
 def _captured(runs: Sequence[RunSummary]) -> Picture | None:
     """The target's layers that the drafter reads, before and after the norms ahead of fc."""
     series = []
     for i, run in enumerate(runs):
-        names = tuple(f"layer {layer}" for layer in run.manifest.aux_layers)
+        names = _captured_names(run)
         kinds = (("as captured", run.hidden.aux_rms, ""), ("normed", run.hidden.aux_norm_rms, "/"))
         for words, values, pattern in kinds:
             if values is not None and len(values) == len(names) and names:
@@ -79,7 +100,8 @@ def _captured(runs: Sequence[RunSummary]) -> Picture | None:
         id="hidden-captured",
         title=f"The captured target layers differ up to {times(max(spread, default=None))} in size",
         how="The target layers that the drafter reads, as they come and after the norm ahead of "
-        "its fc where it has one. Without a norm the largest layer drowns the others.",
+        "its fc where it has one. Without a norm the largest layer drowns the others."
+        + _choice(runs),
         chart=Chart(
             series=tuple(series), x_title="target layer", y_title="RMS", axis=Axis.CATEGORY
         ),
