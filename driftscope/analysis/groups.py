@@ -29,7 +29,7 @@ class Group:
     own mix of K adds. `mean_length` in a run of one K."""
     comparable_length_interval: Interval | None
     marginal: tuple[float, ...]
-    marginal_interval: tuple[Interval, ...] | None
+    marginal_interval: tuple[Interval | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

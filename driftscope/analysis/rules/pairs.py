@@ -26,7 +26,8 @@ def parting_depth(first: RunSummary, second: RunSummary) -> int | None:
         x, y = (run.acceptance.marginal[depth - 1] for run in (first, second))
         if max(x, y) < DEAD_BELOW:
             continue
-        if not difference(x, a[depth - 1], y, b[depth - 1]).excludes_zero():
+        of_x, of_y = a[depth - 1], b[depth - 1]
+        if of_x is None or of_y is None or not difference(x, of_x, y, of_y).excludes_zero():
             break
         parted = depth
     return parted
@@ -92,13 +93,9 @@ def _apart(first: RunSummary, second: RunSummary, depth: int) -> Finding:
 def _difference(first: RunSummary, second: RunSummary, depth: int) -> Interval:
     """Of the marginal acceptance at a depth."""
     a, b = first.acceptance, second.acceptance
-    assert a.marginal_interval is not None and b.marginal_interval is not None
-    return difference(
-        a.marginal[depth - 1],
-        a.marginal_interval[depth - 1],
-        b.marginal[depth - 1],
-        b.marginal_interval[depth - 1],
-    )
+    of_a, of_b = ((each.marginal_interval or ())[depth - 1] for each in (a, b))
+    assert of_a is not None and of_b is not None
+    return difference(a.marginal[depth - 1], of_a, b.marginal[depth - 1], of_b)
 
 
 def _both(first: RunSummary, second: RunSummary, depth: int) -> str:
