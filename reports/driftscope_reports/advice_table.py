@@ -65,14 +65,23 @@ def _first(advice: Advice) -> tuple[str, ...]:
     if advice.useless:
         return f"{advice.run}: K = 0: {advice.command}", _why_none(advice)
     if advice.command is None:
-        best, gain = advice.overall.best_k, advice.overall.gain
-        better = "" if best == advice.ran_k else f"; K = {best} is estimated to be {_gain(gain)}"
-        return (f"{advice.run}: keep K = {advice.ran_k}{better}",)
+        return (f"{advice.run}: keep K = {advice.ran_k}{_not_better(advice)}",)
     if advice.command == advice.schedule_command:
         extra = f"{_gain(advice.schedule_gain)} than the best single K"
     else:
         extra = f"{_gain(advice.overall.gain)} than K = {advice.ran_k}"
     return f"{advice.run}: {advice.command}", extra
+
+
+def _not_better(advice: Advice) -> str:
+    """Why the K that the model has before the one that ran is not advised."""
+    best, gain = advice.overall.best_k, advice.overall.gain
+    if best == advice.ran_k:
+        return ""
+    if gain.surely_above(0.0):
+        return f": K = {best} would be {_gain(gain)}, too little for the model to be sure"
+    how_much = f"{percent(gain.value)}{between_percent(gain.interval)}"
+    return f": whether K = {best} is faster cannot be told, {how_much}; record a run with it"
 
 
 def _why_none(advice: Advice) -> str:

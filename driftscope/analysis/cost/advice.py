@@ -25,7 +25,9 @@ from driftscope.analysis.cost.predict import (
     tokens_by_k,
 )
 from driftscope.analysis.interval import Interval
+from driftscope.analysis.quality import FEW_REQUESTS
 from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import count
 from driftscope.trace.manifest import Manifest
 
 WORTH_SAYING = 0.05
@@ -86,9 +88,9 @@ class Advice:
     useless: bool = False
     """Next to nothing is accepted, see DEAD_LENGTH: whatever a step costs, K = 0 is the fastest."""
     least_gain: float | None = None
-    """Speed with K = 0 over that with the K that ran, less 1, at least: what steps save that leave
-    out the drafter alone, and yield one token. Measured within the same steps, so that it needs no
-    model; None where the steps of the run were not measured."""
+    """Where `useless`: speed with K = 0 over that with the K that ran, less 1, at least. It is what
+    steps save that leave out the drafter alone, and yield one token: measured within the same
+    steps, so that it needs no model. None where the steps of the run were not measured."""
     fixed_command: str | None
     """The option for the best single K, to paste; None where K is to stay."""
     schedule_command: str | None
@@ -137,9 +139,8 @@ def advise(
     model = fit(pooled(cell for each in alike for cell in each.cells))
     if model is None:
         return None
-    least_gain = _least_gain(run)
     if _useless(run):
-        return _without(run, model, least_gain)
+        return _without(run, model)
     tokens = tokens_by_k(run.acceptance.marginal, run.acceptance.marginal_interval)
     by_batch, whole = predict(model, tokens, run.k), overall(model, tokens, run.k)
     schedule = schedule_of(by_batch)
@@ -157,8 +158,7 @@ def advise(
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=_fixed(run, whole.best_k),
         schedule_command=_by_batch(run, schedule) if len(schedule) > 1 else None,
-        doubt=_doubt(run, whole),
-        least_gain=least_gain,
+        doubt=_doubt(run, model, whole),
     )
 
 
@@ -187,9 +187,9 @@ def _least_gain(run: RunSummary) -> float | None:
     return whole / rest / _length_at_most(run) - 1.0 if rest > 0 else None
 
 
-def _without(run: RunSummary, model: CostModel, least_gain: float | None) -> Advice:
+def _without(run: RunSummary, model: CostModel) -> Advice:
     """The advice on a drafter that is useless: each round yields one token, whatever K."""
-    tokens = [np.ones(1 + DRAWS)] * (run.k + 1)
+    tokens, least_gain = _one_token_each(run.k), _least_gain(run)
     whole = _at_none(overall(model, tokens, run.k), least_gain)
     by_batch = tuple(_at_none(each, None) for each in predict(model, tokens, run.k))
     return Advice(
@@ -221,21 +221,42 @@ def _at_none(found: Prediction, least: float | None) -> Prediction:
     return replace(found, best_k=0, gain=Estimate(value=value, interval=spread))
 
 
-def _doubt(run: RunSummary, whole: Prediction) -> str | None:
+def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
     """Why the best K cannot be told, and what to record."""
-    if run.acceptance.marginal_interval is None or not all(run.acceptance.marginal_interval):
+    spread = run.acceptance.marginal_interval
+    if spread is None or not all(spread):
         return (
-            "one request decides the acceptance: its rates have no 95% interval; record 30 or more "
-            "requests of like length"
+            "one request decides the acceptance: its rates have no 95% interval; record "
+            f"{FEW_REQUESTS} or more requests of like length"
         )
-    if whole.gain.interval is None or whole.tpot_s[run.k].interval is None:
+    if _told(whole, run.k):
+        return None
+    speed = _speed(whole.best_k, run.k)
+    if _told(overall(model, _one_token_each(run.k), run.k), run.k):
         return (
-            f"the step times leave the speed with K = {whole.best_k} over that with K = {run.k} "
-            f"open by more than a factor of {WIDEST:g}; record the same requests with "
-            f"{_served_with(whole.best_k)}, {MIN_STEPS} or more steps at each batch size, and give "
-            "that run, too"
+            f"the acceptance of {count(run.requests, 'request')} leaves {speed} open by more than "
+            f"a factor of {WIDEST:g}; record {max(FEW_REQUESTS, 4 * run.requests)} or more requests"
         )
-    return None
+    other = whole.best_k if whole.best_k != run.k else max(run.k // 2, 1)
+    return (
+        f"the step times leave {speed} open by more than a factor of {WIDEST:g}; record the same "
+        f"requests with {_served_with(other)}, too, {MIN_STEPS} or more steps at each batch size"
+    )
+
+
+def _told(whole: Prediction, ran: int) -> bool:
+    return whole.gain.interval is not None and whole.tpot_s[ran].interval is not None
+
+
+def _speed(best: int, ran: int) -> str:
+    if best == ran:
+        return f"the time per token with K = {ran}"
+    return f"the speed with K = {best} over that with K = {ran}"
+
+
+def _one_token_each(k: int) -> list[Array]:
+    """As `tokens_by_k`, of rounds of which nothing is accepted."""
+    return [np.ones(1 + DRAWS)] * (k + 1)
 
 
 def _served_with(k: int) -> str:
