@@ -52,8 +52,10 @@ class Case:
         """Tokens per second more with this K."""
         if self.advice is None or self.tokens_per_s is None:
             return None
-        times = self.advice.overall.tpot_s
-        return self.tokens_per_s * (times[self.run.k].value / times[k].value - 1.0)
+        now, then = (self.advice.overall.tpot_s[each] for each in (self.run.k, k))
+        if now.interval is None or then.interval is None:
+            return None
+        return self.tokens_per_s * (now.value / then.value - 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

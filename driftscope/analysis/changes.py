@@ -186,7 +186,7 @@ def _point(series: Series, before: slice, after: slice, p: float) -> ChangePoint
         before=a,
         after=b,
         difference=b - a,
-        interval=Interval(low=b - a - half, high=b - a + half) if np.isfinite(half) else None,
+        interval=Interval.of(b - a - half, b - a + half),
         same_mix=_same_mix(series, before, after),
         p=p,
     )

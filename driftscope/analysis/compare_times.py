@@ -67,9 +67,7 @@ def _difference(name: str, a: Matrix, b: Matrix, paired: bool) -> Difference:
         first=float(means[0].value[0]),
         second=float(means[1].value[0]),
         difference=float(gap[0]),
-        interval=Interval(low=float((gap - half)[0]), high=float((gap + half)[0]))
-        if known
-        else None,
+        interval=Interval.of(float((gap - half)[0]), float((gap + half)[0])) if known else None,
         p=float(p[0]) if known else None,
         p_adjusted=None,
     )

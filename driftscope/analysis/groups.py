@@ -27,7 +27,7 @@ class Group:
     mean_length_interval: Interval | None
     """None with fewer than two requests."""
     marginal: tuple[float, ...]
-    marginal_interval: tuple[Interval, ...] | None
+    marginal_interval: tuple[Interval | None, ...] | None
     served_length: float | None = None
     """Acceptance length as served; `mean_length` in a run of one K."""
 

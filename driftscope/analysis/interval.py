@@ -6,6 +6,10 @@ of freedom that clusters of unequal size leave; rates get Wilson's interval at t
 that the variance is worth (Dean and Pagano 2015), which neither leaves 0..1 nor collapses at the
 ends. A percentile bootstrap over clusters is too narrow below some 40 requests: `make calibration`
 shows both.
+
+An interval has support where both ends are finite and no cluster has more than half of the weight,
+which at least two clusters do then. Where one is without support there is None instead: the figure
+cannot be told, see `Interval.of`.
 """
 
 from __future__ import annotations
@@ -21,19 +25,45 @@ from numpy.typing import NDArray
 from driftscope.analysis.columns import Matrix
 
 CONFIDENCE = 0.95
+MOST_WEIGHT = 0.5 + 1e-9
+"""Largest share of the weight that one cluster may have: above it, an interval is about that one
+cluster. Above one half by what rounding adds."""
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A 95% interval."""
+    """A 95% interval, of two finite ends.
+
+    ==============================  =======================================================
+    `Interval.of(0.2, 0.4)`         from 0.2 to 0.4
+    `Interval.of(0.2, math.inf)`    None, as for NaN: there is no interval to speak of
+    `of(0.2, 1.4).within(0, 1)`     what of it lies in a range that the figure cannot leave
+    ==============================  =======================================================
+    """
 
     low: float
     high: float
 
+    @classmethod
+    def of(cls, low: float, high: float) -> Interval | None:
+        """The interval, or None where an end is no finite number. All intervals are made here."""
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return None
+        return cls(low=float(low), high=float(high))
+
+    def within(self, least: float, most: float) -> Interval:
+        """Both ends moved into the range `least` to `most`, finite or not."""
+        low, high = (min(max(end, least), most) for end in (self.low, self.high))
+        return Interval(low=low, high=high)
+
     def excludes_zero(self) -> bool:
         """Whether 0 lies outside."""
         return self.low > 0 or self.high < 0
+
+
+Intervals = tuple[Interval | None, ...]
+"""One for each of several figures; None where there is no support for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +78,13 @@ class Ratio:
     """Degrees of freedom: of that many clusters of equal size, less one."""
     units: Array
     """The bottoms' sums."""
+    heaviest: Array
+    """[m] largest share of the bottom that one cluster has."""
+
+    @property
+    def supported(self) -> NDArray[np.bool_]:
+        """[m] where no cluster has more than half of the weight."""
+        return np.asarray(self.heaviest <= MOST_WEIGHT)
 
     def first(self, m: int) -> Ratio:
         """The first `m` figures."""
@@ -56,6 +93,7 @@ class Ratio:
             influence=self.influence[:, :m],
             df=self.df[:m],
             units=self.units[:m],
+            heaviest=self.heaviest[:m],
         )
 
     @property
@@ -74,6 +112,7 @@ def joined(*ratios: Ratio) -> Ratio:
         influence=np.hstack([each.influence for each in ratios]),
         df=np.concatenate([each.df for each in ratios]),
         units=np.concatenate([each.units for each in ratios]),
+        heaviest=np.concatenate([each.heaviest for each in ratios]),
     )
 
 
@@ -88,9 +127,24 @@ def ratio_of(top: Matrix, bottom: Matrix) -> Ratio:
     return Ratio(
         value=value,
         influence=(top - value * bottom) / safe / left,
-        df=1.0 / np.square(share).sum(axis=0) - 1.0,
+        df=degrees_of_freedom(share),
         units=whole,
+        heaviest=heaviest_of(share),
     )
+
+
+def degrees_of_freedom(share: Matrix) -> Array:
+    """[m] clusters of equal size that are worth as much as these, less one; `share` is what each
+    has of the weight, [clusters, m]. NaN without any."""
+    squares = np.square(share).sum(axis=0)
+    return np.asarray(1.0 / np.where(squares > 0, squares, np.nan) - 1.0)
+
+
+def heaviest_of(share: Matrix) -> Array:
+    """[m] the largest share that one cluster has; NaN without any."""
+    if not len(share):
+        return np.full(share.shape[1], np.nan)
+    return np.asarray(share.max(axis=0))
 
 
 def student(df: Array | float) -> Array:
@@ -107,17 +161,17 @@ def two_sided(statistic: Array, df: Array) -> Array:
     return np.asarray(2.0 * stdtr(np.maximum(df, 1.0), -np.abs(statistic)))
 
 
-def intervals(ratio: Ratio) -> tuple[Interval, ...] | None:
+def intervals(ratio: Ratio) -> Intervals | None:
     """Symmetric intervals; None with fewer than two clusters, which say nothing of how they
-    differ."""
+    differ, and for a figure whose interval has no support."""
     if len(ratio.influence) < 2:
         return None
     half = student(ratio.df) * ratio.error
-    return _pairs(ratio.value - half, ratio.value + half)
+    return _pairs(ratio.value - half, ratio.value + half, ratio.supported)
 
 
-def rate_intervals(ratio: Ratio) -> tuple[Interval, ...] | None:
-    """The same for rates in 0..1, by Wilson's formula.
+def rate_intervals(ratio: Ratio) -> Intervals | None:
+    """Intervals of rates in 0..1, by Wilson's formula; None as in `intervals`.
 
     A rate of 0 or 1 has no variance to tell what its rounds are worth: each cluster counts once.
     """
@@ -128,14 +182,14 @@ def rate_intervals(ratio: Ratio) -> tuple[Interval, ...] | None:
     apart = p * (1 - p)
     worth = np.where((apart > 0) & (variance > 0), apart / np.where(variance > 0, variance, 1), 0)
     worth = np.where(worth > 0, worth, clusters)
-    return _wilson(p, worth, student(ratio.df))
+    return _pairs(*_wilson(p, worth, student(ratio.df)), ratio.supported)
 
 
 def share_interval(some: int, of: int) -> Interval:
     """Wilson's interval of a share of independent cases, such as finished requests."""
     quantile = np.array([NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)])
-    (found,) = _wilson(np.array([some / of]), np.array([float(of)]), quantile)
-    return found
+    low, high = _wilson(np.array([some / of]), np.array([float(of)]), quantile)
+    return Interval(low=float(low[0]), high=float(high[0]))
 
 
 def exact_interval(some: int, of: int, confidence: float = CONFIDENCE) -> Interval:
@@ -155,16 +209,16 @@ def exact_interval(some: int, of: int, confidence: float = CONFIDENCE) -> Interv
     return Interval(low=low, high=high)
 
 
-def _wilson(rate: Array, worth: Array, quantile: Array) -> tuple[Interval, ...]:
-    """Of rates over as many independent cases as `worth` says."""
+def _wilson(rate: Array, worth: Array, quantile: Array) -> tuple[Array, Array]:
+    """Both ends, [m] each, for rates over as many independent cases as `worth` says."""
     t2 = np.square(quantile)
     middle = (rate + t2 / (2 * worth)) / (1 + t2 / worth)
     half = np.sqrt(t2 / worth * (rate * (1 - rate) + t2 / (4 * worth))) / (1 + t2 / worth)
     low, high = np.minimum(middle - half, rate), np.maximum(middle + half, rate)
-    return _pairs(np.clip(low, 0, 1), np.clip(high, 0, 1))
+    return np.clip(low, 0, 1), np.clip(high, 0, 1)
 
 
-def ratio_intervals(top: Matrix, bottom: Matrix) -> tuple[Interval, ...] | None:
+def ratio_intervals(top: Matrix, bottom: Matrix) -> Intervals | None:
     """Symmetric intervals of sum(top) / sum(bottom), see `ratio_of`."""
     return intervals(ratio_of(top, bottom))
 
@@ -195,7 +249,7 @@ def quantile_interval(
     if share - half < 0 or share + half > 1:
         return None
     low, high = np.interp((share - half, share + half), at, quantiles)
-    return Interval(low=float(low), high=float(high))
+    return Interval.of(float(low), float(high))
 
 
 def mean_interval(values: Array) -> Interval | None:
@@ -215,6 +269,6 @@ def difference(a: float, a_interval: Interval, b: float, b_interval: Interval) -
     return Interval(low=a - b - down, high=a - b + up)
 
 
-def _pairs(low: Array, high: Array) -> tuple[Interval, ...]:
-    pairs = zip(low.tolist(), high.tolist(), strict=True)
-    return tuple(Interval(low=a, high=b) for a, b in pairs)
+def _pairs(low: Array, high: Array, supported: NDArray[np.bool_]) -> Intervals:
+    ends = zip(low.tolist(), high.tolist(), supported.tolist(), strict=True)
+    return tuple(Interval.of(a, b) if has else None for a, b, has in ends)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -65,13 +64,11 @@ def acceptance(
 
 def _acceptance_intervals(
     rounds: Rounds,
-) -> tuple[Interval | None, tuple[Interval, ...] | None]:
+) -> tuple[Interval | None, Spread | None]:
     """Of the acceptance length, which lies between 1 and K + 1, and of the marginal rate at each
     depth."""
     found = intervals(rounds.length_ratio())
-    length = None
-    if found:
-        length = Interval(low=max(found[0].low, 1.0), high=min(found[0].high, rounds.k + 1.0))
+    length = found[0].within(1.0, rounds.k + 1.0) if found and found[0] else None
     return length, rate_intervals(rounds.marginal_ratio())
 
 
@@ -86,7 +83,7 @@ def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
         mean_length=formula.mean_length(int(rounds.accepted.sum()), len(rounds)),
         mean_length_interval=length,
         marginal=_tuple(found),
-        marginal_interval=None if marginal is None else _known(marginal[:k]),
+        marginal_interval=None if marginal is None else marginal[:k],
     )
 
 
@@ -200,11 +197,9 @@ def fallback_spread(rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]) 
     )
 
 
-def _known(found: tuple[Interval, ...] | None) -> Spread:
-    return tuple(
-        each if math.isfinite(each.low) and math.isfinite(each.high) else None
-        for each in found or ()
-    )
+def _known(found: Spread | None) -> Spread:
+    """The intervals, or nothing at all where no figure has one."""
+    return found if found and any(found) else ()
 
 
 def _bins(verified: pa.Table) -> dict[str, Array]:

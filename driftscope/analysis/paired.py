@@ -13,6 +13,9 @@ from driftscope.analysis.interval import Ratio as Means
 
 FEWEST_PAIRS = 5
 """With fewer, a variance over prompts says nothing."""
+MOST_APART = 100.0
+"""Upper end of an interval over the ratio itself, beyond which there is none: a ratio that is known
+within a factor of 100 only is not known."""
 
 Sums = Mapping[str, tuple[float, float]]
 """Pairing key -> numerator and denominator of a mean, such as tokens and rounds."""
@@ -58,6 +61,6 @@ def _interval(value: float, ours: Means, theirs: Means) -> Interval | None:
     moved = ours.influence / ours.value - theirs.influence / theirs.value
     error = math.sqrt((n - 1) / n * float(np.square(moved).sum()))
     half = float(student(np.minimum(ours.df, theirs.df))[0]) * error
-    if not math.isfinite(half):
+    if not (half < math.log(MOST_APART) and ours.supported[0] and theirs.supported[0]):
         return None
-    return Interval(low=value * math.exp(-half), high=value * math.exp(half))
+    return Interval.of(value * math.exp(-half), value * math.exp(half))

@@ -269,10 +269,10 @@ def _length_interval(sums: Sums) -> Interval | None:
         return None
     values = np.array([sums[key] for key in sorted(sums)])
     found = ratio_intervals(values[:, :1], values[:, 1:])
-    if not found:
+    if not found or found[0] is None:
         return None
     # A round yields a token at least: few prompts would leave that open.
-    return Interval(low=max(found[0].low, 1.0), high=found[0].high)
+    return found[0].within(1.0, np.inf)
 
 
 def _mean(rows: Iterable[Row], name: str) -> float | None:

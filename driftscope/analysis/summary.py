@@ -52,7 +52,7 @@ class Acceptance:
     """Rounds with exactly 0 .. K tokens accepted."""
     token_rate: float | None
     mean_length_interval: Interval | None = None
-    marginal_interval: tuple[Interval, ...] | None = None
+    marginal_interval: Spread | None = None
     mean_length_by_request: float | None = None
     mean_length_by_token: float | None = None
     counted: ByDepth = ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from driftscope.analysis.columns import Matrix
-from driftscope.analysis.interval import Ratio, ratio_of
+from driftscope.analysis.interval import Ratio, degrees_of_freedom, heaviest_of, ratio_of
 from driftscope.metrics.acceptance import running_product
 
 
@@ -35,6 +35,7 @@ def marginal_ratio(accepted: Matrix, at_risk: Matrix, drafted: Matrix) -> Ratio:
     return Ratio(
         value=value,
         influence=np.where(share < 1, value - left_out, np.nan),
-        df=1.0 / np.square(share).sum(axis=0) - 1.0,
+        df=degrees_of_freedom(share),
         units=units,
+        heaviest=heaviest_of(share),
     )

@@ -21,12 +21,15 @@ def judged(
     """Trust in a figure that lies `above` or `below` a threshold, from its 95% interval.
 
     Low: no interval, too few requests for one, or one that holds the threshold. Medium: something
-    had to be assumed. High: none of that.
+    had to be assumed. High: none of that, and there is a threshold that the interval is clear of.
     """
     if requests < FEW_REQUESTS:
         return Trust.LOW, f"only {count(requests, 'request')}: an interval cannot be relied on"
     if interval is None:
-        return Trust.MEDIUM, f"{count(requests, 'request')}, but there is no interval"
+        return Trust.LOW, (
+            f"{count(requests, 'request')}, but no 95% interval, as where one of them has most of "
+            "the rounds"
+        )
     clear = (above is None or interval.low > above) and (below is None or interval.high < below)
     if not clear:
         return Trust.LOW, "the 95% interval reaches over the threshold"

@@ -47,8 +47,11 @@ def between(interval: Interval | None, digits: int = 2) -> str:
     return f" (95% interval {interval.low:.{digits}f} to {interval.high:.{digits}f})"
 
 
-def between_percent(interval: Interval) -> str:
-    """The 95% interval of a share or gain in brackets, with a space before."""
+def between_percent(interval: Interval | None) -> str:
+    """The 95% interval of a share or gain in brackets, with a space before; nothing when there is
+    none."""
+    if interval is None:
+        return ""
     return f" (95% interval {percent(interval.low)} to {percent(interval.high)})"
 
 

@@ -29,14 +29,21 @@ def advise(
     """
     from driftscope.analysis.cost.advice import advise as advice_on
     from driftscope.analysis.plain import baseline_of
+    from driftscope.analysis.senders import is_sender
     from driftscope.analysis.summarise import summarise
     from driftscope.analysis.tables import open_run
     from driftscope.cli.engine import engine_of
     from driftscope.cli.labels import labels_of
     from driftscope.errors import NoDataError
+    from driftscope.trace.manifest import read_manifest
     from driftscope_reports import advice_table
 
     labels = labels_of(runs, None)
+    for run in [*runs, *([] if baseline is None else [baseline])]:
+        if is_sender(read_manifest(run)):
+            raise NoDataError(
+                f"{run}: a replay, which has no step times; give the server's own run to advise on"
+            )
     first, *others = (
         summarise(open_run(run, engine_of(engine)), label)
         for run, label in zip(runs, labels, strict=True)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from driftscope import strict_json
+
 
 def doctor(
     run: Annotated[
@@ -22,7 +24,6 @@ def doctor(
     Exits 0 when a live vLLM can be recorded here, else 1.
     """
     import dataclasses
-    import json
 
     from rich.console import Console
 
@@ -34,7 +35,7 @@ def doctor(
     with talk.status("Looking at this machine (vLLM takes some seconds to import)"):
         checks = list(examine(run))
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
+        typer.echo(strict_json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
     else:
         print_checks(checks)
     if any(check.ok is False for check in checks):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from driftscope import strict_json
 from driftscope.analysis.analyze import Analysis, conclude
 from driftscope.analysis.collect import Sums, collect
 from driftscope.analysis.gate.correlation import correlations
@@ -121,7 +121,7 @@ def show(judgements: Sequence[Judgement], *, as_json: bool) -> None:
     if as_json:
         content = {"schema_version": 1, "exit_code": outcome(judgements),
                    "rules": [_plain(judgement) for judgement in judgements]}  # fmt: skip
-        sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
+        sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
         return
     for judgement in judgements:
         if judgement.outcome is not Outcome.HELD:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from driftscope import strict_json
 
 _COLUMNS = (
     "process", "state", "sampling", "rate", "overhead", "by head", "requests", "draft rows",
@@ -23,7 +24,7 @@ def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) 
     """Print to stdout; what is wrong goes to stderr as well."""
     if as_json:
         content = {"target": target, "processes": list(processes)}
-        sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
+        sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
     else:
         console = Console(highlight=False)
         if not console.is_terminal:

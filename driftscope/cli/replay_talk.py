@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from driftscope import strict_json
 from driftscope.errors import EXIT_ERROR, EXIT_OK
 from driftscope.metrics.acceptance import mean_length
 from driftscope.trace.records import ClientRow, Ended
@@ -66,7 +66,7 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
             "run": str(done.run), "planned": done.planned, "ended": dict(done.ended),
             "stopped": done.stopped, "notes": list(done.notes),
         }  # fmt: skip
-        sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
+        sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
     if not quiet:
         _say(done)
     if done.stopped:

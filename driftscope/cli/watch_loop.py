@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.live import Live
 
+from driftscope import strict_json
 from driftscope.cli.watch_screen import WIDTH, screen
 from driftscope.telemetry.follow import Followed, follow
 from driftscope.telemetry.tally import Snapshot
@@ -37,7 +37,7 @@ def run(target: str, options: Options) -> None:
         if options.as_json:
             for shown, _, over in looks:
                 figures = {**dataclasses.asdict(shown), "over": over}
-                sys.stdout.write(json.dumps(figures, sort_keys=True) + "\n")
+                sys.stdout.write(strict_json.dumps(figures, sort_keys=True) + "\n")
                 sys.stdout.flush()
             return
         console = Console(highlight=False)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from driftscope import strict_json
 from driftscope.telemetry.feed import NotableChain
 from driftscope.telemetry.tally import Snapshot, from_rows, to_rows
 from driftscope.trace.ranks import place_of
@@ -38,7 +39,7 @@ def publish(run: Path, shared: Shared) -> None:
         "chains": [asdict(chain) for chain in shared.chains],
     }
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.write_text(strict_json.dumps(content), encoding="utf-8")
     partial.replace(path)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope import strict_json
 from driftscope.trace.arrays import lengths_of, lists_of, numbers_of, validity_of, with_validity
 from driftscope.trace.rounding import rounded
 
@@ -45,7 +46,7 @@ def compact(table: pa.Table) -> pa.Table:
     derived = _derived(table)
     metadata = dict(table.schema.metadata or {})
     if derived:
-        metadata[DERIVED_KEY] = json.dumps(derived, sort_keys=True).encode()
+        metadata[DERIVED_KEY] = strict_json.dumps(derived, sort_keys=True).encode()
     kept = [name for name in table.column_names if name not in derived]
     columns = {name: _coarser(name, table.column(name)) for name in kept}
     return pa.table(columns).replace_schema_metadata(metadata)

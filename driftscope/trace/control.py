@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from driftscope import strict_json
+
 CONTROL = "control.json"
 MAX_BYTES = 64 << 10
 """Of the file: what is larger is none of ours."""
@@ -127,7 +129,7 @@ def ask(run: Path, change: Change) -> Asked:
     after = Asked(revision=before.revision + 1, change=before.change.then(change))
     content = {"revision": after.revision, **after.change.given()}
     partial = run / f".{CONTROL}.{os.getpid()}"
-    partial.write_text(json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
+    partial.write_text(strict_json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
     partial.replace(run / CONTROL)
     return after
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from driftscope import strict_json
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
 from driftscope.trace.records import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope.trace.schema import SCHEMA_VERSION
@@ -130,7 +131,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Stable JSON: sorted keys, indented, newline at the end."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        return strict_json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
 
 def read_manifest(run: Path) -> Manifest:
@@ -232,7 +233,7 @@ _WORDS = {
 
 
 def _said(value: Any) -> str:
-    text = json.dumps(value)
+    text = strict_json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

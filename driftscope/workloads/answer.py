@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from driftscope import strict_json
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Answer:
     def digest(self) -> str:
         """sha256 of text and calls, first 16 hex digits."""
         calls = [[call.name, call.arguments] for _, call in sorted(self.calls.items())]
-        return hashlib.sha256(json.dumps([self.text, calls]).encode()).hexdigest()[:16]
+        return hashlib.sha256(strict_json.dumps([self.text, calls]).encode()).hexdigest()[:16]
 
     def add(self, event: Mapping[str, Any]) -> bool:
         """Take up an event; whether it brought a piece of the answer."""

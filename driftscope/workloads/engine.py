@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from driftscope import strict_json
 from driftscope.errors import DriftscopeError
 from driftscope_probes.serving import server_command
 
@@ -52,7 +52,7 @@ class Contender:
             metrics = []
         return [
             sys.executable, "-m", "driftscope", "serve", self.model, "--trace", str(trace), *every,
-            "--speculative-config", json.dumps(self.speculation), *metrics, *where,
+            "--speculative-config", strict_json.dumps(self.speculation), *metrics, *where,
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:

@@ -5,8 +5,9 @@ It is sense enough to be read and holds nothing that an answer needs.
 
 from __future__ import annotations
 
-import json
 import random
+
+from driftscope import strict_json
 
 _WHO = (
     "the harbour office", "a young surveyor", "the night shift", "our archive", "the town council",
@@ -128,7 +129,7 @@ def json_result(source: random.Random) -> str:
         }
         for _ in range(5)
     ]
-    return json.dumps({"rows": rows, "next": None}, indent=1)
+    return strict_json.dumps({"rows": rows, "next": None}, indent=1)
 
 
 def shell(source: random.Random) -> str:

@@ -65,9 +65,7 @@ def attach_recorder(
         settings, notes = _of_one_rank(settings, place.rank, ranks)
         recorder = Recorder(drafter, settings, writer, masses_only=place.rank > 0, cache=cache)
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
-        manifest = replace(
-            manifest, notes=(*manifest.notes, *notes), draft_sampling=draft_sampling
-        )
+        manifest = replace(manifest, notes=(*manifest.notes, *notes), draft_sampling=draft_sampling)
         recorder.taps.attach(proposer, "model")
     except (AttributeError, KeyError, TypeError) as error:
         raise ProbeError(

@@ -155,7 +155,9 @@ def _run(run: Path) -> Iterator[Check]:
         yield Check(topic="run", ok=False, detail=captured, hint="give a recorded run's directory")
         return
     engine = f"{manifest.engine} {manifest.engine_version}, {manifest.runner} runner"
-    yield Check(topic="run", ok=None, detail=f"{run}: {engine}, {manifest.method}, K = {manifest.k}")
+    yield Check(
+        topic="run", ok=None, detail=f"{run}: {engine}, {manifest.method}, K = {manifest.k}"
+    )
     yield Check(topic="run's captured layers", ok=None, detail=captured)
     for note in manifest.notes:
         yield Check(topic="run's note", ok=None, detail=note)

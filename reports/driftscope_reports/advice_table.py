@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from driftscope import strict_json
 from driftscope.analysis.cost.advice import Advice
-from driftscope.analysis.cost.predict import Estimate, Prediction
-from driftscope.analysis.words import milliseconds, percent
+from driftscope.analysis.cost.predict import WIDEST, Estimate
+from driftscope.analysis.words import NOTHING, between_percent, milliseconds, percent
 from driftscope_reports.terminal import plain
 
 _PIPE_WIDTH = 160
@@ -28,8 +29,13 @@ def show(advice: Advice) -> None:
     for line in _first(advice):
         console.print(Text(plain(line), style="bold"))
     console.print(_table(advice))
-    for name, at in advice.by_context:
-        console.print(f"contexts of {name}: best K {at.best_k}, {_gain(at.gain)}")
+    if any(each.interval is None for at in advice.by_batch for each in at.tpot_s):
+        console.print(f"{NOTHING}: open by more than a factor of {WIDEST:g}")
+    for name, at in advice.by_context if advice.doubt is None else ():
+        if at.gain.interval is None:
+            console.print(f"contexts of {name}: the best K cannot be told")
+        else:
+            console.print(f"contexts of {name}: best K {at.best_k}, {_gain(at.gain)}")
     for said in advice.assumed:
         console.print(Text(f"assumed: {said}"))
     if advice.misfit:
@@ -37,18 +43,29 @@ def show(advice: Advice) -> None:
 
 
 def to_json(advice: Advice) -> str:
-    """Everything, newline at the end."""
+    """Everything, newline at the end; null for what cannot be told, and `doubt` says why."""
     content = asdict(advice)
     content["command"] = advice.command
-    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+    return strict_json.dumps(_told(content), indent=1, sort_keys=True) + "\n"
+
+
+def _told(value: Any) -> Any:
+    """A figure whose interval has no support is none."""
+    if isinstance(value, dict):
+        if value.keys() == {"value", "interval"} and value["interval"] is None:
+            return {"value": None, "interval": None}
+        return {key: _told(item) for key, item in value.items()}
+    return [_told(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _first(advice: Advice) -> tuple[str, ...]:
     """What to set, and what it is expected to gain."""
+    if advice.doubt is not None:
+        return (f"{advice.run}: cannot tell which K is fastest: {advice.doubt}",)
+    if advice.useless:
+        return f"{advice.run}: K = 0: {advice.command}", _why_none(advice)
     if advice.command is None:
-        best, gain = advice.overall.best_k, advice.overall.gain
-        better = "" if best == advice.ran_k else f"; K = {best} is estimated to be {_gain(gain)}"
-        return (f"{advice.run}: keep K = {advice.ran_k}{better}",)
+        return (f"{advice.run}: keep K = {advice.ran_k}{_not_better(advice)}",)
     if advice.command == advice.schedule_command:
         extra = f"{_gain(advice.schedule_gain)} than the best single K"
     else:
@@ -56,9 +73,28 @@ def _first(advice: Advice) -> tuple[str, ...]:
     return f"{advice.run}: {advice.command}", extra
 
 
+def _not_better(advice: Advice) -> str:
+    """Why the K that the model has before the one that ran is not advised."""
+    best, gain = advice.overall.best_k, advice.overall.gain
+    if best == advice.ran_k:
+        return ""
+    if gain.surely_above(0.0):
+        return f": K = {best} would be {_gain(gain)}, too little for the model to be sure"
+    how_much = f"{percent(gain.value)}{between_percent(gain.interval)}"
+    return f": whether K = {best} is faster cannot be told, {how_much}; record a run with it"
+
+
+def _why_none(advice: Advice) -> str:
+    said = "next to nothing is accepted: every K costs time and gives nothing"
+    if not (advice.least_gain or 0.0) > 0:
+        return said
+    return f"{said}; without the drafter it is at least {percent(advice.least_gain)} faster"
+
+
 def _gain(gain: Estimate) -> str:
-    low, high = percent(gain.interval.low), percent(gain.interval.high)
-    return f"{percent(gain.value)} faster (95% interval {low} to {high})"
+    if gain.interval is None:
+        return "faster by how much cannot be told"
+    return f"{percent(gain.value)} faster{between_percent(gain.interval)}"
 
 
 def _table(advice: Advice) -> Table:
@@ -72,16 +108,16 @@ def _table(advice: Advice) -> Table:
     if shown[-1] is not advice.by_batch[-1]:
         shown = (*shown, advice.by_batch[-1])
     for at in (*shown, advice.overall):
-        table.add_row(str(at.batch) if at.batch else "as served", *_cells(at))
+        best = None if advice.doubt else at.best_k
+        cells = [_cell(e, best=k == best) for k, e in enumerate(at.tpot_s)]
+        table.add_row(str(at.batch) if at.batch else "as served", *cells)
     return table
 
 
-def _cells(at: Prediction) -> list[Text]:
-    return [
-        Text(
-            f"{milliseconds(e.value).removesuffix(' ms')} "
-            f"[{1000 * e.interval.low:.1f}, {1000 * e.interval.high:.1f}]",
-            style="bold green" if k == at.best_k else "",
-        )
-        for k, e in enumerate(at.tpot_s)
-    ]
+def _cell(time: Estimate, *, best: bool) -> Text:
+    """A time that the steps leave open is a dash."""
+    if time.interval is None:
+        return Text(NOTHING)
+    ends = f"[{1000 * time.interval.low:.1f}, {1000 * time.interval.high:.1f}]"
+    value = milliseconds(time.value).removesuffix(" ms")
+    return Text(f"{value} {ends}", style="bold green" if best else "")

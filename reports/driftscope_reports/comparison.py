@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from driftscope import strict_json
 from driftscope.analysis.compare import LENGTH, MARGINAL, WHOLE, Comparison, Difference
 from driftscope.analysis.compare_times import TPOT, TTFT
 from driftscope.analysis.multiple import ALPHA
@@ -33,7 +33,7 @@ def to_json(found: Comparison) -> str:
         "alpha": ALPHA,
         "differences": [{**asdict(d), "differs": d.differs} for d in found.differences],
     }
-    return json.dumps(_clean(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return strict_json.dumps(_clean(content), indent=1, sort_keys=True) + "\n"
 
 
 def verdict(found: Comparison) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from driftscope import strict_json
 from driftscope.analysis.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.entry import Entry, Threshold
 
@@ -57,7 +57,7 @@ def to_json() -> str:
         }
         for entry in _ALL
     }
-    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+    return strict_json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def to_markdown() -> str:

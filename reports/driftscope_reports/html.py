@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import json
 from dataclasses import replace
 from importlib.resources import files
 from typing import TypeVar
 
 import driftscope
+from driftscope import strict_json
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.closeup.effect import Effect
 from driftscope.analysis.quality import QualityWarning
@@ -211,7 +211,7 @@ def stylesheet() -> str:
 
 def script() -> str:
     """The page's own script, with the scale that the static pictures have too."""
-    return asset("report.js").replace("/*SCALE*/[]", json.dumps(VIRIDIS))
+    return asset("report.js").replace("/*SCALE*/[]", strict_json.dumps(VIRIDIS))
 
 
 def _contents(made: list[Section]) -> Markup:

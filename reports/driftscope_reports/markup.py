@@ -6,8 +6,9 @@ Every label, model name and message comes from a trace and is untrusted.
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable
+
+from driftscope import strict_json
 
 _VOID = {"meta", "br", "hr", "input"}
 
@@ -46,7 +47,7 @@ def join(children: Child) -> Markup:
 
 def script_json(value: object, *, id: str) -> Markup:  # noqa: A002
     """Data for scripts; nothing in it can end the script element or begin a comment."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = strict_json.dumps(value, sort_keys=True, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(f'<script type="application/json" id="{html.escape(id)}">{text}</script>')

@@ -6,13 +6,13 @@ number. Keys are sorted and nothing depends on the clock: same runs, same bytes.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import driftscope
+from driftscope import strict_json
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.finding import Finding
 from driftscope.analysis.interval import Interval
@@ -27,7 +27,7 @@ _DIGITS = 9
 
 def to_json(analysis: Analysis) -> str:
     """The report as text, newline at the end."""
-    return json.dumps(to_dict(analysis), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return strict_json.dumps(to_dict(analysis), indent=1, sort_keys=True) + "\n"
 
 
 def to_dict(analysis: Analysis) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from driftscope_probes.identity import SINKS_SOUGHT
 from driftscope_probes.recorder import Recorder
 from driftscope_probes.sinks import Found
 
-
 CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 
 

@@ -65,9 +65,7 @@ def write_deep(folder: Path) -> Path:
     for name in DRAFTERS:
         drafter = load_drafter(trio_path() / name)
         for how, named in (("default", False), ("named", True), ("nested", True)):
-            drafter.config = replace(
-                drafter.config, aux_layers=CAPTURED, names_aux_layers=named
-            )
+            drafter.config = replace(drafter.config, aux_layers=CAPTURED, names_aux_layers=named)
             save_drafter(drafter, folder / f"{how}-{name}")
         path = folder / f"nested-{name}" / "config.json"
         fields = json.loads(path.read_text())

@@ -57,9 +57,7 @@ class Truth:
 def _loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
     target = load_target(trio_path() / target_name, torch.float64)
     layers = target.config.num_hidden_layers
-    return target, load_drafter(
-        trio_path() / drafter_name, torch.float64, target_layers=layers
-    )
+    return target, load_drafter(trio_path() / drafter_name, torch.float64, target_layers=layers)
 
 
 def models(job: Job) -> tuple[Any, Any]:

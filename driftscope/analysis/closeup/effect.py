@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.interval import Interval
+from driftscope.analysis.interval import MOST_WEIGHT, Interval
 from driftscope.metrics.association import moments, slope
 
 ENOUGH_REQUESTS = 10
@@ -73,8 +73,10 @@ def _slope(x: Values, y: Values, weight: Values) -> tuple[float | None, Interval
     if not np.isfinite(estimate):
         return None, None
     again = slope(_resampled(sums))
+    if weight.max() > MOST_WEIGHT * weight.sum() or not np.isfinite(again).any():
+        return estimate, None
     low, high = np.nanpercentile(again, [2.5, 97.5])
-    return estimate, Interval(low=float(low), high=float(high))
+    return estimate, Interval.of(float(low), float(high))
 
 
 def _resampled(sums: Values) -> Values:

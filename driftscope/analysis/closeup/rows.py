@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope import strict_json
 from driftscope.analysis.columns import whole
 from driftscope.analysis.passes.kinds import BY_HEAD, kinds_of_steps
 from driftscope.analysis.passes.views import REQUEST, table
@@ -66,7 +66,7 @@ def chains_of_requests(
 def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
     """The rows with the lists that their files leave out."""
     there = rows.drop_columns([name for name, _ in derived])
-    metadata = {DERIVED_KEY: json.dumps(dict(derived)).encode()}
+    metadata = {DERIVED_KEY: strict_json.dumps(dict(derived)).encode()}
     whole_rows = restore(there.replace_schema_metadata(metadata))
     return whole_rows.select(rows.column_names).replace_schema_metadata(None)
 

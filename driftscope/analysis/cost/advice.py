@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from driftscope.analysis.cost.cells import StepCell, pooled
-from driftscope.analysis.cost.model import NOT_BY_K, Array, CostModel, fit
+import numpy as np
+
+from driftscope import strict_json
+from driftscope.analysis.cost.cells import MIN_STEPS, StepCell, pooled
+from driftscope.analysis.cost.model import DRAWS, NOT_BY_K, Array, CostModel, fit
 from driftscope.analysis.cost.predict import (
+    WIDEST,
     Estimate,
     Prediction,
     beyond,
@@ -20,7 +24,10 @@ from driftscope.analysis.cost.predict import (
     predict,
     tokens_by_k,
 )
+from driftscope.analysis.interval import Interval
+from driftscope.analysis.quality import FEW_REQUESTS
 from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.words import count
 from driftscope.trace.manifest import Manifest
 
 WORTH_SAYING = 0.05
@@ -41,6 +48,13 @@ last, K], both ends included; the first range starts at 1, and what no range cov
 the one before."""
 
 NO_SPECULATION = "no --speculative-config"
+DEAD_LENGTH = 1.05
+"""Acceptance length below which, at the upper end of its 95% interval, a drafter is useless at
+every K: one token in twenty rounds pays for no drafting. The rule `nothing_accepted` has the same
+bound for the first depth."""
+RULE_OF_THREE = 3.0
+"""Upper end of the 95% interval of a rate that was 0 in n cases, times n (Hanley and
+Lippman-Hand 1983)."""
 
 Range = tuple[int, int, int]
 
@@ -66,8 +80,17 @@ class Advice:
     verification by K is not known at all."""
     by_context: tuple[tuple[str, Prediction], ...]
     """The same as `overall`, with the acceptance of rounds in each range of context lengths."""
-    tokens_per_s: float
-    """Output tokens per second of the busy engine with the K that ran, all requests together."""
+    tokens_per_s: float | None
+    """Output tokens per second of the busy engine with the K that ran, all requests together; None
+    where the model gives the steps no time."""
+    doubt: str | None = None
+    """Why it cannot be told which K is fastest, and what to record; None where it can."""
+    useless: bool = False
+    """Next to nothing is accepted, see DEAD_LENGTH: whatever a step costs, K = 0 is the fastest."""
+    least_gain: float | None = None
+    """Where `useless`: speed with K = 0 over that with the K that ran, less 1, at least. It is what
+    steps save that leave out the drafter alone, and yield one token: measured within the same
+    steps, so that it needs no model. None where the steps of the run were not measured."""
     fixed_command: str | None
     """The option for the best single K, to paste; None where K is to stay."""
     schedule_command: str | None
@@ -77,16 +100,20 @@ class Advice:
     def command(self) -> str | None:
         """What to set: a schedule where it gains enough over the best single K, else that K, where
         it gains enough over the one that ran; None where nothing is to change."""
-        gain = self.schedule_gain
-        if self.schedule_command and gain.value >= WORTH_SAYING and gain.interval.low > 0:
+        if self.schedule_worth_it:
             return self.schedule_command
         return self.fixed_command if self.worth_it else None
 
     @property
     def worth_it(self) -> bool:
-        """Whether the gain is worth saying, and surely one."""
-        gain = self.overall.gain
-        return gain.value >= WORTH_SAYING and gain.interval.low > 0
+        """Whether the gain of the best K is worth saying, and surely one."""
+        return self.useless or (self.doubt is None and _worth(self.overall.gain))
+
+    @property
+    def schedule_worth_it(self) -> bool:
+        """Whether a K by batch size is worth saying over the best single K."""
+        several = self.schedule_command is not None
+        return several and self.doubt is None and _worth(self.schedule_gain)
 
 
 class Measured(Protocol):
@@ -112,6 +139,8 @@ def advise(
     model = fit(pooled(cell for each in alike for cell in each.cells))
     if model is None:
         return None
+    if _useless(run):
+        return _without(run, model)
     tokens = tokens_by_k(run.acceptance.marginal, run.acceptance.marginal_interval)
     by_batch, whole = predict(model, tokens, run.k), overall(model, tokens, run.k)
     schedule = schedule_of(by_batch)
@@ -129,7 +158,109 @@ def advise(
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=_fixed(run, whole.best_k),
         schedule_command=_by_batch(run, schedule) if len(schedule) > 1 else None,
+        doubt=_doubt(run, model, whole),
     )
+
+
+def _worth(gain: Estimate) -> bool:
+    return gain.value >= WORTH_SAYING and gain.surely_above(0.0)
+
+
+def _length_at_most(run: RunSummary) -> float:
+    """Upper end of the acceptance length, also where no round accepted anything."""
+    if run.acceptance.mean_length <= 1.0:
+        return 1.0 + RULE_OF_THREE / run.rounds
+    spread = run.acceptance.mean_length_interval
+    return math.inf if spread is None else spread.high
+
+
+def _useless(run: RunSummary) -> bool:
+    return _length_at_most(run) < DEAD_LENGTH
+
+
+def _least_gain(run: RunSummary) -> float | None:
+    """Steps without the drafter, which verify one token instead of K + 1, take no longer than these
+    less the drafter's time in them."""
+    drafted = [cell for cell in run.cells if cell.k]
+    whole = sum(cell.steps * cell.batch * cell.step_s for cell in drafted)
+    rest = whole - sum(cell.steps * cell.batch * cell.draft_s for cell in drafted)
+    return whole / rest / _length_at_most(run) - 1.0 if rest > 0 else None
+
+
+def _without(run: RunSummary, model: CostModel) -> Advice:
+    """The advice on a drafter that is useless: each round yields one token, whatever K."""
+    tokens, least_gain = _one_token_each(run.k), _least_gain(run)
+    whole = _at_none(overall(model, tokens, run.k), least_gain)
+    by_batch = tuple(_at_none(each, None) for each in predict(model, tokens, run.k))
+    return Advice(
+        run=run.label,
+        ran_k=run.k,
+        assumed=model.assumed,
+        misfit=model.misfit,
+        by_batch=by_batch,
+        overall=whole,
+        schedule=((1, model.batches[-1], 0),),
+        schedule_gain=Estimate(value=0.0, interval=Interval(low=0.0, high=0.0)),
+        beyond=(),
+        by_context=(),
+        tokens_per_s=_tokens_per_s(model, run),
+        fixed_command=NO_SPECULATION,
+        schedule_command=None,
+        useless=True,
+        least_gain=least_gain,
+    )
+
+
+def _at_none(found: Prediction, least: float | None) -> Prediction:
+    """The prediction with K = 0 as the best K, and at least this gain."""
+    value = found.tpot_s[-1].value / found.tpot_s[0].value - 1.0
+    spread = found.gain.interval if found.best_k == 0 else None
+    if least is not None:
+        value = value if value > least else least
+        spread = spread and Interval.of(max(spread.low, least), max(spread.high, value))
+    return replace(found, best_k=0, gain=Estimate(value=value, interval=spread))
+
+
+def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
+    """Why the best K cannot be told, and what to record."""
+    spread = run.acceptance.marginal_interval
+    if spread is None or not all(spread):
+        return (
+            "one request decides the acceptance: its rates have no 95% interval; record "
+            f"{FEW_REQUESTS} or more requests of like length"
+        )
+    if _told(whole, run.k):
+        return None
+    speed = _speed(whole.best_k, run.k)
+    if _told(overall(model, _one_token_each(run.k), run.k), run.k):
+        return (
+            f"the acceptance of {count(run.requests, 'request')} leaves {speed} open by more than "
+            f"a factor of {WIDEST:g}; record {max(FEW_REQUESTS, 4 * run.requests)} or more requests"
+        )
+    other = whole.best_k if whole.best_k != run.k else max(run.k // 2, 1)
+    return (
+        f"the step times leave {speed} open by more than a factor of {WIDEST:g}; record the same "
+        f"requests with {_served_with(other)}, too, {MIN_STEPS} or more steps at each batch size"
+    )
+
+
+def _told(whole: Prediction, ran: int) -> bool:
+    return whole.gain.interval is not None and whole.tpot_s[ran].interval is not None
+
+
+def _speed(best: int, ran: int) -> str:
+    if best == ran:
+        return f"the time per token with K = {ran}"
+    return f"the speed with K = {best} over that with K = {ran}"
+
+
+def _one_token_each(k: int) -> list[Array]:
+    """As `tokens_by_k`, of rounds of which nothing is accepted."""
+    return [np.ones(1 + DRAWS)] * (k + 1)
+
+
+def _served_with(k: int) -> str:
+    return f"num_speculative_tokens = {k}" if k else "no speculation (--baseline)"
 
 
 def same_models(a: Measured, b: Measured, *, target_only: bool = False) -> bool:
@@ -145,7 +276,7 @@ def schedule_of(by_batch: Sequence[Prediction]) -> tuple[Range, ...]:
     starts: list[tuple[int, int]] = []
     for at in by_batch:
         times = [each.value for each in at.tpot_s]
-        if starts and times[starts[-1][1]] <= times[at.best_k] * (1 + SAME_K_WITHIN):
+        if starts and 0 < times[starts[-1][1]] <= times[at.best_k] * (1 + SAME_K_WITHIN):
             continue
         starts.append((at.batch if starts else 1, at.best_k))
     ends = [first - 1 for first, _ in starts[1:]] + [by_batch[-1].batch]
@@ -160,12 +291,12 @@ def _schedule_gain(
     return gain_of(now, mean_tpot_s(model, tokens, own))
 
 
-def _tokens_per_s(model: CostModel, run: RunSummary) -> float:
+def _tokens_per_s(model: CostModel, run: RunSummary) -> float | None:
     """Every batch size counts by its steps."""
     steps = [weight / batch for batch, weight in zip(model.batches, model.weights, strict=True)]
     times = [float(model.step_s(batch, run.k)[0]) for batch in model.batches]
     busy_s = sum(n * time_s for n, time_s in zip(steps, times, strict=True))
-    return run.acceptance.mean_length * sum(model.weights) / busy_s
+    return run.acceptance.mean_length * sum(model.weights) / busy_s if busy_s > 0 else None
 
 
 def _fixed(run: RunSummary, k: int) -> str | None:
@@ -181,7 +312,7 @@ def _by_batch(run: RunSummary, schedule: Sequence[Range]) -> str:
 
 def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
     config = {"method": run.manifest.method, "model": run.manifest.drafter.name, **options}
-    return f"--speculative-config {shlex.quote(json.dumps(config))}"
+    return f"--speculative-config {shlex.quote(strict_json.dumps(config))}"
 
 
 def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Prediction], ...]:

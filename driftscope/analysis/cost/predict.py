@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,10 @@ from driftscope.metrics.throughput import tpot_s
 
 _Z95 = 1.959964
 """Standard errors in half of a 95% interval of a normal estimate."""
+WIDEST = 3.0
+"""Upper over lower end of the 95% interval of a predicted time, or of a predicted speed, beyond
+which the prediction has no support: which of two K is faster differs by far less, and a figure that
+is open by more than this factor helps nobody to choose. driftscope's own bound."""
 Array = NDArray[np.float64]
 
 
@@ -23,7 +28,13 @@ class Estimate:
     """A predicted figure with its 95% interval."""
 
     value: float
-    interval: Interval
+    """NaN where the model gives no possible figure, as a time of 0."""
+    interval: Interval | None
+    """None where the prediction has no support, see WIDEST: then the figure cannot be told."""
+
+    def surely_above(self, bound: float) -> bool:
+        """Whether the whole interval lies above `bound`."""
+        return self.interval is not None and self.interval.low > bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +51,20 @@ class Prediction:
 
 
 def tokens_by_k(
-    marginal: Sequence[float], intervals: Sequence[Interval] | None = None
+    marginal: Sequence[float], intervals: Sequence[Interval | None] | None = None
 ) -> tuple[Array, ...]:
     """[1 + DRAWS] tokens per round for K = 0 .. len(marginal).
 
     The rates of all depths move together in a draw: rounds that are hard at one are at the next,
-    and it is the widest that their sum can be.
+    and it is the widest that their sum can be. A rate without an interval, or that is not known,
+    may be anything.
     """
     z = np.append(0.0, np.random.RandomState(SEED + 3).standard_normal(DRAWS))
-    rates = np.array(marginal)[:, None] + np.zeros(1 + DRAWS)
+    rates = np.nan_to_num(np.array(marginal))[:, None] + np.zeros(1 + DRAWS)
     if intervals is not None:
-        error = np.array([(each.high - each.low) / (2 * _Z95) for each in intervals])
+        anything = Interval(low=0.0, high=1.0)
+        known = [each or anything for each in intervals]
+        error = np.array([(each.high - each.low) / (2 * _Z95) for each in known])
         rates = np.clip(rates + error[:, None] * z, 0.0, 1.0)
     return tuple(
         np.array([mean_length_of(draw[:k]) for draw in rates.T.tolist()])
@@ -85,7 +99,9 @@ def mean_tpot_s(model: CostModel, tokens: Sequence[Array], k_of: Mapping[int, in
 
 def gain_of(now: Array, then: Array) -> Estimate:
     """Speed with the second TPOT over that with the first, less 1."""
-    return _estimate(now / then - 1.0)
+    speed = _estimate(now / np.where(then > 0, then, np.nan))
+    spread = speed.interval and Interval.of(speed.interval.low - 1.0, speed.interval.high - 1.0)
+    return Estimate(value=speed.value - 1.0, interval=spread)
 
 
 def beyond(
@@ -116,7 +132,8 @@ def _predict(
 
 
 def _prediction(batch: int, weight: float, draws: Sequence[Array], ran_k: int) -> Prediction:
-    best = min(range(len(draws)), key=lambda k: float(draws[k][0]))
+    possible = [k for k, draw in enumerate(draws) if draw[0] > 0] or [ran_k]
+    best = min(possible, key=lambda k: float(draws[k][0]))
     return Prediction(
         batch=batch,
         weight=weight,
@@ -127,9 +144,13 @@ def _prediction(batch: int, weight: float, draws: Sequence[Array], ran_k: int) -
 
 
 def _estimate(draws: Array) -> Estimate:
-    """An assumption may lie at the end of what it stands for: the interval holds the value."""
+    """Estimate a time or a speed, which are above 0.
+
+    An assumption may lie at the end of what it stands for: the interval holds the value.
+    """
     value = float(draws[0])
+    if not (np.isfinite(draws).all() and value > 0):
+        return Estimate(value=value if value > 0 else math.nan, interval=None)
     low, high = np.percentile(draws[1:], [2.5, 97.5])
-    return Estimate(
-        value=value, interval=Interval(low=min(value, float(low)), high=max(value, float(high)))
-    )
+    low, high = min(value, float(low)), max(value, float(high))
+    return Estimate(value=value, interval=Interval.of(low, high) if high < WIDEST * low else None)

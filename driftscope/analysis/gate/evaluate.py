@@ -1,6 +1,7 @@
 """Whether a rule's condition surely holds for a run's figures.
 
-Three answers: true, false, and None where a figure that decides is null. A comparison is true only
+Three answers: true, false, and None where a figure that decides is null, or is an estimate without
+a 95% interval. A comparison is true only
 if it holds over the whole 95% interval of its difference, so that noise breaks no rule; `not` asks
 for the opposite comparison to hold surely.
 """
@@ -150,14 +151,14 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
     if root is None:
         raise UsageError(f"{path}: there is no baseline; give --baseline RUN")
     value = _at(root, path, path.steps, facts.countable)
-    spread = _spread(root, path)
+    estimated, spread = _spread(root, path)
     if isinstance(value, Mapping | list):
         raise UsageError(f"{path}: is no single figure; it has {_offered(value)}")
     found: Quantity | str | None
     if value is None or isinstance(value, str):
         found = value
     elif spread is None:
-        found = Quantity.exact(float(value))
+        found = None if estimated else Quantity.exact(float(value))
     else:
         name = str(replace(path, baseline=False))
         same = facts.correlated.get(name)
@@ -194,25 +195,25 @@ def _labelled(here: Sequence[Any], label: str | int) -> Any:
     return next(named, None)
 
 
-def _spread(root: Any, path: Path) -> tuple[float, float] | None:
-    """The interval beside a figure: `name_interval` for `name`, `name_interval[i]` for
-    `name[i]`."""
+def _spread(root: Any, path: Path) -> tuple[bool, tuple[float, float] | None]:
+    """Whether a figure is an estimate, which has a place for its interval, and the interval:
+    `name_interval` beside `name`, `name_interval[i]` beside `name[i]`."""
     steps = list(path.steps)
     named = [at for at, step in enumerate(steps) if isinstance(step, str)]
     if not named:
-        return None
+        return False, None
     steps[named[-1]] = f"{steps[named[-1]]}{_INTERVAL}"
     try:
         found = _at(root, path, steps, frozenset())
     except UsageError:
-        return None
+        return False, None
     ends = (found.get("low"), found.get("high")) if isinstance(found, Mapping) else found
     if not isinstance(ends, tuple | list) or len(ends) != 2:
-        return None
+        return True, None
     low, high = ends
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return None
-    return float(low), float(high)
+        return True, None
+    return True, (float(low), float(high))
 
 
 def _suggestion(here: Any, step: str | int, extra: frozenset[str]) -> str:

@@ -79,7 +79,7 @@ def _kept(point: ChangePoint) -> tuple[float, Interval | None]:
     if accepted <= 0:
         return 1.0, None
     spread = point.interval
-    around = spread and Interval(low=1 + spread.low / accepted, high=1 + spread.high / accepted)
+    around = spread and Interval.of(1 + spread.low / accepted, 1 + spread.high / accepted)
     return 1 + point.difference / accepted, around
 
 

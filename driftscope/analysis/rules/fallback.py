@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from driftscope.analysis.case import Case
 from driftscope.analysis.entry import ALWAYS, Entry, Threshold
-from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.interval import difference
+from driftscope.analysis.quality import FEW_REQUESTS
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import count, listed, number, percent
 from driftscope.trace.records import UndraftedReason
@@ -84,7 +85,7 @@ def drafts_left_out(case: Case) -> Finding | None:
             "failed_share": case.run.groups.failed_share,
             "threshold": LEFT_OUT_ABOVE,
         },
-        confidence=judged(case.run.requests, None)[0],
+        confidence=Trust.MEDIUM if case.run.requests >= FEW_REQUESTS else Trust.LOW,
         because="the engine's schedule says so",
         advice="Nothing to mend. Whether num_speculative_tokens_per_batch_size leaves drafts out "
         "at the right batch sizes is what `driftscope advise` says.",

@@ -6,7 +6,7 @@ from driftscope.analysis.case import Case
 from driftscope.analysis.cost.advice import AHEAD, NO_SPECULATION, WORTH_SAYING, Advice
 from driftscope.analysis.cost.predict import Prediction
 from driftscope.analysis.entry import Entry, Need, Threshold
-from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.interval import difference
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import between_percent, listed, milliseconds, percent
@@ -44,11 +44,9 @@ def smaller_k(case: Case) -> Finding | None:
 def k_by_batch_size(case: Case) -> Finding | None:
     """A K of its own for some batch sizes clearly beats the best single K."""
     advice = case.advice
-    if advice is None or len(advice.schedule) < 2:
+    if advice is None or not advice.schedule_worth_it:
         return None
     gain = advice.schedule_gain
-    if not (gain.value >= WORTH_SAYING and gain.interval.low > 0):
-        return None
     trust, because = judged(
         case.run.requests, gain.interval, above=0.0, assumed=_assumed(advice, 0)
     )
@@ -82,10 +80,11 @@ def larger_k(case: Case) -> Finding | None:
     advice, run = case.advice, case.run
     if advice is None or advice.overall.best_k != run.k or run.acceptance.conditional[-1] is None:
         return None
-    if not advice.beyond:
+    told = [(k, gain) for k, gain in advice.beyond if gain.surely_above(0.0)]
+    if not told or advice.doubt is not None:
         return None
-    k, gain = max(advice.beyond, key=lambda each: each[1].value)
-    if not (gain.value >= WORTH_SAYING and gain.interval.low > 0):
+    k, gain = max(told, key=lambda each: each[1].value)
+    if not gain.value >= WORTH_SAYING:
         return None
     trust, because = judged(
         run.requests, gain.interval, above=0.0, assumed=["acceptance beyond K was never measured"]
@@ -163,16 +162,22 @@ def _by_model(case: Case) -> Finding | None:
     advice = case.advice
     if advice is None or advice.overall.best_k != 0 or not advice.worth_it:
         return None
+    if advice.useless and not (advice.least_gain or 0.0) > 0:
+        return None
     gain = advice.overall.gain
     trust, because = judged(
         case.run.requests, gain.interval, above=0.0, assumed=_assumed(advice, 0)
     )
+    if advice.useless:
+        trust, because = Trust.HIGH, "next to nothing is accepted, so that no K can pay"
     return Finding(
         id="slower_than_none",
         severity=Severity.HIGH,
         runs=(case.run.label,),
         title="Speculation serves slower than none",
-        statement=f"by the cost model: {_times(advice.overall, 0, case.run.k)}; "
+        statement=_cost_of_useless(advice)
+        if advice.useless
+        else f"by the cost model: {_times(advice.overall, 0, case.run.k)}; "
         f"{percent(gain.value)} more tokens per second without{between_percent(gain.interval)}",
         evidence=_evidence(case, advice, 0),
         confidence=trust,
@@ -188,6 +193,13 @@ _NONE = (
     "Serve without speculation, or mend the drafter first: the other findings say what is wrong "
     "with it. Drafting costs more than its accepted tokens save."
 )
+
+
+def _cost_of_useless(advice: Advice) -> str:
+    return (
+        "a round yields no more than the one token of a step without a drafter; without the "
+        f"drafter's own time there are at least {percent(advice.least_gain)} more tokens per second"
+    )
 
 
 def _times(at: Prediction, k: int, ran: int) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from driftscope import strict_json
 from driftscope.telemetry.dashboards.alerts import Alert, Thresholds, alerts, runbook
 from driftscope.telemetry.dashboards.grafana import dashboards
 from driftscope.telemetry.dashboards.recording import Rule, Times, rules
@@ -22,7 +22,8 @@ def write(
     recorded, alerting = rules(times), alerts(times, thresholds)
     content = {RULES: rules_file(recorded, alerting, times, runbooks)}
     for name, dashboard in dashboards(recorded, times).items():
-        content[f"grafana/{name}.json"] = json.dumps(dashboard, indent=1, sort_keys=True) + "\n"
+        text = strict_json.dumps(dashboard, indent=1, sort_keys=True)
+        content[f"grafana/{name}.json"] = f"{text}\n"
     for alert in alerting:
         content[f"runbooks/{alert.name}.md"] = runbook(alert)
     for name, text in content.items():
@@ -64,4 +65,4 @@ def rules_file(
 
 def _q(text: str) -> str:
     """A YAML string: JSON's are."""
-    return json.dumps(text, ensure_ascii=False)
+    return strict_json.dumps(text, ensure_ascii=False)

@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from driftscope import strict_json
 from driftscope.workloads.texts import document
 
 CHARACTERS_PER_TOKEN = 4
@@ -24,7 +25,7 @@ def guidellm_rows(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for benchmark in report["benchmarks"]:
         for request in (benchmark.get("requests") or {}).get("successful") or ():
             row = _guidellm_row(request)
-            name = json.dumps(row, sort_keys=True)
+            name = strict_json.dumps(row, sort_keys=True)
             if row is not None and name not in seen:
                 seen.add(name)
                 yield row

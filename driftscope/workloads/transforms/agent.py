@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from driftscope import strict_json
 from driftscope.workloads.prompt import Message, Prompt
 from driftscope.workloads.server import Facts
 from driftscope.workloads.texts import diff, json_result, shell, stack_trace
@@ -65,7 +65,7 @@ class AgentLoop(Transform):
 
 
 def _called(tool: str, name: str, result: str) -> list[Message]:
-    arguments = json.dumps({"step": name})
+    arguments = strict_json.dumps({"step": name})
     call = {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
     return [
         {"role": "assistant", "content": "", "tool_calls": [call]},

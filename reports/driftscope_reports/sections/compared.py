@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from driftscope.analysis.closeup.durations import AT, TPOT, TTFT, Distribution
 from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED
 from driftscope.analysis.cost.advice import Advice, same_models
+from driftscope.analysis.cost.predict import Estimate
 from driftscope.analysis.groups import Group
 from driftscope.analysis.interval import Interval, quantile_interval
 from driftscope.analysis.summary import RunSummary, Segment
@@ -149,8 +150,13 @@ def _quantile(found: Distribution, share: float) -> tuple[float, Interval | None
     return 1000 * value, _thousandfold(spread)
 
 
+def _told(time: Estimate) -> tuple[float | None, Interval | None]:
+    """In milliseconds; nothing where the steps leave it open."""
+    return 1000 * time.value if time.interval else None, _thousandfold(time.interval)
+
+
 def _thousandfold(spread: Interval | None) -> Interval | None:
-    return spread and Interval(low=1000 * spread.low, high=1000 * spread.high)
+    return spread and Interval.of(1000 * spread.low, 1000 * spread.high)
 
 
 def _by_k(pair: Pair) -> _Drawn | None:
@@ -160,10 +166,7 @@ def _by_k(pair: Pair) -> _Drawn | None:
     if mine is None or theirs is None or same_models(*pair.runs):
         return None
     rows = list(zip(mine.overall.tpot_s, theirs.overall.tpot_s, strict=False))
-    gaps = tuple(
-        gap(1000 * x.value, _thousandfold(x.interval), 1000 * y.value, _thousandfold(y.interval))
-        for x, y in rows
-    )
+    gaps = tuple(gap(*_told(x), *_told(y)) for x, y in rows)
     return _Drawn(
         id="by-k", words="Predicted time per token", how="For each number K of guesses:",
         at=tuple(f"{k}" for k in range(len(rows))), gaps=gaps, goods=(Good.LESS,) * len(rows),

@@ -128,10 +128,13 @@ def _by_k(cases: Sequence[Case], held: Baseline | None) -> Picture | None:
 
 def _predicted(index: int, run: RunSummary, advice: Advice) -> Series:
     tpot = advice.overall.tpot_s
+    ends = [each.interval for each in tpot]
     return Series(
-        name=run.label, x=tuple(range(len(tpot))), y=tuple(1000 * e.value for e in tpot),
-        low=tuple(1000 * e.interval.low for e in tpot),
-        high=tuple(1000 * e.interval.high for e in tpot), colour=colour(index), style=index,
+        name=run.label, x=tuple(range(len(tpot))),
+        y=tuple(1000 * e.value if e.interval else None for e in tpot),
+        low=tuple(1000 * each.low if each else None for each in ends),
+        high=tuple(1000 * each.high if each else None for each in ends),
+        colour=colour(index), style=index,
     )  # fmt: skip
 
 
@@ -141,7 +144,7 @@ def _chosen(known: Sequence[_Predicted]) -> tuple[Mark, ...]:
     best: dict[int, list[str]] = {}
     for _, run, advice in known:
         ran.setdefault(run.k, []).append(run.label)
-        if advice.overall.best_k != run.k:
+        if advice.overall.best_k != run.k and advice.doubt is None:
             best.setdefault(advice.overall.best_k, []).append(run.label)
     words = [(k, "ran", who) for k, who in ran.items()]
     words += [(k, "predicted best" if len(known) < 2 else "best", who) for k, who in best.items()]
@@ -162,9 +165,13 @@ def _level(held: Baseline | None, ks: int) -> list[Series]:
 
 def _predicted_title(run: RunSummary, advice: Advice) -> str:
     best = advice.overall.best_k
+    if advice.doubt is not None:
+        return f"Which K is fastest cannot be told: {advice.doubt}"
     if best == run.k:
         return f"No other K is predicted to serve faster than the K = {best} that ran"
     gain = advice.overall.gain
+    if advice.useless or gain.interval is None:
+        return "K = 0 is the fastest: next to nothing is accepted, whatever K is"
     ends = f"95% interval {percent_of(gain.interval.low)} to {percent_of(gain.interval.high)}"
     if gain.interval.excludes_zero():
         return f"K = {best} would serve {percent_of(gain.value)} faster ({ends})"
@@ -177,6 +184,10 @@ def _predicted_title(run: RunSummary, advice: Advice) -> str:
 def _in_short(run: RunSummary, advice: Advice) -> str:
     """The same beside other runs."""
     best, gain = advice.overall.best_k, advice.overall.gain
+    if advice.doubt is not None:
+        return f"{run.label}: which K is fastest cannot be told"
+    if advice.useless or gain.interval is None:
+        return f"{run.label}: K = 0 is the fastest, since next to nothing is accepted"
     if best == run.k:
         return f"{run.label}: no other K is predicted to serve faster than {run.k}"
     unsure = "" if gain.interval.excludes_zero() else f", not told apart from K = {run.k}"

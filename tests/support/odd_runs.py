@@ -1,0 +1,141 @@
+"""Runs that strain a command: recorded ones, and simulated ones of which little can be concluded.
+
+`ODD` has one writer per name; `RECORDED` names the run directories that are part of the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from support.replays import client_row, write_replay
+from support.runs import START_S, Spec, manifest, rows, verify, write_rows, write_run
+from support.simulate import Prompts, Truth, simulate
+
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.records import DraftRow, Ended, RequestRow, ResourceRow, Row, StepRow
+from driftscope.trace.status import Status, status_path
+
+ROOT = Path(__file__).parents[2]
+RECORDED = sorted(
+    path.parent.relative_to(ROOT).as_posix()
+    for folder in ("tests", "reports/gallery/traces")
+    for path in (ROOT / folder).rglob(MANIFEST)
+)
+"""Every run directory that is part of the sources."""
+
+
+def _written(spec: Spec) -> Callable[[Path], Path]:
+    return lambda run: write_run(run, spec)
+
+
+def _drawn(truth: Truth) -> Callable[[Path], Path]:
+    return lambda run: simulate(run, truth)
+
+
+def _of(run: Path, content: Iterator[Row] | list[Row], spec: Spec | None = None) -> Path:
+    """A closed run directory of these rows."""
+    run.mkdir(parents=True)
+    (run / MANIFEST).write_text(manifest(spec or Spec()).to_json(), encoding="utf-8")
+    write_rows(run, "worker0-1", content)
+    status = Status(source="worker0-1", closed=True, flushed_s=START_S)
+    status_path(run, status.source).write_text(status.to_json(), encoding="utf-8")
+    return run
+
+
+def _without(*kinds: type[Row]) -> Callable[[Path], Path]:
+    """The usual run without the rows of these records."""
+    return lambda run: _of(run, [row for row in rows(Spec()) if not isinstance(row, kinds)])
+
+
+def _nothing(run: Path) -> Path:
+    return _of(run, [row for row in rows(Spec()) if isinstance(row, ResourceRow)])
+
+
+def _one_heavy(run: Path) -> Path:
+    """One request with 400 rounds beside two with one round each."""
+    alone = rows(Spec(requests=1, rounds=400))
+    return _of(
+        run, [*alone, verify(1, 901, START_S + 9, 99, 4, 2), verify(2, 902, START_S + 9, 99, 4, 0)]
+    )
+
+
+def _one_round(run: Path) -> Path:
+    return _of(run, [verify(0, 1, START_S, 99, 4, 2)])
+
+
+def _not_a_number(run: Path) -> Path:
+    """Every other chain has values that are no finite numbers."""
+    return _of(
+        run,
+        [
+            _spoilt(row) if row.step % 2 else row
+            for row in rows(Spec())
+            if not isinstance(row, RequestRow | ResourceRow)
+        ],
+    )
+
+
+def _spoilt(row: Row) -> Row:
+    if not isinstance(row, DraftRow):
+        return row
+    return replace(row, fed_rms=[float("nan"), float("inf"), 1.0, 0.0], top1=[float("nan")] * 4)
+
+
+def _still(run: Path) -> Path:
+    """Every step took no time at all, as a stopped clock says."""
+    return _of(
+        run,
+        [
+            replace(row, step_s=0.0, draft_s=0.0, time_s=START_S)
+            if isinstance(row, StepRow)
+            else row
+            for row in rows(Spec())
+        ],
+    )
+
+
+def _replay(run: Path) -> Path:
+    return write_replay(run, [client_row(n) for n in range(6)])
+
+
+def _unanswered(run: Path) -> Path:
+    silent = dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "output_tokens", "drafted", "accepted"))
+    return write_replay(run, [client_row(n, ended=Ended.TIMEOUT, **silent) for n in range(3)])
+
+
+TWO = (Prompts(label="chat"), Prompts(label="code", tokens=(500, 4000), shift=-1.0))
+ODD: dict[str, Callable[[Path], Path]] = {
+    "usual": _written(Spec()),
+    "killed": lambda run: write_run(run, closed=False),
+    "one-request": _written(Spec(requests=1)),
+    "one-request-with-all-the-weight": _one_heavy,
+    "two-requests": _written(Spec(requests=2)),
+    "one-round": _one_round,
+    "no-round": _nothing,
+    "no-request-rows": _without(RequestRow),
+    "no-step-rows": _without(StepRow),
+    "no-draft-rows": _without(DraftRow),
+    "only-verify-rows": _without(DraftRow, StepRow, RequestRow, ResourceRow),
+    "nothing-accepted": _written(Spec(conditional=(0.0,) * 4)),
+    "all-accepted": _written(Spec(conditional=(1.0,) * 4)),
+    "one-request-nothing-accepted": _written(Spec(requests=1, conditional=(0.0,) * 4)),
+    "k-1": _written(Spec(k=1, conditional=(0.7,))),
+    "k-1-nothing-accepted": _written(Spec(k=1, conditional=(0.0,))),
+    "no-attention": _written(Spec(heads=0)),
+    "no-sink": _written(Spec(sink_slots=(), sink_source="found")),
+    "by-head": _written(Spec(per_head=True)),
+    "no-growth": _written(Spec(growth=1.0, self_last=0.0, sink=(0.0, 0.0))),
+    "undrafted": _written(Spec(undrafted=("k_zero", "structured_output", "preempted", None))),
+    "not-a-number": _not_a_number,
+    "stopped-clock": _still,
+    "two-ranks-two-replicas": _written(Spec(tensor_parallel=2, data_parallel=2)),
+    "batches": _drawn(Truth(requests=60, rounds=30, batches=(1, 4, 8), prompts=TWO)),
+    "batches-nothing-accepted": _drawn(
+        Truth(requests=60, rounds=30, batches=(1, 4), conditional=(1e-12,) * 7)
+    ),
+    "one-batch-of-noise": _drawn(Truth(requests=4, rounds=60, batches=(2,), between=3.0)),
+    "replay": _replay,
+    "replay-unanswered": _unanswered,
+}
