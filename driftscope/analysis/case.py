@@ -52,7 +52,7 @@ class Case:
         """Tokens per second more with this K."""
         if self.advice is None or self.tokens_per_s is None:
             return None
-        now, then = (self.advice.overall.tpot_s[each] for each in (self.run.k, k))
+        now, then = self.advice.overall.ran, self.advice.overall.tpot_s[k]
         if now.interval is None or then.interval is None:
             return None
         return self.tokens_per_s * (now.value / then.value - 1.0)

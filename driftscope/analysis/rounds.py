@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -77,6 +78,11 @@ class Rounds:
         """Some of the rows, or rows in an order."""
         return replace(self, **{name: getattr(self, name)[mine] for name in _BY_ROW})
 
+    def by_group(self, group: Codes, groups: int) -> Rounds:
+        """Sums of the rows of each group, a row each; `request` is the group's number."""
+        out: dict[str, Any] = {name: _grouped(getattr(self, name), group, groups) for name in _SUMS}
+        return replace(self, request=np.arange(groups), **out)
+
     def length_ratio(self) -> Ratio:
         """Acceptance length as served, [1], over requests that have a round."""
         there = self.rounds > 0
@@ -109,7 +115,14 @@ class Rounds:
         return conditional_ratio(*(e[there].astype(float) for e in (self.reached, self.at_risk)))
 
 
-_BY_ROW = ("request", "rounds", "drafted", "histogram", "lengths", "exhausted")
+_SUMS = ("rounds", "drafted", "histogram", "lengths", "exhausted")
+_BY_ROW = ("request", *_SUMS)
+
+
+def _grouped(values: Counts, group: Codes, groups: int) -> Counts:
+    out = np.zeros((groups, *values.shape[1:]), dtype=np.int64)
+    np.add.at(out, group, values)
+    return out
 
 
 def rounds_of(table: pa.Table, request: Codes, mix: Matrix) -> Rounds:

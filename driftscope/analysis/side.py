@@ -94,22 +94,11 @@ def grouped(side: Side, most: int) -> Side:
     _, first, group = np.unique(kind * each + place, return_index=True, return_inverse=True)
     return replace(
         side,
-        rounds=_summed(side.rounds, group, len(first)),
+        rounds=side.rounds.by_group(group, len(first)),
         labels=tuple(side.labels[at] for at in first),
         ids=_joined(side.ids, group, len(first)),
         orders=(),
     )
-
-
-def _summed(rounds: Rounds, group: Codes, groups: int) -> Rounds:
-    """Sums of rows by group; `request` is the group's number."""
-    rows, out = len(rounds.request), {"request": np.arange(groups)}
-    for each in fields(rounds):
-        values = getattr(rounds, each.name)
-        if each.name not in _NOT_BY_ROW and len(values) == rows:
-            out[each.name] = np.zeros((groups, *values.shape[1:]), dtype=values.dtype)
-            np.add.at(out[each.name], group, values)
-    return replace(rounds, **out)
 
 
 def _joined(names: Sequence[str], group: Codes, groups: int) -> tuple[str, ...]:

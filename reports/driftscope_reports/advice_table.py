@@ -65,18 +65,19 @@ def _first(advice: Advice) -> tuple[str, ...]:
     if advice.useless:
         return f"{advice.run}: K = 0: {advice.command}", _why_none(advice)
     if advice.command is None:
-        return (f"{advice.run}: keep K = {advice.ran_k}{_not_better(advice)}",)
+        return (f"{advice.run}: keep {advice.served.words}{_not_better(advice)}",)
     if advice.command == advice.schedule_command:
-        extra = f"{_gain(advice.schedule_gain)} than the best single K"
+        other = advice.served.words if advice.served.mixed else "the best single K"
+        extra = f"{_gain(advice.schedule_gain)} than {other}"
     else:
-        extra = f"{_gain(advice.overall.gain)} than K = {advice.ran_k}"
+        extra = f"{_gain(advice.overall.gain)} than {advice.served.words}"
     return f"{advice.run}: {advice.command}", extra
 
 
 def _not_better(advice: Advice) -> str:
     """Why the K that the model has before the one that ran is not advised."""
     best, gain = advice.overall.best_k, advice.overall.gain
-    if best == advice.ran_k:
+    if not advice.served.mixed and best == advice.ran_k:
         return ""
     if gain.surely_above(0.0):
         return f": K = {best} would be {_gain(gain)}, too little for the model to be sure"
@@ -102,7 +103,7 @@ def _table(advice: Advice) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     table.add_column("batch", justify="right")
     for k in range(len(advice.overall.tpot_s)):
-        table.add_column(f"K = {k}{' *' if k == advice.ran_k else ''}", justify="right")
+        table.add_column(f"K = {k}{' *' if k in advice.served.ks else ''}", justify="right")
     step = max(1, -(-len(advice.by_batch) // _BATCHES_SHOWN))
     shown = advice.by_batch[::step]
     if shown[-1] is not advice.by_batch[-1]:

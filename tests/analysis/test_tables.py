@@ -6,6 +6,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from support.runs import Spec, write_run
@@ -29,6 +30,8 @@ def _close(a: object, b: object) -> bool:
     """Equal to float32's own precision: masses that follow from others are restored in float64."""
     if isinstance(a, float) and isinstance(b, float):
         return a == pytest.approx(b, rel=1e-6, nan_ok=True)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.allclose(a, b, rtol=1e-6)
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):

@@ -22,12 +22,14 @@ from driftscope.analysis.cost.predict import (
     mean_tpot_s,
     overall,
     predict,
+    served_tpot_s,
     tokens_by_k,
 )
+from driftscope.analysis.cost.served import Served, served_of
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.quality import FEW_REQUESTS
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import count
+from driftscope.analysis.words import count, percent
 from driftscope.trace.manifest import Manifest
 
 WORTH_SAYING = 0.05
@@ -47,6 +49,10 @@ FIXED, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_si
 last, K], both ends included; the first range starts at 1, and what no range covers takes the K of
 the one before."""
 
+_POOLED = (
+    "acceptance by depth is of all rounds that drafted the depth, whatever decided their K; it is "
+    "taken to be the same at every batch size"
+)
 NO_SPECULATION = "no --speculative-config"
 DEAD_LENGTH = 1.05
 """Acceptance length below which, at the upper end of its 95% interval, a drafter is useless at
@@ -65,6 +71,9 @@ class Advice:
 
     run: str
     ran_k: int
+    """The longest chain."""
+    served: Served
+    """The K of each step."""
     assumed: tuple[str, ...]
     """What the runs given do not identify, and what is taken instead."""
     misfit: float
@@ -74,7 +83,7 @@ class Advice:
     schedule: tuple[Range, ...]
     """Best K by batch size."""
     schedule_gain: Estimate
-    """Speed of that over the best single K, less 1."""
+    """Speed of that over the best single K, less 1; in a run of several K over K as served."""
     beyond: tuple[tuple[int, Estimate], ...]
     """Estimated gain of each K above the one that ran, by extrapolation; empty where
     verification by K is not known at all."""
@@ -142,17 +151,23 @@ def advise(
     if _useless(run):
         return _without(run, model)
     tokens = tokens_by_k(run.acceptance.marginal, run.acceptance.marginal_interval)
-    by_batch, whole = predict(model, tokens, run.k), overall(model, tokens, run.k)
+    served = _served(run)
+    by_batch, whole = predict(model, tokens, served), overall(model, tokens, served)
     schedule = schedule_of(by_batch)
+    fixed = dict.fromkeys(model.batches, whole.best_k)
+    now = served_tpot_s(model, tokens, served) if served.mixed else None
     return Advice(
         run=run.label,
         ran_k=run.k,
-        assumed=model.assumed,
+        served=served,
+        assumed=(*model.assumed, *((_POOLED,) if served.mixed else ())),
         misfit=model.misfit,
         by_batch=by_batch,
         overall=whole,
         schedule=schedule,
-        schedule_gain=_schedule_gain(model, tokens, whole.best_k, schedule),
+        schedule_gain=_schedule_gain(
+            model, tokens, mean_tpot_s(model, tokens, fixed) if now is None else now, schedule
+        ),
         beyond=() if NOT_BY_K in model.assumed else beyond(model, tokens, AHEAD),
         by_context=_by_context(run, model),
         tokens_per_s=_tokens_per_s(model, run),
@@ -189,12 +204,13 @@ def _least_gain(run: RunSummary) -> float | None:
 
 def _without(run: RunSummary, model: CostModel) -> Advice:
     """The advice on a drafter that is useless: each round yields one token, whatever K."""
-    tokens, least_gain = _one_token_each(run.k), _least_gain(run)
-    whole = _at_none(overall(model, tokens, run.k), least_gain)
-    by_batch = tuple(_at_none(each, None) for each in predict(model, tokens, run.k))
+    tokens, least_gain, served = _one_token_each(run.k), _least_gain(run), _served(run)
+    whole = _at_none(overall(model, tokens, served), least_gain)
+    by_batch = tuple(_at_none(each, None) for each in predict(model, tokens, served))
     return Advice(
         run=run.label,
         ran_k=run.k,
+        served=served,
         assumed=model.assumed,
         misfit=model.misfit,
         by_batch=by_batch,
@@ -213,7 +229,7 @@ def _without(run: RunSummary, model: CostModel) -> Advice:
 
 def _at_none(found: Prediction, least: float | None) -> Prediction:
     """The prediction with K = 0 as the best K, and at least this gain."""
-    value = found.tpot_s[-1].value / found.tpot_s[0].value - 1.0
+    value = found.ran.value / found.tpot_s[0].value - 1.0
     spread = found.gain.interval if found.best_k == 0 else None
     if least is not None:
         value = value if value > least else least
@@ -229,10 +245,12 @@ def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
             "one request decides the acceptance: its rates have no 95% interval; record "
             f"{FEW_REQUESTS} or more requests of like length"
         )
-    if _told(whole, run.k):
+    if (differs := _by_k_differs(run)) is not None:
+        return differs
+    if _told(whole):
         return None
-    speed = _speed(whole.best_k, run.k)
-    if _told(overall(model, _one_token_each(run.k), run.k), run.k):
+    speed = _speed(whole.best_k, run)
+    if _told(overall(model, _one_token_each(run.k), _served(run))):
         return (
             f"the acceptance of {count(run.requests, 'request')} leaves {speed} open by more than "
             f"a factor of {WIDEST:g}; record {max(FEW_REQUESTS, 4 * run.requests)} or more requests"
@@ -244,14 +262,40 @@ def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
     )
 
 
-def _told(whole: Prediction, ran: int) -> bool:
-    return whole.gain.interval is not None and whole.tpot_s[ran].interval is not None
+def _served(run: RunSummary) -> Served:
+    """A step that a schedule left without a draft is of K = 0."""
+    return served_of(run.k, run.cells, mixed=run.mixed or run.fallback.deliberate > 0)
 
 
-def _speed(best: int, ran: int) -> str:
-    if best == ran:
-        return f"the time per token with K = {ran}"
-    return f"the speed with K = {best} over that with K = {ran}"
+def _by_k_differs(run: RunSummary) -> str | None:
+    """Rounds of different K are accepted differently from depth 1 on: then what decides K decides
+    acceptance, too, and rounds of one K do not tell what another one would yield."""
+    firsts = [
+        (part, part.marginal_interval[0])
+        for part in run.acceptance.by_k
+        if part.marginal_interval is not None and part.marginal_interval[0] is not None
+    ]
+    for n, (one, here) in enumerate(firsts):
+        for other, there in firsts[n + 1 :]:
+            if here.low > there.high or there.low > here.high:
+                return (
+                    f"the first token is accepted in {percent(one.marginal[0])} of the rounds of "
+                    f"K = {one.k} and in {percent(other.marginal[0])} of those of K = {other.k}: "
+                    "acceptance goes with what decides K, such as the batch size; record a run at "
+                    f"each K under the same load, without {BY_BATCH}"
+                )
+    return None
+
+
+def _told(whole: Prediction) -> bool:
+    return whole.gain.interval is not None and whole.ran.interval is not None
+
+
+def _speed(best: int, run: RunSummary) -> str:
+    words = _served(run).words
+    if not run.mixed and best == run.k:
+        return f"the time per token with {words}"
+    return f"the speed with K = {best} over that with {words}"
 
 
 def _one_token_each(k: int) -> list[Array]:
@@ -284,23 +328,26 @@ def schedule_of(by_batch: Sequence[Prediction]) -> tuple[Range, ...]:
 
 
 def _schedule_gain(
-    model: CostModel, tokens: Sequence[Array], fixed: int, schedule: Sequence[Range]
+    model: CostModel, tokens: Sequence[Array], now: Array, schedule: Sequence[Range]
 ) -> Estimate:
     own = {b: k for first, end, k in schedule for b in model.batches if first <= b <= end}
-    now = mean_tpot_s(model, tokens, dict.fromkeys(model.batches, fixed))
     return gain_of(now, mean_tpot_s(model, tokens, own))
 
 
 def _tokens_per_s(model: CostModel, run: RunSummary) -> float | None:
     """Every batch size counts by its steps."""
     steps = [weight / batch for batch, weight in zip(model.batches, model.weights, strict=True)]
-    times = [float(model.step_s(batch, run.k)[0]) for batch in model.batches]
+    served = _served(run)
+    times = [
+        sum(share * float(model.step_s(batch, k)[0]) for k, share in served.at(batch).items())
+        for batch in model.batches
+    ]
     busy_s = sum(n * time_s for n, time_s in zip(steps, times, strict=True))
     return run.acceptance.mean_length * sum(model.weights) / busy_s if busy_s > 0 else None
 
 
 def _fixed(run: RunSummary, k: int) -> str | None:
-    if k == run.k:
+    if (k,) == run.ks:
         return None
     return _config(run, {FIXED: k}) if k else NO_SPECULATION
 
@@ -318,7 +365,10 @@ def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
 def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Prediction], ...]:
     """Step times are taken as the same at all context lengths: a step does not say its own."""
     return tuple(
-        (group.name, overall(model, tokens_by_k(group.marginal, group.marginal_interval), run.k))
+        (
+            group.name,
+            overall(model, tokens_by_k(group.marginal, group.marginal_interval), _served(run)),
+        )
         for group in run.groups.context
         if group.rounds >= ENOUGH_ROUNDS
     )

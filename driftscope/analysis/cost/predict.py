@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.cost.model import DRAWS, SEED, CostModel
+from driftscope.analysis.cost.served import Served
 from driftscope.analysis.interval import Interval
 from driftscope.metrics.acceptance import mean_length_of
 from driftscope.metrics.throughput import tpot_s
@@ -45,9 +46,11 @@ class Prediction:
     weight: float
     """Share of the decode steps of single requests at this batch size."""
     tpot_s: tuple[Estimate, ...]
+    ran: Estimate
+    """TPOT with the K that ran, or with the several as they were served."""
     best_k: int
     gain: Estimate
-    """Speed with the best K over that with the K that ran, less 1."""
+    """Speed with the best K over that of `ran`, less 1."""
 
 
 def tokens_by_k(
@@ -72,20 +75,28 @@ def tokens_by_k(
     )
 
 
-def predict(model: CostModel, tokens: Sequence[Array], ran_k: int) -> tuple[Prediction, ...]:
+def predict(model: CostModel, tokens: Sequence[Array], served: Served) -> tuple[Prediction, ...]:
     """One prediction per measured batch size; `tokens` as of `tokens_by_k`."""
     return tuple(
-        _predict(model, tokens, ran_k, batch, weight)
+        _predict(model, tokens, served, batch, weight)
         for batch, weight in zip(model.batches, model.weights, strict=True)
     )
 
 
-def overall(model: CostModel, tokens: Sequence[Array], ran_k: int) -> Prediction:
+def overall(model: CostModel, tokens: Sequence[Array], served: Served) -> Prediction:
     """The same over the batch sizes as they were served; `batch` is 0."""
     draws = [
         mean_tpot_s(model, tokens, dict.fromkeys(model.batches, k)) for k in range(len(tokens))
     ]
-    return _prediction(0, 1.0, draws, ran_k)
+    return _prediction(0, 1.0, draws, served_tpot_s(model, tokens, served))
+
+
+def served_tpot_s(model: CostModel, tokens: Sequence[Array], served: Served) -> Array:
+    """[1 + DRAWS] time per output token with the K, and over the batch sizes, as served."""
+    total = np.zeros(1 + DRAWS)
+    for batch, weight in zip(model.batches, model.weights, strict=True):
+        total += weight * served.tpot_s(model, tokens, batch)
+    return total
 
 
 def mean_tpot_s(model: CostModel, tokens: Sequence[Array], k_of: Mapping[int, int]) -> Array:
@@ -125,21 +136,22 @@ def beyond(
 
 
 def _predict(
-    model: CostModel, tokens: Sequence[Array], ran_k: int, batch: int, weight: float
+    model: CostModel, tokens: Sequence[Array], served: Served, batch: int, weight: float
 ) -> Prediction:
     draws = [tpot_s(model.step_s(batch, k), each) for k, each in enumerate(tokens)]
-    return _prediction(batch, weight, draws, ran_k)
+    return _prediction(batch, weight, draws, served.tpot_s(model, tokens, batch))
 
 
-def _prediction(batch: int, weight: float, draws: Sequence[Array], ran_k: int) -> Prediction:
-    possible = [k for k, draw in enumerate(draws) if draw[0] > 0] or [ran_k]
+def _prediction(batch: int, weight: float, draws: Sequence[Array], ran: Array) -> Prediction:
+    possible = [k for k, draw in enumerate(draws) if draw[0] > 0] or [len(draws) - 1]
     best = min(possible, key=lambda k: float(draws[k][0]))
     return Prediction(
         batch=batch,
         weight=weight,
         tpot_s=tuple(_estimate(draw) for draw in draws),
         best_k=best,
-        gain=gain_of(draws[ran_k], draws[best]),
+        ran=_estimate(ran),
+        gain=gain_of(ran, draws[best]),
     )
 
 

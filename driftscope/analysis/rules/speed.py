@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from driftscope.analysis.case import Case
 from driftscope.analysis.cost.advice import AHEAD, NO_SPECULATION, WORTH_SAYING, Advice
-from driftscope.analysis.cost.predict import Prediction
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.interval import difference
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import between_percent, listed, milliseconds, percent
 
@@ -15,7 +15,7 @@ from driftscope.analysis.words import between_percent, listed, milliseconds, per
 def smaller_k(case: Case) -> Finding | None:
     """The cost model has its best K clearly before the K that ran, and not at none."""
     advice = case.advice
-    if advice is None or not advice.worth_it or not 0 < advice.overall.best_k < case.run.k:
+    if advice is None or not advice.worth_it or not _fewer(case.run, advice.overall.best_k):
         return None
     best, gain = advice.overall.best_k, advice.overall.gain
     trust, because = judged(
@@ -27,8 +27,8 @@ def smaller_k(case: Case) -> Finding | None:
         runs=(case.run.label,),
         title="A smaller K would probably serve faster",
         statement=f"the cost model gives {percent(gain.value)} more tokens per second with K = "
-        f"{best} than with {case.run.k}{between_percent(gain.interval)}: "
-        f"{_times(advice.overall, best, case.run.k)}"
+        f"{best} than with {advice.served.words}{between_percent(gain.interval)}: "
+        f"{_times(advice, best)}"
         f"{_by_batch(advice)}{_by_context(advice)}",
         evidence=_evidence(case, advice, best),
         confidence=trust,
@@ -39,6 +39,12 @@ def smaller_k(case: Case) -> Finding | None:
         option=advice.fixed_command,
         cost_tps=case.cost_at_k(best),
     )
+
+
+def _fewer(run: RunSummary, best: int) -> bool:
+    """Whether K = `best` drafts fewer tokens than the run did, and some."""
+    drafted = run.effective_k if run.mixed and run.effective_k is not None else run.k
+    return 0 < best < drafted
 
 
 def k_by_batch_size(case: Case) -> Finding | None:
@@ -57,7 +63,7 @@ def k_by_batch_size(case: Case) -> Finding | None:
         runs=(case.run.label,),
         title="The best K depends on the batch size",
         statement=f"the cost model's best K is {ranges}; together {percent(gain.value)} faster "
-        f"than the best single K{between_percent(gain.interval)}",
+        f"than {_instead(advice)}{between_percent(gain.interval)}",
         evidence={
             "k": case.run.k,
             "gain_over_fixed": gain.value,
@@ -78,7 +84,12 @@ def k_by_batch_size(case: Case) -> Finding | None:
 def larger_k(case: Case) -> Finding | None:
     """The last depth still pays so well that one more probably would."""
     advice, run = case.advice, case.run
-    if advice is None or advice.overall.best_k != run.k or run.acceptance.conditional[-1] is None:
+    if (
+        advice is None
+        or run.mixed
+        or advice.overall.best_k != run.k
+        or run.acceptance.conditional[-1] is None
+    ):
         return None
     told = [(k, gain) for k, gain in advice.beyond if gain.surely_above(0.0)]
     if not told or advice.doubt is not None:
@@ -177,7 +188,7 @@ def _by_model(case: Case) -> Finding | None:
         title="Speculation serves slower than none",
         statement=_cost_of_useless(advice)
         if advice.useless
-        else f"by the cost model: {_times(advice.overall, 0, case.run.k)}; "
+        else f"by the cost model: {_times(advice, 0)}; "
         f"{percent(gain.value)} more tokens per second without{between_percent(gain.interval)}",
         evidence=_evidence(case, advice, 0),
         confidence=trust,
@@ -202,11 +213,17 @@ def _cost_of_useless(advice: Advice) -> str:
     )
 
 
-def _times(at: Prediction, k: int, ran: int) -> str:
+def _times(advice: Advice, k: int) -> str:
+    at = advice.overall
     return (
         f"{milliseconds(at.tpot_s[k].value)} per output token with K = {k}, "
-        f"{milliseconds(at.tpot_s[ran].value)} with {ran}"
+        f"{milliseconds(at.ran.value)} with {advice.served.words}"
     )
+
+
+def _instead(advice: Advice) -> str:
+    """What a schedule is compared with."""
+    return advice.served.words if advice.served.mixed else "the best single K"
 
 
 def _by_batch(advice: Advice) -> str:
@@ -232,8 +249,8 @@ def _evidence(case: Case, advice: Advice, k: int) -> dict[str, float | int | Non
         "suggested_k": k,
         "gain": gain.value,
         **ends("gain", gain.interval),
-        "tpot_s_now": times[case.run.k].value,
-        **ends("tpot_s_now", times[case.run.k].interval),
+        "tpot_s_now": advice.overall.ran.value,
+        **ends("tpot_s_now", advice.overall.ran.interval),
         "tpot_s_suggested": times[k].value,
         **ends("tpot_s_suggested", times[k].interval),
         "misfit": advice.misfit,

@@ -143,8 +143,9 @@ def _chosen(known: Sequence[_Predicted]) -> tuple[Mark, ...]:
     ran: dict[int, list[str]] = {}
     best: dict[int, list[str]] = {}
     for _, run, advice in known:
-        ran.setdefault(run.k, []).append(run.label)
-        if advice.overall.best_k != run.k and advice.doubt is None:
+        for k in advice.served.ks:
+            ran.setdefault(k, []).append(run.label)
+        if advice.overall.best_k not in advice.served.ks and advice.doubt is None:
             best.setdefault(advice.overall.best_k, []).append(run.label)
     words = [(k, "ran", who) for k, who in ran.items()]
     words += [(k, "predicted best" if len(known) < 2 else "best", who) for k, who in best.items()]
@@ -167,7 +168,7 @@ def _predicted_title(run: RunSummary, advice: Advice) -> str:
     best = advice.overall.best_k
     if advice.doubt is not None:
         return f"Which K is fastest cannot be told: {advice.doubt}"
-    if best == run.k:
+    if not advice.served.mixed and best == run.k:
         return f"No other K is predicted to serve faster than the K = {best} that ran"
     gain = advice.overall.gain
     if advice.useless or gain.interval is None:
@@ -177,7 +178,7 @@ def _predicted_title(run: RunSummary, advice: Advice) -> str:
         return f"K = {best} would serve {percent_of(gain.value)} faster ({ends})"
     return (
         f"K = {best} is predicted to serve {percent_of(gain.value)} faster, and is not told apart "
-        f"from K = {run.k} ({ends})"
+        f"from {advice.served.words} ({ends})"
     )
 
 
@@ -188,9 +189,9 @@ def _in_short(run: RunSummary, advice: Advice) -> str:
         return f"{run.label}: which K is fastest cannot be told"
     if advice.useless or gain.interval is None:
         return f"{run.label}: K = 0 is the fastest, since next to nothing is accepted"
-    if best == run.k:
+    if not advice.served.mixed and best == run.k:
         return f"{run.label}: no other K is predicted to serve faster than {run.k}"
-    unsure = "" if gain.interval.excludes_zero() else f", not told apart from K = {run.k}"
+    unsure = "" if gain.interval.excludes_zero() else f", not told apart from {advice.served.words}"
     return f"{run.label}: {percent_of(gain.value)} faster with K = {best}{unsure}"
 
 

@@ -1,0 +1,70 @@
+"""The K that a run was served with: one, or several by batch size or over time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from driftscope.analysis.cost.cells import StepCell
+from driftscope.analysis.cost.model import DRAWS, Array, CostModel
+from driftscope.analysis.words import ks_of
+from driftscope.metrics.throughput import tpot_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The K of each step."""
+
+    k: int
+    """The longest."""
+    shares: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    """By batch size, the share of steps that each K had; {} where all had `k`."""
+
+    @property
+    def mixed(self) -> bool:
+        """Whether steps had several K."""
+        return bool(self.shares)
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """Every K, ascending; 0 where a schedule asked for no draft."""
+        return tuple(sorted({k for each in self.shares.values() for k in each} | {self.k}))
+
+    @property
+    def words(self) -> str:
+        """ "K = 7", or "K = 2, 4 and 7 as served"."""
+        return f"{ks_of(self.ks)} as served" if self.mixed else ks_of([self.k])
+
+    def at(self, batch: int) -> Mapping[int, float]:
+        """Shares of each K at this batch size, or at the nearest that was measured."""
+        if not self.shares:
+            return {self.k: 1.0}
+        return self.shares[min(self.shares, key=lambda each: abs(each - batch))]
+
+    def tpot_s(self, model: CostModel, tokens: Sequence[Array], batch: int) -> Array:
+        """[1 + DRAWS] time per output token at a batch size; `tokens` of a round by K."""
+        shares = self.at(batch)
+        seconds, yielded = np.zeros(1 + DRAWS), np.zeros(1 + DRAWS)
+        for k, share in shares.items():
+            seconds += share * model.step_s(batch, k)
+            yielded += share * tokens[k]
+        return np.asarray(tpot_s(seconds, yielded))
+
+
+def served_of(k: int, cells: Iterable[StepCell], *, mixed: bool) -> Served:
+    """How a run whose longest chain has `k` tokens was served; `mixed`: with several K."""
+    if not mixed:
+        return Served(k=k)
+    steps: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    for cell in cells:
+        steps[cell.batch][cell.k] = steps[cell.batch].get(cell.k, 0.0) + cell.steps
+    return Served(
+        k=k,
+        shares={
+            batch: {each: n / sum(by_k.values()) for each, n in sorted(by_k.items())}
+            for batch, by_k in sorted(steps.items())
+        },
+    )
