@@ -5,7 +5,30 @@ from __future__ import annotations
 from driftscope.analysis import measure
 from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import whole
-from driftscope.analysis.summary import AcceptanceAtK
+from driftscope.analysis.summary import AcceptanceAtK, RunSummary
+from driftscope.analysis.words import percent
+
+
+def first_token_differs(run: RunSummary) -> str | None:
+    """Whether rounds of different K accept the first token differently, in words.
+
+    The first token knows nothing of K: what decides K, such as the batch size, or the time at which
+    K was changed, then decides acceptance, too.
+    """
+    firsts = [
+        (part, part.marginal_interval[0])
+        for part in run.acceptance.by_k
+        if part.marginal_interval is not None and part.marginal_interval[0] is not None
+    ]
+    for n, (one, here) in enumerate(firsts):
+        for other, there in firsts[n + 1 :]:
+            if here.low > there.high or there.low > here.high:
+                return (
+                    f"the first token is accepted in {percent(one.marginal[0])} of the rounds of "
+                    f"K = {one.k} and in {percent(other.marginal[0])} of those of K = {other.k}, "
+                    "so acceptance goes with what decides K, such as the batch size"
+                )
+    return None
 
 
 def by_k(run: Sums) -> tuple[AcceptanceAtK, ...]:

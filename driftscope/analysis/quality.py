@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from driftscope.analysis.by_k import first_token_differs
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, ks_of, percent
@@ -75,7 +76,7 @@ def _several_k(run: RunSummary) -> str | None:
     return (
         f"rounds drafted {ks_of(run.ks)}: the acceptance length is as served, rates by depth are "
         "of the rounds that drafted the depth, and parts of the run are compared at the run's mix "
-        "of K"
+        f"of K{f'; {differs}' if (differs := first_token_differs(run)) else ''}"
     )
 
 

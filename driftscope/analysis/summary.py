@@ -63,7 +63,7 @@ class Acceptance:
     """Of the rounds that drafted each K; empty in a run of one K."""
 
     def __post_init__(self) -> None:
-        """A summary of driftscope before 0.2 counts as vLLM does, and nothing else."""
+        """A summary of an older driftscope counts as vLLM does, and nothing else."""
         object.__setattr__(self, "counted", self.counted or self.marginal)
         object.__setattr__(self, "died", self.died or self.histogram[:-1])
 
@@ -232,7 +232,7 @@ class RunSummary:
     """What the reader found missing or lost."""
     k: int = 0
     """Tokens of the longest chain: draft tokens per round in a run of one K. As the manifest says,
-    in a summary of driftscope before 0.2."""
+    in a summary of an older driftscope."""
     ks: tuple[int, ...] = ()
     """Chain lengths that were asked for, ascending: several where K follows the batch size or
     changed while the server ran."""

@@ -70,6 +70,8 @@ def _verify(feed: Feed, batch: pa.RecordBatch) -> None:
         tally.observe(i.LENGTH, 1.0 + accepted)
         for depth in range(1, int(drafted.max()) + 1):
             tally.add(i.REACHED, int((accepted >= depth).sum()), depth=depth)
+            could = (drafted[is_round] >= depth) & (accepted >= depth - 1)
+            tally.add(i.AT_RISK, int(could.sum()), depth=depth)
     if not is_round.all():
         reasons = strings(rows_where(batch, ~is_round), "reason")
         for reason in sorted({reason or UNKNOWN for reason in reasons}):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftscope.metrics import attention, confidence, hidden, latency
-from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
+from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
 from driftscope.metrics.overhead import OVERHEAD
@@ -95,9 +95,18 @@ ACCEPTED = Instrument(
     "target's own.",
 )
 REACHED = _defined(
-    MARGINAL, "driftscope.rounds.reached", COUNTER, unit="{round}", attributes=(DEPTH,),
+    COUNTED, "driftscope.rounds.reached", COUNTER, unit="{round}", attributes=(DEPTH,),
     more="Counts the rounds that were; divide by driftscope.rounds.",
 )  # fmt: skip
+AT_RISK = Instrument(
+    name="driftscope.rounds.at_risk",
+    kind=COUNTER,
+    unit="{round}",
+    description="Rounds that drafted this depth and had every token before it accepted: what "
+    "driftscope.rounds.reached divides by for the conditional acceptance at the depth, also where "
+    "K follows the batch size.",
+    attributes=(DEPTH,),
+)
 REJECTED_ROUNDS = _defined(
     REJECTED, "driftscope.rounds.rejected", COUNTER, unit="{round}",
     more="Counts them; divide by rounds and undrafted steps.",
@@ -250,7 +259,7 @@ LISTENER_ERRORS = Instrument(
 INSTRUMENTS: dict[str, Instrument] = {
     instrument.name: instrument
     for instrument in (
-        *(ROUNDS, PROPOSED, ACCEPTED, REACHED, REJECTED_ROUNDS, UNDRAFTED_STEPS),
+        *(ROUNDS, PROPOSED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
         *(LENGTH, REQUEST_LENGTH, MASS, EXPECTED, RMS, GROWTH, TOP1, ENTROPY),
         *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
         *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, RATE, PROBE_OVERHEAD, CONFIGURED_K),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from driftscope.metrics.acceptance import mean_length
+from driftscope.metrics.acceptance import mean_length, running_product
 from driftscope.metrics.throughput import StepCost, speedup
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import CLASS, DEPTH, PLACE, REASON, Instrument
@@ -18,7 +19,7 @@ class Depth:
     """One depth; None where nothing was measured, or the quantity does not apply."""
 
     accepted: float | None
-    """Marginal acceptance."""
+    """Marginal acceptance, of rounds that drafted the depth."""
     masses: dict[str, float | None]
     """By class, see CLASSES."""
     expected: float | None
@@ -104,14 +105,29 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
         rate=max(whole.values(i.RATE, i.SOURCE).values(), default=None),
         overhead=max(whole.values(i.PROBE_OVERHEAD, i.SOURCE).values(), default=None),
         dropped=int(whole.total(i.DROPPED)),
-        depths=tuple(_depth(new, str(depth), rounds) for depth in range(1, k + 1)),
+        depths=tuple(
+            _depth(new, str(n), rate) for n, rate in enumerate(_marginal(new, k, rounds), 1)
+        ),
     )
 
 
-def _depth(new: _Figures, depth: str, rounds: float) -> Depth:
+def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
+    """[k] by risk sets; None where no round could be accepted at a depth. A server of an older
+    driftscope does not say how many could: then as vLLM counts."""
+    reached, at_risk = (
+        [new.total(each, **{DEPTH: str(n)}) for n in range(1, k + 1)]
+        for each in (i.REACHED, i.AT_RISK)
+    )
+    if rounds and not any(at_risk):
+        return [n / rounds for n in reached]
+    rates = running_product(reached, at_risk).tolist()
+    return [rate if math.isfinite(rate) else None for rate in rates]
+
+
+def _depth(new: _Figures, depth: str, accepted: float | None) -> Depth:
     at = {DEPTH: depth}
     return Depth(
-        accepted=new.total(i.REACHED, **at) / rounds if rounds else None,
+        accepted=accepted,
         masses={name: new.mean(i.MASS, **at, **{CLASS: name}) for name in CLASSES},
         expected=new.mean(i.EXPECTED, **at),
         fed_rms=new.mean(i.RMS, **at, **{PLACE: "fed"}),

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from driftscope import strict_json
+from driftscope.analysis.by_k import first_token_differs
 from driftscope.analysis.cost.cells import MIN_STEPS, StepCell, pooled
 from driftscope.analysis.cost.model import DRAWS, NOT_BY_K, Array, CostModel, fit
 from driftscope.analysis.cost.predict import (
@@ -29,7 +30,7 @@ from driftscope.analysis.cost.served import Served, served_of
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.quality import FEW_REQUESTS
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import count, percent
+from driftscope.analysis.words import count
 from driftscope.trace.manifest import Manifest
 
 WORTH_SAYING = 0.05
@@ -245,8 +246,8 @@ def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
             "one request decides the acceptance: its rates have no 95% interval; record "
             f"{FEW_REQUESTS} or more requests of like length"
         )
-    if (differs := _by_k_differs(run)) is not None:
-        return differs
+    if (differs := first_token_differs(run)) is not None:
+        return f"{differs}; record a run at each K under the same load, without {BY_BATCH}"
     if _told(whole):
         return None
     speed = _speed(whole.best_k, run)
@@ -265,26 +266,6 @@ def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
 def _served(run: RunSummary) -> Served:
     """A step that a schedule left without a draft is of K = 0."""
     return served_of(run.k, run.cells, mixed=run.mixed or run.fallback.deliberate > 0)
-
-
-def _by_k_differs(run: RunSummary) -> str | None:
-    """Rounds of different K are accepted differently from depth 1 on: then what decides K decides
-    acceptance, too, and rounds of one K do not tell what another one would yield."""
-    firsts = [
-        (part, part.marginal_interval[0])
-        for part in run.acceptance.by_k
-        if part.marginal_interval is not None and part.marginal_interval[0] is not None
-    ]
-    for n, (one, here) in enumerate(firsts):
-        for other, there in firsts[n + 1 :]:
-            if here.low > there.high or there.low > here.high:
-                return (
-                    f"the first token is accepted in {percent(one.marginal[0])} of the rounds of "
-                    f"K = {one.k} and in {percent(other.marginal[0])} of those of K = {other.k}: "
-                    "acceptance goes with what decides K, such as the batch size; record a run at "
-                    f"each K under the same load, without {BY_BATCH}"
-                )
-    return None
 
 
 def _told(whole: Prediction) -> bool:

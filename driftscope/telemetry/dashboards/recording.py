@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftscope.metrics import attention, hidden, throughput
-from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
+from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
 from driftscope.metrics.overhead import OVERHEAD
 from driftscope.telemetry import instruments as i
@@ -61,7 +61,7 @@ def rules(times: Times) -> tuple[Rule, ...]:
             expr=f"1 + {_rate(name_of(i.ACCEPTED), times)} / ({ROUNDS} > 0)",
         ),
         Rule(
-            record=REACHED, meaning=MARGINAL.meaning,
+            record=REACHED, meaning=COUNTED.meaning,
             expr=f"{_rate(name_of(i.REACHED), times, DEPTH)} "
             f"/ on ({', '.join(ENGINE)}) group_left () ({ROUNDS} > 0)",
         ),

@@ -11,11 +11,12 @@ from driftscope.analysis.rounds import Rounds
 from driftscope.analysis.side import Side
 
 
-def side(truth: Truth) -> Side:
-    """The rounds of `truth` by request, as `driftscope.analysis.compare.side_of` has them."""
+def side(truth: Truth, drafted: int | None = None) -> Side:
+    """The rounds of `truth` by request, as `driftscope.analysis.compare.side_of` has them; only
+    those that `drafted` so many tokens."""
     counts, labels = [], []
     for chunk in chunks(truth):
-        counts.append(_counts(truth, chunk))
+        counts.append(_counts(truth, chunk, drafted))
         labels += [str(truth.prompts[kind].label) for kind in chunk.kind.tolist()]
     histogram, lengths, exhausted = np.concatenate(counts, axis=1)
     there = histogram.sum(axis=1) > 0
@@ -31,10 +32,11 @@ def side(truth: Truth) -> Side:
     return Side(rounds=rounds.where(there), labels=tuple(np.array(labels)[there].tolist()))
 
 
-def _counts(truth: Truth, chunk: Chunk) -> Ints:
+def _counts(truth: Truth, chunk: Chunk, only: int | None) -> Ints:
     """[3, requests, K + 1] rounds by tokens accepted, by tokens drafted, and those of the latter
     that were accepted whole."""
     rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
+    rows &= True if only is None else chunk.drafted == only
     request, drafted, accepted = (
         each[rows] for each in (chunk.request, chunk.drafted, chunk.accepted)
     )

@@ -108,6 +108,8 @@ class Truth:
     """RMS of the state fed forward from depth 1."""
     growth: float = 2.5
     """The same at depth K over depth 1; geometric between."""
+    rms_batch: float = 0.0
+    """Every RMS is multiplied by the batch size to this power, at all depths alike."""
     norm_output: bool = False
     aux: tuple[float, ...] = (1.0, 4.0, 9.0)
     """RMS of the captured target layers."""

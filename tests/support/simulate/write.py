@@ -138,8 +138,9 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
     random = np.random.default_rng(chunk.seed)
     request, step = chunk.request[kept], chunk.step[kept]
     own = chunk.own[request]
-    states = _around(random, truth, own[:, 0], truth.states())
-    plain = _around(random, truth, own[:, 0], np.linspace(1.2, 1.1, truth.k))
+    scale = (chunk.batch[step][:, None] ** truth.rms_batch).astype(np.float32)
+    states = scale * _around(random, truth, own[:, 0], truth.states())
+    plain = scale * _around(random, truth, own[:, 0], np.linspace(1.2, 1.1, truth.k))
     fed = plain if truth.norm_output else states
     fc = _around(random, truth, own[:, 0], np.array([2.0]))
     masses = _masses(truth, random, own[:, 1:])
