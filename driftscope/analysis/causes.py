@@ -26,7 +26,7 @@ class Cause:
 
 
 NORM_FLAG = Cause(
-    words="a norm flag is wrong, missing or not applied",
+    words="the norm flags are wrong, missing or not applied",
     check="fc_norm, norm_output, norm_before_fc and norm_before_residual in the drafter's "
     "config.json against its training; norm_flags in the run's manifest.json is what was loaded",
     look=evidence.norm_flags,

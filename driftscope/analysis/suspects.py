@@ -43,3 +43,10 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
         causes=(*by_verdict[Verdict.SUPPORTED], *by_verdict[Verdict.OPEN]),
         ruled_out=by_verdict[Verdict.RULED_OUT],
     )
+
+
+def in_order(suspects: Suspects) -> str:
+    """The causes as the end of an advice; nothing without any."""
+    if not suspects.causes:
+        return ""
+    return f" Check, likeliest first: {'; '.join(each.cause for each in suspects.causes)}."

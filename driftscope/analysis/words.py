@@ -84,3 +84,8 @@ def runs_of_numbers(numbers: Sequence[int]) -> str:
             spans.append([number, number])
     said = [f"{a}" if a == b else f"{a} and {b}" if b == a + 1 else f"{a} to {b}" for a, b in spans]
     return listed(said)
+
+
+def largest(bound: float) -> str:
+    """The equivalence that a comparison of two runs shows."""
+    return f"no difference larger than {100 * bound:.1f} points is compatible with these runs"
