@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from driftscope.analysis.dead import accepted_once, judge, none_accepted
 from driftscope.analysis.finding import Finding, Trust
+from driftscope.analysis.losses import steepest
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, largest, listed, milliseconds, number, percent, times
@@ -18,6 +19,7 @@ def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple
     if len(runs) == 1 and "nothing_accepted" in about[runs[0].label]:
         return _dead_alone(runs[0])
     sentences = (
+        _worse_than_baseline(runs, findings),
         _state(runs, about),
         _attention(runs, about),
         _acceptance(runs, findings),
@@ -51,6 +53,39 @@ def _state(runs: Sequence[RunSummary], about: _About) -> str:
     return "; ".join(_state_of(run, about[run.label]) for run in runs) + "."
 
 
+def _worse_than_baseline(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
+    """Of runs that accept less than a baseline, which is not one of them."""
+    shown = {run.label for run in runs}
+    said = [
+        _less(found)
+        for found in findings
+        if found.id == "runs_part" and found.runs[0] not in shown and _loses(found)
+    ]
+    return f"{'; '.join(said)}." if said else ""
+
+
+def _less(found: Finding) -> str:
+    """How much less a run accepts than its baseline."""
+    first, second = found.runs
+    depth, last = (found.evidence[name] for name in ("depth", "last_depth"))
+    rates = [
+        percent(found.evidence[f"{where}_{which}_run"])
+        for where in ("marginal", "last")
+        for which in ("second", "first")
+    ]
+    deepest = "" if last == depth else f", at depth {last} {rates[2]} against {rates[3]}"
+    return (
+        f"{second} accepts less than {first}: at depth {depth} {rates[0]} of the rounds against "
+        f"{rates[1]}{deepest}"
+    )
+
+
+def _loses(found: Finding) -> bool:
+    """Whether the second run has the shorter acceptance length."""
+    difference = found.evidence.get("length_difference")
+    return difference is not None and difference < 0
+
+
 def _dead_alone(run: RunSummary) -> tuple[str, ...]:
     """Of one run whose drafter is dead: what its inside does is of no interest."""
     return (f"{_dead(run)}.", "Turn speculation off now; then check what the first finding lists.")
@@ -63,9 +98,24 @@ def _dead(run: RunSummary) -> str:
     return f"{run.label}: {little} is accepted: {cost} ({none_accepted(run)})"
 
 
+def _fall(run: RunSummary) -> str:
+    """The first depth's rate, and that of the depth at which chains die."""
+    depth = steepest(run) or run.k
+    rates = percent(run.acceptance.marginal[0]), percent(run.acceptance.conditional[depth - 1])
+    return (
+        f"{rates[0]} of the rounds are accepted to depth 1, and of those that reach depth {depth} "
+        f"{rates[1]} are"
+    )
+
+
 def _state_of(run: RunSummary, ids: set[str]) -> str:
     if "nothing_accepted" in ids:
         return _dead(run)
+    if "acceptance_low" in ids:
+        first = percent(run.acceptance.marginal[0])
+        return f"{run.label} accepts little from the first depth on: {first} of the rounds"
+    if "acceptance_falls" in ids:
+        return f"{run.label}'s acceptance falls along the chain: {_fall(run)}"
     if run.k == 1:
         return f"{run.label} drafts a single token per round, so nothing can drift"
     if run.hidden.growth is None:

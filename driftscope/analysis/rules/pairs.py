@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.case import Case
-from driftscope.analysis.compare import MARGINAL, Comparison, Difference
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.joint import LEAST
@@ -57,6 +57,7 @@ def _apart(case: Case, found: Comparison) -> Finding:
             "last_depth": last.depth,
             "last_first_run": last.first,
             "last_second_run": last.second,
+            "length_difference": found.at(LENGTH)[0].difference,
             "difference": here.difference,
             **ends("difference", here.interval),
             "p": here.p_adjusted,

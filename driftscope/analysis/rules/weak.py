@@ -63,7 +63,7 @@ def acceptance_falls(case: Case) -> Finding | None:
         runs=(run.label,),
         title="Acceptance falls faster along the chain than a healthy drafter's",
         statement=f"{percent(first)} of the rounds are accepted to depth 1, and of those that "
-        f"reach depth {depth} {percent(rate)}{between_percent(spread)}: {loss}",
+        f"reach depth {depth} {percent(rate)}{between_percent(spread)}",
         evidence={
             "depth": depth,
             "conditional": rate,
