@@ -18,6 +18,7 @@ from driftscope.analysis.senders import (
 )
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.unlike import doubt
 from driftscope.analysis.verdict import sender_verdict, verdict_of
 from driftscope.trace.reader import Trace
 
@@ -80,11 +81,27 @@ def conclude(
             *(warning for run in runs for warning in warnings_of(run)),
             *(warning for run in senders for warning in sender_warnings(run)),
             *_unlike(cases, of_runs),
+            *_several_things(cases),
         ),
         verdict=verdict_of(runs, findings) if runs else sender_verdict(senders),
         senders=tuple(senders),
         versus=tuple(pair for case in replays for pair in case.pairs),
         replay_cases=replays,
+    )
+
+
+def _several_things(cases: Sequence[Case]) -> tuple[QualityWarning, ...]:
+    """Runs that differ from what they are compared with in more than their drafter."""
+    said = [(case.comparison, doubt(case.comparison.unlike)) for case in cases if case.comparison]
+    return tuple(
+        QualityWarning(
+            id="unlike",
+            run=f"{found.first} and {found.second}",
+            affects="acceptance",
+            message=message,
+        )
+        for found, message in said
+        if message
     )
 
 

@@ -112,4 +112,8 @@ def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | 
         return None
     if not min(first.k, second.k):
         return None
-    return compare_sides(first.side, second.side, (first.label, second.label))
+    return compare_sides(
+        (first.side, second.side),
+        (first.manifest, second.manifest),
+        (first.label, second.label),
+    )

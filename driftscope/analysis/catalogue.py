@@ -19,13 +19,14 @@ from driftscope.analysis.rules import (
     pairs,
     senders,
     speed,
+    weak,
 )
 from driftscope.analysis.rules.healthy import ENTRIES as HEALTHY
 from driftscope.analysis.rules.healthy import healthy
 
 _MODULES = (
-    hidden_state, attention, captured, acceptance, circumstance, drops, modes, speed, fallback,
-    pairs,
+    hidden_state, attention, captured, acceptance, weak, circumstance, drops, modes, speed,
+    fallback, pairs,
 )  # fmt: skip
 _ASKED: tuple[Entry[Case], ...] = tuple(entry for module in _MODULES for entry in module.ENTRIES)
 """Order among findings alike in cost and severity: what the paper calls the cause comes first."""
@@ -50,13 +51,16 @@ def findings_about_replay(case: ReplayCase) -> list[Finding]:
 
 
 def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """By cost in tokens per second; those of unknown cost after those of a known one."""
+    """A dead drafter first; then by cost in tokens per second, those of unknown cost after those of
+    a known one."""
     places = {name: place for place, name in enumerate((*CATALOGUE, *REPLAYS))}
     return tuple(sorted(findings, key=lambda f: (*_rank(f), places[f.id])))
 
 
 def _rank(finding: Finding) -> tuple[int, float, int]:
     place = list(Severity).index(finding.severity)
+    if finding.id == "nothing_accepted":
+        return (-1, 0.0, place)
     asks = finding.severity in (Severity.HIGH, Severity.MEDIUM)
     cost = max(finding.cost_tps or 0.0, 0.0) if asks else 0.0
     return (0 if asks else place, -cost, place)

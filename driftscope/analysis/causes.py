@@ -26,7 +26,7 @@ class Cause:
 
 
 NORM_FLAG = Cause(
-    words="a norm flag is wrong, missing or not applied",
+    words="the norm flags are wrong, missing or not applied",
     check="fc_norm, norm_output, norm_before_fc and norm_before_residual in the drafter's "
     "config.json against its training; norm_flags in the run's manifest.json is what was loaded",
     look=evidence.norm_flags,
@@ -72,6 +72,7 @@ GRAPH = Cause(
 TEMPLATE = Cause(
     words="prompts are rendered in another way than in training",
     check="driftscope replay --suite template: acceptance by chat template",
+    look=evidence.prompts,
 )
 SAMPLING = Cause(
     words="the target is sampled and the drafter guesses greedily",
@@ -106,7 +107,7 @@ CAUSES: Mapping[Loss, tuple[Cause, ...]] = {
     Loss.LOW: (
         LAYERS, NORM_FLAG, TEMPLATE, TARGET, QUANTISED, SAMPLING, EMBEDDING, ROPE, CACHE, GRAPH,
     ),
-    Loss.FALLS: (NORM_FLAG, TRAINED_DEPTHS, POSITIONS, CACHE, GRAPH),
+    Loss.FALLS: (NORM_FLAG, TRAINED_DEPTHS, POSITIONS, ROPE, LAYERS, CACHE, GRAPH),
     Loss.STOPS: (TRAINED_DEPTHS, LIMIT, GRAPH, NORM_FLAG, CACHE),
 }  # fmt: skip
 """By how acceptance is lost."""

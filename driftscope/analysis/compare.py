@@ -28,7 +28,9 @@ from driftscope.analysis.multiple import ALPHA, holm
 from driftscope.analysis.pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing, pair_keys, unpaired
 from driftscope.analysis.rounds import Rounds
 from driftscope.analysis.side import UNKNOWN, Side, side_of_rounds
+from driftscope.analysis.unlike import unlike
 from driftscope.errors import MixedTraceError
+from driftscope.trace.manifest import Manifest
 
 TESTABLE = 10
 """Requests, both runs together, of which some round is accepted to a depth, and of which some is
@@ -84,6 +86,8 @@ class Comparison:
     requests: tuple[int, int]
     """Requests with a round that are compared."""
     differences: tuple[Difference, ...]
+    unlike: tuple[str, ...] = ()
+    """What else the runs differ in, see `driftscope.analysis.unlike`."""
 
     def at(self, metric: str, segment: str = WHOLE) -> tuple[Difference, ...]:
         """The differences of one metric, by depth."""
@@ -119,17 +123,23 @@ def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
 
     Raises MixedTraceError for runs that share no depth.
     """
-    return compare_sides(side_of(first), side_of(second), labels)
+    manifests = first.tables.manifest, second.tables.manifest
+    return compare_sides((side_of(first), side_of(second)), manifests, labels)
 
 
-def compare_sides(a: Side, b: Side, labels: tuple[str, str]) -> Comparison:
+def compare_sides(
+    sides: tuple[Side, Side], manifests: tuple[Manifest, Manifest], labels: tuple[str, str]
+) -> Comparison:
     """The same of runs whose rounds by request are already there."""
+    a, b = sides
     if not min(a.rounds.k, b.rounds.k):
         raise MixedTraceError(f"{labels[0]} and {labels[1]} have no drafted depth in common")
     found = pair_sides(a, b)
     if found.how != UNPAIRED:
         a, b = a.of(found.first), b.of(found.second)
-    return comparison(a, b, labels, found)
+    return replace(
+        comparison(a, b, labels, found), unlike=unlike(*manifests, sides=sides, pairing=found.how)
+    )
 
 
 def side_of(run: Sums) -> Side:
@@ -240,8 +250,7 @@ def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Ite
     gap, error, df = gap_of(*ratios, paired=paired)
     half = student(df) * error
     for at in range(len(gap)):
-        low, high = float(gap[at] - half[at]), float(gap[at] + half[at])
-        known = np.isfinite(low) and np.isfinite(high) and error[at] > 0
+        known = error[at] > 0 and all(bool(ratio.supported[at]) for ratio in ratios)
         yield Difference(
             metric=MARGINAL if at else LENGTH,
             depth=at or None,
@@ -249,7 +258,7 @@ def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Ite
             first=float(ratios[0].value[at]),
             second=float(ratios[1].value[at]),
             difference=float(gap[at]),
-            interval=Interval(low=low, high=high) if known else None,
+            interval=Interval.of(gap[at] - half[at], gap[at] + half[at]) if known else None,
             p=None,
             p_adjusted=None,
         )
@@ -282,10 +291,10 @@ def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
 
 
 def _around(found: Joint, at: int) -> Interval | None:
-    half = found.critical * found.error[at]
-    if not np.isfinite(half) or not np.isfinite(found.gap[at]):
+    if np.isnan(found.p[at]):
         return None
-    return Interval(low=float(found.gap[at] - half), high=float(found.gap[at] + half))
+    half = found.critical * found.error[at]
+    return Interval.of(found.gap[at] - half, found.gap[at] + half)
 
 
 class _Edges:
@@ -321,7 +330,7 @@ class _Edges:
             return exact_interval(of * int(value), of, level)
         scale = float(student(ratio.df)[depth]) if critical is None else critical
         half = scale * float(ratio.error[depth])
-        return Interval(low=value - half, high=value + half) if np.isfinite(half) else None
+        return Interval.of(value - half, value + half) if ratio.supported[depth] else None
 
 
 def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:

@@ -15,7 +15,9 @@ from driftscope.analysis.groups import Group
 from driftscope.analysis.losses import Loss
 from driftscope.analysis.rules.captured import UNBALANCED_ABOVE
 from driftscope.analysis.rules.hidden_state import GROWS_ABOVE
+from driftscope.analysis.sampling import drafts_greedily, warmest
 from driftscope.analysis.summary import ByDepth, Hidden, RunSummary
+from driftscope.analysis.unlike import differ
 from driftscope.analysis.words import listed, number, percent, times
 
 SAME_WITHIN = 0.1
@@ -41,9 +43,11 @@ _FULL = ("float32", "float16", "bfloat16", "float64", "auto")
 class Verdict(IntEnum):
     """What a look found, most suspicious first."""
 
-    SUPPORTED = 0
-    OPEN = 1
-    RULED_OUT = 2
+    SHOWN = 0
+    """A setting differs, or one is not applied: no inference is needed."""
+    SUPPORTED = 1
+    OPEN = 2
+    RULED_OUT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,37 @@ class Scene:
     loss: Loss
     better: RunSummary | None = None
     """A run beside it that accepts more."""
+    same_prompts: bool = False
+    """Whether both answered the same prompts."""
+
+    @property
+    def same_drafter(self) -> bool:
+        """Whether the better run's drafter is the same, as far as manifests tell."""
+        if self.better is None:
+            return False
+        mine, theirs = self.run.manifest.drafter, self.better.manifest.drafter
+        weights = mine.weights_digest, theirs.weights_digest
+        same_weights = None in weights or weights[0] == weights[1]
+        return mine.config_digest == theirs.config_digest and same_weights
+
+    @property
+    def same_states(self) -> bool:
+        """Whether depth 1 is as in the better run up to the logits, by its states' RMS and its
+        confidence."""
+        if self.better is None:
+            return False
+        run, better = self.run, self.better
+        sure, theirs = _first(run.confidence.top1), _first(better.confidence.top1)
+        if sure is None or theirs is None or sure < LESS_SURE * theirs:
+            return False
+        names = ("in_rms", "prenorm_rms", "postnorm_rms")
+        pairs = [(_first(getattr(r.hidden, n)) for r in (run, better)) for n in names]
+        return all(a is not None and b is not None and _same(a, b) for a, b in pairs)
+
+
+def shown(words: str) -> Look:
+    """A setting that differs."""
+    return Look(verdict=Verdict.SHOWN, words=words)
 
 
 UNSEEN = Look(verdict=Verdict.OPEN)
@@ -85,36 +120,47 @@ def norm_flags(scene: Scene) -> Look:
     applied, asked = norm_output_applied(hidden), flags.get("norm_output")
     if applied is not None and asked is not None and applied is not asked:
         where = "after" if applied else "before"
-        return for_it(
+        return shown(
             f"norm_output is {_on(asked)} and the state fed forward is the one {where} the final "
             f"norm{_grown(hidden)}: the flag is not applied"
         )
     if asked and hidden.growth is not None and hidden.growth > GROWS_ABOVE:
-        return for_it(f"norm_output is on and the state grows{_grown(hidden)}: it is not applied")
+        return shown(f"norm_output is on and the state grows{_grown(hidden)}: it is not applied")
     normed = flags.get("fc_norm") or flags.get("norm_before_fc")
     if normed and hidden.aux_rms is not None and hidden.aux_norm_rms is None:
-        return for_it("a norm before the fc is on, and no normed captured state was seen")
+        return shown("a norm before the fc is on, and no normed captured state was seen")
     other = _flags_apart(run, better) if better else []
     if better and other:
         said = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
-        return for_it(f"{said}, unlike in {better.label}")
+        return shown(f"{said}, unlike in {better.label}")
     swollen = _swollen(hidden)
     if not normed and swollen is not None:
         return for_it(
             f"the fc's output is {times(swollen)} the state fed from depth 1 and no norm before "
             "the fc is on: check fc_norm"
         )
-    grows = hidden.growth is not None and hidden.growth > GROWS_ABOVE
-    if scene.loss in (Loss.FALLS, Loss.STOPS) and grows and asked is False:
+    grows = asked is False and _grows(run) and not (better and _grows(better))
+    if grows and scene.loss in (Loss.FALLS, Loss.STOPS):
         return for_it(f"the state grows{_grown(hidden)} and norm_output is off")
-    if better and applied is not None:
-        return against(
-            f"the norm flags are those of {better.label}, and norm_output acts as it says"
-        )
+    if scene.same_drafter and applied is not None:
+        return against(f"drafter and flags are {_of(better)}, and norm_output acts as it says")
+    if scene.same_states and scene.loss is Loss.NOTHING:
+        return against(_AS_FAR)
     return Look(
         verdict=Verdict.OPEN,
         words="" if applied is None else "norm_output acts as the config says",
     )
+
+
+_AS_FAR = "up to the logits depth 1 is as in the better run"
+
+
+def _grows(run: RunSummary) -> bool:
+    return run.hidden.growth is not None and run.hidden.growth > GROWS_ABOVE
+
+
+def _of(better: RunSummary | None) -> str:
+    return f"those of {better.label}" if better else "known"
 
 
 def norm_output_applied(hidden: Hidden) -> bool | None:
@@ -137,17 +183,15 @@ def captured_layers(scene: Scene) -> Look:
     run, better = scene.run, scene.better
     mine, rms = run.manifest.aux_layers, run.hidden.aux_rms
     if better and mine and better.manifest.aux_layers and mine != better.manifest.aux_layers:
-        return for_it(
+        return shown(
             f"layers {_numbers(mine)} are captured here, {_numbers(better.manifest.aux_layers)} in "
             f"{better.label}"
         )
     theirs = better.hidden.aux_rms if better else None
     if better and rms and theirs and len(rms) == len(theirs):
-        far = [n for n, pair in enumerate(zip(rms, theirs, strict=True)) if not _same(*pair)]
-        said = f"{_values(rms)} here, {_values(theirs)} in {better.label}"
-        if far:
-            return for_it(f"the captured layers' RMS is {said}")
-        return against(f"the captured layers' RMS is that of {better.label} ({_values(rms)})")
+        if all(_same(*pair) for pair in zip(rms, theirs, strict=True)):
+            return against(f"their RMS is that in {better.label} ({_values(rms)})")
+        return for_it(f"their RMS is {_values(rms)} here, {_values(theirs)} in {better.label}")
     if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE:
         return for_it(
             f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be an "
@@ -163,8 +207,7 @@ def token_ids(scene: Scene) -> Look:
         return UNSEEN
     if scene.better is not None:
         theirs = _first(scene.better.confidence.top1)
-        same = _same_input(scene.run, scene.better)
-        if same and theirs and sure >= LESS_SURE * theirs:
+        if scene.same_states and scene.loss is Loss.NOTHING:
             return for_it(
                 f"at depth 1 its states and its confidence ({percent(sure)}) are those of "
                 f"{scene.better.label} ({percent(theirs)}): the fault is behind the logits"
@@ -202,9 +245,7 @@ def _between_fc_and_head(scene: Scene, what: str) -> Look:
             f"the fc's output is that of {better.label} and the confidence is not "
             f"({percent(sure)} against {percent(theirs)}): {what}, or another weight behind the fc"
         )
-    if scene.loss is Loss.NOTHING:
-        return against(f"up to the logits depth 1 is as in {better.label}: {what} cannot be wrong")
-    return UNSEEN
+    return against(_AS_FAR) if scene.same_states and scene.loss is Loss.NOTHING else UNSEEN
 
 
 def other_target(scene: Scene) -> Look:
@@ -213,14 +254,20 @@ def other_target(scene: Scene) -> Look:
     if better is None:
         return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
     theirs = better.manifest.target
-    if run.config_digest != theirs.config_digest or run.name != theirs.name:
-        return for_it(f"{better.label} had the target {theirs.name}, this run {run.name}")
-    return against(f"the target is that of {better.label}, by name and config")
+    if differ(run, theirs):
+        return shown(f"{better.label} had the target {theirs.name}, this run {run.name}")
+    if scene.same_drafter:
+        return against(f"target and drafter are {_of(better)}")
+    return Look(verdict=Verdict.OPEN, words=f"the target is that of {better.label}")
 
 
 def quantised_target(scene: Scene) -> Look:
     """Is the target, or its cache, in fewer bits?"""
-    manifest = scene.run.manifest
+    manifest, better = scene.run.manifest, scene.better
+    if better and not differ(manifest.target, better.manifest.target):
+        same = (manifest.target.dtype, manifest.kv_cache_dtype)
+        if same == (better.manifest.target.dtype, better.manifest.kv_cache_dtype):
+            return against(f"target and cache are {_of(better)}")
     named = _QUANTISED.search(manifest.target.name.rpartition("/")[2])
     if named or manifest.target.dtype not in _FULL:
         return for_it(f"the target is {manifest.target.name}, dtype {manifest.target.dtype}")
@@ -246,12 +293,18 @@ def execution(scene: Scene) -> Look:
 
 def sampling(scene: Scene) -> Look:
     """Are requests sampled that the drafter guesses for greedily?"""
-    side, manifest = scene.run.side, scene.run.manifest
-    warm = [t for t in (side.temperatures if side else ()) if t > 0]
-    if warm and manifest.runner == "v1" and manifest.engine == "vllm":
-        return for_it(f"temperature {max(warm):g} on vLLM's V1 runner, which drafts greedily")
-    if side and side.temperatures and not warm:
+    warm = warmest(scene.run)
+    if warm and drafts_greedily(scene.run.manifest):
+        return shown(f"temperature {warm:g}, and the drafter guesses greedily")
+    if warm == 0:
         return against("every request was greedy (temperature 0)")
+    return UNSEEN
+
+
+def prompts(scene: Scene) -> Look:
+    """Did the better run answer the same prompts?"""
+    if scene.better is not None and scene.same_prompts:
+        return against(f"{scene.better.label} answered the same prompts")
     return UNSEEN
 
 

@@ -54,8 +54,9 @@ def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
 
 
 def _known(ratio: Ratio) -> NDArray[np.bool_]:
-    """[m] figures that every cluster's influence is known of."""
-    return np.asarray(np.isfinite(ratio.value) & np.isfinite(ratio.influence).all(axis=0))
+    """[m] figures that every cluster's influence is known of, and that no cluster decides."""
+    known = np.isfinite(ratio.value) & np.isfinite(ratio.influence).all(axis=0)
+    return np.asarray(known & ratio.supported)
 
 
 def _pseudo(ratio: Ratio, known: NDArray[np.bool_]) -> Matrix:

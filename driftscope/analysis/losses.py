@@ -5,16 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison
+from driftscope.analysis.dead import NOTHING_BELOW
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.summary import RunSummary
 
-NOTHING_BELOW = 0.05
-"""Marginal rate at depth 1. The weakest of the published vectors of marginal rates is at 0.585
-there; a drafter that one mode of execution broke was at 0 (vllm#54997)."""
 LOW_BELOW = 0.3
-"""The same: half of the weakest published rate."""
+"""Marginal rate at depth 1: half of the weakest published rate."""
 FALLS_BELOW = 0.5
-"""Conditional rate at a depth over that at depth 1. The published vectors of live depths keep 0.8 or
+"""Conditional rate at a depth over that at depth 1. Published vectors of live depths keep 0.8 or
 more; a drafter with norm_output whose flag is not applied keeps 0.27 at depth 2."""
 STOPS_BELOW = 0.05
 """Conditional rate at a depth that no chain gets beyond: the published dead tail is at 0 there."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from driftscope.analysis.by_k import first_token_differs
+from driftscope.analysis.sampling import drafts_greedily, warmest
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, ks_of, percent
@@ -116,8 +117,20 @@ def _chunked_prefill(run: RunSummary) -> str | None:
     )
 
 
+def _greedy_drafts(run: RunSummary) -> str | None:
+    warm = warmest(run)
+    if not warm or not drafts_greedily(run.manifest):
+        return None
+    return (
+        f"requests were sampled (temperature up to {warm:g}) and the drafter guesses greedily, as "
+        "vLLM's V1 runner has it: acceptance is lower than that of a drafter which samples, and "
+        "than at temperature 0; compare it only with runs at the same temperature and runner"
+    )
+
+
 _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("few_requests", "acceptance", _few_requests),
+    ("greedy_drafts", "acceptance", _greedy_drafts),
     ("short_rounds", "acceptance", _short_rounds),
     ("several_k", "acceptance", _several_k),
     ("several_k", "masses", _several_depths),

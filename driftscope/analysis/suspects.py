@@ -9,6 +9,7 @@ from driftscope.analysis.causes import CAUSES, WITHOUT_WEIGHTS
 from driftscope.analysis.evidence import Scene, Verdict
 from driftscope.analysis.finding import Suspect
 from driftscope.analysis.losses import Loss, accepts_less
+from driftscope.analysis.pairing import UNPAIRED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +24,13 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
     """The causes of `loss`; none without one, nor of a method without weights."""
     if loss is None or case.run.manifest.method in WITHOUT_WEIGHTS:
         return Suspects()
-    better = case.reference if accepts_less(case.comparison) else None
-    scene = Scene(run=case.run, loss=loss, better=better)
+    found = case.comparison
+    scene = Scene(
+        run=case.run,
+        loss=loss,
+        better=case.reference if accepts_less(found) else None,
+        same_prompts=found is not None and found.pairing != UNPAIRED,
+    )
     looked = [(cause, cause.look(scene)) for cause in CAUSES[loss]]
     by_verdict = {
         verdict: tuple(
@@ -32,7 +38,7 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
                 cause=cause.words,
                 check=cause.check,
                 seen=look.words,
-                supported=verdict is Verdict.SUPPORTED,
+                supported=verdict in (Verdict.SHOWN, Verdict.SUPPORTED),
             )
             for cause, look in looked
             if look.verdict is verdict
@@ -40,6 +46,17 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
         for verdict in Verdict
     }
     return Suspects(
-        causes=(*by_verdict[Verdict.SUPPORTED], *by_verdict[Verdict.OPEN]),
+        causes=tuple(
+            each
+            for verdict in (Verdict.SHOWN, Verdict.SUPPORTED, Verdict.OPEN)
+            for each in by_verdict[verdict]
+        ),
         ruled_out=by_verdict[Verdict.RULED_OUT],
     )
+
+
+def in_order(suspects: Suspects) -> str:
+    """The causes as the end of an advice; nothing without any."""
+    if not suspects.causes:
+        return ""
+    return f" Check, likeliest first: {'; '.join(each.cause for each in suspects.causes)}."

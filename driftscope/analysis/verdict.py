@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.finding import Finding
+from driftscope.analysis.dead import accepted_once, judge, none_accepted
+from driftscope.analysis.finding import Finding, Trust
+from driftscope.analysis.losses import steepest
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import count, listed, milliseconds, number, percent, times
+from driftscope.analysis.words import count, largest, listed, milliseconds, number, percent, times
 from driftscope.trace.records import Ended
 
 
 def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple[str, ...]:
     """Sentences, the most important first; the first one alone must carry the message."""
     about = {run.label: {f.id for f in findings if run.label in f.runs} for run in runs}
+    if len(runs) == 1 and "nothing_accepted" in about[runs[0].label]:
+        return _dead_alone(runs[0])
     sentences = (
+        _worse_than_baseline(runs, findings),
         _state(runs, about),
         _attention(runs, about),
         _acceptance(runs, findings),
@@ -48,7 +53,69 @@ def _state(runs: Sequence[RunSummary], about: _About) -> str:
     return "; ".join(_state_of(run, about[run.label]) for run in runs) + "."
 
 
+def _worse_than_baseline(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
+    """Of runs that accept less than a baseline, which is not one of them."""
+    shown = {run.label for run in runs}
+    said = [
+        _less(found)
+        for found in findings
+        if found.id == "runs_part" and found.runs[0] not in shown and _loses(found)
+    ]
+    return f"{'; '.join(said)}." if said else ""
+
+
+def _less(found: Finding) -> str:
+    """How much less a run accepts than its baseline."""
+    first, second = found.runs
+    depth, last = (found.evidence[name] for name in ("depth", "last_depth"))
+    rates = [
+        percent(found.evidence[f"{where}_{which}_run"])
+        for where in ("marginal", "last")
+        for which in ("second", "first")
+    ]
+    deepest = "" if last == depth else f", at depth {last} {rates[2]} against {rates[3]}"
+    return (
+        f"{second} accepts less than {first}: at depth {depth} {rates[0]} of the rounds against "
+        f"{rates[1]}{deepest}"
+    )
+
+
+def _loses(found: Finding) -> bool:
+    """Whether the second run has the shorter acceptance length."""
+    difference = found.evidence.get("length_difference")
+    return difference is not None and difference < 0
+
+
+def _dead_alone(run: RunSummary) -> tuple[str, ...]:
+    """Of one run whose drafter is dead: what its inside does is of no interest."""
+    return (f"{_dead(run)}.", "Turn speculation off now; then check what the first finding lists.")
+
+
+def _dead(run: RunSummary) -> str:
+    sure = judge(run)[0] is not Trust.LOW
+    little = "nothing" if not accepted_once(run) else "next to nothing"
+    cost = "speculation costs time and gives nothing" if sure else "too few rounds to be sure"
+    return f"{run.label}: {little} is accepted: {cost} ({none_accepted(run)})"
+
+
+def _fall(run: RunSummary) -> str:
+    """The first depth's rate, and that of the depth at which chains die."""
+    depth = steepest(run) or run.k
+    rates = percent(run.acceptance.marginal[0]), percent(run.acceptance.conditional[depth - 1])
+    return (
+        f"{rates[0]} of the rounds are accepted to depth 1, and of those that reach depth {depth} "
+        f"{rates[1]} are"
+    )
+
+
 def _state_of(run: RunSummary, ids: set[str]) -> str:
+    if "nothing_accepted" in ids:
+        return _dead(run)
+    if "acceptance_low" in ids:
+        first = percent(run.acceptance.marginal[0])
+        return f"{run.label} accepts little from the first depth on: {first} of the rounds"
+    if "acceptance_falls" in ids:
+        return f"{run.label}'s acceptance falls along the chain: {_fall(run)}"
     if run.k == 1:
         return f"{run.label} drafts a single token per round, so nothing can drift"
     if run.hidden.growth is None:
@@ -100,7 +167,7 @@ def _sinkless(without: Sequence[RunSummary], runs: Sequence[RunSummary]) -> str:
 def _acceptance(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
     if len(runs) == 1:
         return f"{_share(runs[0])} of the rounds are accepted to depth {runs[0].k}."
-    parting = [f.title for f in findings if f.id in ("runs_part", "runs_alike")]
+    parting = [_parting(f) for f in findings if f.id in ("runs_part", "runs_alike")]
     title = f"{parting[0]}; " if len(runs) == 2 and parting else ""
     depths = {run.k for run in runs}
     if len(depths) > 1:
@@ -108,6 +175,13 @@ def _acceptance(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
         return _sentence(f"{title}rounds accepted: {listed(reached)}")
     reached = [f"{_share(run)} ({run.label})" for run in runs]
     return _sentence(f"{title}rounds accepted to depth {depths.pop()}: {listed(reached)}")
+
+
+def _parting(finding: Finding) -> str:
+    """Where runs part, or how far apart they may be."""
+    if finding.id == "runs_part":
+        return finding.title
+    return f"no depth tells the runs apart ({largest(float(finding.evidence['bound'] or 0.0))})"
 
 
 def _speed(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:

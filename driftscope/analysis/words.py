@@ -82,5 +82,13 @@ def runs_of_numbers(numbers: Sequence[int]) -> str:
             spans[-1][1] = number
         else:
             spans.append([number, number])
-    said = [f"{a}" if a == b else f"{a} and {b}" if b == a + 1 else f"{a} to {b}" for a, b in spans]
+    said = []
+    for first, last in spans:
+        near = [str(number) for number in range(first, last + 1)]
+        said += near if len(near) < 3 else [f"{first} to {last}"]
     return listed(said)
+
+
+def largest(bound: float) -> str:
+    """The equivalence that a comparison of two runs shows."""
+    return f"no difference larger than {100 * bound:.1f} points is compatible with these runs"

@@ -28,6 +28,7 @@ def advise(
     or one without speculation, tell what verification costs by K, which one run cannot.
     """
     from driftscope.analysis.cost.advice import advise as advice_on
+    from driftscope.analysis.dead import is_dead
     from driftscope.analysis.plain import baseline_of
     from driftscope.analysis.senders import is_sender
     from driftscope.analysis.summarise import summarise
@@ -52,6 +53,9 @@ def advise(
         None if baseline is None else baseline_of(open_run(baseline, engine_of(engine)), "baseline")
     )
     advice = advice_on(first, others, plain)
+    if advice is None and is_dead(first):
+        advice_table.show_dead(first, as_json=as_json)
+        return
     if advice is None:
         raise NoDataError(
             f"{runs[0]}: too few step times for a cost model; record 20 or more like steps"

@@ -58,7 +58,11 @@ def run_gate(
     correlated = {
         label: correlations(run, held_sums) for label, run in sums.items() if held_sums is not None
     }
-    return judge_analysis(asked, conclude(summaries, senders, held), held, correlated)
+    analysis = conclude(summaries, senders, held)
+    for warning in analysis.warnings:
+        if warning.id == "unlike":
+            sys.stderr.write(f"{printable(f'{warning.run}: {warning.message}')}\n")
+    return judge_analysis(asked, analysis, held, correlated)
 
 
 def judge_analysis(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -10,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope import strict_json
-from driftscope.analysis.cost.advice import Advice
+from driftscope.analysis.cost.advice import NO_SPECULATION, Advice
 from driftscope.analysis.cost.predict import WIDEST, Estimate
+from driftscope.analysis.dead import none_accepted
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import NOTHING, between_percent, milliseconds, percent
 from driftscope_reports.terminal import plain
 
@@ -72,6 +75,17 @@ def _first(advice: Advice) -> tuple[str, ...]:
     else:
         extra = f"{_gain(advice.overall.gain)} than {advice.served.words}"
     return f"{advice.run}: {advice.command}", extra
+
+
+def show_dead(run: RunSummary, *, as_json: bool) -> None:
+    """The advice on a dead drafter of which too few steps are known for a table."""
+    why = f"{none_accepted(run)}: every K costs time and gives nothing"
+    if as_json:
+        content = {"run": run.label, "ran_k": run.k, "command": NO_SPECULATION, "useless": True,
+                   "why": why}  # fmt: skip
+        sys.stdout.write(strict_json.dumps(content))
+        return
+    sys.stdout.write(f"{plain(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")
 
 
 def _not_better(advice: Advice) -> str:

@@ -14,9 +14,21 @@ from driftscope.analysis.compare import LENGTH, MARGINAL, WHOLE, Comparison, Dif
 from driftscope.analysis.compare_times import TPOT, TTFT
 from driftscope.analysis.multiple import ALPHA
 from driftscope.analysis.pairing import UNPAIRED
-from driftscope.analysis.words import NOTHING, count, milliseconds, number
+from driftscope.analysis.unlike import doubt
+from driftscope.analysis.words import (
+    NOTHING,
+    count,
+    largest,
+    milliseconds,
+    number,
+    runs_of_numbers,
+)
+from driftscope_reports.terminal import plain
 
 SCHEMA_VERSION = 1
+HOLM = "Holm"
+JOINT = {True: "max-|t|, signs of pairs drawn", False: "max-|t|, requests dealt anew"}
+"""How p-values are adjusted: by whether requests are paired."""
 _DIGITS = 9
 _TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
 _NAMES = {LENGTH: "acceptance length", **_TIMES}
@@ -29,7 +41,10 @@ def to_json(found: Comparison) -> str:
         "schema_version": SCHEMA_VERSION,
         "verdict": verdict(found),
         "parts_from": found.parts_from,
-        "correction": "Holm",
+        "correction": HOLM if found.at(TPOT) else JOINT[found.pairing != UNPAIRED],
+        "apart_at": found.apart_at,
+        "bound": found.bound,
+        "warning": doubt(found.unlike),
         "alpha": ALPHA,
         "differences": [{**asdict(d), "differs": d.differs} for d in found.differences],
     }
@@ -40,25 +55,34 @@ def verdict(found: Comparison) -> str:
     """One sentence: from which depth on which run accepts more, or that nothing shows it."""
     if times := found.at(TPOT):
         return _faster(found, times[0])
-    depth, deepest = found.parts_from, found.at(MARGINAL)
-    if depth is not None:
-        at = deepest[depth - 1]
-        where = f"beyond depth {depth - 1}" if depth > 1 else "at every depth"
-        return (
-            f"{_better(found, at)} accepts more {where}: at depth {depth} "
-            f"{_apart(at)} (95% interval {_between(at)})"
-        )
+    depth, by_depth = found.parts_from, found.at(MARGINAL)
     (length,) = found.at(LENGTH)
+    if depth is not None:
+        at = by_depth[depth - 1]
+        noun = "depth" if len(found.apart_at) == 1 else "depths"
+        return (
+            f"{_better(found, at)} accepts more from depth {depth} on: {_apart(at)} there (95% "
+            f"interval {_between(at)}); the runs differ at {noun} "
+            f"{runs_of_numbers(found.apart_at)}{_opposite(found, at, length)}"
+        )
     if length.differs:
         return (
             f"{_better(found, length)} has the longer acceptance length, by "
-            f"{_apart(length)} (95% interval {_between(length)}), without one depth from which "
-            "all deeper ones differ"
+            f"{_apart(length)} (95% interval {_between(length)}), and no single depth differs"
         )
     some = [d for d in found.differences if d.differs]
     if some:
-        return f"the runs differ in {count(len(some), 'figure')} and not from one depth on"
-    return "nothing tells the runs apart"
+        return f"the runs differ in {count(len(some), 'figure')} of single labels, and not overall"
+    if found.bound is None:
+        return "nothing tells the runs apart: too little is recorded to say how far apart they are"
+    return f"nothing tells the runs apart: {largest(found.bound)}"
+
+
+def _opposite(found: Comparison, at: Difference, length: Difference) -> str:
+    """The other run, where it has the longer acceptance length all the same."""
+    if (at.difference > 0) == (length.difference > 0):
+        return ""
+    return f"; {_better(found, length)} has the longer acceptance length, {_apart(length)}"
 
 
 def _faster(found: Comparison, tpot: Difference) -> str:
@@ -79,7 +103,9 @@ def show(found: Comparison) -> None:
         console = Console(highlight=False, width=110)
     console.print(f"{verdict(found)}.")
     console.print(_pairing(found))
-    table = Table("", found.first, found.second, "difference", "95% interval", "p (Holm)", "")
+    if said := doubt(found.unlike):
+        console.print(f"Mind: {plain(said)}.")
+    table = Table("", found.first, found.second, "difference", "95% interval", "p (adjusted)", "")
     for each in found.differences:
         table.add_row(
             _name(each),

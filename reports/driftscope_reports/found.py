@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.finding import Finding, Severity, Trust
+from driftscope.analysis.finding import Finding, Severity, Suspect, Trust
 from driftscope.analysis.words import listed
 from driftscope_reports.markup import Markup, el
 
@@ -40,6 +40,7 @@ def _finding(group: Sequence[Finding], several: bool) -> Markup:
         [el("p", _who(f) if several else None, _stated(f), _cost(f)) for f in group],
         None if severity is Severity.GOOD else _advice(group),
         [el("code", f.option, class_="option", tabindex="0") for f in group if f.option],
+        [_causes(f, several) for f in group if f.causes],
         el("details", el("summary", _sure(group)), [_trust(f, several) for f in group]),
         class_=f"finding {severity.value}",
     )
@@ -78,6 +79,31 @@ def _advice(group: Sequence[Finding]) -> list[Markup]:
     if len({f.advice for f in group}) == 1:
         return [el("p", el("b", "What to do: "), group[0].advice)]
     return [el("p", el("b", f"What to do ({listed(f.runs)}): "), f.advice) for f in group]
+
+
+def _causes(finding: Finding, several: bool) -> Markup:
+    """What to check, in order, and what need not be."""
+    return el(
+        "div",
+        el("p", _who(finding) if several else None, "What to check, likeliest first:"),
+        el("ol", [el("li", _cause(each)) for each in finding.causes]),
+        [
+            el("p", "Looked at and ruled out:"),
+            el("ul", [el("li", f"{each.cause}: {each.seen}.") for each in finding.ruled_out]),
+        ]
+        if finding.ruled_out
+        else None,
+        class_="causes",
+    )
+
+
+def _cause(each: Suspect) -> list[Markup | str]:
+    name = f"{each.cause[:1].upper()}{each.cause[1:]}"
+    said: list[Markup | str] = [el("b", name) if each.supported else name, ". "]
+    if each.seen:
+        seen = "This run supports it: " if each.supported else "Seen: "
+        said.append(f"{seen}{each.seen}. ")
+    return [*said, f"Check: {each.check}."]
 
 
 def _who(finding: Finding) -> Markup:

@@ -70,7 +70,19 @@ def _findings(analysis: Analysis) -> str:
             f"- **{text(mark)} {text(finding.title)}** ({who}): {text(finding.statement)}. "
             f"{text(finding.advice)}{_assumed(finding)}"
         )
+        lines += _causes(finding)
     return "\n".join(lines)
+
+
+def _causes(finding: Finding) -> list[str]:
+    """What to check, as a numbered list below the finding, and what is ruled out."""
+    lines = []
+    for at, each in enumerate(finding.causes, start=1):
+        seen = f" ({text(each.seen)})" if each.seen else ""
+        name = f"**{text(each.cause)}**" if each.supported else text(each.cause)
+        lines.append(f"  {at}. {name}{seen}. Check: {text(each.check)}")
+    lines += [f"  - ruled out: {text(e.cause)} ({text(e.seen)})" for e in finding.ruled_out]
+    return lines
 
 
 def _assumed(finding: Finding) -> str:

@@ -59,6 +59,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "because": finding.because,
         "advice": finding.advice,
         "assumed": finding.assumed,
+        "causes": [asdict(each) for each in finding.causes],
+        "ruled_out": [asdict(each) for each in finding.ruled_out],
         "option": finding.option,
         "cost_tps": finding.cost_tps,
     }

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.changes import Changes
-from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.finding import Finding, Severity, Suspect
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import NOTHING, ks_of, listed, milliseconds, number, percent, times
@@ -150,6 +150,7 @@ def _versus(analysis: Analysis) -> Table:
 
 def _finding_lines(analysis: Analysis) -> list[Text]:
     lines: list[Text] = []
+    told: set[tuple[str, tuple[Suspect, ...]]] = set()
     shown = 0
     for title in dict.fromkeys(f.title for f in analysis.findings):
         same = [f for f in analysis.findings if f.title == title]
@@ -157,7 +158,10 @@ def _finding_lines(analysis: Analysis) -> list[Text]:
         lines.append(Text(plain(f"{MARKS[same[0].severity]} {title} ({listed(runs)})")))
         if same[0].severity in (Severity.HIGH, Severity.MEDIUM) and shown < _TOP:
             shown += 1
-            lines += [line for each in same for line in _what_to_do(each, many=len(same) > 1)]
+            for each in same:
+                lines += _what_to_do(each, many=len(same) > 1)
+                lines += _causes(each) if (each.runs[-1], each.causes) not in told else []
+                told.add((each.runs[-1], each.causes))
     return lines
 
 
@@ -168,6 +172,19 @@ def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
     first = finding.advice.partition(". ")[0].rstrip(".")
     said = f"   {who}{finding.statement} (confidence {finding.confidence}{cost})"
     lines = [said, f"   -> {first}.", *([f"   {finding.option}"] if finding.option else [])]
+    return [Text(plain(line)) for line in lines]
+
+
+def _causes(finding: Finding) -> list[Text]:
+    """What to check, in order, and what is ruled out."""
+    lines = []
+    for number_, each in enumerate(finding.causes, start=1):
+        mark = "*" if each.supported else " "
+        lines.append(f"   {number_:>2}.{mark}{each.cause}{f' [{each.seen}]' if each.seen else ''}")
+        lines.append(f"       check: {each.check}")
+    if any(each.supported for each in finding.causes):
+        lines.append("   * supported by what this run recorded")
+    lines += [f"   ruled out: {each.cause} [{each.seen}]" for each in finding.ruled_out]
     return [Text(plain(line)) for line in lines]
 
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from driftscope.analysis.case import Case
+from driftscope.analysis.cost.advice import NO_SPECULATION
+from driftscope.analysis.dead import (
+    NOTHING_BELOW,
+    SURE_REQUESTS,
+    SURE_ROUNDS,
+    judge,
+    none_accepted,
+    rate_interval,
+)
 from driftscope.analysis.entry import ALWAYS, Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.groups import LOOP_ROUNDS
 from driftscope.analysis.interval import Interval, share_interval
+from driftscope.analysis.losses import Loss, loss_of
 from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.suspects import in_order, suspects_of
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import between, count, percent
 
 DEAD_BELOW = 0.02
 """Marginal rate: fewer than 1 round in 50 gets that far. Of the published vectors that driftscope
 reproduces, the live ones end at 0.042 or above and the dead tail is at 0."""
-NOTHING_BELOW = 0.05
-"""Marginal rate at depth 1. The weakest of the published vectors of marginal rates is at 0.585
-there; a drafter that one mode of execution broke was at 0 (vllm#54997)."""
 LOOPS_ABOVE = 0.05
 """Share of the requests of LOOP_ROUNDS rounds or more that end in as many accepted whole."""
 
@@ -34,6 +42,7 @@ def acceptance_dies(case: Case) -> Finding | None:
         return None
     rates, spread = run.acceptance.marginal, _at(run, dead)
     trust, because = judged(run.requests, spread, below=DEAD_BELOW)
+    suspects = suspects_of(case, loss_of(run))
     return Finding(
         id="acceptance_dies",
         severity=Severity.MEDIUM,
@@ -51,7 +60,9 @@ def acceptance_dies(case: Case) -> Finding | None:
         confidence=trust,
         because=because,
         advice=f"Tokens drafted from depth {dead} on are thrown away: set num_speculative_tokens "
-        f"to {dead - 1} or less.",
+        f"to {dead - 1} or less.{in_order(suspects)}",
+        causes=suspects.causes,
+        ruled_out=suspects.ruled_out,
         option=f'"num_speculative_tokens": {dead - 1}',
         cost_tps=case.cost_at_k(dead - 1),
     )
@@ -59,32 +70,30 @@ def acceptance_dies(case: Case) -> Finding | None:
 
 def nothing_accepted(case: Case) -> Finding | None:
     """Already at depth 1 next to nothing is accepted."""
-    run, rate, spread = case.run, case.run.acceptance.marginal[0], _at(case.run, 1)
+    run, rate = case.run, case.run.acceptance.marginal[0]
     if not rate < NOTHING_BELOW:
         return None
-    trust, because = judged(run.requests, spread, below=NOTHING_BELOW)
-    flags = ", ".join(f"{name} {value}" for name, value in sorted(run.manifest.norm_flags.items()))
-    layers = ", ".join(map(str, run.manifest.aux_layers)) or "none"
+    trust, because = judge(run)
+    suspects = suspects_of(case, Loss.NOTHING)
     return Finding(
         id="nothing_accepted",
         severity=Severity.HIGH,
         runs=(run.label,),
         title="Next to nothing is accepted, from the first depth on",
-        statement=f"only {percent(rate)} of the rounds are accepted to depth 1",
+        statement=none_accepted(run),
         evidence={
             "marginal_first": rate,
-            **ends("marginal_first", spread),
+            **ends("marginal_first", rate_interval(run)),
+            "rounds": run.rounds,
             "threshold": NOTHING_BELOW,
         },
         confidence=trust,
         because=because,
-        advice="A drafter that fails at depth 1 is misconfigured more often than bad. Check "
-        f"against its training: the norm flags (the engine has {flags or 'none'}), the auxiliary "
-        f"layers (the engine captures {layers}; eagle_aux_hidden_state_layer_ids), that target and "
-        f"drafter belong together, and that the target (dtype {run.manifest.target.dtype}) is not "
-        "quantised differently. Compare a run with --enforce-eager: a drafter may fail under CUDA "
-        "graphs only.",
-        option="--enforce-eager",
+        advice="Turn speculation off now: it costs time and gives nothing. A drafter that fails at "
+        f"depth 1 is misconfigured more often than bad.{in_order(suspects)}",
+        causes=suspects.causes,
+        ruled_out=suspects.ruled_out,
+        option=NO_SPECULATION,
         cost_tps=case.cost_at_k(0),
     )
 
@@ -133,14 +142,28 @@ ENTRIES = (
     Entry(
         id="nothing_accepted",
         title="Next to nothing is accepted, from the first depth on",
-        meaning="The drafter misses already with its first token: a wrong norm flag, wrong "
-        "auxiliary layers, a target quantised otherwise, or a drafter of another target.",
+        meaning="The drafter misses already with its first token: speculation costs time and gives "
+        "nothing. The causes are listed with what the run says for and against each.",
         thresholds=(
             Threshold(
                 name="NOTHING_BELOW",
                 value=NOTHING_BELOW,
                 means="marginal acceptance at depth 1",
                 source="published drafters: 0.585 or more; a broken one: 0 (vllm#54997)",
+            ),
+            Threshold(
+                name="SURE_ROUNDS",
+                value=SURE_ROUNDS,
+                means="rounds from which the confidence is high, if the exact 95% interval of the "
+                "rate is below NOTHING_BELOW",
+                source="59 independent rounds suffice; rounds of one request may be so alike that "
+                "five are worth one",
+            ),
+            Threshold(
+                name="SURE_REQUESTS",
+                value=SURE_REQUESTS,
+                means="requests from which the confidence is high",
+                source="driftscope: fewer prompts may all be odd ones",
             ),
         ),
         need=ALWAYS,

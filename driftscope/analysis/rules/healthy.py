@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from driftscope.analysis.case import Case
 from driftscope.analysis.entry import ALWAYS, Entry, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
+from driftscope.analysis.losses import accepts_less
 from driftscope.analysis.quality import FEW_REQUESTS
-from driftscope.analysis.rules.pairs import accepts_less
 from driftscope.analysis.trust import ends
 from driftscope.analysis.words import between, count, listed, number, percent
 
@@ -26,7 +26,7 @@ def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
         return None
     if run.acceptance.marginal[-1] < ALIVE_ABOVE or run.requests < FEW_REQUESTS:
         return None
-    if accepts_less(case):
+    if accepts_less(case.comparison):
         return None
     spread = run.acceptance.mean_length_interval
     unseen = [

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from driftscope.analysis.case import Case
-from driftscope.analysis.compare import MARGINAL, Comparison, Difference
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.joint import LEAST
+from driftscope.analysis.losses import accepts_less, loss_against
 from driftscope.analysis.multiple import ALPHA
 from driftscope.analysis.pairing import UNPAIRED
+from driftscope.analysis.suspects import suspects_of
 from driftscope.analysis.trust import ends, judged
-from driftscope.analysis.words import count, percent, runs_of_numbers
+from driftscope.analysis.words import count, largest, percent, runs_of_numbers
 
 ALIKE_WITHIN = 0.05
 """Marginal acceptance: runs are called alike where no larger difference is compatible with them. At
@@ -32,18 +34,11 @@ def runs_alike(case: Case) -> Finding | None:
     return _alike(found, found.bound)
 
 
-def accepts_less(case: Case) -> bool:
-    """Whether the run's acceptance is lower than the reference's, where the two part."""
-    found = case.comparison
-    if found is None or found.parts_from is None:
-        return False
-    return found.at(MARGINAL)[found.parts_from - 1].difference < 0
-
-
 def _apart(case: Case, found: Comparison) -> Finding:
+    suspects = suspects_of(case, loss_against(found, case.run))
     by_depth, depth = found.at(MARGINAL), found.parts_from or 1
     here, last = by_depth[depth - 1], by_depth[-1]
-    better = found.second if here.difference > 0 else found.first
+    better = found.first if accepts_less(found) else found.second
     trust, because = _trust(found, here)
     since = f"after depth {depth - 1}" if depth > 1 else "from depth 1 on"
     return Finding(
@@ -62,6 +57,7 @@ def _apart(case: Case, found: Comparison) -> Finding:
             "last_depth": last.depth,
             "last_first_run": last.first,
             "last_second_run": last.second,
+            "length_difference": found.at(LENGTH)[0].difference,
             "difference": here.difference,
             **ends("difference", here.interval),
             "p": here.p_adjusted,
@@ -69,7 +65,9 @@ def _apart(case: Case, found: Comparison) -> Finding:
         },
         confidence=trust,
         because=because,
-        advice=f"{better} accepts more there. {_same_prompts(found)}",
+        advice=f"{better} has the longer acceptance length. {_same_prompts(found)}",
+        causes=suspects.causes,
+        ruled_out=suspects.ruled_out,
     )
 
 
@@ -119,7 +117,7 @@ def _alike(found: Comparison, bound: float) -> Finding:
         severity=Severity.INFO,
         runs=(found.first, found.second),
         title="The runs accept alike" if near else "No depth tells the runs apart",
-        statement=f"{largest(bound)} is compatible with these runs, at any of "
+        statement=f"{largest(bound)}, at any of "
         f"{count(len(found.at(MARGINAL)), 'depth')} (95 %, all depths together)",
         evidence={
             "depths": len(found.at(MARGINAL)),
@@ -134,11 +132,6 @@ def _alike(found: Comparison, bound: float) -> Finding:
         else f"If you expected a difference, record about {more:,} requests in each run, of the "
         f"same prompts: then one above {100 * ALIKE_WITHIN:.0f} points would show.",
     )
-
-
-def largest(bound: float) -> str:
-    """The equivalence that a comparison shows."""
-    return f"no difference in marginal acceptance larger than {100 * bound:.1f} points"
 
 
 _NEED = Need[Case](
@@ -157,9 +150,9 @@ ENTRIES = (
     Entry(
         id="runs_part",
         title="Acceptance parts after a depth",
-        meaning="At some depth, named, two runs accept differently. The test is that of `driftscope "
-        "compare`: all depths jointly, in pairs where both answered the same prompts. A run that "
-        "accepts nothing is compared like any other.",
+        meaning="At some depth, named, two runs accept differently. The test is that of "
+        "`driftscope compare`: all depths jointly, in pairs where both answered the same prompts. "
+        "A run that accepts nothing is compared like any other.",
         thresholds=(_ALPHA,),
         need=_NEED,
         rule=runs_part,

@@ -1,0 +1,59 @@
+"""What two runs differ in beside their figures: more than one thing explains no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.pairing import UNPAIRED
+from driftscope.analysis.side import Side
+from driftscope.analysis.words import listed
+from driftscope.trace.manifest import Manifest, Model
+
+DRAFTER = "drafter"
+"""The thing that a comparison is usually about."""
+
+
+def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> tuple[str, ...]:
+    """The things in which two runs differ, each with both values."""
+    warm = [", ".join(f"{each:g}" for each in side.temperatures) for side in sides]
+    both_warm = warm[0] != warm[1] and all(warm)
+    runners = [f"{each.engine} {each.runner}" for each in (a, b)]
+    depths = [str(side.rounds.k) for side in sides]
+    found = [
+        ("temperature", warm if both_warm else None),
+        ("runner", runners if runners[0] != runners[1] else None),
+        ("K", depths if depths[0] != depths[1] else None),
+        ("prompts", [] if pairing == UNPAIRED else None),
+        (DRAFTER, [a.drafter.name, b.drafter.name] if differ(a.drafter, b.drafter) else None),
+        ("target", [a.target.name, b.target.name] if differ(a.target, b.target) else None),
+    ]
+    return tuple(_said(name, values) for name, values in found if values is not None)
+
+
+def differ(a: Model, b: Model) -> bool:
+    """Whether two models differ: by their config and, where known, their weights, else by their
+    name."""
+    if a.config_digest != b.config_digest:
+        return True
+    if a.weights_digest and b.weights_digest:
+        return a.weights_digest != b.weights_digest
+    return a.name != b.name
+
+
+def doubt(things: Sequence[str]) -> str | None:
+    """The warning about them; None where there is nothing, or the drafter alone, to tell."""
+    if len(things) > 1:
+        return (
+            f"these runs differ in more than one thing: {listed(things)}; no difference between "
+            "them can be put down to one of these"
+        )
+    if not things or things[0].startswith(DRAFTER):
+        return None
+    return (
+        f"these runs differ in their {things[0]}: that, and not the drafter, may be what sets them "
+        "apart"
+    )
+
+
+def _said(name: str, values: Sequence[str]) -> str:
+    return f"{name} ({' against '.join(values)})" if values and values[0] != values[1] else name
