@@ -243,7 +243,7 @@ def test_reasons_of_undrafted_steps_are_told_apart(engines: dict[str, Outcome]) 
     lost = len(LOST.lose_drafts) * len(LOST.asks)
     for name in ("flows v1", "flows v2"):
         found = reasons(engines[name])
-        assert set(found[UndraftedReason.K_ZERO]) == {"k"}
+        assert set(found[UndraftedReason.K_ZERO]) == {"k", "changed"}
         expected = {"lost": lost} if name == "flows v1" else {}
         assert found.get(UndraftedReason.NO_DRAFT, {}) == expected
     for name in ("tight v1", "flows v1"):
