@@ -38,8 +38,8 @@ harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and 
 seeds: $(VENV)/installed-dev ## two seeds of one sampled run in vLLM, and what compare says of them (minutes)
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/seeds.py
 
-situations: $(VENV)/installed-dev ## batches, chunks, preemption, aborts, K by batch size ... against the reference
-	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/situations_table.py
+situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, captured layers, K by batch size ... against the reference
+	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/situations_table.py $(OLDER_IN)
 
 variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py

@@ -79,9 +79,9 @@ class Manifest:
     drafter_layers: int
     aux_layers: tuple[int, ...] = ()
     """Target layers captured for the drafter, in the order in which it gets them. Index i is the
-    residual stream behind the first i layers of the target, which is the output of layer i - 1 where
-    layers count from 0; 0 is the embedding. () where none is captured, or in a run that does not say
-    which."""
+    residual stream behind the first i layers of the target: the output of layer i - 1, where layers
+    count from 0; index 0 is the embedding. vLLM counts so too. () where none is captured, or where
+    the run does not say which."""
     aux_layers_source: str | None = None
     """Where `aux_layers` comes from: AUX_FROM_CONFIG or AUX_FROM_ENGINE. None: not recorded."""
     draft_sampling: str | None = None

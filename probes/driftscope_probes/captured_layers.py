@@ -64,31 +64,31 @@ def with_captured(
 
     `states` is how many states the drafter combines, `drafter_config` its Hugging Face config.
     """
-    notes = _notes(captured.layers, states, named_layers(drafter_config))
+    note = _note(captured.layers, states, named_layers(drafter_config))
     fit = not states or not captured.layers or len(captured.layers) == states
     return replace(
         manifest,
         aux_layers=captured.layers if fit else (),
         aux_layers_source=captured.source if fit else None,
-        notes=(*manifest.notes, *notes),
+        notes=manifest.notes if note is None else (*manifest.notes, note),
     )
 
 
-def _notes(layers: tuple[int, ...], states: int, named: tuple[int, ...]) -> tuple[str, ...]:
+def _note(layers: tuple[int, ...], states: int, named: tuple[int, ...]) -> str | None:
     listed = ", ".join(map(str, layers))
     if layers and states and len(layers) != states:
         return (
             f"the target hands over {len(layers)} captured layers ({listed}) and the drafter "
             f"combines {states}: its input is wrong; name {states} different layers of the target "
-            f"in the drafter's {_IN_CONFIG}",
+            f"in the drafter's {_IN_CONFIG}"
         )
     if layers and named and named != layers:
         return (
             f"the drafter's config names the target layers {', '.join(map(str, named))} and this "
             f"engine captured {listed}: give {_IN_CONFIG} at the top of the drafter's config.json, "
-            "in ascending order",
+            "in ascending order"
         )
-    return ()
+    return None
 
 
 def named_layers(drafter_config: Any) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def default_layers(target_layers: int) -> tuple[int, ...]:
 
 
 def of_run(run: Path) -> tuple[Manifest | None, str]:
-    """Return a run's manifest and its captured layers in words, or None and what is wrong with it."""
+    """Return a run's manifest and its captured layers in words, or None and what is wrong."""
     try:
         manifest = read_manifest(run)
     except TraceError as error:

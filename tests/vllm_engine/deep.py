@@ -9,12 +9,12 @@ captured beside them would show in every figure, and in the acceptance.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from driftscope_probes.reference.config import default_aux_layers
 from driftscope_probes.reference.model import (
     Target,
     load_drafter,
@@ -34,7 +34,12 @@ CAPTURED = (2, 4, 5)
 """vLLM's default of a target of 8 layers: the states behind 1, 2 and 3 of the shipped layers."""
 SEED = 11
 DRAFTERS = ("eagle3", "eagle31")
-TOP, NESTED = "eagle_aux_hidden_state_layer_ids", "eagle_config"
+DEFAULT, NAMED, NESTED = "default", "named", "nested"
+HOW = {DEFAULT: (), NAMED: CAPTURED, NESTED: (1, 2, 3)}
+"""What a drafter's config names: nothing; the layers that it was trained on; others, in
+`eagle_config` alone, where vLLM's V2 runner does not look."""
+SHORT = {"max_tokens": 16}
+_LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
 def deep_target() -> Target:
@@ -43,7 +48,7 @@ def deep_target() -> Target:
     deep = Target(replace(shipped.config, num_hidden_layers=LAYERS))
     generator = torch.Generator().manual_seed(SEED)
     state = deep.state_dict()
-    for name, values in state.items():
+    for values in state.values():
         if values.dim() == 2:
             values.copy_(torch.randn(values.shape, generator=generator) / values.shape[1] ** 0.5)
     for layer in range(LAYERS):
@@ -59,36 +64,48 @@ def deep_target() -> Target:
 
 
 def write_deep(folder: Path) -> Path:
-    """Write the target, and each drafter with its layers unnamed, named, and named in
-    `eagle_config` alone; return the folder."""
+    """Write the target, and each drafter in each of HOW; return the folder."""
     save_target(deep_target(), folder / "target")
     for name in DRAFTERS:
         drafter = load_drafter(trio_path() / name)
-        for how, named in (("default", False), ("named", True), ("nested", True)):
-            drafter.config = replace(drafter.config, aux_layers=CAPTURED, names_aux_layers=named)
+        for how, named in HOW.items():
+            drafter.config = replace(
+                drafter.config, aux_layers=CAPTURED if how == DEFAULT else named,
+                names_aux_layers=how != DEFAULT,
+            )  # fmt: skip
             save_drafter(drafter, folder / f"{how}-{name}")
-        path = folder / f"nested-{name}" / "config.json"
-        fields = json.loads(path.read_text())
-        del fields[TOP]
-        path.write_text(json.dumps(fields))
-    assert default_aux_layers(LAYERS) == CAPTURED
+        _only_nested(folder / f"{NESTED}-{name}" / "config.json")
     return folder
 
 
+def _only_nested(path: Path) -> None:
+    fields = json.loads(path.read_text())
+    del fields[_LAYERS]
+    path.write_text(json.dumps(fields))
+
+
 def deep_job(folder: Path, how: str, drafter: str, runner: str = "v1") -> Job:
-    """A job for the installed vLLM; `how` is "default", "named" or "nested"."""
+    """A job for the installed vLLM; `how` is one of HOW."""
     return Job(
         drafter=str(folder / f"{how}-{drafter}"), target=str(folder / "target"), runner=runner,
-        probe=RECORD,
+        probe=RECORD, sampling=SHORT,
     )  # fmt: skip
 
 
-def older_deep_jobs(folder: Path, older: Path, how: str, drafter: str) -> dict[str, Job]:
-    """By version and runner, a job for each runner of the vLLM in `older`."""
-    return {
-        f"{version(older)} {runner}": replace(
-            older_job(older, runner, str(folder / f"{how}-{drafter}")),
-            target=str(folder / "target"),
-        )
-        for runner in runners(older)
-    }
+def older_deep_job(folder: Path, older: Path, how: str, drafter: str, runner: str) -> Job:
+    """The same for the vLLM that is unpacked in `older`."""
+    job = older_job(older, runner, str(folder / f"{how}-{drafter}"))
+    return replace(job, target=str(folder / "target"), sampling=SHORT)
+
+
+def deep_jobs(folder: Path, older: Sequence[Path]) -> dict[str, Job]:
+    """Default and named layers on every runner, by version or runner, and how the config is."""
+    jobs = {}
+    for how, drafter in ((DEFAULT, "eagle31"), (NAMED, "eagle3")):
+        for runner in ("v1", "v2"):
+            jobs[f"{how} {runner}"] = deep_job(folder, how, drafter, runner)
+        for each in older:
+            for runner in runners(each):
+                name = f"{how} {runner} {version(each)}"
+                jobs[name] = older_deep_job(folder, each, how, drafter, runner)
+    return jobs

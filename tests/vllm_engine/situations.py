@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from driftscope_probes.trio import trio_path
 from vllm_engine.job import Job, K, prompts
 from vllm_engine.truth import RECORD
+from vllm_engine.versions import older_job, runners, version
 
 MAX_MODEL_LEN = 384
 SEQUENCES = 6
@@ -45,6 +48,9 @@ class Situation:
     asks: tuple[Ask, ...]
     lose_drafts: tuple[int, ...] = ()
     """Engine steps whose drafts do not reach the scheduler (synchronous scheduling only)."""
+    k_changes: tuple[tuple[int, int], ...] = ()
+    """Engine steps from which on K is another at each batch size. No vLLM up to 0.32 has a call for
+    that: the scheduler's own table of K by batch size is replaced while requests run."""
 
 
 def _prompt(index: int, length: int | None = None) -> list[int]:
@@ -193,6 +199,21 @@ def flows() -> tuple[Situation, ...]:
     )
 
 
+CHANGED_K = (2, 6, K, 0, 5)
+"""One after the other, while requests run."""
+CHANGED = Situation(
+    name="changed",
+    asks=tuple(
+        Ask(
+            name=f"changed{i}",
+            prompt=_prompt(20 + i, 50),
+            sampling=_greedy(max_tokens=60),
+            at_step=4 * i,
+        )
+        for i in range(3)
+    ),
+    k_changes=tuple((5 * n, k) for n, k in enumerate(CHANGED_K)),
+)
 LOST = Situation(
     name="lost",
     asks=(Ask(name="lost0", prompt=_prompt(12, 70)), Ask(name="lost1", prompt=_prompt(13, 70))),
@@ -237,10 +258,10 @@ _TIGHT_V2 = replace(_TIGHT, runner="v2", situations=tight())
 _FLOWS = replace(
     _COMMON,
     llm={**FLOWS_ENGINE, "async_scheduling": False},
-    situations=(*flows(), structured(), LOST),
+    situations=(*flows(), structured(), LOST, CHANGED),
 )
 _FLOWS_V2 = replace(
-    _COMMON, runner="v2", llm={**FLOWS_ENGINE, **ASYNC}, situations=(*flows(), SAMPLED)
+    _COMMON, runner="v2", llm={**FLOWS_ENGINE, **ASYNC}, situations=(*flows(), SAMPLED, CHANGED)
 )
 SITUATION_JOBS = {
     "tight v1 off": _TIGHT,
@@ -253,6 +274,24 @@ SITUATION_JOBS = {
 """Tight engines and flows on V2 schedule asynchronously, flows on V1 do not. Structured output is
 not for V2 here: Triton's interpreter cannot run its kernel. Temperature is not for V1: without
 Triton vLLM's rejection sampler reads uninitialised temperatures on CPU."""
+
+
+def k_jobs(older: Sequence[Path]) -> dict[str, Job]:
+    """K by batch size, and changed while requests run, in unpacked older versions."""
+    by_batch = {name: value for name, value in FLOWS_ENGINE.items() if name in _K_ENGINE}
+    return {
+        f"k {runner} {version(folder)}": replace(
+            older_job(folder, runner, "eagle31"),
+            main="situations_main.py",
+            llm=by_batch,
+            situations=(flows()[0], CHANGED),
+        )
+        for folder in older
+        for runner in runners(folder)
+    }
+
+
+_K_ENGINE = ("max_model_len", "max_num_seqs", "speculative_config")
 
 
 def asks_of(job: Job) -> dict[str, Ask]:

@@ -4,12 +4,18 @@ the same steps: reads a job as JSON, writes what came out of it."""
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from driftscope.trace.writer import FLUSH_S
 from vllm_engine.engine_main import _per_request, _spec_decode
+
+LIVE = "-live"
+"""Behind the name of a run directory, that of its copy from before the engine's end."""
 
 
 class Driver:
@@ -38,12 +44,15 @@ class Driver:
 
         executor.take_draft_token_ids = lost
 
-    def run(self, asks: list[dict[str, Any]], lose_drafts: list[int]) -> dict[str, Any]:
+    def run(self, situation: dict[str, Any]) -> dict[str, Any]:
         """Outputs by name, in full, and the schedule of each step."""
-        self._schedules, self._lose_drafts = [], lose_drafts
+        asks, k_changes = situation["asks"], dict(situation["k_changes"])
+        self._schedules, self._lose_drafts = [], situation["lose_drafts"]
         self._found: dict[str, dict[str, Any]] = {}
         todo, aborts, self._step = list(asks), {}, 0
         while todo or self._engine.has_unfinished_requests():
+            if self._step in k_changes:
+                self._change_k(k_changes[self._step])
             for ask in [a for a in todo if a["at_step"] <= self._step]:
                 todo.remove(ask)
                 self._add(ask)
@@ -54,6 +63,9 @@ class Driver:
                     self._engine.abort_request([output.request_id])
             self._step += 1
         return {"requests": self._found, "schedules": self._schedules}
+
+    def _change_k(self, k: int) -> None:
+        self._scheduler.dynamic_sd_lookup = [k] * len(self._scheduler.dynamic_sd_lookup)
 
     def _add(self, ask: dict[str, Any]) -> None:
         from vllm import SamplingParams
@@ -126,6 +138,13 @@ def keep_async_scheduling() -> None:
     CpuPlatform.check_and_update_config = classmethod(kept)
 
 
+def copy_streams() -> None:
+    """Keep the run as it is while the engine serves, in streams that nothing has sealed."""
+    if run := os.environ.get("DRIFTSCOPE_TRACE"):
+        time.sleep(2 * FLUSH_S)
+        shutil.copytree(run, f"{run}{LIVE}")
+
+
 def main() -> None:
     job, result = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     from vllm import LLM
@@ -136,8 +155,9 @@ def main() -> None:
     llm = LLM(**job["llm"])
     driver = Driver(llm)
     batches = [
-        {"name": s["name"], **driver.run(s["asks"], s["lose_drafts"])} for s in job["situations"]
+        {"name": situation["name"], **driver.run(situation)} for situation in job["situations"]
     ]
+    copy_streams()
     result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))
 
 

@@ -1,4 +1,8 @@
-"""What is recorded in each situation, held against the float64 reference. `make situations`.
+"""What is recorded in each situation beside the float64 reference, and what `driftscope analyze`
+ends with. `make situations`.
+
+Captured layers that a drafter's config names or leaves to vLLM, K by batch size and K changed while
+requests run are shown for the installed vLLM and for older ones, given as folders.
 
 Where vLLM's V1 runner fills slots of the drafter's cache with a wrong token, the reference does
 too; chains with slots that it never filled are not compared. Both are counted, and how many of them
@@ -8,41 +12,76 @@ are flagged.
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
+from driftscope.trace.reader import read_trace
+from vllm_engine.analyzed import analyzed
+from vllm_engine.deep import deep_jobs, write_deep
 from vllm_engine.job import Outcome, run_jobs
-from vllm_engine.situations import SITUATION_JOBS, asks_of
+from vllm_engine.situations import SITUATION_JOBS, asks_of, k_jobs
 from vllm_engine.situations_truth import Compared, compared
+from vllm_engine.truth import Truth, compare
+
+_HEAD = (
+    f"{'engine':18} {'situation':13} {'K':>11} {'chains':>6} {'drafted =':>10} {'accepted =':>10} "
+    f"{'mass err':>9} {'RMS rel':>9} {'wrong slots':>12} {'flagged':>8} {'analyze':>8}"
+)
 
 
 def main() -> None:
+    older = [Path(name).resolve() for name in sys.argv[1:]]
     with tempfile.TemporaryDirectory(prefix="driftscope-situations-") as folder:
-        outcomes = run_jobs(SITUATION_JOBS, Path(folder))
-        print(f"{'engine':10} {'situation':12} {'chains':>6} {'drafted =':>10} {'mass err':>9} "
-              f"{'RMS rel':>9} {'wrong slots':>12} {'flagged':>8}")  # fmt: skip
-        for name, job in SITUATION_JOBS.items():
+        deep = deep_jobs(write_deep(Path(folder) / "weights"), older)
+        stepped = {**SITUATION_JOBS, **k_jobs(older)}
+        outcomes = run_jobs({**deep, **stepped}, Path(folder))
+        print(_HEAD)
+        for name in deep:
+            print_layers(name, outcomes[name])
+        for name, job in stepped.items():
             if job.probe:
-                print_table(name, compared(outcomes[name], asks_of(job)))
+                print_situations(name, outcomes[name])
             elif name.endswith(" off"):
-                print(f"{name.removesuffix(' off'):10} output as without the probe: "
+                print(f"{name.removesuffix(' off'):18} output as without the probe: "
                       f"{_same(outcomes[name.removesuffix(' off')], outcomes[name])}")  # fmt: skip
 
 
-def print_table(name: str, chains: list[Compared]) -> None:
+def print_layers(name: str, outcome: Outcome) -> None:
+    """A line for an engine, with the layers that it captured and who chose them below."""
+    truth: Truth = compare(outcome)
+    manifest = read_trace(outcome.run).manifest
+    k = _lengths([{"k": manifest.k}])
+    print(f"{name:18} {'layers':13} {k:>11} {truth.chains:6} "
+          f"{truth.drafted_equal:5}/{truth.chains:<4} "
+          f"{truth.accepted_equal:5}/{truth.verified:<4} {truth.mass_error:9.1e} "
+          f"{truth.rms_error:9.1e} {0:12} {0:8} {analyzed(outcome.run).code:8}")  # fmt: skip
+    layers = ", ".join(map(str, manifest.aux_layers))
+    print(f"{'':18} captured {layers}: {manifest.aux_layers_source}")
+
+
+def print_situations(name: str, outcome: Outcome) -> None:
     """A line for each situation of an engine."""
     by_situation: defaultdict[str, list[Compared]] = defaultdict(list)
-    for chain in chains:
+    for chain in compared(outcome, asks_of(outcome.job)):
         by_situation[chain.name.rstrip("0123456789")].append(chain)
+    code = analyzed(outcome.run).code
     for situation, mine in by_situation.items():
         wrong = [chain for chain in mine if chain.wrong or chain.empty]
         right = [chain for chain in mine if not chain.empty]
-        print(f"{name:10} {situation:12} {len(mine):6} "
-              f"{sum(chain.drafted_equal for chain in right):5}/{len(right):<4} "
+        judged = [chain for chain in right if chain.judged]
+        print(f"{name:18} {situation:13} {_lengths([chain.row for chain in mine]):>11} "
+              f"{len(mine):6} {sum(chain.drafted_equal for chain in right):5}/{len(right):<4} "
+              f"{sum(chain.accepted_equal for chain in judged):5}/{len(judged):<4} "
               f"{max((chain.mass_error for chain in right), default=math.nan):9.1e} "
               f"{max((chain.rms_error for chain in right), default=math.nan):9.1e} {len(wrong):12} "
-              f"{sum(chain.row['chunked_prefill'] for chain in wrong):8}")  # fmt: skip
+              f"{sum(chain.row['chunked_prefill'] for chain in wrong):8} {code:8}")  # fmt: skip
+
+
+def _lengths(rows: Sequence[dict[str, int]]) -> str:
+    return ",".join(map(str, sorted({row["k"] for row in rows})))
 
 
 def _same(on: Outcome, off: Outcome) -> str:

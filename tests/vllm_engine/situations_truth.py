@@ -81,6 +81,18 @@ class Compared:
         drafted = tuple(self.row["token_ids"])[: self.depths]
         return drafted == self.modelled.token_ids[: self.depths]
 
+    @property
+    def judged(self) -> bool:
+        """Whether the outputs say how many of its tokens had to be accepted."""
+        return self.accepted is not None and bool(self.verified and self.verified["drafted"])
+
+    @property
+    def accepted_equal(self) -> bool:
+        """Of a chain that is judged: a grammar or a limit may have cut it before."""
+        assert self.verified is not None and self.accepted is not None
+        expected: int = min(self.accepted, self.verified["drafted"])
+        return bool(self.verified["accepted"] == expected)
+
 
 def origin(request: str) -> tuple[str, int]:
     """The name under which a caller added a request, and which of its n outputs this is.

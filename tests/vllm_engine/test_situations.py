@@ -17,6 +17,7 @@ from driftscope.trace.records import UndraftedReason
 from driftscope_probes.vllm_engine import STOP_OR_ABORT
 from vllm_engine.job import K, Outcome, run_jobs
 from vllm_engine.situations import LOST, SITUATION_JOBS, STOP_TOKEN, asks_of
+from vllm_engine.situations_main import LIVE
 from vllm_engine.situations_truth import Compared, compared, origin, skipped_places
 from vllm_engine.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 from vllm_engine.truth import MASSES
@@ -87,11 +88,9 @@ def test_every_chain_is_its_requests_own_and_true(
         assert chain.drafted_equal, where
         assert chain.mass_error < MASS_TOLERANCE, where
         assert chain.rms_error < RMS_TOLERANCE, where
-    judged = [c for c in found if c.accepted is not None and c.verified and c.verified["drafted"]]
+    judged = [chain for chain in found if chain.judged]
     assert len(judged) >= JUDGED
-    for chain in judged:
-        assert chain.verified is not None and chain.accepted is not None
-        assert chain.verified["accepted"] == min(chain.accepted, chain.verified["drafted"])
+    assert all(chain.accepted_equal for chain in judged)
 
 
 def test_v1_chunked_prefill_is_off_and_flagged(chains: dict[str, list[Compared]]) -> None:
@@ -133,6 +132,59 @@ def test_the_situations_came_about(engines: dict[str, Outcome]) -> None:
     for name in ("flows v1", "flows v2"):
         steps = {b["name"]: b["schedules"] for b in engines[name].batches}
         assert {step["k"] for step in steps["k"] if step["requests"]} == {0, 3, K}
+
+
+def served(outcome: Outcome) -> list[dict[str, Any]]:
+    """The schedules of the steps that ran the model, in order."""
+    steps = [step for batch in outcome.batches for step in batch["schedules"]]
+    return [step for step in steps if step["requests"]]
+
+
+@pytest.mark.parametrize("name", ["flows v1", "flows v2"])
+def test_each_step_and_each_chain_has_the_k_that_the_scheduler_asked_for(
+    engines: dict[str, Outcome], name: str
+) -> None:
+    """By batch size, and changed while requests run."""
+    asked = [step["k"] for step in served(engines[name])]
+    assert {0, 2, 3, 5, 6, K} <= set(asked)
+    trace = read_trace(engines[name].run)
+    steps = sorted(trace.step.to_pylist(), key=lambda row: row["step"])
+    assert [row["k"] for row in steps] == asked
+    assert all((row["chains"] == 0) == (row["k"] == 0) for row in steps if row["k"] == 0)
+    of_step = {row["step"]: row["k"] for row in steps}
+    for row in trace.draft.to_pylist():
+        assert row["k"] == of_step[row["step"]] == len(row["token_ids"]) == len(row["fed_rms"])
+        assert len(row["sink_mass"]) == row["k"] * row["layers"]
+
+
+@pytest.mark.parametrize("name", ["flows v1", "flows v2"])
+def test_a_round_drafts_no_more_than_its_chain(engines: dict[str, Outcome], name: str) -> None:
+    trace = read_trace(engines[name].run)
+    k = {(row["request"], row["position"]): row["k"] for row in trace.draft.to_pylist()}
+    rounds = [row for row in trace.verify.to_pylist() if row["drafted"]]
+    same = [row["drafted"] == k[row["request"], row["position"]] for row in rounds]
+    assert all(row["drafted"] <= k[row["request"], row["position"]] for row in rounds)
+    assert sum(same) > len(rounds) * 3 / 4, "the rest were cut by a grammar or a limit"
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_run_of_several_k_is_read_while_the_engine_serves(
+    engines: dict[str, Outcome], name: str
+) -> None:
+    run = engines[name].run
+    live, sealed = read_trace(run.with_name(f"{run.name}{LIVE}")), read_trace(run)
+    assert not list(run.with_name(f"{run.name}{LIVE}").glob("draft-*.parquet"))
+    for record in ("draft", "step", "verify"):
+        mine, all_of_them = (_keys(getattr(trace, record)) for trace in (live, sealed))
+        assert mine and set(mine) <= set(all_of_them), record
+    ks = {row["k"] for row in live.draft.to_pylist()}
+    assert ks == ({2, 3, 5, 6, K} if name.startswith("flows") else {K})
+
+
+def _keys(table: Any) -> list[tuple[Any, ...]]:
+    names = [n for n in ("step", "request", "position", "k", "drafted", "accepted")
+             if n in table.column_names]  # fmt: skip
+    return [tuple(row.values()) for row in table.select(names).to_pylist()]
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -191,7 +243,7 @@ def test_reasons_of_undrafted_steps_are_told_apart(engines: dict[str, Outcome]) 
     lost = len(LOST.lose_drafts) * len(LOST.asks)
     for name in ("flows v1", "flows v2"):
         found = reasons(engines[name])
-        assert set(found[UndraftedReason.K_ZERO]) == {"k"}
+        assert set(found[UndraftedReason.K_ZERO]) == {"k", "changed"}
         expected = {"lost": lost} if name == "flows v1" else {}
         assert found.get(UndraftedReason.NO_DRAFT, {}) == expected
     for name in ("tight v1", "flows v1"):

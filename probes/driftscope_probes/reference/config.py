@@ -137,8 +137,8 @@ class DrafterConfig:
 def default_aux_layers(target_layers: int) -> tuple[int, ...]:
     """Return the layers that vLLM captures where a drafter's config names none.
 
-    Source: vllm.model_executor.models.interfaces, 0.27 to 0.32. Raises ValueError for a target of so
-    few layers that they are not three.
+    Source: vllm.model_executor.models.interfaces, 0.27 to 0.32. Raises ValueError for a target of
+    so few layers that they are not three.
     """
     layers = tuple(sorted({2, target_layers // 2, target_layers - 3}))
     if len(layers) != _STATES or layers[0] < 1:

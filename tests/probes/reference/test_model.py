@@ -1,11 +1,13 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from driftscope_probes.reference.config import DrafterConfig
+from driftscope_probes.reference.config import DrafterConfig, default_aux_layers
 from driftscope_probes.reference.layers import RMSNorm
 from driftscope_probes.reference.model import (
     Drafter,
@@ -87,9 +89,32 @@ def test_absent_norm_flags_mean_eagle3(pair: Pair) -> None:
 
 def test_a_config_without_auxiliary_layers_is_refused(pair: Pair) -> None:
     fields = pair[1].config.to_hf()
-    del fields["eagle_config"]
+    del fields["eagle_config"], fields["eagle_aux_hidden_state_layer_ids"]
     with pytest.raises(KeyError):
         DrafterConfig.from_hf(fields)
+
+
+def test_a_config_may_name_auxiliary_layers_at_its_top_alone(pair: Pair) -> None:
+    fields = pair[1].config.to_hf()
+    del fields["eagle_config"]
+    assert DrafterConfig.from_hf(fields).aux_layers == (1, 2)
+
+
+def test_a_config_without_auxiliary_layers_means_vllms_default(pair: Pair) -> None:
+    unnamed = replace(pair[1].config, aux_layers=(2, 4, 5), names_aux_layers=False)
+    fields = unnamed.to_hf()
+    assert "layer_ids" not in json.dumps(fields)
+    assert DrafterConfig.from_hf(fields, target_layers=8) == unnamed
+    with pytest.raises(ValueError, match="target of 6 are not three"):
+        DrafterConfig.from_hf(fields, target_layers=6)
+
+
+@pytest.mark.parametrize("layers", [7, 8, 32, 61])
+def test_default_layers_are_the_installed_vllms(layers: int) -> None:
+    interfaces = pytest.importorskip("vllm.model_executor.models.interfaces")
+    target = SimpleNamespace(model=SimpleNamespace(layers=range(layers)))
+    theirs = interfaces.SupportsEagle3.get_eagle3_default_aux_hidden_state_layers(target)
+    assert default_aux_layers(layers) == theirs
 
 
 def test_both_dtypes_start_from_the_same_weights(

@@ -1,0 +1,31 @@
+"""What `driftscope analyze` makes of a recorded run, started as a user starts it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ANALYZE_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyzed:
+    """`driftscope analyze RUN --json -` after its end."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def analyzed(run: Path) -> Analyzed:
+    """Analyse a run in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="driftscope-analyzed-") as folder:
+        report = Path(folder) / "report.html"
+        done = subprocess.run(
+            [sys.executable, "-m", "driftscope", "analyze", str(run), "--json", "-", "-o", report],
+            capture_output=True, text=True, timeout=ANALYZE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    return Analyzed(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
