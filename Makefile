@@ -86,7 +86,7 @@ spark: $(VENV)/installed-dev ## install Spark (half a gigabyte, needs Java) and 
 	$(BIN)/python -m pytest tests/analysis/test_spark.py
 
 calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of known truth, as tables
-	PYTHONPATH=tests $(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json
+	PYTHONPATH=.:tests $(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json
 
 cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: does it run?
 	PYTHONPATH=. $(BIN)/python benchmarks/cuda/run.py --device cpu --out build/cuda-smoke

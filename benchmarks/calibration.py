@@ -1,12 +1,13 @@
 """Whether intervals cover and gates hold: simulated runs whose truth is known.
 
-Prints four tables: how often 95 % intervals hold the truth (wanted: 93 to 97 % each), beside those
+Prints five tables: how often 95 % intervals hold the truth (wanted: 93 to 97 % each), beside those
 of a percentile bootstrap over requests; in how many of TRIALS comparisons of two runs of the same
 truth any difference is called one, corrected for all that are looked at, and in how many the gate
 of the rules GATE fails (wanted: at most 5 % each); and in how many runs a change over time is
-found, where there is none (wanted: at most 5 %) and where acceptance steps down half-way.
+found, where there is none (wanted: at most 5 %) and where acceptance steps down half-way. The fifth
+is that of `benchmarks.circumstances`: whether context length and label are named for each other.
 
-    PYTHONPATH=tests python benchmarks/calibration.py [--trials 1000]
+    PYTHONPATH=.:tests python benchmarks/calibration.py [--trials 1000]
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from support.simulate import Prompts, Truth
 from support.simulate.sums import series, side
 
+from benchmarks.circumstances import Named, named
 from driftscope.analysis.changes import changes
 from driftscope.analysis.compare import Side, comparison
 from driftscope.analysis.gate.correlation import of_acceptance
@@ -170,8 +172,8 @@ def _drawn(truth: Truth, trial: int, prompts: int | None = None) -> Side:
     return side(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + prompts))
 
 
-def _holds(interval: Interval, value: float) -> bool:
-    return interval.low <= value <= interval.high
+def _holds(interval: Interval | None, value: float) -> bool:
+    return interval is not None and interval.low <= value <= interval.high
 
 
 def _bootstrap(top: np.ndarray, rounds: np.ndarray, seed: int) -> Iterator[Interval]:
@@ -220,12 +222,26 @@ def show_cuts(trials: int, say: Say) -> list[Cuts]:
     return rows
 
 
+def show_circumstances(trials: int, say: Say) -> list[Named]:
+    say(f"\nContext length and label, {trials} runs each: share in which each rule speaks\n")
+    say(f"{'run':34}{'long context':>14}{'label':>9}{'not separable':>15}")
+    rows = []
+    for row in named(trials):
+        say(
+            f"{row.world:34}{row.long_context_collapse:14.1%}{row.template_sensitivity:9.1%}"
+            f"{row.context_or_label:15.1%}"
+        )
+        rows.append(row)
+    return rows
+
+
 Say = Callable[[str], None]
 TABLES = {
     "coverage": show_coverage,
     "false_calls": show_calls,
     "gate": show_gates,
     "changes": show_cuts,
+    "circumstances": show_circumstances,
 }
 
 

@@ -24,6 +24,7 @@ from driftscope.analysis.interval import (
 from driftscope.analysis.passes.rounds import by_batch, whole_at_the_end
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS
 from driftscope.analysis.rounds import Rounds
+from driftscope.analysis.separation import range_name, within_strata
 
 MAX_GROUPS = 16
 """Temperatures that are looked at, from the lowest."""
@@ -63,10 +64,12 @@ def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
         looping=looping,
         long_enough=long_enough,
         shares=_shares(rounds, labels, quarter),
+        **within_strata(run),
     )
 
 
-def _group(name: str, rounds: Rounds) -> Group:
+def group_of(name: str, rounds: Rounds) -> Group:
+    """The group of these rounds, of which there is at least one."""
     found = measure.acceptance(rounds, spread=True)
     comparable = rounds.comparable_ratio()
     spread = intervals(comparable)
@@ -84,7 +87,7 @@ def _group(name: str, rounds: Rounds) -> Group:
 
 def _by_value(rounds: Rounds, value: NDArray[np.str_]) -> Iterator[Group]:
     for each in np.unique(value[rounds.rounds > 0]).tolist():
-        yield _group(each, rounds.where(value == each))
+        yield group_of(each, rounds.where(value == each))
 
 
 def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
@@ -92,16 +95,14 @@ def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
     found = _sorted(table, "bucket")
     rounds, power = run.rounds_of(found, run.requests.codes(found)), whole(found, "bucket")
     for each in np.unique(power[rounds.rounds > 0]).tolist():
-        first, last = 2**each, 2 ** (each + 1) - 1
-        name = f"{first:,} to {last:,}" if last > first else f"{first}"
-        yield _group(f"{name}{unit}", rounds.where(power == each))
+        yield group_of(f"{range_name(each)}{unit}", rounds.where(power == each))
 
 
 def _by_temperature(run: Sums) -> Iterator[Group]:
     rounds = run.rounds
     degrees = run.requests.temperature[rounds.request]
     for each in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
-        yield _group(f"{each:g}", rounds.where(degrees == each))
+        yield group_of(f"{each:g}", rounds.where(degrees == each))
 
 
 def _quarters(run: Sums) -> NDArray[np.str_]:
@@ -160,7 +161,7 @@ def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
     rounds = run.rounds_of(found, whole(found, "cluster"))
     ran = np.asarray(found.column("execution").to_pylist(), dtype=np.str_)
     there = sorted(set(ran) & set(run.shape.executions))
-    return tuple(_group(each, rounds.where(ran == each)) for each in there)
+    return tuple(group_of(each, rounds.where(ran == each)) for each in there)
 
 
 def _sorted(table: pa.Table, bucket: str) -> pa.Table:
@@ -175,7 +176,7 @@ def _by_structure(run: Sums) -> tuple[Group, ...]:
     mine = touched[run.rounds.request]
     both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
     parts = [(name, run.rounds.where(some)) for name, some in both]
-    return tuple(_group(name, rounds) for name, rounds in parts if len(rounds))
+    return tuple(group_of(name, rounds) for name, rounds in parts if len(rounds))
 
 
 def _loops(run: Sums) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from driftscope.analysis.contrast import Contrast
 from driftscope.analysis.interval import Interval
 
 QUARTERS = 4
@@ -70,6 +71,12 @@ class Groups:
     aux_ratio_interval: Interval | None = None
     shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Share of the rounds in each quarter, by label."""
+    context_within_label: Contrast | None = None
+    """Long contexts beside short ones under the same labels; None where no label has both."""
+    labels_within_context: tuple[Contrast, ...] = ()
+    """Labels, two by two, in the same ranges of context lengths; without those that share none."""
+    contexts_of_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ranges of context lengths in which each label has enough requests, shortest first."""
 
 
 NO_GROUPS = Groups()

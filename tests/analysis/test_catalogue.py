@@ -49,6 +49,8 @@ MIXED = replace(
 )  # fmt: skip
 """Three requests alone to one in company, where a token costs much."""
 ONE = (Prompts(label="own", share=0.5), Prompts(label="foreign", share=0.5))
+APART = (Prompts(label="own", tokens=(60, 200)),
+         Prompts(label="foreign", tokens=(4000, 8000), shift=-1.5))  # fmt: skip
 LONG = (Prompts(tokens=(200, 400)), Prompts(tokens=(4000, 8000)))
 
 PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] = {
@@ -81,6 +83,7 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (replace(HEALTHY, prompts=LONG),),
     ),
     "template_sensitivity": ((replace(HEALTHY, prompts=TWO),), (replace(HEALTHY, prompts=ONE),)),
+    "context_or_label": ((replace(HEALTHY, prompts=APART),), (replace(HEALTHY, prompts=TWO),)),
     "acceptance_decays": ((replace(HEALTHY, requests=120, decay=-2.0),), (HEALTHY,)),
     "acceptance_drops": (
         (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),

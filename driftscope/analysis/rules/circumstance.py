@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
 from driftscope.analysis.case import Case
+from driftscope.analysis.contrast import Contrast
 from driftscope.analysis.entry import Entry, Need, Threshold
-from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.groups import Group
 from driftscope.analysis.interval import Interval, difference
+from driftscope.analysis.multiple import ALPHA
+from driftscope.analysis.requests import UNFINISHED
 from driftscope.analysis.rules.drops import worst_drop
+from driftscope.analysis.strata import ENOUGH_REQUESTS
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import lasted, listed, number, percent
 
-ENOUGH_REQUESTS = 10
-"""Requests that a group must have to be held against another. Resampling fewer gives intervals far
-too narrow."""
 COLLAPSE_BELOW = 0.7
 """Accepted tokens per round in the longest contexts over those in the shortest. Published by
 context length (speculators#684, LongBench-v2): 0.53 from 2k to 8k for a drafter that collapses,
@@ -29,89 +31,217 @@ DECAYED_BELOW = 0.9
 """Accepted tokens per round in the last quarter of a run over those in the first. No figure is
 published (vllm#41838 reports the effect); at a tenth the best K by the cost model begins to
 change."""
+LEAST_PART = 0.5
+"""Of the doublings between the shortest and the longest contexts, those that one label has to span
+before it is said that the context is not why: a collapse begins at some length."""
+_LABELS_SHOWN = 4
 MIX_SHIFT = 0.1
 """Change of a label's share between the first and the last quarter from which the mix of requests,
 not time, may be behind a decay."""
 
 
 def long_context_collapse(case: Case) -> Finding | None:
-    """Rounds in long contexts accept clearly less than those in short ones."""
+    """Rounds in long contexts accept clearly less than those in short ones, under the same
+    labels."""
+    found = case.run.groups.context_within_label
+    if found is None or not loses(found, COLLAPSE_BELOW):
+        return None
     groups = _usable(case.run.groups.context)
-    if len(groups) < 2:
-        return None
-    short, long = groups[0], groups[-1]
-    found = _kept(short, long, tests=1)
-    if found is None or not found[0] < COLLAPSE_BELOW:
-        return None
-    kept, spread = found
-    since = next(g for g in groups[1:] if (_kept(short, g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW)
-    trust, because = judged(long.requests, spread, below=1.0)
+    long = _named(groups, found.second)
+    trust, because = judged(found.requests, found.kept_interval, below=1.0)
     return Finding(
         id="long_context_collapse",
         severity=Severity.HIGH,
         runs=(case.run.label,),
         title="Acceptance collapses in long contexts",
-        statement=f"rounds yield {number(long.mean_length)} tokens in contexts of {long.name}, "
-        f"{number(short.mean_length)} in those of {short.name}: {percent(kept)} of the accepted "
-        f"tokens are left",
+        statement=f"rounds yield {number(found.second_length)} tokens in contexts of "
+        f"{found.second}, {number(found.first_length)} in those of {found.first}"
+        f"{_alike('label', found)}: {percent(found.kept)} of the accepted tokens are left",
         evidence={
-            "mean_length_short": short.mean_length,
-            **ends("mean_length_short", short.mean_length_interval),
-            "mean_length_long": long.mean_length,
-            **ends("mean_length_long", long.mean_length_interval),
-            "kept": kept,
-            **ends("kept", spread),
+            "mean_length_short": found.first_length,
+            "mean_length_long": found.second_length,
+            "kept": found.kept,
+            **ends("kept", found.kept_interval),
+            "p": found.p,
+            "labels": len(found.strata),
             "threshold": COLLAPSE_BELOW,
         },
         confidence=trust,
         because=because,
-        advice=f"The drafter was probably trained on shorter contexts: from {since.name} on it "
+        advice=f"The drafter was probably trained on shorter contexts: {_since(case, found)} it "
         "loses. Check that vLLM applies the drafter's own rope scaling and sliding window, that "
         "its max_position_embeddings covers your contexts, and retrain on long ones or use a "
         "drafter with a sliding window or EAGLE-3.1's norms. Until then send long contexts to a "
         "server with fewer num_speculative_tokens.",
-        cost_tps=case.cost_of_losing(groups[1:], short.mean_length),
+        cost_tps=case.cost_of_losing(groups[1:], found.first_length)
+        if len(found.strata) == 1
+        else case.cost_of_losing(long, found.first_length),
     )
 
 
 def template_sensitivity(case: Case) -> Finding | None:
-    """One workload label accepts clearly less than another."""
-    groups = _usable(case.run.groups.label)
-    if len(groups) < 2:
+    """One workload label accepts clearly less than another, in contexts of the same lengths."""
+    pairs = case.run.groups.labels_within_context
+    lost = [each for each in pairs if loses(each, SENSITIVE_BELOW, tests=len(pairs))]
+    if not lost:
         return None
-    best = max(groups, key=lambda g: g.mean_length)
-    worst = min(groups, key=lambda g: g.mean_length)
-    found = _kept(best, worst, tests=len(groups) - 1)
-    if found is None or not found[0] < SENSITIVE_BELOW:
-        return None
-    kept, spread = found
-    trust, because = judged(worst.requests + best.requests, spread, below=1.0)
+    found = min(lost, key=lambda each: each.kept)
+    groups = _usable(_labels(case))
+    trust, because = judged(found.requests, found.kept_interval, below=1.0)
     return Finding(
         id="template_sensitivity",
         severity=Severity.MEDIUM,
         runs=(case.run.label,),
         title="Acceptance depends on the template or workload",
-        statement=f'rounds yield {number(worst.mean_length)} tokens under "{worst.name}" and '
-        f'{number(best.mean_length)} under "{best.name}": '
-        f"{percent(kept)} of the accepted tokens are left",
+        statement=f'rounds yield {number(found.second_length)} tokens under "{found.second}" and '
+        f'{number(found.first_length)} under "{found.first}"{_alike("context length", found)}: '
+        f"{percent(found.kept)} of the accepted tokens are left",
         evidence={
-            "mean_length_best": best.mean_length,
-            **ends("mean_length_best", best.mean_length_interval),
-            "mean_length_worst": worst.mean_length,
-            **ends("mean_length_worst", worst.mean_length_interval),
-            "kept": kept,
-            **ends("kept", spread),
+            "mean_length_best": found.first_length,
+            "mean_length_worst": found.second_length,
+            "kept": found.kept,
+            **ends("kept", found.kept_interval),
+            "p": found.p,
             "labels": len(groups),
+            "ranges": len(found.strata),
             "threshold": SENSITIVE_BELOW,
         },
         confidence=trust,
         because=because,
-        advice=f'Hold the prompts of "{worst.name}" against what the drafter was trained on: the '
+        advice=f'Compare the prompts of "{found.second}" with what the drafter was trained on: the '
         "chat template, its first token (BOS), system prompts, language. Use the drafter's own "
         "template with --chat-template, or train the drafter on yours; EAGLE-3.1's norms make it "
         "less sensitive.",
-        cost_tps=case.cost_of_losing(groups, best.mean_length),
+        cost_tps=case.cost_of_losing(
+            groups if len(groups) == 2 else _named(groups, found.second), found.first_length
+        ),
     )
+
+
+def context_or_label(case: Case) -> Finding | None:
+    """Acceptance differs by context length or by label, and the run cannot tell by which."""
+    open_ = [each for each in (_open_context(case), _open_label(case)) if each]
+    if not open_:
+        return None
+    return Finding(
+        id="context_or_label",
+        severity=Severity.INFO,
+        runs=(case.run.label,),
+        title="Context length and label cannot be separated",
+        statement=f"{'; '.join(open_)}. Labels differ in context length here, so that which of the "
+        f"two it is cannot be told: {_where(case)}",
+        evidence={"labels": len(_usable(_labels(case))), "requests": ENOUGH_REQUESTS},
+        confidence=Trust.LOW,
+        because="too few requests of different labels have contexts of the same lengths",
+        advice=f"Record prompts of each label in contexts of the same lengths, {ENOUGH_REQUESTS} "
+        "or more requests of each label in each range of lengths.",
+    )
+
+
+def loses(found: Contrast, bound: float, *, tests: int = 1) -> bool:
+    """Whether less than `bound` of the accepted tokens is kept, and surely less than all of them,
+    being one of several `tests` (Bonferroni)."""
+    return found.kept < bound and found.p is not None and found.p < ALPHA / tests
+
+
+def _open_context(case: Case) -> str:
+    """How rounds differ by context length, where labels may be why; "" where they do not, or it
+    can be told."""
+    groups, labels = _usable(case.run.groups.context), _usable(_labels(case))
+    if len(groups) < 2 or len(labels) < 2:
+        return ""
+    found = _kept(groups[0], groups[-1], tests=1)
+    if found is None or not found[0] < COLLAPSE_BELOW:
+        return ""
+    within = case.run.groups.context_within_label
+    if within is not None:
+        part = _doublings(within.first, within.second) / _doublings(groups[0].name, groups[-1].name)
+        if _told(within, COLLAPSE_BELOW, part=part):
+            return ""
+    return _said(groups[-1], groups[0], "in contexts of {}")
+
+
+def _doublings(short: str, long: str) -> float:
+    """Of the context from one range to another, by their names."""
+    begins = [int(name.split(" ")[0].replace(",", "")) for name in (short, long)]
+    return math.log2(begins[1] / begins[0])
+
+
+def _open_label(case: Case) -> str:
+    """The same by label, where context lengths may be why."""
+    groups, labels = _usable(case.run.groups.context), _usable(_labels(case))
+    if len(groups) < 2 or len(labels) < 2:
+        return ""
+    best = max(labels, key=lambda g: g.mean_length)
+    worst = min(labels, key=lambda g: g.mean_length)
+    found = _kept(best, worst, tests=len(labels) - 1)
+    if found is None or not found[0] < SENSITIVE_BELOW:
+        return ""
+    pairs = case.run.groups.labels_within_context
+    names = {best.name, worst.name}
+    mine = next((each for each in pairs if {each.first, each.second} == names), None)
+    told = _told(mine, SENSITIVE_BELOW, tests=max(len(pairs), 1))
+    return "" if told else _said(worst, best, 'under "{}"')
+
+
+def _told(found: Contrast | None, bound: float, *, tests: int = 1, part: float = 1.0) -> bool:
+    """Whether a comparison within strata says that the bound is passed, or that it surely is not.
+
+    `part`: of the doublings of the context between the two ends, those that the comparison spans.
+    As much is taken to be lost in each of the others; with fewer than LEAST_PART nothing is said.
+    """
+    if found is None:
+        return False
+    spread = found.kept_interval
+    surely_not = spread is not None and spread.low > 0 and spread.low ** (1 / part) > bound
+    surely_not = surely_not and part >= LEAST_PART
+    return loses(found, bound, tests=tests) or surely_not
+
+
+def _said(worse: Group, better: Group, where: str) -> str:
+    return (
+        f"rounds yield {number(worse.mean_length)} tokens {where.format(worse.name)} and "
+        f"{number(better.mean_length)} {where.format(better.name)}"
+    )
+
+
+def _where(case: Case) -> str:
+    """In which contexts each label was seen."""
+    seen = case.run.groups.contexts_of_labels
+    parts = [
+        f'"{label}" has contexts of {_range(names)}' for label, names in seen.items() if names
+    ][:_LABELS_SHOWN]
+    return listed(parts) or "no label has enough requests in one range of lengths"
+
+
+def _range(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0].split(' to ')[0]} to {names[-1].split(' to ')[-1]}"
+
+
+def _labels(case: Case) -> list[Group]:
+    """Requests that did not finish have a label that is not known."""
+    return [group for group in case.run.groups.label if group.name != UNFINISHED]
+
+
+def _named(groups: Sequence[Group], name: str) -> list[Group]:
+    return [group for group in groups if group.name == name]
+
+
+def _alike(what: str, found: Contrast) -> str:
+    """What is held alike, where there is more than one of it."""
+    return f", at equal shares of {len(found.strata)} {what}s" if len(found.strata) > 1 else ""
+
+
+def _since(case: Case, found: Contrast) -> str:
+    """From where on contexts lose: the first range that does, where labels cannot be why."""
+    groups = _usable(case.run.groups.context)
+    if len(found.strata) > 1 or not groups or groups[0].name != found.first:
+        return f"in contexts of {found.second}"
+    lost = (g for g in groups[1:] if (_kept(groups[0], g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW)
+    first = next(lost, None)
+    return f"from {first.name if first else found.second} on"
 
 
 def acceptance_decays(case: Case) -> Finding | None:
@@ -172,7 +302,8 @@ def _kept(reference: Group, other: Group, *, tests: int) -> tuple[float, Interva
     apart = difference(a, x, b, y)
     if not apart.low > 0:
         return None
-    return b / a, Interval(low=1 - apart.high / a, high=1 - apart.low / a)
+    kept = Interval.of(1 - apart.high / a, 1 - apart.low / a)
+    return None if kept is None else (b / a, kept)
 
 
 def _around(value: float, of_length: Interval, widen: float) -> Interval:
@@ -188,16 +319,37 @@ def _shifted(case: Case) -> str:
     return listed([f'"{name}"' for name in names])
 
 
-def _enough(which: str) -> Need[Case]:
-    words = {
-        "context": f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each",
-        "label": f"two workload labels with {ENOUGH_REQUESTS} requests each",
-        "time": f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
-    }
-    return Need[Case](
-        words=words[which],
-        met=lambda case: len(_usable(getattr(case.run.groups, which))) > 1,
-    )
+_CONTEXT = Need[Case](
+    words=f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each, of the same labels",
+    met=lambda case: case.run.groups.context_within_label is not None and not _open_context(case),
+)
+_LABEL = Need[Case](
+    words=f"two workload labels with {ENOUGH_REQUESTS} requests each, in contexts of the same "
+    "lengths",
+    met=lambda case: bool(case.run.groups.labels_within_context) and not _open_label(case),
+)
+_BOTH = Need[Case](
+    words=f"two workload labels and two ranges of context lengths with {ENOUGH_REQUESTS} requests "
+    "each",
+    met=lambda case: len(_usable(_labels(case))) > 1 and len(_usable(case.run.groups.context)) > 1,
+)
+_TIME = Need[Case](
+    words=f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
+    met=lambda case: len(_usable(case.run.groups.time)) > 1,
+)
+_COLLAPSE = Threshold(
+    name="COLLAPSE_BELOW",
+    value=COLLAPSE_BELOW,
+    means="accepted tokens per round, longest over shortest range of contexts",
+    source="middle of 0.53 and 0.92, published by context length in speculators#684",
+)
+_SENSITIVE = Threshold(
+    name="SENSITIVE_BELOW",
+    value=SENSITIVE_BELOW,
+    means="accepted tokens per round, worst over best label",
+    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), orientation from "
+    "arXiv 2605.09992",
+)
 
 
 ENTRIES = (
@@ -205,34 +357,29 @@ ENTRIES = (
         id="long_context_collapse",
         title="Acceptance collapses in long contexts",
         meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
-        "shortest.",
-        thresholds=(
-            Threshold(
-                name="COLLAPSE_BELOW",
-                value=COLLAPSE_BELOW,
-                means="accepted tokens per round, longest over shortest range of contexts",
-                source="middle of 0.53 and 0.92, published by context length in speculators#684",
-            ),
-        ),
-        need=_enough("context"),
+        "shortest, under the same labels.",
+        thresholds=(_COLLAPSE,),
+        need=_CONTEXT,
         rule=long_context_collapse,
     ),
     Entry(
         id="template_sensitivity",
         title="Acceptance depends on the template or workload",
         meaning="Requests with one workload label accept clearly fewer tokens than those with "
-        "another.",
-        thresholds=(
-            Threshold(
-                name="SENSITIVE_BELOW",
-                value=SENSITIVE_BELOW,
-                means="accepted tokens per round, worst over best label",
-                source="between 0.74 (without BOS) and 0.93 (post-norm drafter), orientation from "
-                "arXiv 2605.09992",
-            ),
-        ),
-        need=_enough("label"),
+        "another, in contexts of the same lengths.",
+        thresholds=(_SENSITIVE,),
+        need=_LABEL,
         rule=template_sensitivity,
+    ),
+    Entry(
+        id="context_or_label",
+        title="Context length and label cannot be separated",
+        meaning="Rounds in long contexts, or of one label, accept clearly fewer tokens, and too "
+        "few requests of different labels have contexts of the same lengths: which of the two it "
+        "is cannot be told.",
+        thresholds=(_COLLAPSE, _SENSITIVE),
+        need=_BOTH,
+        rule=context_or_label,
     ),
     Entry(
         id="acceptance_decays",
@@ -254,7 +401,7 @@ ENTRIES = (
                 source="driftscope",
             ),
         ),
-        need=_enough("time"),
+        need=_TIME,
         rule=acceptance_decays,
     ),
 )

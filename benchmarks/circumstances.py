@@ -1,0 +1,145 @@
+"""Context length and label, as causes of lost acceptance, in simulated runs of known truth.
+
+In each world labels differ in context length, or not, and acceptance depends on the label, on the
+length of the context, on both or on neither. Wanted: a rule names an effect that is not there in at
+most 5 % of the runs, and one that is there and can be separated in nearly all of them; where it
+cannot be separated, the run says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+from support.simulate import Prompts, Truth, chunks
+
+from driftscope.analysis.case import Case
+from driftscope.analysis.entry import Entry
+from driftscope.analysis.grouping import group_of
+from driftscope.analysis.groups import Group, Groups
+from driftscope.analysis.rounds import Rounds
+from driftscope.analysis.rules.circumstance import ENTRIES
+from driftscope.analysis.separation import range_name, strata_of
+from driftscope.analysis.strata import Cells
+
+RULES: dict[str, Entry[Case]] = {
+    entry.id: entry
+    for entry in ENTRIES
+    if entry.id in ("long_context_collapse", "template_sensitivity", "context_or_label")
+}
+SHORT, LONG, WIDE = (60, 250), (1100, 3900), (60, 3900)
+LOWER, UPPER = (60, 900), (300, 3900)
+"""They share the contexts of 300 to 900 tokens."""
+BASE = Truth(requests=150, rounds=24, between=0.5)
+
+
+def two(first: tuple[int, int], second: tuple[int, int], shift: float = 0.0) -> dict[str, Any]:
+    """Prompts of two labels with these lengths; the second one is harder by `shift`."""
+    kinds = (Prompts(label="chat", tokens=first), Prompts(label="code", tokens=second, shift=shift))
+    return {"prompts": kinds}
+
+
+HARDER, FARTHER = -1.6, -0.5
+"""Logit shifts: of the harder label, and of each doubling of the context."""
+WORLDS = {
+    "healthy, one label": replace(BASE, prompts=(Prompts(label="chat", tokens=WIDE),)),
+    "healthy, same contexts": replace(BASE, **two(WIDE, WIDE)),
+    "healthy, some contexts shared": replace(BASE, **two(LOWER, UPPER)),
+    "healthy, no context shared": replace(BASE, **two(SHORT, LONG)),
+    "label, same contexts": replace(BASE, **two(WIDE, WIDE, HARDER)),
+    "label, some contexts shared": replace(BASE, **two(LOWER, UPPER, HARDER)),
+    "label, no context shared": replace(BASE, **two(SHORT, LONG, HARDER)),
+    "context, one label": replace(
+        BASE, prompts=(Prompts(label="chat", tokens=WIDE),), context=FARTHER
+    ),
+    "context, same contexts": replace(BASE, **two(WIDE, WIDE), context=FARTHER),
+    "context, some contexts shared": replace(BASE, **two(LOWER, UPPER), context=FARTHER),
+    "context, no context shared": replace(BASE, **two(SHORT, LONG), context=FARTHER),
+    "both, same contexts": replace(BASE, **two(WIDE, WIDE, HARDER), context=FARTHER),
+    "both, some contexts shared": replace(BASE, **two(LOWER, UPPER, HARDER), context=FARTHER),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """In how many runs of a world each rule speaks."""
+
+    world: str
+    long_context_collapse: float
+    template_sensitivity: float
+    context_or_label: float
+
+
+def named(trials: int) -> Iterator[Named]:
+    """Each world, over `trials` runs."""
+    for world, truth in WORLDS.items():
+        spoke = dict.fromkeys(RULES, 0)
+        for trial in range(trials):
+            case = _case(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + trial))
+            for name, entry in RULES.items():
+                spoke[name] += entry.rule(case) is not None
+        yield Named(world=world, **{name: n / trials for name, n in spoke.items()})
+
+
+def _case(truth: Truth) -> Case:
+    """A run of which only the rounds by circumstance are known."""
+    run = SimpleNamespace(
+        label="run", groups=groups_of(truth), rounds=1, acceptance=SimpleNamespace(mean_length=1.0)
+    )
+    return Case(run=cast(Any, run))
+
+
+def groups_of(truth: Truth) -> Groups:
+    """The groups of `truth` by context and label, as a trace of it has them."""
+    rounds, power, label = _drawn(truth)
+    names = [str(kind.label) for kind in truth.prompts]
+    powers, context = np.unique(power, return_inverse=True)
+    cells = Cells(
+        request=rounds.request,
+        label=label,
+        context=context,
+        tokens=rounds.comparable_tokens()[:, 0],
+        rounds=rounds.rounds.astype(float),
+    )
+    ranges = [f"{range_name(each)} tokens" for each in powers.tolist()]
+    return Groups(
+        context=tuple(_groups(rounds, context, ranges)),
+        label=tuple(_groups(rounds, label, names)),
+        **strata_of(cells, ranges, names),
+    )
+
+
+def _groups(rounds: Rounds, of: np.ndarray, names: list[str]) -> Iterator[Group]:
+    for at, name in enumerate(names):
+        yield group_of(name, rounds.where(of == at))
+
+
+def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
+    """The rounds by request and range of contexts, the power of two of each row, and its label."""
+    keys, accepted, kinds, first = [], [], [], 0
+    for chunk in chunks(truth):
+        rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
+        power = np.floor(np.log2(chunk.position[rows] + 1)).astype(np.int64)
+        keys.append((first + chunk.request[rows]) * 64 + power)
+        accepted.append(chunk.accepted[rows])
+        kinds.append(chunk.kind)
+        first += len(chunk.kind)
+    key, row = np.unique(np.concatenate(keys), return_inverse=True)
+    histogram = np.zeros((len(key), truth.k + 1), dtype=np.int64)
+    np.add.at(histogram, (row, np.concatenate(accepted)), 1)
+    each = histogram.sum(axis=1)
+    lengths, whole = np.zeros_like(histogram), np.zeros_like(histogram)
+    lengths[:, -1], whole[:, -1] = each, histogram[:, -1]
+    rounds = Rounds(
+        request=key // 64,
+        rounds=each,
+        drafted=each * truth.k,
+        histogram=histogram,
+        lengths=lengths,
+        exhausted=whole,
+        mix=np.zeros(truth.k + 1),
+    )
+    return rounds, key % 64, np.concatenate(kinds)[key // 64]
