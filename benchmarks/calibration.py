@@ -6,6 +6,7 @@ truth any difference is called one, corrected for all that are looked at, and in
 of the rules GATE fails (wanted: at most 5 % each); and in how many runs a change over time is
 found, where there is none (wanted: at most 5 %) and where acceptance steps down half-way. The fifth
 is that of `benchmarks.circumstances`: whether context length and label are named for each other.
+The last two are those of `benchmarks.several_k`: runs in which K varies.
 
     PYTHONPATH=.:tests python benchmarks/calibration.py [--trials 1000]
 """
@@ -24,6 +25,7 @@ from support.simulate import Prompts, Truth
 from support.simulate.sums import series, side
 
 from benchmarks.circumstances import Named, named
+from benchmarks.several_k import DepthCoverage, MixChanges, coverages, mix_changes
 from driftscope.analysis.changes import changes
 from driftscope.analysis.compare import Side, comparison
 from driftscope.analysis.gate.correlation import of_acceptance
@@ -235,6 +237,22 @@ def show_circumstances(trials: int, say: Say) -> list[Named]:
     return rows
 
 
+def show_several_k(trials: int, say: Say) -> list[DepthCoverage | MixChanges]:
+    say(f"\nRuns of several K, {trials} each: share of intervals that hold the truth, at worst\n")
+    say(f"{'run':44}{'rounds':8}{'by risk sets':>14}{'as counted':>12}")
+    rows: list[DepthCoverage | MixChanges] = []
+    for row in coverages(trials):
+        counted = "" if row.counted is None else f"{row.counted:.1%}"
+        say(f"{row.world:44}{row.rounds:8}{row.worst:14.1%}{counted:>12}")
+        rows.append(row)
+    say(f"\nA change over time where only the mix of K changes, {trials} runs each: share found\n")
+    say(f"{'run':44}{'comparable':>12}{'as served':>12}")
+    for found in mix_changes(trials):
+        say(f"{found.world:44}{found.comparable:12.1%}{found.served:12.1%}")
+        rows.append(found)
+    return rows
+
+
 Say = Callable[[str], None]
 TABLES = {
     "coverage": show_coverage,
@@ -242,6 +260,7 @@ TABLES = {
     "gate": show_gates,
     "changes": show_cuts,
     "circumstances": show_circumstances,
+    "several_k": show_several_k,
 }
 
 

@@ -151,8 +151,15 @@ def mix_of(table: pa.Table, k: int) -> Matrix:
     tokens, rounds = np.zeros(k + 1), np.zeros(k + 1)
     np.add.at(rounds, drafted, whole(table, "rounds"))
     np.add.at(tokens, drafted, whole(table, "rounds") + accepted)
-    of_all = tokens.sum() / rounds.sum() if rounds.any() else 0.0
+    return mix_over(rounds, tokens)
+
+
+def mix_over(rounds: NDArray[Any], tokens: NDArray[Any]) -> Matrix:
+    """`Rounds.mix` of rounds, and of the tokens that they yielded, by tokens drafted, [K + 1]."""
     some = rounds > 0
+    if some.sum() < 2:
+        return np.zeros(len(rounds))
+    of_all = tokens.sum() / rounds.sum()
     return np.where(some, tokens / np.where(some, rounds, 1.0) - of_all, 0.0)
 
 

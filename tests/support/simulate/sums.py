@@ -7,7 +7,7 @@ from support.simulate.draw import Chunk, Ints, chunks
 from support.simulate.truth import Truth
 
 from driftscope.analysis.changes import Series
-from driftscope.analysis.rounds import Rounds
+from driftscope.analysis.rounds import Rounds, mix_over
 from driftscope.analysis.side import Side
 
 
@@ -18,7 +18,7 @@ def side(truth: Truth, drafted: int | None = None) -> Side:
     for chunk in chunks(truth):
         counts.append(_counts(truth, chunk, drafted))
         labels += [str(truth.prompts[kind].label) for kind in chunk.kind.tolist()]
-    histogram, lengths, exhausted = np.concatenate(counts, axis=1)
+    histogram, lengths, exhausted, tokens = np.concatenate(counts, axis=1)
     there = histogram.sum(axis=1) > 0
     rounds = Rounds(
         request=np.arange(len(there)),
@@ -27,23 +27,24 @@ def side(truth: Truth, drafted: int | None = None) -> Side:
         histogram=histogram,
         lengths=lengths,
         exhausted=exhausted,
-        mix=np.zeros(truth.k + 1),
+        mix=mix_over(lengths.sum(axis=0), tokens.sum(axis=0)),
     )
     return Side(rounds=rounds.where(there), labels=tuple(np.array(labels)[there].tolist()))
 
 
 def _counts(truth: Truth, chunk: Chunk, only: int | None) -> Ints:
-    """[3, requests, K + 1] rounds by tokens accepted, by tokens drafted, and those of the latter
-    that were accepted whole."""
+    """[4, requests, K + 1] rounds by tokens accepted, by tokens drafted, those of the latter that
+    were accepted whole, and the tokens that they yielded."""
     rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
     rows &= True if only is None else chunk.drafted == only
     request, drafted, accepted = (
         each[rows] for each in (chunk.request, chunk.drafted, chunk.accepted)
     )
-    out = np.zeros((3, len(chunk.kind), truth.k + 1), dtype=np.int64)
+    out = np.zeros((4, len(chunk.kind), truth.k + 1), dtype=np.int64)
     np.add.at(out[0], (request, accepted), 1)
     np.add.at(out[1], (request, drafted), 1)
     np.add.at(out[2], (request, drafted), accepted == drafted)
+    np.add.at(out[3], (request, drafted), accepted + 1)
     return out
 
 

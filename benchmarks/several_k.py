@@ -1,0 +1,131 @@
+"""Runs of several K: rates by depth, and changes over time, in simulated runs of known truth.
+
+K follows the batch size, or is changed while the server runs. Wanted: 95 % intervals of the
+marginal rates hold the truth in 93 to 97 % of the runs, over all rounds where acceptance does not
+go with the batch, and K by K where it does; and a change over time is found in at most 5 % of the
+runs in which only the mix of K changed. Beside them stands what counting over all rounds, or
+lengths as served, would have made of the same runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from support.simulate import Truth
+from support.simulate.draw import chunks
+from support.simulate.sums import side
+
+from driftscope.analysis.changes import Series, changes
+from driftscope.analysis.interval import Interval, rate_intervals, ratio_of
+from driftscope.analysis.rounds import Rounds
+
+BY_BATCH = Truth(requests=96, rounds=25, batches=(1, 2, 3, 6), k_by_batch=((2, 7), (4, 4), (6, 2)))
+FALLING = -0.3
+"""Logit shift of acceptance for each doubling of the batch."""
+BUSIER = (*(1,) * 36, *(6,) * 12)
+"""Batch sizes of a run in which load rises: K falls with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthCoverage:
+    """How often the interval at the depth where it is worst held the truth."""
+
+    world: str
+    rounds: str
+    """Which rounds: all, or those of one K."""
+    depths: int
+    worst: float
+    counted: float | None
+    """The same of rates as vLLM counts them; None where they are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixChanges:
+    """In what share of the runs a change over time was found, where only the mix of K changed."""
+
+    world: str
+    comparable: float
+    served: float
+    """The same of acceptance lengths as served."""
+
+
+def coverages(trials: int) -> Iterator[DepthCoverage]:
+    """K by batch size, acceptance the same at every batch size, then falling."""
+    yield _coverage("K by batch size", BY_BATCH, None, trials)
+    falling = replace(BY_BATCH, batch=FALLING)
+    for k in (2, 4, 7):
+        yield _coverage("K by batch size, acceptance falls with it", falling, k, trials)
+
+
+def _coverage(world: str, truth: Truth, k: int | None, trials: int) -> DepthCoverage:
+    depths = k or truth.k
+    hits, counted = np.zeros(depths), np.zeros(depths)
+    for trial in range(trials):
+        drawn = replace(truth, seed=trial, prompts_seed=trial)
+        rounds = side(drawn, drafted=k).rounds
+        true = drawn.marginal() if k is None else _true_at(drawn, k)
+        hits += _hits(rate_intervals(rounds.marginal_ratio().first(depths)), true)
+        counted += _hits(_as_counted(rounds), true)
+    return DepthCoverage(
+        world=world,
+        rounds="all" if k is None else f"K = {k}",
+        depths=depths,
+        worst=float(hits.min() / trials),
+        counted=float(counted.min() / trials) if k is None else None,
+    )
+
+
+def _as_counted(rounds: Rounds) -> tuple[Interval | None, ...] | None:
+    of_all = np.broadcast_to(rounds.rounds[:, None].astype(np.float64), rounds.reached.shape)
+    return rate_intervals(ratio_of(rounds.reached.astype(np.float64), of_all))
+
+
+def _hits(found: tuple[Interval | None, ...] | None, true: np.ndarray) -> np.ndarray:
+    pairs = zip(found or (), true, strict=False)
+    return np.array([at is not None and at.low <= value <= at.high for at, value in pairs])
+
+
+def _true_at(truth: Truth, k: int) -> np.ndarray:
+    """[k] true marginal rates of the rounds that draft `k` tokens, over their batch sizes."""
+    batches: list[int] = []
+    for chunk in chunks(truth):
+        mine = (chunk.accepted >= 0) & (chunk.drafted == k)
+        batches += chunk.batch[chunk.step[mine]].tolist()
+    size, rounds = np.unique(batches, return_counts=True)
+    return np.average([truth.marginal_at(int(b))[:k] for b in size], axis=0, weights=rounds)
+
+
+def mix_changes(trials: int) -> Iterator[MixChanges]:
+    """K falls with rising load, without and with its own effect, and by hand."""
+    busier = replace(BY_BATCH, batches=BUSIER, requests=108)
+    yield _changes("load rises, so K falls", busier, trials)
+    yield _changes(
+        "the same, acceptance falls with the batch", replace(busier, batch=FALLING), trials
+    )
+    by_hand = replace(BY_BATCH, batches=(3,), k_by_batch=(), k_from=((0.5, 2),))
+    yield _changes("K set from 7 to 2 half-way", by_hand, trials)
+
+
+def _changes(world: str, truth: Truth, trials: int) -> MixChanges:
+    found = np.zeros(2)
+    for trial in range(trials):
+        rounds = side(replace(truth, seed=trial, prompts_seed=trial)).rounds
+        for n, tokens in enumerate(
+            (rounds.comparable_tokens()[:, 0], rounds.rounds + rounds.accepted)
+        ):
+            made = changes(_series(rounds, np.asarray(tokens, dtype=np.float64)))
+            found[n] += made is not None and bool(made.points)
+    return MixChanges(world=world, comparable=found[0] / trials, served=found[1] / trials)
+
+
+def _series(rounds: Rounds, tokens: np.ndarray) -> Series:
+    n = len(rounds.rounds)
+    return Series(
+        start_s=np.arange(n, dtype=np.float64),
+        end_s=float(n),
+        tokens=tokens,
+        rounds=rounds.rounds.astype(np.float64),
+        labels=np.full(n, "all"),
+    )
