@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.side import Side
 from driftscope.analysis.words import listed
 from driftscope.trace.manifest import Manifest, Model
 
+SOME = 0.05
+"""Share of the rounds from which a number of drafted tokens is a K of the run: close to a length
+limit a few rounds draft fewer tokens than K."""
 DRAFTER = "drafter"
 """The thing that a comparison is usually about."""
 
@@ -18,16 +23,27 @@ def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> 
     warm = [", ".join(f"{each:g}" for each in side.temperatures) for side in sides]
     both_warm = warm[0] != warm[1] and all(warm)
     runners = [f"{each.engine} {each.runner}" for each in (a, b)]
-    depths = [str(side.rounds.k) for side in sides]
+    drafted = [_drafted(side) for side in sides]
     found = [
         ("temperature", warm if both_warm else None),
         ("runner", runners if runners[0] != runners[1] else None),
-        ("K", depths if depths[0] != depths[1] else None),
+        ("K", drafted if drafted[0] != drafted[1] else None),
         ("prompts", [] if pairing == UNPAIRED else None),
         (DRAFTER, [a.drafter.name, b.drafter.name] if differ(a.drafter, b.drafter) else None),
         ("target", [a.target.name, b.target.name] if differ(a.target, b.target) else None),
     ]
     return tuple(_said(name, values) for name, values in found if values is not None)
+
+
+def _drafted(side: Side) -> str:
+    """K, or each of several with its share of the rounds in tenths: another mix of the same K has
+    another acceptance length."""
+    by_length = side.rounds.lengths.sum(axis=0)
+    shares = by_length / max(by_length.sum(), 1)
+    some = np.flatnonzero(shares >= SOME).tolist()
+    if len(some) < 2:
+        return f"{side.rounds.k}"
+    return listed([f"{k} in {max(round(10 * shares[k]), 1)} of 10 rounds" for k in some])
 
 
 def differ(a: Model, b: Model) -> bool:

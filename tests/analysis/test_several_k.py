@@ -194,6 +194,19 @@ def test_two_runs_of_the_same_schedule_are_compared(tmp_path: Path) -> None:
     assert not [each for each in found.differences if each.differs]
 
 
+def test_another_mix_of_k_is_told(tmp_path: Path) -> None:
+    """It changes the acceptance length as served, and no rate by depth."""
+    paths = [
+        simulate(tmp_path / name, replace(BY_BATCH, seed=seed, requests=60, **changed))
+        for name, seed, changed in (("mix", 1, {}), ("one", 2, {"k_by_batch": ()}))
+    ]
+    mix, one = (collect(open_run(path)) for path in paths)
+    found = compare(mix, one, ("mix", "one"))
+    assert any(each.startswith("K (") for each in found.unlike)
+    differs = {each.metric for each in found.differences if each.differs}
+    assert differs == {"acceptance.mean_length"}
+
+
 def test_advice_is_held_against_what_was_served(by_batch: RunSummary) -> None:
     advice = advise(by_batch)
     assert advice is not None and advice.doubt is None
