@@ -13,7 +13,7 @@ EXAMPLE_LAYERS = 32
 SOURCES = {
     AUX_FROM_CONFIG: "named in the drafter's config",
     AUX_FROM_ENGINE: "the engine's default: the drafter's config names none that it reads",
-    None: "which does not say where they come from",
+    None: "the run does not say who chose them",
 }
 
 
@@ -47,4 +47,5 @@ def of_run(run: Path) -> tuple[Manifest | None, str]:
     if not manifest.aux_layers:
         return manifest, "none, or recorded by a driftscope that did not name them"
     layers = ", ".join(map(str, manifest.aux_layers))
-    return manifest, f"{layers} ({SOURCES[manifest.aux_layers_source]})"
+    chosen = SOURCES.get(manifest.aux_layers_source, f"{manifest.aux_layers_source}")
+    return manifest, f"{layers} ({chosen})"

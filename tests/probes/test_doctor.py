@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.runs import Spec, write_run
 
+from driftscope_probes.doctor_captured import of_run
 from driftscope_probes.kinds import KINDS
 from driftscope_probes.support import HOOKS
 
@@ -50,6 +53,37 @@ def test_what_the_report_of_a_bug_needs_is_there(checks: list[dict[str, Any]]) -
     assert topics >= {"Python", "driftscope", "torch", "vLLM", "plugin", "settings"}
     assert topics >= {"device", "runner", "attention backends", "recorded"}
     assert topics >= {f"drafter {kind.name}" for kind in KINDS}
+
+
+def test_the_default_captured_layers_are_the_installed_vllms(
+    checks: list[dict[str, Any]],
+) -> None:
+    (found,) = [check["detail"] for check in checks if check["topic"] == "captured layers"]
+    assert "this vLLM takes 2, 16, 29 of a target of 32 layers" in found
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("config", "1, 2, 3 (named in the drafter's config)"),
+        ("engine default", "1, 2, 3 (the engine's default: the drafter's config names none"),
+        (None, "1, 2, 3 (the run does not say who chose them)"),
+    ],
+)
+def test_a_recorded_run_says_what_its_engine_captured(
+    tmp_path: Path, source: str | None, said: str
+) -> None:
+    manifest, words = of_run(write_run(tmp_path / "run", Spec(aux_layers_source=source)))
+    assert manifest is not None
+    assert words.startswith(said)
+
+
+def test_a_run_that_names_no_captured_layers_or_is_none(tmp_path: Path) -> None:
+    _, words = of_run(write_run(tmp_path / "run", Spec(aux_layers=())))
+    assert words == "none, or recorded by a driftscope that did not name them"
+    missing, words = of_run(tmp_path / "nothing")
+    assert missing is None
+    assert "no such directory" in words
 
 
 def test_the_exit_code_says_whether_a_live_vllm_can_be_recorded(

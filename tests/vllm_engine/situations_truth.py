@@ -20,6 +20,7 @@ from driftscope_probes.reference.replay import DEFAULT_N_SINK
 from vllm_engine.job import Job, K, Outcome
 from vllm_engine.situations import Ask
 from vllm_engine.truth import MASSES, NORMS, models
+from vllm_engine.versions import follows_k
 
 PER_CHAIN = ("aux_rms", "aux_norm_rms", "fc_rms")
 
@@ -197,6 +198,7 @@ class _Slots:
     def __init__(self, outcome: Outcome, asks: dict[str, Ask]) -> None:
         self._outcome, self._asks = outcome, asks
         self._v1 = outcome.job.runner == "v1"
+        self._follows_k = follows_k(outcome.job)
         self._cached: dict[tuple[int, ...], int] = {}
         """Wrong tokens that lie in the prefix cache, by the tokens up to their slot."""
         self._now: dict[str, Slots] = defaultdict(Slots)
@@ -226,7 +228,7 @@ class _Slots:
         runs = _drafter_runs(self._outcome, schedule)
         for request, entry in schedule["requests"].items():
             self._step(request, entry, runs=runs)
-            if runs and schedule["k"] and not _is_chunk(entry):
+            if runs and (schedule["k"] or not self._follows_k) and not _is_chunk(entry):
                 now = self._now[request]
                 self._drafted[request].append(Slots(wrong=dict(now.wrong), empty=set(now.empty)))
 

