@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support.runs import Spec, write_run
 from typer.testing import CliRunner
 
@@ -102,9 +104,7 @@ def test_every_form_of_the_report_lists_the_causes_in_their_order(tmp_path: Path
     found = _analysed(tmp_path, Spec(conditional=DEAD, rounds=30))
     causes = [each.cause for each in _dead(found).causes]
     assert len(causes) > 5
-    from rich.console import Console
-
-    console = Console(width=400, record=True, file=(tmp_path / "out").open("w"))
+    console = Console(width=400, record=True, file=io.StringIO())
     console.print(render(found))
     for text in (console.export_text(), to_markdown(found), to_html(found)):
         places = [text.index(cause.split(" (")[0]) for cause in causes]
