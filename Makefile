@@ -8,7 +8,7 @@ TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless seeds situations variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test lint type layers truth harmless seeds situations broken variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ seeds: $(VENV)/installed-dev ## two seeds of one sampled run in vLLM, and what c
 
 situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, captured layers, K by batch size ... against the reference
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/situations_table.py $(OLDER_IN)
+
+broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
+	PYTHONPATH=tests $(BIN)/python -m support.broken.table
 
 variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py

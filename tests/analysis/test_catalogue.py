@@ -70,6 +70,14 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (replace(HEALTHY, conditional=(0.01, 0.01, 0.01, 0.01), between=0.0, within=0.0),),
         (replace(HEALTHY, conditional=(0.2, 0.01, 0.01, 0.01)),),
     ),
+    "acceptance_low": (
+        (replace(HEALTHY, conditional=(0.15, 0.5, 0.5, 0.5)),),
+        (replace(HEALTHY, conditional=(0.5, 0.5, 0.5, 0.5)),),
+    ),
+    "acceptance_falls": (
+        (replace(HEALTHY, conditional=(0.8, 0.1, 0.5, 0.5), between=0.0, within=0.0),),
+        (replace(HEALTHY, conditional=(0.8, 0.5, 0.5, 0.5)),),
+    ),
     "acceptance_dies": (
         (replace(HEALTHY, conditional=(0.7, 0.3, 0.02, 0.02), between=0.0, within=0.0),),
         (HEALTHY,),

@@ -65,7 +65,7 @@ def _apart(case: Case, found: Comparison) -> Finding:
         },
         confidence=trust,
         because=because,
-        advice=f"{better} has the longer acceptance length. {_same_prompts(found)}",
+        advice=f"{better} accepts more over all depths. {_same_prompts(found)}",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from driftscope.analysis.analyze import Analysis
+from driftscope.analysis.case import Case, comparison_of
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import milliseconds, number, percent, times
@@ -12,7 +14,16 @@ from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope_reports.markup import Markup, el
 from driftscope_reports.section import Section
 from driftscope_reports.sections.compared import Pair, pictures
-from driftscope_reports.sections.differences import BETTER, SAME, WORSE, Good, gap, word
+from driftscope_reports.sections.differences import (
+    BETTER,
+    SAME,
+    WORSE,
+    Gap,
+    Good,
+    compared,
+    gap,
+    word,
+)
 from driftscope_reports.sections.quantities import spread_of
 from driftscope_reports.tables import table
 
@@ -30,10 +41,13 @@ def section(analysis: Analysis) -> Section:
             "another run, to see their differences here.",
         )
     first, *others = analysis.runs
-    advice = {case.run.label: case.advice for case in analysis.cases}
+    cases = {case.run.label: case for case in analysis.cases}
     pairs = [
         Pair(
-            index=i, runs=(first, other), advice=(advice.get(first.label), advice.get(other.label))
+            index=i,
+            runs=(first, other),
+            advice=(cases[first.label].advice, cases[other.label].advice),
+            comparison=_comparison(first, cases[other.label]),
         )
         for i, other in enumerate(others, start=1)
     ]
@@ -45,9 +59,16 @@ def section(analysis: Analysis) -> Section:
         "apart grey and dotted. Single steps, layers, heads and moments have no interval: they "
         "stand over or beside each other above.",
         pictures=tuple(p for pair in pairs for p in pictures(pair, all_of=len(pairs) < _MANY)),
-        above=_table(first, others),
+        above=_table(pairs),
         affects=("acceptance",),
     )
+
+
+def _comparison(first: RunSummary, case: Case) -> Comparison | None:
+    """Of the first run with another, which findings may hold against a baseline."""
+    if case.reference is not None and case.reference.label == first.label:
+        return case.comparison
+    return comparison_of(first, case.run)
 
 
 _Row = tuple[str, Callable[[RunSummary], float | None], Callable[[float | None], str], Good,
@@ -58,10 +79,11 @@ def _last(name: str) -> Callable[[RunSummary], Interval | None]:
     return lambda run: spread[-1] if (spread := spread_of(run, name)) else None
 
 
+_LAST = "Accepted to the last depth"
 _ROWS: tuple[_Row, ...] = (
     (MEAN_LENGTH.title, lambda r: r.acceptance.mean_length, number, Good.MORE,
      lambda r: r.acceptance.mean_length_interval),
-    ("Accepted to the last depth", lambda r: r.acceptance.marginal[-1], percent, Good.MORE,
+    (_LAST, lambda r: r.acceptance.marginal[-1], percent, Good.MORE,
      _last("marginal")),
     ("Growth of the hidden state", lambda r: r.hidden.growth, times, Good.LESS,
      lambda r: r.hidden.growth_interval),
@@ -82,12 +104,21 @@ _ROWS: tuple[_Row, ...] = (
 )  # fmt: skip
 
 
-def _table(first: RunSummary, others: Sequence[RunSummary]) -> Markup:
-    rows = []
+def _tested(words: str, pair: Pair) -> Gap | None:
+    """The difference of a row that `driftscope compare` tests."""
+    a, b = pair.runs
+    if words == MEAN_LENGTH.title:
+        return compared(pair.comparison, LENGTH)
+    same_depth = words == _LAST and len(a.acceptance.marginal) == len(b.acceptance.marginal)
+    return compared(pair.comparison, MARGINAL, len(a.acceptance.marginal)) if same_depth else None
+
+
+def _table(pairs: Sequence[Pair]) -> Markup:
+    rows, first, others = [], pairs[0].runs[0], [pair.runs[1] for pair in pairs]
     for words, of, say, good, spread in _ROWS:
-        for other in others:
+        for pair, other in zip(pairs, others, strict=True):
             a, b = of(first), of(other)
-            found = gap(a, spread(first), b, spread(other))
+            found = _tested(words, pair) or gap(a, spread(first), b, spread(other))
             ends = found.interval
             rows.append([
                 words, *([other.label] if len(others) > 1 else []), _verdict(ends, good),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from driftscope.analysis.closeup.durations import AT, TPOT, TTFT, Distribution
 from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison
 from driftscope.analysis.cost.advice import Advice, same_models
 from driftscope.analysis.cost.predict import Estimate
 from driftscope.analysis.groups import Group
@@ -23,7 +24,7 @@ from driftscope_reports.chart import Axis, Chart, Unit, depths
 from driftscope_reports.section import Picture, Size, sized
 from driftscope_reports.sections import fates
 from driftscope_reports.sections.circumstances import ENOUGH, KINDS, short
-from driftscope_reports.sections.differences import Gap, Good, bars, gap
+from driftscope_reports.sections.differences import Gap, Good, bars, compared, gap
 from driftscope_reports.sections.quantities import QUANTITIES, Quantity, spread_of
 
 PERCENTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -37,6 +38,8 @@ class Pair:
     index: int
     runs: tuple[RunSummary, RunSummary]
     advice: tuple[Advice | None, Advice | None]
+    comparison: Comparison | None = None
+    """Of the two, as `driftscope compare` makes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +68,9 @@ def pictures(pair: Pair, *, all_of: bool) -> list[Picture]:
     or what is better or worse."""
     a, b = pair.runs
     shown = [each for each in QUANTITIES if all_of or each.good is not Good.NEITHER]
-    drawn = [_by_depth(a, b, each) for each in shown]
+    drawn = [_by_depth(pair, each) for each in shown]
     drawn += [_durations(a, b, TPOT, latency.TPOT), _durations(a, b, TTFT, latency.TTFT)]
-    drawn += [_by_k(pair), _fallback(a, b), _by_label(a, b)]
+    drawn += [_by_k(pair), _fallback(a, b), _by_label(pair)]
     drawn += [_by_circumstance(a, b, field, words, x) for field, words, x, _ in KINDS]
     made = [_picture(pair, each) for each in drawn if each]
     return [sized(picture, Size.SMALL) for picture in made if picture]
@@ -114,12 +117,17 @@ def _amount(value: float, unit: Unit) -> str:
     return f"{number(value)} ms" if unit is Unit.MS else number(value)
 
 
-def _by_depth(a: RunSummary, b: RunSummary, quantity: Quantity) -> _Drawn | None:
+def _by_depth(pair: Pair, quantity: Quantity) -> _Drawn | None:
+    a, b = pair.runs
     mine, theirs = quantity.of(a), quantity.of(b)
     if mine is None or theirs is None:
         return None
     spreads = spread_of(a, quantity.spread), spread_of(b, quantity.spread)
-    gaps = tuple(gap(*row) for row in zip(mine, spreads[0], theirs, spreads[1], strict=False))
+    apart = [gap(*row) for row in zip(mine, spreads[0], theirs, spreads[1], strict=False)]
+    tested = pair.comparison if quantity.spread == "marginal" else None
+    gaps = tuple(
+        compared(tested, MARGINAL, depth) or alone for depth, alone in enumerate(apart, start=1)
+    )
     return _Drawn(
         id=quantity.id, words=quantity.words, how="At each depth:", at=depths(gaps), gaps=gaps,
         goods=(quantity.good,) * len(gaps),
@@ -194,14 +202,18 @@ def _wanted(name: str) -> Good:
     return Good.NEITHER if deliberate else Good.LESS
 
 
-def _by_label(a: RunSummary, b: RunSummary) -> _Drawn | None:
+def _by_label(pair: Pair) -> _Drawn | None:
     """Labels, or whatever else runs are cut by, that both have."""
+    a, b = pair.runs
     mine = {segment.label: segment for segment in a.segments}
     both = [(mine[s.label], s) for s in b.segments if s.label in mine]
     if len(both) < 2:
         return None
-    gaps = tuple(gap(*_length(x), *_length(y)) for x, y in both)
-    cut = "label" if both[0][1].by == "label" else both[0][1].by
+    cut = both[0][1].by
+    tested = pair.comparison if cut == "label" else None
+    gaps = tuple(
+        compared(tested, LENGTH, segment=y.label) or gap(*_length(x), *_length(y)) for x, y in both
+    )
     return _lengths(f"Tokens per round by {cut}", "labels", tuple(y.label for _, y in both), gaps,
                     "workload label" if cut == "label" else cut, "where-mean-length")  # fmt: skip
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from driftscope.analysis.compare import WHOLE, Comparison
 from driftscope.analysis.interval import Interval, difference
 from driftscope_reports.chart import Kind, Series
 
@@ -36,6 +37,16 @@ def gap(a: float | None, a_spread: Interval | None, b: float | None,
     if a_spread is None or b_spread is None:
         return Gap(value=b - a, interval=None)
     return Gap(value=b - a, interval=difference(b, b_spread, a, a_spread))
+
+
+def compared(
+    found: Comparison | None, metric: str, depth: int | None = None, segment: str = WHOLE
+) -> Gap | None:
+    """The difference of one figure as `driftscope compare` has it, paired where both runs answered
+    the same prompts; None where they were not compared in it."""
+    differences = found.at(metric, segment) if found else ()
+    mine = [each for each in differences if each.depth == depth]
+    return Gap(value=mine[0].difference, interval=mine[0].interval) if mine else None
 
 
 def word(found: Interval, good: Good) -> str:

@@ -28,8 +28,6 @@ EAGLE3, EAGLE31, FEWER = "eagle3", "eagle31", "eagle31 of 512 tokens"
 HEALTHY = (EAGLE3, EAGLE31, FEWER)
 FEWER_TOKENS = 512
 SEED = 9
-WRONG_THETA = 1e6
-"""Base of the rotary angles that many newer models have; the trio's is 1e4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,19 +137,21 @@ def _own_embedding(drafter: Drafter) -> None:
     )
 
 
-def _norm_output_not_applied(drafter: Drafter) -> None:
-    drafter.config = replace(drafter.config, norm_output=False)
-
-
-class _Stuck(Rotary):
-    """Angles that go no further than the first position of each chain."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        super().__init__(drafter.config.layer)
-        self.first = 0
+class _Interleaved(Rotary):
+    """Rotary positions that turn neighbours (GPT-J's layout) instead of halves (Llama's)."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        return super().__call__(x, positions)
+        halves = torch.cat([x[..., ::2], x[..., 1::2]], -1)
+        turned = super().__call__(halves, positions)
+        return torch.stack(turned.chunk(2, -1), -1).flatten(-2)
+
+
+def _rope_interleaved(drafter: Drafter) -> None:
+    drafter.rotary = _Interleaved(drafter.config.layer)
+
+
+def _norm_output_not_applied(drafter: Drafter) -> None:
+    drafter.config = replace(drafter.config, norm_output=False)
 
 
 def _other_target(target: Target) -> None:
@@ -184,7 +184,7 @@ FAULTS = {
     "d2t zero": Fault(of=FEWER, weights=_d2t(torch.zeros_like)),
     "own embedding": Fault(of=EAGLE31, engine=_own_embedding),
     "head permuted": Fault(of=EAGLE31, weights=_permuted_head),
-    "rope base": Fault(of=EAGLE31, config=_set(rope_theta=WRONG_THETA)),
+    "rope interleaved": Fault(of=EAGLE31, engine=_rope_interleaved),
     "other target": Fault(of=EAGLE31, target=_other_target),
 }
 """By what is wrong."""

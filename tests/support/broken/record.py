@@ -10,7 +10,8 @@ from support.broken.faults import FAULTS, Fault, healthy_models, models
 from driftscope_probes.reference.run import ReferenceRun
 from driftscope_probes.trio import encode, load_prompts
 
-K, REQUESTS, MAX_TOKENS = 5, 40, 32
+K, REQUESTS, MAX_TOKENS = 4, 36, 24
+"""Rounds enough that a dead drafter is dead for sure, and that the mildest fault shows."""
 
 
 class _FaultyRun(ReferenceRun):
@@ -24,6 +25,7 @@ class _FaultyRun(ReferenceRun):
 
 def record(run: Path, name: str, folder: Path) -> Path:
     """Record the healthy drafter or the fault of that name into `run`; models go to `folder`."""
+    torch.set_num_threads(1)
     fault = FAULTS.get(name)
     target, drafter = models(folder, fault) if fault else healthy_models(folder, name)
     prompts = [encode(prompt.in_distribution) for prompt in load_prompts()[:REQUESTS]]

@@ -1,0 +1,47 @@
+"""Rounds by request, as two runs are compared by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.simulate import Truth
+from support.simulate.sums import side
+
+from driftscope.analysis.compare import pair_sides
+from driftscope.analysis.pairing import BY_ID, UNPAIRED
+from driftscope.analysis.side import Side, grouped
+
+
+def _named(truth: Truth, prefix: str = "id") -> Side:
+    found = side(truth)
+    names = [f"{abs(hash((prefix, n))) % 2**60:016x}" for n in range(len(found.labels))]
+    return replace(found, ids=tuple(names))
+
+
+def test_groups_keep_every_round_and_pair_across_runs() -> None:
+    truth = Truth(requests=300, rounds=5, k=3)
+    first, second = _named(truth), _named(replace(truth, seed=9))
+    shuffled = second.of(np.random.default_rng(1).permutation(300))
+    small = [grouped(each, 40) for each in (first, shuffled)]
+    assert len(small[0].labels) <= 40
+    for whole, group in zip((first, shuffled), small, strict=True):
+        assert (group.rounds.histogram.sum(axis=0) == whole.rounds.histogram.sum(axis=0)).all()
+    found = pair_sides(*small)
+    assert found.how == BY_ID
+    a, b = small[0].of(found.first), small[1].of(found.second)
+    assert a.ids == b.ids
+    assert (a.rounds.rounds == b.rounds.rounds).all(), "the same requests have as many rounds"
+
+
+def test_groups_of_other_requests_are_not_paired() -> None:
+    truth = Truth(requests=300, rounds=5, k=3)
+    small = [grouped(_named(truth, name), 40) for name in ("a", "b")]
+    assert pair_sides(*small).how == UNPAIRED
+
+
+def test_names_must_be_as_many_as_rows() -> None:
+    found = side(Truth(requests=10, rounds=5, k=3))
+    with pytest.raises(ValueError, match="10 rows"):
+        replace(found, ids=("0",))

@@ -1,0 +1,156 @@
+"""What driftscope says of broken drafters: `make broken`.
+
+Each healthy drafter of the shipped trio and each broken one is recorded on the reference engine, on
+the same prompts, and analysed as a user would: `analyze` alone, and `check --baseline HEALTHY
+--fail-on runs_part`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from support.broken.faults import FAULTS, HEALTHY
+from support.broken.record import record
+
+from driftscope.analysis.analyze import conclude
+from driftscope.analysis.dead import NOTHING_BELOW
+from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.summarise import summarise
+from driftscope.analysis.summary import RunSummary
+from driftscope.cli.gate import outcome, run_gate
+from driftscope.trace.reader import read_trace
+
+RULES = (
+    "nothing_accepted", "acceptance_low", "acceptance_falls", "acceptance_dies", "runs_part",
+    "runs_alike", "healthy",
+)  # fmt: skip
+"""Findings about acceptance and about what sets runs apart."""
+PROCESSES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One drafter."""
+
+    name: str
+    healthy: str
+    """The unbroken drafter that it is compared with; itself of a healthy one."""
+    run: RunSummary
+    verdict: str
+    """First sentence, of the run alone."""
+    alone: tuple[Finding, ...]
+    """Findings of the run alone."""
+    beside: tuple[Finding, ...]
+    """Findings of the run with the healthy one as its baseline."""
+    exit_code: int
+    """Of `check RUN --baseline HEALTHY --fail-on runs_part`."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether next to nothing is accepted."""
+        return self.run.acceptance.marginal[0] < NOTHING_BELOW
+
+    def found(self, name: str, *, beside: bool = False) -> Finding | None:
+        """The finding of this id."""
+        return next((f for f in (self.beside if beside else self.alone) if f.id == name), None)
+
+    @property
+    def asks(self) -> tuple[Finding, ...]:
+        """Findings that ask for action, of the run alone."""
+        return tuple(f for f in self.alone if f.severity in (Severity.HIGH, Severity.MEDIUM))
+
+
+def rows(folder: Path, names: Sequence[str] = (*HEALTHY, *FAULTS)) -> tuple[Row, ...]:
+    """Record and judge the drafters of these names; a healthy one's before those that need it."""
+    of = {name: FAULTS[name].of if name in FAULTS else name for name in names}
+    wanted = sorted({*names, *of.values()})
+    _record(folder, wanted)
+    return tuple(_row(folder, name, of[name]) for name in names)
+
+
+def _record(folder: Path, names: Sequence[str]) -> None:
+    places = [(_place(folder, name), name, folder / "models" / _slug(name)) for name in names]
+    for _, _, models in places:
+        models.mkdir(parents=True)
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        for done in [pool.submit(record, *place) for place in places]:
+            done.result()
+
+
+def _row(folder: Path, name: str, healthy: str) -> Row:
+    run = _summary(folder, name)
+    alone = conclude([run])
+    beside = conclude([run], (), _summary(folder, healthy))
+    judged = run_gate([_place(folder, name)], ["runs_part"], None, _place(folder, healthy))
+    return Row(
+        name=name,
+        healthy=healthy,
+        run=run,
+        verdict=alone.verdict[0],
+        alone=alone.findings,
+        beside=beside.findings,
+        exit_code=outcome(judged),
+    )
+
+
+def _summary(folder: Path, name: str) -> RunSummary:
+    return summarise(read_trace(_place(folder, name)), name)
+
+
+def _place(folder: Path, name: str) -> Path:
+    return folder / "runs" / _slug(name)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"\W+", "-", name)
+
+
+Say = Callable[[str], None]
+
+
+def show(table: Sequence[Row], say: Say = print) -> None:
+    """A block for each drafter."""
+    for row in table:
+        rates = " ".join(f"{rate:.3f}" for rate in row.run.acceptance.marginal)
+        say(f"\n{row.name}: acceptance by depth {rates}")
+        say(f"  verdict:    {row.verdict}")
+        for line in (*_findings("alone", row.alone), *_findings("baseline", row.beside)):
+            say(line)
+        first = next(iter(row.asks), None)
+        if first:
+            say(f"  advice:     {first.advice.partition('. ')[0]}.")
+        likeliest = row.found("runs_part", beside=True)
+        if likeliest and likeliest.causes:
+            suspect = likeliest.causes[0]
+            say(f"  likeliest:  {suspect.cause} [{suspect.seen or 'nothing recorded tells'}]")
+        if row.name != row.healthy:
+            say(f"  check --baseline '{row.healthy}' --fail-on runs_part: exit {row.exit_code}")
+
+
+def _findings(title: str, findings: Sequence[Finding]) -> Iterator[str]:
+    asks = (Severity.HIGH, Severity.MEDIUM)
+    said = [
+        f"{f.id} ({f.severity}, confidence {f.confidence})"
+        for f in findings
+        if f.id in RULES or f.severity in asks
+    ]
+    yield f"  {f'{title}:':11} {', '.join(said) or 'nothing'}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="drafters; default: all")
+    wanted = parser.parse_args(argv).names or (*HEALTHY, *FAULTS)
+    with tempfile.TemporaryDirectory(prefix="driftscope-broken-") as folder:
+        show(rows(Path(folder), wanted))
+
+
+if __name__ == "__main__":
+    main()
