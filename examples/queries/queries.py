@@ -47,7 +47,7 @@ def acceptance(run: Path, k: int) -> pd.DataFrame:
 
 BY_LABEL = """
 SELECT r.label, count(*) AS rounds, 1 + avg(v.accepted) AS mean_length
-FROM '{run}/verify-*.parquet' v JOIN '{run}/request-*.parquet' r USING (replica, request)
+FROM '{run}/verify-*.parquet' v JOIN '{run}/request-*.parquet' r USING (request)
 WHERE v.drafted > 0
 GROUP BY r.label ORDER BY r.label
 """
@@ -56,8 +56,8 @@ GROUP BY r.label ORDER BY r.label
 def by_label(run: Path, k: int) -> pd.DataFrame:
     """How many tokens does a round yield under each workload label?"""
     verify = rows(run, "verify").query("drafted > 0")
-    labels = rows(run, "request")[["replica", "request", "label"]]
-    grouped = verify.merge(labels, on=["replica", "request"]).groupby("label").accepted
+    labels = rows(run, "request")[["request", "label"]]
+    grouped = verify.merge(labels, on="request").groupby("label").accepted
     found = pd.DataFrame({"rounds": grouped.size(), "mean_length": 1 + grouped.mean()})
     return found.reset_index()
 
