@@ -20,7 +20,7 @@ from driftscope.trace.status import Status, status_path
 ROOT = Path(__file__).parents[2]
 RECORDED = sorted(
     path.parent.relative_to(ROOT).as_posix()
-    for folder in ("tests", "reports/gallery/traces")
+    for folder in ("tests", "reports/gallery/traces", "examples")
     for path in (ROOT / folder).rglob(MANIFEST)
 )
 """Every run directory that is part of the sources."""
