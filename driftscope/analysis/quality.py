@@ -60,6 +60,16 @@ def _few_requests(run: RunSummary) -> str | None:
     )
 
 
+def _one_decides(run: RunSummary) -> str | None:
+    if run.requests < 2 or run.acceptance.mean_length_interval is not None:
+        return None
+    return (
+        "one request has more than half of the rounds, so that the acceptance has no 95% interval: "
+        f"it cannot be told from that request's own; record {FEW_REQUESTS} or more requests of "
+        "like length"
+    )
+
+
 def _short_rounds(run: RunSummary) -> str | None:
     short = run.recording.short_rounds / run.rounds
     if short <= MANY_SHORT:
@@ -130,6 +140,7 @@ def _greedy_drafts(run: RunSummary) -> str | None:
 
 _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("few_requests", "acceptance", _few_requests),
+    ("one_request_decides", "acceptance", _one_decides),
     ("greedy_drafts", "acceptance", _greedy_drafts),
     ("short_rounds", "acceptance", _short_rounds),
     ("several_k", "acceptance", _several_k),

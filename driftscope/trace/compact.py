@@ -31,10 +31,10 @@ DERIVED_KEY = b"driftscope.derived"
 COMPLEMENT_WITHIN = 1e-6
 """How far from 1 the masses of all classes may sum: float32 sums of a few thousand terms."""
 MICROSECONDS = 1_000_000
-_TIMES = ("time_s", "arrival_s")
+TIMES = ("time_s", "arrival_s")
 _LATEST_S = 2**53 / MICROSECONDS
 """Beyond, a float64 holds no microseconds."""
-_MEASURED = ("fc_rms", "step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s")
+MEASURED = ("fc_rms", "step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s")
 _STATES = ("prenorm_rms", "postnorm_rms")
 _OTHER_MASSES = ("sink_mass", "prompt_mass", "self_mass", "null_mass")
 _FLOAT_LIST = pa.list_(pa.float32())
@@ -71,7 +71,7 @@ def encodings(table: pa.Table) -> dict[str, Any]:
     for f in table.schema:
         if pa.types.is_list(f.type) and pa.types.is_floating(f.type.value_type):
             explicit[f"{f.name}.list.element"] = "BYTE_STREAM_SPLIT"
-        elif f.name in _MEASURED:
+        elif f.name in MEASURED:
             explicit[f.name] = "BYTE_STREAM_SPLIT"
         elif f.type == _TIMESTAMP or f.name in ("step", "position"):
             explicit[f.name] = "DELTA_BINARY_PACKED"
@@ -159,9 +159,9 @@ def _coarser(name: str, column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
     if array.type == _FLOAT_LIST:
         return _with_values(array, rounded(_floats(array)))
-    if name in _TIMES:
+    if name in TIMES:
         return _microseconds(array)
-    if name in _MEASURED:
+    if name in MEASURED:
         return with_validity(_rounded_alike(numbers_of(array)), validity_of(array))
     return array
 

@@ -64,7 +64,8 @@ def _told(value: Any) -> Any:
 def _first(advice: Advice) -> tuple[str, ...]:
     """What to set, and what it is expected to gain."""
     if advice.doubt is not None:
-        return (f"{advice.run}: cannot tell which K is fastest: {advice.doubt}",)
+        said = f"{advice.run}: cannot tell which K is fastest: {advice.doubt}"
+        return (said, _slower(advice)) if advice.surely_slower else (said,)
     if advice.useless:
         return f"{advice.run}: K = 0: {advice.command}", _why_none(advice)
     if advice.command is None:
@@ -99,9 +100,16 @@ def _not_better(advice: Advice) -> str:
     return f": whether K = {best} is faster cannot be told, {how_much}; record a run with it"
 
 
+def _slower(advice: Advice) -> str:
+    return (
+        f"until then {advice.command}: K = 0 is at least {percent(advice.least_gain)} faster than "
+        f"K = {advice.ran_k}, since drafting takes more time than accepted tokens save"
+    )
+
+
 def _why_none(advice: Advice) -> str:
     said = "next to nothing is accepted: every K costs time and gives nothing"
-    if not (advice.least_gain or 0.0) > 0:
+    if advice.least_gain is None:
         return said
     return f"{said}; without the drafter it is at least {percent(advice.least_gain)} faster"
 

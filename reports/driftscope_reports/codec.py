@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from driftscope.analysis.interval import Interval
+
 T = TypeVar("T")
 
 
@@ -86,10 +88,15 @@ def _one_of(hints: tuple[Any, ...], value: Any, where: str) -> Any:
         if hint is type(None):
             continue
         try:
-            return _read(hint, value, where)
+            return _supported(_read(hint, value, where))
         except (TypeError, ValueError, KeyError) as error:
             errors.append(error)
     raise errors[-1] if errors else TypeError(f"{where} is {value!r}")
+
+
+def _supported(found: Any) -> Any:
+    """A report of an older driftscope may hold intervals whose ends are no finite numbers."""
+    return Interval.of(found.low, found.high) if isinstance(found, Interval) else found
 
 
 def _tuple(inner: tuple[Any, ...], value: Sequence[Any], where: str) -> tuple[Any, ...]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,14 +13,17 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from driftscope.analysis.closeup.durations import AT
+from driftscope.analysis.finding import Trust
 from driftscope.analysis.interval import (
     Interval,
     difference,
     intervals,
+    mean_interval,
     quantile_interval,
     rate_intervals,
     ratio_of,
 )
+from driftscope.analysis.trust import judged
 
 
 def test_alike_rounds_within_a_request_do_not_narrow_the_interval() -> None:
@@ -113,3 +120,70 @@ def test_a_difference_may_leave_out_zero_where_the_intervals_touch() -> None:
 def _normal(rate: float, n: int) -> Interval:
     half = 1.96 * (rate * (1 - rate) / n) ** 0.5
     return Interval(low=rate - half, high=rate + half)
+
+
+@pytest.mark.parametrize("end", [math.nan, math.inf, -math.inf])
+def test_an_interval_has_finite_ends(end: float) -> None:
+    assert Interval.of(end, 1.0) is None
+    assert Interval.of(0.0, end) is None
+    assert Interval.of(0.0, 1.0) == Interval(low=0.0, high=1.0)
+
+
+def test_no_interval_where_one_cluster_has_more_than_half_of_the_weight() -> None:
+    top, bottom = np.array([[30.0], [2.0], [1.0]]), np.array([[60.0], [5.0], [5.0]])
+    for found in (intervals(ratio_of(top, bottom)), rate_intervals(ratio_of(top, bottom))):
+        assert found == (None,)
+    even = np.array([[5.0], [4.0]]), np.array([[10.0], [10.0]])
+    for found in (intervals(ratio_of(*even)), rate_intervals(ratio_of(*even))):
+        assert found is not None
+        assert found[0] is not None, "two of equal weight have an interval"
+
+
+def test_a_figure_without_weight_has_no_interval_and_others_keep_theirs() -> None:
+    top = np.array([[1.0, 0.0], [2.0, 0.0], [1.0, 0.0]])
+    bottom = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
+    found = rate_intervals(ratio_of(top, bottom))
+    assert found is not None
+    assert found[0] is not None
+    assert found[1] is None
+
+
+def test_no_values_have_no_mean_and_no_interval() -> None:
+    assert mean_interval(np.array([])) is None
+    assert mean_interval(np.array([np.nan, 1.0])) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.floats(0, 1), st.integers(1, 2)), min_size=0, max_size=8
+    )
+)
+def test_whatever_the_clusters_an_interval_is_finite_or_none(
+    clusters: list[tuple[int, float, int]],
+) -> None:
+    bottom = np.array([[float(n * scale**8)] for n, _, scale in clusters]).reshape(-1, 1)
+    top = bottom * np.array([[share] for _, share, _ in clusters]).reshape(-1, 1)
+    ratio = ratio_of(top, bottom)
+    for found in (intervals(ratio), rate_intervals(ratio)):
+        for each in found or ():
+            assert each is None or (math.isfinite(each.low) and each.low <= each.high)
+
+
+def test_intervals_are_made_in_one_place() -> None:
+    """Elsewhere only of constants: `Interval.of` is what refuses NaN."""
+    root = Path(__file__).parents[2]
+    sources = [*(root / "driftscope").rglob("*.py"), *(root / "reports").rglob("*.py")]
+    made = [
+        f"{path.name}: {call}"
+        for path in sources
+        if path.name != "interval.py"
+        for call in re.findall(r"(?<!class )\bInterval\(([^)]*)\)", path.read_text("utf-8"))
+        if not re.fullmatch(r"\s*low=[\d.]+, high=[\d.]+\s*", call)
+    ]
+    assert made == []
+
+
+@pytest.mark.parametrize("requests", [1, 29, 30, 4000])
+@pytest.mark.parametrize("bounds", [{}, {"above": 0.0}, {"below": 1.0}])
+def test_without_an_interval_no_trust_is_high(requests: int, bounds: dict[str, float]) -> None:
+    assert judged(requests, None, **bounds)[0] is Trust.LOW  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.replays import client_row, write_replay
 from support.runs import START_S, Spec, manifest, rows, verify, write_rows, write_run
-from support.simulate import Prompts, Truth, simulate
+from support.simulate import Cost, Prompts, Truth, simulate
 
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.records import DraftRow, Ended, RequestRow, ResourceRow, Row, StepRow
@@ -20,7 +20,7 @@ from driftscope.trace.status import Status, status_path
 ROOT = Path(__file__).parents[2]
 RECORDED = sorted(
     path.parent.relative_to(ROOT).as_posix()
-    for folder in ("tests", "reports/gallery/traces")
+    for folder in ("tests", "reports/gallery/traces", "examples")
     for path in (ROOT / folder).rglob(MANIFEST)
 )
 """Every run directory that is part of the sources."""
@@ -136,6 +136,8 @@ ODD: dict[str, Callable[[Path], Path]] = {
         Truth(requests=60, rounds=30, batches=(1, 4), conditional=(1e-12,) * 7)
     ),
     "one-batch-of-noise": _drawn(Truth(requests=4, rounds=60, batches=(2,), between=3.0)),
+    "times-of-noise": _drawn(Truth(requests=60, rounds=30, batches=(1, 2), cost=Cost(noise=2.0))),
+    "several-k": _drawn(Truth(requests=60, rounds=30, batches=(1, 8), k_by_batch=((2, 7), (8, 3)))),
     "replay": _replay,
     "replay-unanswered": _unanswered,
 }

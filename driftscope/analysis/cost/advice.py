@@ -98,9 +98,9 @@ class Advice:
     useless: bool = False
     """Next to nothing is accepted, see DEAD_LENGTH: whatever a step costs, K = 0 is the fastest."""
     least_gain: float | None = None
-    """Where `useless`: speed with K = 0 over that with the K that ran, less 1, at least. It is what
-    steps save that leave out the drafter alone, and yield one token: measured within the same
-    steps, so that it needs no model. None where the steps of the run were not measured."""
+    """Speed with K = 0 over that with the K that ran, less 1, at least. It is what steps save that
+    leave out the drafter alone, and yield one token: measured within the same steps, so that it
+    needs no model. None where it is not above 0, or the steps of the run were not measured."""
     fixed_command: str | None
     """The option for the best single K, to paste; None where K is to stay."""
     schedule_command: str | None
@@ -110,6 +110,8 @@ class Advice:
     def command(self) -> str | None:
         """What to set: a schedule where it gains enough over the best single K, else that K, where
         it gains enough over the one that ran; None where nothing is to change."""
+        if self.surely_slower:
+            return NO_SPECULATION
         if self.schedule_worth_it:
             return self.schedule_command
         return self.fixed_command if self.worth_it else None
@@ -118,6 +120,12 @@ class Advice:
     def worth_it(self) -> bool:
         """Whether the gain of the best K is worth saying, and surely one."""
         return self.useless or (self.doubt is None and _worth(self.overall.gain))
+
+    @property
+    def surely_slower(self) -> bool:
+        """Whether K = 0 is surely worth it over the K that ran, while it cannot be told which K is
+        the fastest."""
+        return self.doubt is not None and (self.least_gain or 0.0) >= WORTH_SAYING
 
     @property
     def schedule_worth_it(self) -> bool:
@@ -175,6 +183,7 @@ def advise(
         fixed_command=_fixed(run, whole.best_k),
         schedule_command=_by_batch(run, schedule) if len(schedule) > 1 else None,
         doubt=_doubt(run, model, whole),
+        least_gain=_least_gain(run),
     )
 
 
@@ -195,12 +204,13 @@ def _useless(run: RunSummary) -> bool:
 
 
 def _least_gain(run: RunSummary) -> float | None:
-    """Steps without the drafter, which verify one token instead of K + 1, take no longer than these
-    less the drafter's time in them."""
+    """`Advice.least_gain`: steps without the drafter, which verify one token instead of K + 1, take
+    no longer than these less the drafter's time in them."""
     drafted = [cell for cell in run.cells if cell.k]
     whole = sum(cell.steps * cell.batch * cell.step_s for cell in drafted)
     rest = whole - sum(cell.steps * cell.batch * cell.draft_s for cell in drafted)
-    return whole / rest / _length_at_most(run) - 1.0 if rest > 0 else None
+    gain = whole / rest / _length_at_most(run) - 1.0 if rest > 0 else 0.0
+    return gain if gain > 0 else None
 
 
 def _without(run: RunSummary, model: CostModel) -> Advice:

@@ -299,17 +299,17 @@ def _kept(reference: Group, other: Group, *, tests: int) -> tuple[float, Interva
         return None
     widen = NormalDist().inv_cdf(1 - 0.025 / tests) / NormalDist().inv_cdf(0.975)
     x, y = _around(a, spans[0], widen), _around(b, spans[1], widen)
-    apart = difference(a, x, b, y)
-    if not apart.low > 0:
+    apart = difference(a, x, b, y) if x and y else None
+    if apart is None or not apart.low > 0:
         return None
     kept = Interval.of(1 - apart.high / a, 1 - apart.low / a)
     return None if kept is None else (b / a, kept)
 
 
-def _around(value: float, of_length: Interval, widen: float) -> Interval:
+def _around(value: float, of_length: Interval, widen: float) -> Interval | None:
     """Of accepted tokens, from that of the acceptance length."""
     low, high = of_length.low - 1.0, of_length.high - 1.0
-    return Interval(low=value - widen * (value - low), high=value + widen * (high - value))
+    return Interval.of(value - widen * (value - low), value + widen * (high - value))
 
 
 def _shifted(case: Case) -> str:

@@ -7,9 +7,10 @@ from driftscope.analysis.cost.advice import AHEAD, NO_SPECULATION, WORTH_SAYING,
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.interval import difference
+from driftscope.analysis.quality import FEW_REQUESTS
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.trust import ends, judged
-from driftscope.analysis.words import between_percent, listed, milliseconds, percent
+from driftscope.analysis.words import between_percent, count, listed, milliseconds, percent
 
 
 def smaller_k(case: Case) -> Finding | None:
@@ -171,28 +172,25 @@ def _by_baseline(case: Case) -> Finding | None:
 
 def _by_model(case: Case) -> Finding | None:
     advice = case.advice
-    if advice is None or advice.overall.best_k != 0 or not advice.worth_it:
+    if advice is None:
         return None
-    if advice.useless and not (advice.least_gain or 0.0) > 0:
+    if advice.useless or advice.surely_slower:
+        if advice.least_gain is None:
+            return None
+        trust, because, statement = _by_drafter(case.run.requests, advice)
+    elif advice.overall.best_k == 0 and advice.worth_it:
+        trust, because, statement = _by_prediction(case.run.requests, advice)
+    else:
         return None
-    gain = advice.overall.gain
-    trust, because = judged(
-        case.run.requests, gain.interval, above=0.0, assumed=_assumed(advice, 0)
-    )
-    if advice.useless:
-        trust, because = Trust.HIGH, "next to nothing is accepted, so that no K can pay"
     return Finding(
         id="slower_than_none",
         severity=Severity.HIGH,
         runs=(case.run.label,),
         title="Speculation serves slower than none",
-        statement=_cost_of_useless(advice)
-        if advice.useless
-        else f"by the cost model: {_times(advice, 0)}; "
-        f"{percent(gain.value)} more tokens per second without{between_percent(gain.interval)}",
+        statement=statement,
         evidence=_evidence(case, advice, 0),
         confidence=trust,
-        because=f"by the cost model, no baseline was given; {because}",
+        because=because,
         advice=_NONE,
         assumed=advice.assumed,
         option=NO_SPECULATION,
@@ -200,17 +198,34 @@ def _by_model(case: Case) -> Finding | None:
     )
 
 
+def _by_drafter(requests: int, advice: Advice) -> tuple[Trust, str, str]:
+    """What the drafter's measured time alone says, whatever verification costs."""
+    enough = advice.useless or requests >= FEW_REQUESTS
+    because = (
+        "the drafter's measured time, and the acceptance length at the upper end of its 95% "
+        f"interval, of {count(requests, 'request')}"
+    )
+    statement = (
+        "drafting takes more time than its accepted tokens save: without the drafter there are at "
+        f"least {percent(advice.least_gain)} more tokens per second"
+    )
+    return Trust.HIGH if enough else Trust.LOW, because, statement
+
+
+def _by_prediction(requests: int, advice: Advice) -> tuple[Trust, str, str]:
+    gain = advice.overall.gain
+    trust, because = judged(requests, gain.interval, above=0.0, assumed=_assumed(advice, 0))
+    statement = (
+        f"by the cost model: {_times(advice, 0)}; {percent(gain.value)} more tokens per second "
+        f"without{between_percent(gain.interval)}"
+    )
+    return trust, f"by the cost model, no baseline was given; {because}", statement
+
+
 _NONE = (
     "Serve without speculation, or mend the drafter first: the other findings say what is wrong "
     "with it. Drafting costs more than its accepted tokens save."
 )
-
-
-def _cost_of_useless(advice: Advice) -> str:
-    return (
-        "a round yields no more than the one token of a step without a drafter; without the "
-        f"drafter's own time there are at least {percent(advice.least_gain)} more tokens per second"
-    )
 
 
 def _times(advice: Advice, k: int) -> str:
