@@ -255,7 +255,7 @@ def test_runs_part_agrees_with_compare(driftscope: Driftscope, tmp_path: Path) -
             assert f"{100 * found['bound']:.1f} points" in finding.statement
             continue
         assert finding.evidence["depth"] == found["parts_from"] == (2 if "2" in name else 1)
-        at = [d for d in found["differences"] if d["depth"] == finding.evidence["depth"]][0]
+        at = next(d for d in found["differences"] if d["depth"] == finding.evidence["depth"])
         assert finding.evidence["difference_low"] == pytest.approx(at["interval"]["low"])
         assert finding.evidence["difference_high"] == pytest.approx(at["interval"]["high"])
         assert finding.evidence["depths_apart"] == len(found["apart_at"])
