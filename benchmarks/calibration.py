@@ -5,8 +5,9 @@ of a percentile bootstrap over requests; in how many of TRIALS comparisons of tw
 truth any difference is called one, corrected for all that are looked at, and in how many the gate
 of the rules GATE fails (wanted: at most 5 % each); and in how many runs a change over time is
 found, where there is none (wanted: at most 5 %) and where acceptance steps down half-way. The fifth
-is that of `benchmarks.circumstances`: whether context length and label are named for each other.
-The last two are those of `benchmarks.several_k`: runs in which K varies.
+is that of `benchmarks.circumstances`: whether context length and label are named for each other;
+the sixth that of `benchmarks.parting`: whether broken drafters part from healthy ones. The last two
+are those of `benchmarks.several_k`: runs in which K varies.
 
     PYTHONPATH=.:tests python benchmarks/calibration.py [--trials 1000]
 """
@@ -25,9 +26,10 @@ from support.simulate import Prompts, Truth
 from support.simulate.sums import series, side
 
 from benchmarks.circumstances import Named, named
+from benchmarks.parting import WORLDS, Parted, parted
 from benchmarks.several_k import DepthCoverage, MixChanges, coverages, mix_changes
 from driftscope.analysis.changes import changes
-from driftscope.analysis.compare import Side, comparison
+from driftscope.analysis.compare import comparison
 from driftscope.analysis.gate.correlation import of_acceptance
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Outcome, judge
@@ -35,6 +37,7 @@ from driftscope.analysis.gate.rule import rule_of
 from driftscope.analysis.interval import Interval, intervals, rate_intervals
 from driftscope.analysis.measure import acceptance
 from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.side import Side
 
 TRIALS = 1000
 RESAMPLES = 500
@@ -253,6 +256,23 @@ def show_several_k(trials: int, say: Say) -> list[DepthCoverage | MixChanges]:
     return rows
 
 
+def show_parting(trials: int, say: Say) -> list[Parted]:
+    say("\nTwo drafters: share of pairs that part (equal ones: at most 6.8 % wanted)\n")
+    head = f"{'pairs':>6}{'parted':>9}{'from':>7}{'bound':>9}"
+    say(f"{'run':32}{'second drafter':20}{'pairing':10}{head}")
+    rows = []
+    for name, truth in RUNS.items():
+        for world in WORLDS:
+            for paired in (True, False):
+                row = parted(name, truth, world, trials, paired=paired)
+                first = "" if row.first is None else f"{row.first:.1f}"
+                bound = "" if row.bound is None else f"{row.bound:.1%}"
+                say(f"{row.run:32}{row.world:20}{row.pairing:10}{row.pairs:6}{row.parted:9.1%}"
+                    f"{first:>7}{bound:>9}")  # fmt: skip
+                rows.append(row)
+    return rows
+
+
 Say = Callable[[str], None]
 TABLES = {
     "coverage": show_coverage,
@@ -260,6 +280,7 @@ TABLES = {
     "gate": show_gates,
     "changes": show_cuts,
     "circumstances": show_circumstances,
+    "parting": show_parting,
     "several_k": show_several_k,
 }
 

@@ -23,7 +23,7 @@ from driftscope.analysis.interval import (
     student,
     two_sided,
 )
-from driftscope.analysis.joint import Joint, joint
+from driftscope.analysis.joint import LEAST, Joint, joint
 from driftscope.analysis.multiple import ALPHA, holm
 from driftscope.analysis.pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing, pair_keys, unpaired
 from driftscope.analysis.rounds import Rounds
@@ -105,8 +105,8 @@ class Comparison:
 
     @property
     def tested(self) -> bool:
-        """Whether any depth could be tested."""
-        return any(each.p is not None for each in self.at(MARGINAL))
+        """Whether there are requests enough to test the depths."""
+        return min(self.requests) >= LEAST
 
     @property
     def bound(self) -> float | None:
@@ -214,6 +214,10 @@ def _whole(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
     edges = _Edges(a.rounds, b.rounds, ratios)
     for at, each in enumerate(_differences(ratios, paired, WHOLE)):
         exact = at > 0 and edges.at(at)
+        if at and not exact and paired and found.gap[at] == 0 and found.error[at] == 0:
+            same = _same_in_all(len(a.labels))
+            yield replace(each, interval=same, simultaneous=same)
+            continue
         yield replace(
             each,
             interval=edges.difference(at, None, 1) if exact else each.interval,
@@ -288,6 +292,13 @@ def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
     """Two-sided; where no request differs from another there is nothing to test by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error > 0, two_sided(gap / error, df), np.nan)
+
+
+def _same_in_all(pairs: int) -> Interval:
+    """The difference of a rate that is the same in both requests of each pair: the share of pairs
+    in which it is not lies below an exact bound, and the difference with it."""
+    most = exact_interval(0, pairs).high
+    return Interval(low=-most, high=most)
 
 
 def _around(found: Joint, at: int) -> Interval | None:

@@ -226,3 +226,49 @@ def test_advice_is_a_table_and_an_option_to_paste(driftscope: Driftscope, tmp_pa
     assert "not identified" not in done.stdout
     content = json.loads(driftscope("advise", run, other, "--json").stdout)
     assert len(content["overall"]["tpot_s"]) == 8
+
+
+def test_runs_part_agrees_with_compare(driftscope: Driftscope, tmp_path: Path) -> None:
+    """A drafter that accepts nothing, one that is dead from depth 2, and the same one again."""
+    healthy = Truth(requests=40, rounds=15, k=4)
+    others = {
+        "dead": replace(healthy, conditional=(1e-9,) * 4, seed=3),
+        "dead from 2": replace(healthy, conditional=(0.8, 1e-9, 0.5, 0.5), seed=4),
+        "equal": replace(healthy, seed=5),
+    }
+    baseline = simulate(tmp_path / "healthy", healthy)
+    for name, truth in others.items():
+        run = simulate(tmp_path / name, truth)
+        done = driftscope("check", run, "--baseline", baseline, "--fail-on", "runs_part")
+        found = json.loads(driftscope("compare", baseline, run, "--json").stdout)
+        assert done.returncode == (0 if name == "equal" else 3), name
+        assert (found["parts_from"] is None) is (name == "equal")
+        finding = next(
+            f
+            for f in conclude(
+                [summarise(read_trace(run), "run")], (), summarise(read_trace(baseline), "base")
+            ).findings
+            if f.id in ("runs_part", "runs_alike")
+        )
+        if name == "equal":
+            assert finding.evidence["bound"] == pytest.approx(found["bound"])
+            assert f"{100 * found['bound']:.1f} points" in finding.statement
+            continue
+        assert finding.evidence["depth"] == found["parts_from"] == (2 if "2" in name else 1)
+        at = next(d for d in found["differences"] if d["depth"] == finding.evidence["depth"])
+        assert finding.evidence["difference_low"] == pytest.approx(at["interval"]["low"])
+        assert finding.evidence["difference_high"] == pytest.approx(at["interval"]["high"])
+        assert finding.evidence["depths_apart"] == len(found["apart_at"])
+
+
+def test_a_run_beside_itself_does_not_part(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", Truth(requests=40, rounds=10, k=4))
+    done = driftscope("check", run, "--baseline", run, "--fail-on", "runs_part")
+    assert (done.returncode, done.stderr) == (0, "0 broken, 1 held, 0 undecided\n")
+
+
+def test_too_few_requests_are_undecided(driftscope: Driftscope, tmp_path: Path) -> None:
+    runs = [simulate(tmp_path / n, Truth(requests=4, rounds=10, k=4, seed=i))
+            for i, n in enumerate("ab")]  # fmt: skip
+    done = driftscope("check", runs[0], "--baseline", runs[1], "--fail-on", "runs_part")
+    assert done.returncode == 4

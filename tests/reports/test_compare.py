@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 from support.runs import Spec, write_run
+from support.simulate import Truth, simulate
 
 from driftscope.analysis.analyze import Analysis, conclude
-from driftscope.analysis.interval import Interval
+from driftscope.analysis.compare import MARGINAL
+from driftscope.analysis.interval import Interval, difference
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.trace.reader import read_trace
 from driftscope_reports.chart import Kind, is_number
-from driftscope_reports.html import sections
+from driftscope_reports.embedded import read_report
+from driftscope_reports.html import sections, to_html
 from driftscope_reports.section import Picture
 from driftscope_reports.sections import fates
 from driftscope_reports.sections.differences import APART, BETTER, WORSE
@@ -129,3 +132,38 @@ def test_intervals_of_rounds_and_of_steps_hold_their_values(tmp_path: Path) -> N
     undrafted = run.fallback_spread.undrafted
     assert undrafted is not None
     assert undrafted.low < run.fallback.undrafted_share < undrafted.high
+
+
+def test_acceptance_is_compared_as_compare_does(tmp_path: Path) -> None:
+    """Paired, by one code path: narrower than two runs' own intervals make it."""
+    truth = Truth(requests=60, rounds=15, k=4, between=1.2)
+    runs = [
+        summarise(read_trace(simulate(tmp_path / str(seed), replace(truth, seed=seed))), str(seed))
+        for seed in (1, 2)
+    ]
+    found = conclude(runs)
+    comparison = found.cases[1].comparison
+    assert comparison is not None and comparison.pairs == 60
+    drawn = _pictures(found)["compare-acceptance-1"].chart.series
+    low = {x: y for s in drawn for x, y in zip(s.x, s.low, strict=True) if y is not None}
+    for each in comparison.at(MARGINAL):
+        assert each.interval is not None and each.depth is not None
+        assert low[each.depth] == pytest.approx(each.interval.low)
+        a, b = (run.acceptance for run in runs)
+        assert a.marginal_interval and b.marginal_interval
+        ours, theirs = a.marginal_interval[each.depth - 1], b.marginal_interval[each.depth - 1]
+        assert ours and theirs
+        alone = difference(b.marginal[each.depth - 1], theirs, a.marginal[each.depth - 1], ours)
+        assert each.interval.high - each.interval.low < 0.85 * (alone.high - alone.low)
+
+
+def test_a_report_read_back_still_compares(tmp_path: Path) -> None:
+    truth = Truth(requests=40, rounds=10, k=4)
+    for name, each in (("a", truth), ("b", replace(truth, conditional=(0.8, 0.3, 0.3, 0.3)))):
+        run = summarise(read_trace(simulate(tmp_path / name, each)), name)
+        (tmp_path / f"{name}.html").write_text(to_html(conclude([run])))
+    back = [read_report(tmp_path / f"{name}.html").runs[0] for name in "ab"]
+    found = conclude(back).cases[1].comparison
+    assert found is not None
+    assert found.pairs == 40
+    assert found.parts_from == 2

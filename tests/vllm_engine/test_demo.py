@@ -56,7 +56,7 @@ def assert_compare_says_which_is_better(folder: Path) -> None:
     done = CliRunner().invoke(app, ["compare", *runs, "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
-    assert found["verdict"].startswith(f"eagle3.1 accepts more beyond depth {PARTS_AFTER}")
+    assert found["verdict"].startswith(f"eagle3.1 accepts more from depth {PARTS_AFTER + 1} on")
     depths = {d["depth"]: d for d in found["differences"] if d["segment"] == "" and d["depth"]}
     assert len(depths) == 8
     for depth in range(PARTS_AFTER + 1, 9):

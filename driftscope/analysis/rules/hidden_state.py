@@ -27,12 +27,21 @@ def hidden_state_grows(case: Case) -> Finding | None:
         name="hidden_state_grows",
         severity=Severity.HIGH,
         title="The hidden state grows with depth",
-        advice="This is the cause that the attention-drift paper names: nothing normalises the "
+        advice=_NOT_APPLIED
+        if run.manifest.norm_flags.get("norm_output")
+        else "This is the cause that the attention-drift paper names: nothing normalises the "
         "state between the steps of a chain. Use a drafter with norm_output and fc_norm "
         "(EAGLE-3.1) or retrain with them; no setting of the server mends it. If this drafter was "
         "trained with norm_output, check that its config still says so. Until then draft fewer "
         "tokens.",
     )
+
+
+_NOT_APPLIED = (
+    "The config says norm_output and the state grows as without it: the engine does not apply the "
+    "flag. Check that the config's field has the name that the engine reads, and try another "
+    "version of the engine; until then draft fewer tokens."
+)
 
 
 def hidden_state_stable(case: Case) -> Finding | None:
