@@ -12,6 +12,7 @@ from driftscope.analysis.rules import (
     attention,
     captured,
     circumstance,
+    decay,
     drops,
     fallback,
     hidden_state,
@@ -25,7 +26,7 @@ from driftscope.analysis.rules.healthy import ENTRIES as HEALTHY
 from driftscope.analysis.rules.healthy import healthy
 
 _MODULES = (
-    hidden_state, attention, captured, acceptance, weak, circumstance, drops, modes, speed,
+    hidden_state, attention, captured, acceptance, weak, circumstance, decay, drops, modes, speed,
     fallback, pairs,
 )  # fmt: skip
 _ASKED: tuple[Entry[Case], ...] = tuple(entry for module in _MODULES for entry in module.ENTRIES)

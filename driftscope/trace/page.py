@@ -110,7 +110,7 @@ def page() -> str:
 
 def columns_of(record: str) -> Iterator[Column]:
     """The columns of a record, in their order."""
-    said = docstrings(RECORDS[record])
+    said = docstrings(RECORDS[record].__name__)
     for field in schema_of(record):
         meaning, _, null = said.get(field.name, "").partition("None: ")
         listed = pa.types.is_list(field.type)
@@ -145,12 +145,12 @@ def _unit(record: str, field: pa.Field) -> str:
 
 
 @cache
-def docstrings(record: type) -> dict[str, str]:
-    """The docstring below each field of a class, in one line."""
+def docstrings(record: str) -> dict[str, str]:
+    """The docstring below each field of the record class of this name, in one line."""
     (body,) = (
         node.body
         for node in ast.parse(inspect.getsource(records)).body
-        if isinstance(node, ast.ClassDef) and node.name == record.__name__
+        if isinstance(node, ast.ClassDef) and node.name == record
     )
     found = {}
     for field, text in pairwise(body):

@@ -152,8 +152,8 @@ class DraftRow:
     execution: str = Execution.UNSAID
     """How the drafter ran, see `Execution`."""
     replica: int = 0
-    """Data-parallel replica; `step` counts per replica. 0 in a file: the number is in the file's name,
-    and readers fill it in, see `driftscope.trace.ranks`."""
+    """Data-parallel replica; `step` counts per replica. 0 in a file: the number is in the file's
+    name, and readers fill it in, see `driftscope.trace.ranks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,21 @@
-"""Does acceptance depend on the length of the context, on the template, or on the time?"""
+"""Does acceptance depend on the length of the context, or on the template?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 from driftscope.analysis.case import Case
 from driftscope.analysis.contrast import Contrast
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
+from driftscope.analysis.group_loss import kept_of, usable
 from driftscope.analysis.groups import Group
-from driftscope.analysis.interval import Interval, difference
 from driftscope.analysis.multiple import ALPHA
 from driftscope.analysis.requests import UNFINISHED
-from driftscope.analysis.rules.drops import worst_drop
 from driftscope.analysis.strata import ENOUGH_REQUESTS
 from driftscope.analysis.trust import ends, judged
-from driftscope.analysis.words import lasted, listed, number, percent
+from driftscope.analysis.words import listed, number, percent
 
 COLLAPSE_BELOW = 0.7
 """Accepted tokens per round in the longest contexts over those in the shortest. Published by
@@ -27,17 +25,10 @@ SENSITIVE_BELOW = 0.8
 """Accepted tokens per round under the worst label over those under the best. Orientation from the
 paper (arXiv 2605.09992): without BOS a pre-norm drafter keeps 0.74, a post-norm one without any
 template 0.93; their middle is 0.83."""
-DECAYED_BELOW = 0.9
-"""Accepted tokens per round in the last quarter of a run over those in the first. No figure is
-published (vllm#41838 reports the effect); at a tenth the best K by the cost model begins to
-change."""
 LEAST_PART = 0.5
 """Of the doublings between the shortest and the longest contexts, those that one label has to span
 before it is said that the context is not why: a collapse begins at some length."""
 _LABELS_SHOWN = 4
-MIX_SHIFT = 0.1
-"""Change of a label's share between the first and the last quarter from which the mix of requests,
-not time, may be behind a decay."""
 
 
 def long_context_collapse(case: Case) -> Finding | None:
@@ -46,7 +37,7 @@ def long_context_collapse(case: Case) -> Finding | None:
     found = case.run.groups.context_within_label
     if found is None or not loses(found, COLLAPSE_BELOW):
         return None
-    groups = _usable(case.run.groups.context)
+    groups = usable(case.run.groups.context)
     long = _named(groups, found.second)
     trust, because = judged(found.requests, found.kept_interval, below=1.0)
     return Finding(
@@ -86,7 +77,7 @@ def template_sensitivity(case: Case) -> Finding | None:
     if not lost:
         return None
     found = min(lost, key=lambda each: each.kept)
-    groups = _usable(_labels(case))
+    groups = usable(_labels(case))
     trust, because = judged(found.requests, found.kept_interval, below=1.0)
     return Finding(
         id="template_sensitivity",
@@ -130,7 +121,7 @@ def context_or_label(case: Case) -> Finding | None:
         title="Context length and label cannot be separated",
         statement=f"{'; '.join(open_)}. Labels differ in context length here, so that which of the "
         f"two it is cannot be told: {_where(case)}",
-        evidence={"labels": len(_usable(_labels(case))), "requests": ENOUGH_REQUESTS},
+        evidence={"labels": len(usable(_labels(case))), "requests": ENOUGH_REQUESTS},
         confidence=Trust.LOW,
         because="too few requests of different labels have contexts of the same lengths",
         advice=f"Record prompts of each label in contexts of the same lengths, {ENOUGH_REQUESTS} "
@@ -147,10 +138,10 @@ def loses(found: Contrast, bound: float, *, tests: int = 1) -> bool:
 def _open_context(case: Case) -> str:
     """How rounds differ by context length, where labels may be why; "" where they do not, or it
     can be told."""
-    groups, labels = _usable(case.run.groups.context), _usable(_labels(case))
+    groups, labels = usable(case.run.groups.context), usable(_labels(case))
     if len(groups) < 2 or len(labels) < 2:
         return ""
-    found = _kept(groups[0], groups[-1], tests=1)
+    found = kept_of(groups[0], groups[-1], tests=1)
     if found is None or not found[0] < COLLAPSE_BELOW:
         return ""
     within = case.run.groups.context_within_label
@@ -169,12 +160,12 @@ def _doublings(short: str, long: str) -> float:
 
 def _open_label(case: Case) -> str:
     """The same by label, where context lengths may be why."""
-    groups, labels = _usable(case.run.groups.context), _usable(_labels(case))
+    groups, labels = usable(case.run.groups.context), usable(_labels(case))
     if len(groups) < 2 or len(labels) < 2:
         return ""
     best = max(labels, key=lambda g: g.mean_length)
     worst = min(labels, key=lambda g: g.mean_length)
-    found = _kept(best, worst, tests=len(labels) - 1)
+    found = kept_of(best, worst, tests=len(labels) - 1)
     if found is None or not found[0] < SENSITIVE_BELOW:
         return ""
     pairs = case.run.groups.labels_within_context
@@ -236,87 +227,12 @@ def _alike(what: str, found: Contrast) -> str:
 
 def _since(case: Case, found: Contrast) -> str:
     """From where on contexts lose: the first range that does, where labels cannot be why."""
-    groups = _usable(case.run.groups.context)
+    groups = usable(case.run.groups.context)
     if len(found.strata) > 1 or not groups or groups[0].name != found.first:
         return f"in contexts of {found.second}"
-    lost = (g for g in groups[1:] if (_kept(groups[0], g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW)
+    lost = (g for g in groups[1:] if (kept_of(groups[0], g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW)
     first = next(lost, None)
     return f"from {first.name if first else found.second} on"
-
-
-def acceptance_decays(case: Case) -> Finding | None:
-    """Requests that begin late accept clearly less than the first ones; said of a slope only."""
-    groups = _usable(case.run.groups.time)
-    if worst_drop(case.run.changes) is not None:
-        return None
-    if len(groups) < 2 or groups[0].name != case.run.groups.time[0].name:
-        return None
-    first, last = groups[0], groups[-1]
-    found = _kept(first, last, tests=1)
-    if found is None or not found[0] < DECAYED_BELOW:
-        return None
-    kept, spread = found
-    shifted = _shifted(case)
-    assumed = [f"the mix of requests changed, too ({shifted})"] if shifted else []
-    trust, because = judged(last.requests + first.requests, spread, below=1.0, assumed=assumed)
-    return Finding(
-        id="acceptance_decays",
-        severity=Severity.MEDIUM,
-        runs=(case.run.label,),
-        title="Acceptance decays over the run",
-        statement="rounds of requests in the first quarter of "
-        f"{lasted(case.run.groups.duration_s)} yield {number(first.mean_length)} tokens, in "
-        f"the last {number(last.mean_length)}",
-        evidence={
-            "mean_length_first": first.mean_length,
-            **ends("mean_length_first", first.mean_length_interval),
-            "mean_length_last": last.mean_length,
-            **ends("mean_length_last", last.mean_length_interval),
-            "kept": kept,
-            **ends("kept", spread),
-            "duration_s": case.run.groups.duration_s,
-            "threshold": DECAYED_BELOW,
-        },
-        confidence=trust,
-        because=because,
-        advice="Compare what the server was asked early and late (labels, context lengths, "
-        "temperature); if that is the same, restart the engine and see whether acceptance is back: "
-        "then it is the engine (prefix cache, drafter cache), and worth a bug report.",
-        cost_tps=case.cost_of_losing(groups[1:], first.mean_length),
-    )
-
-
-def _usable(groups: Sequence[Group]) -> list[Group]:
-    return [group for group in groups if group.requests >= ENOUGH_REQUESTS]
-
-
-def _kept(reference: Group, other: Group, *, tests: int) -> tuple[float, Interval] | None:
-    """Accepted tokens of a group over those of another, with its 95% interval; None where the
-    difference is not sure. Each of several `tests` has to be surer (Bonferroni)."""
-    a, b = reference.mean_length - 1.0, other.mean_length - 1.0
-    spans = reference.mean_length_interval, other.mean_length_interval
-    if spans[0] is None or spans[1] is None or a <= 0:
-        return None
-    widen = NormalDist().inv_cdf(1 - 0.025 / tests) / NormalDist().inv_cdf(0.975)
-    x, y = _around(a, spans[0], widen), _around(b, spans[1], widen)
-    apart = difference(a, x, b, y) if x and y else None
-    if apart is None or not apart.low > 0:
-        return None
-    kept = Interval.of(1 - apart.high / a, 1 - apart.low / a)
-    return None if kept is None else (b / a, kept)
-
-
-def _around(value: float, of_length: Interval, widen: float) -> Interval | None:
-    """Of accepted tokens, from that of the acceptance length."""
-    low, high = of_length.low - 1.0, of_length.high - 1.0
-    return Interval.of(value - widen * (value - low), value + widen * (high - value))
-
-
-def _shifted(case: Case) -> str:
-    """Labels whose share of the rounds changed much."""
-    shares = case.run.groups.shares.items()
-    names = [label for label, each in shares if abs(each[-1] - each[0]) > MIX_SHIFT]
-    return listed([f'"{name}"' for name in names])
 
 
 _CONTEXT = Need[Case](
@@ -331,11 +247,7 @@ _LABEL = Need[Case](
 _BOTH = Need[Case](
     words=f"two workload labels and two ranges of context lengths with {ENOUGH_REQUESTS} requests "
     "each",
-    met=lambda case: len(_usable(_labels(case))) > 1 and len(_usable(case.run.groups.context)) > 1,
-)
-_TIME = Need[Case](
-    words=f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
-    met=lambda case: len(_usable(case.run.groups.time)) > 1,
+    met=lambda case: len(usable(_labels(case))) > 1 and len(usable(case.run.groups.context)) > 1,
 )
 _COLLAPSE = Threshold(
     name="COLLAPSE_BELOW",
@@ -380,28 +292,5 @@ ENTRIES = (
         thresholds=(_COLLAPSE, _SENSITIVE),
         need=_BOTH,
         rule=context_or_label,
-    ),
-    Entry(
-        id="acceptance_decays",
-        title="Acceptance decays over the run",
-        meaning="Requests that begin in the last quarter of a run accept clearly fewer tokens than "
-        "those of the first, with no moment at which it happened.",
-        thresholds=(
-            Threshold(
-                name="DECAYED_BELOW",
-                value=DECAYED_BELOW,
-                means="accepted tokens per round, last over first quarter",
-                source="driftscope: a loss that the best K begins to react to; reported without "
-                "figures in vllm#41838",
-            ),
-            Threshold(
-                name="MIX_SHIFT",
-                value=MIX_SHIFT,
-                means="change of a label's share of the rounds that lowers the confidence",
-                source="driftscope",
-            ),
-        ),
-        need=_TIME,
-        rule=acceptance_decays,
     ),
 )

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from support.simulate import Cost, Truth, simulate
 
-from driftscope.analysis.cost.advice import BY_BATCH, FIXED, advise
+from driftscope.analysis.cost.advice import BY_BATCH, FIXED, NO_SPECULATION, advise
 from driftscope.analysis.cost.cells import GROUPS, MIN_STEPS, StepCell, pooled
 from driftscope.analysis.cost.model import fit
-from driftscope.analysis.cost.predict import Prediction
+from driftscope.analysis.cost.predict import WIDEST, Prediction, overall, tokens_by_k
+from driftscope.analysis.cost.served import Served
+from driftscope.analysis.interval import Interval
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.trace.reader import read_trace
@@ -202,3 +204,56 @@ def test_what_is_assumed_is_as_wide_as_what_it_stands_for() -> None:
     assert low < 0.0030
     assert high > 0.0090
     assert model.step_s(1, 8)[1:].std() < 1e-4
+
+
+def test_a_prediction_that_is_open_by_more_than_a_factor_is_none() -> None:
+    """One K at one batch size: what K = 0 takes is anything from an eighth to all of it."""
+    model = fit([_cell(7, 8)])
+    assert model is not None
+    tokens = tokens_by_k([0.5] * 7, [Interval(low=0.45, high=0.55)] * 7)
+    found = overall(model, tokens, Served(k=7))
+    assert found.tpot_s[0].interval is None
+    for each in found.tpot_s:
+        if each.interval is not None:
+            assert 0 < each.interval.low <= each.value <= each.interval.high
+            assert each.interval.high < WIDEST * each.interval.low
+
+
+def test_a_rate_without_an_interval_may_be_anything() -> None:
+    (_, one) = tokens_by_k([0.5], [None])
+    assert one[1:].min() < 1.1
+    assert one[1:].max() > 1.9
+
+
+@pytest.mark.parametrize("accepted", [0.0, 0.002])
+def test_a_dead_drafter_is_advised_off_by_what_the_drafter_takes(
+    tmp_path: Path, accepted: float
+) -> None:
+    """The gain is at least what steps save without the drafter, and the true one is no smaller."""
+    conditional = (max(accepted, 1e-12),) * 7
+    truth = replace(TRUTH, requests=60, conditional=conditional, between=0.0, within=0.0)
+    run = _run(tmp_path / "dead", truth)
+    found = advise(run)
+    assert found is not None
+    assert found.useless
+    assert found.overall.best_k == 0
+    assert found.command == NO_SPECULATION
+    assert found.least_gain is not None
+    true = [_true_tpot_s(truth, batch, 7) / _true_tpot_s(truth, batch, 0) - 1 for batch in BATCHES]
+    assert 0.1 < found.least_gain < max(true)
+
+
+def test_a_drafter_that_costs_more_than_it_saves_is_told_without_a_model(tmp_path: Path) -> None:
+    """One K at one batch size leaves the model open; the drafter's own time does not."""
+    truth = replace(
+        TRUTH, requests=60, batches=(1,), conditional=(0.15,) * 7, between=0.2,
+        cost=Cost(depth_s=0.004),
+    )  # fmt: skip
+    found = advise(_run(tmp_path / "slow", truth))
+    assert found is not None
+    assert not found.useless
+    assert found.doubt is not None
+    assert found.surely_slower
+    assert found.command == NO_SPECULATION
+    assert found.least_gain is not None
+    assert found.least_gain < _true_tpot_s(truth, 1, 7) / _true_tpot_s(truth, 1, 0) - 1

@@ -230,3 +230,23 @@ def test_exact_arithmetic_is_python_s(a: int, b: int, c: int, sign: str, compare
 def test_a_bare_name_is_a_finding_and_a_name_in_a_comparison_a_figure() -> None:
     assert parse("sink_lost") == Found(name="sink_lost")
     assert isinstance(parse("k < 2"), Comparison)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "acceptance.mean_length < 99",
+        "not acceptance.mean_length < 99",
+        "acceptance.mean_length > 1",
+        "acceptance.marginal[1] < 0.99",
+        "acceptance.mean_length < baseline.acceptance.mean_length",
+    ],
+)
+def test_an_estimate_without_an_interval_decides_nothing(text: str) -> None:
+    acceptance = {
+        "mean_length": 1.95, "mean_length_interval": None,
+        "marginal": [0.8, 0.4], "marginal_interval": [{"low": 0.7, "high": 0.9}, None],
+    }  # fmt: skip
+    facts = Facts(run={"acceptance": acceptance}, baseline=BASELINE, found=_found)
+    assert _answer(text, facts) is None
+    assert _answer("acceptance.marginal[0] < 0.95", facts) is True, "this one has an interval"
