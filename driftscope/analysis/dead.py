@@ -30,7 +30,7 @@ def rate_interval(run: RunSummary) -> Interval:
     over_requests = spread[0] if spread else None
     if not accepted_once(run) or over_requests is None:
         return exact
-    return Interval(low=min(exact.low, over_requests.low), high=max(exact.high, over_requests.high))
+    return exact.hull(over_requests)
 
 
 def judge(run: RunSummary) -> tuple[Trust, str]:

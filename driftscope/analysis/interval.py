@@ -57,6 +57,10 @@ class Interval:
         low, high = (min(max(end, least), most) for end in (self.low, self.high))
         return Interval(low=low, high=high)
 
+    def hull(self, other: Interval) -> Interval:
+        """Return the smallest interval that holds both."""
+        return Interval(low=min(self.low, other.low), high=max(self.high, other.high))
+
     def excludes_zero(self) -> bool:
         """Whether 0 lies outside."""
         return self.low > 0 or self.high < 0
