@@ -21,7 +21,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DRIFTSCOPE_", "VLLM_"))}
     return subprocess.run(
-        [sys.executable, *flags, "-m", "driftscope", *map(str, arguments)],
+        [sys.executable, "-W", "error", *flags, "-m", "driftscope", *map(str, arguments)],
         cwd=cwd, env={**clean, "PYTHONPATH": path, "NO_COLOR": "1", **environ},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
