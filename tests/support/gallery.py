@@ -26,10 +26,7 @@ WITHOUT = replace(DRIFTING, k_zero_above=0)
 """The same server and prompts without speculation."""
 LONG_CONTEXT = Truth(
     requests=48, rounds=16, batches=(2,), context=-0.7, growth=1.6, target="target-8b",
-    drafter="eagle3-8b",
-    prompts=(
-        Prompts(label="short", tokens=(200, 1000)), Prompts(label="long", tokens=(4000, 30000)),
-    ),
+    drafter="eagle3-8b", prompts=(Prompts(label="documents", tokens=(200, 30000)),),
 )  # fmt: skip
 SERVER = Truth(
     requests=96, rounds=14, change=(0.6, -1.2), batches=(1, 4, 12, 24), k_zero_above=16,
