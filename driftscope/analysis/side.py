@@ -23,9 +23,8 @@ _NOT_BY_ROW = ("request", "mix")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Side:
-    """A row per request that has a round; of more than MAX_CLUSTERS requests, a row per group of
-    requests of one label, grouped by their ids, so that two runs of the same ids have the same
-    groups."""
+    """A row per request that has a round; of more than MAX_CLUSTERS requests, and of fewer in a
+    report, a row per group of requests of one label, see `grouped`."""
 
     rounds: Rounds
     labels: tuple[str, ...]
@@ -86,18 +85,23 @@ def side_of_rounds(rounds: Rounds, requests: Requests) -> Side:
 
 
 def grouped(side: Side, most: int) -> Side:
-    """About `most` groups of rows, by label and id; a group's id is that of all of its rows."""
+    """At most `most` groups of rows, or one a label where there are more, by label and place in the
+    order of arrival, else by id: two runs of the same prompts have the same groups. A group's names
+    are those of all of its rows."""
+    if len(side.labels) <= most:
+        return side
     labels, kind = np.unique(np.array(side.labels), return_inverse=True)
     each = max(most // len(labels), 1)
-    numbers = [int(name, 16) if name else at for at, name in enumerate(side.ids)]
+    names = side.orders or side.ids or (UNKNOWN,) * len(side.labels)
+    numbers = [int(name, 16) if name else at for at, name in enumerate(names)]
     place = np.array([number % each for number in numbers], dtype=np.int64)
     _, first, group = np.unique(kind * each + place, return_index=True, return_inverse=True)
     return replace(
         side,
         rounds=side.rounds.by_group(group, len(first)),
         labels=tuple(side.labels[at] for at in first),
-        ids=_joined(side.ids, group, len(first)),
-        orders=(),
+        ids=_joined(side.ids, group, len(first)) if side.ids else (),
+        orders=_joined(side.orders, group, len(first)) if side.orders else (),
     )
 
 

@@ -12,6 +12,7 @@ import driftscope
 from driftscope.analysis.analyze import Analysis, conclude
 from driftscope.analysis.plain import PlainRun
 from driftscope.analysis.senders import SenderSummary
+from driftscope.analysis.side import grouped
 from driftscope.analysis.summary import RunSummary
 from driftscope.errors import DamagedTraceError, SchemaVersionError
 from driftscope_reports.codec import from_plain, to_plain
@@ -21,6 +22,9 @@ ELEMENT = "analysis"
 """Id of the element that holds it."""
 MAX_ROWS = 300
 """Single answers kept of each replay."""
+MAX_REQUESTS = 256
+"""Rows kept of each run's rounds by request: those of more are put together, which two reports of
+the same prompts do alike."""
 VERSION = 1
 """Raised when a report of before can no longer be read."""
 _ELEMENT = re.compile(rf'<script type="application/json" id="{ELEMENT}">(?P<text>[^<]*)</script>')
@@ -53,17 +57,23 @@ def _kept(analysis: Analysis) -> Kept:
     return Kept(
         runs=analysis.runs,
         senders=analysis.senders,
-        baseline=next((run for run in references if run.label not in labels), None),
+        baseline=next((_few(run) for run in references if run.label not in labels), None),
         plain=next((case.plain for case in analysis.cases if case.plain is not None), None),
     )
 
 
 def _bounded(analysis: Analysis) -> Analysis:
-    """Without the single answers of a replay that has many: its cells are kept."""
-    if not any(len(sender.rows) > MAX_ROWS for sender in analysis.senders):
-        return analysis
-    senders = tuple(replace(sender, rows=sender.rows[:MAX_ROWS]) for sender in analysis.senders)
-    return replace(analysis, senders=senders)
+    """Without the single answers of a replay that has many, whose cells are kept, and with the
+    rounds of groups of requests in a run that has many."""
+    return replace(
+        analysis,
+        runs=tuple(_few(run) for run in analysis.runs),
+        senders=tuple(replace(each, rows=each.rows[:MAX_ROWS]) for each in analysis.senders),
+    )
+
+
+def _few(run: RunSummary) -> RunSummary:
+    return run if run.side is None else replace(run, side=grouped(run.side, MAX_REQUESTS))
 
 
 def read_report(path: Path) -> Analysis:

@@ -102,6 +102,7 @@ def _thinned(run: RunSummary, share: float) -> RunSummary:
         run,
         closeup=replace(kept, effects=effects, timeline=None),
         segments=tuple(largest),
+        side=None,
         groups=replace(run.groups, label=(), shares={}),
         attention=replace(run.attention, by_layer=flat),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from driftscope.analysis.side import Side, grouped
 
 def _named(truth: Truth, prefix: str = "id") -> Side:
     found = side(truth)
-    names = [f"{abs(hash((prefix, n))) % 2**60:016x}" for n in range(len(found.labels))]
+    names = [
+        blake2b(f"{prefix}{n}".encode(), digest_size=8).hexdigest()
+        for n in range(len(found.labels))
+    ]
     return replace(found, ids=tuple(names))
 
 

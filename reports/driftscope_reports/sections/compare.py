@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.case import Case, comparison_of
 from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison
+from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import milliseconds, number, percent, times
@@ -46,8 +47,8 @@ def section(analysis: Analysis) -> Section:
         Pair(
             index=i,
             runs=(first, other),
-            advice=(cases[first.label].advice, cases[other.label].advice),
-            comparison=_comparison(first, cases[other.label]),
+            advice=(_advice(cases.get(first.label)), _advice(cases.get(other.label))),
+            comparison=_comparison(first, other, cases.get(other.label)),
         )
         for i, other in enumerate(others, start=1)
     ]
@@ -64,11 +65,16 @@ def section(analysis: Analysis) -> Section:
     )
 
 
-def _comparison(first: RunSummary, case: Case) -> Comparison | None:
+def _advice(case: Case | None) -> Advice | None:
+    return None if case is None else case.advice
+
+
+def _comparison(first: RunSummary, other: RunSummary, case: Case | None) -> Comparison | None:
     """Of the first run with another, which findings may hold against a baseline."""
-    if case.reference is not None and case.reference.label == first.label:
+    reference = None if case is None else case.reference
+    if case is not None and reference is not None and reference.label == first.label:
         return case.comparison
-    return comparison_of(first, case.run)
+    return comparison_of(first, other)
 
 
 _Row = tuple[str, Callable[[RunSummary], float | None], Callable[[float | None], str], Good,
