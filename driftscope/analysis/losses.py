@@ -11,7 +11,7 @@ from driftscope.analysis.summary import RunSummary
 
 LOW_BELOW = 0.3
 """Marginal rate at depth 1: half of the weakest published rate."""
-FALLS_BELOW = 1 / 3
+FALLS_BELOW = 0.4
 """Conditional rate at a depth over that at depth 1. Published vectors of live depths keep 0.8 or
 more; a drafter with norm_output whose flag is not applied keeps 0.27 at depth 2. Between the two
 nothing is said."""

@@ -187,7 +187,11 @@ def test_it_speaks_on_one_run_and_not_on_the_other(analyse: Analyse, name: str) 
 def test_a_healthy_run_has_good_news_only(analyse: Analyse) -> None:
     found = analyse(HEALTHY)
     assert {f.id for f in found.findings} == {"hidden_state_stable", "healthy"}
-    assert {f.confidence for f in found.findings} == {Trust.HIGH}
+    sure = {f.id: f.confidence for f in found.findings}
+    assert sure["hidden_state_stable"] is Trust.HIGH
+    assert sure["healthy"] is Trust.MEDIUM, "no baseline tells what it should accept"
+    beside = analyse(HEALTHY, replace(HEALTHY, seed=3)).findings
+    assert [f.confidence for f in beside if f.id == "healthy"][-1] is Trust.HIGH
 
 
 def test_what_costs_most_comes_first(analyse: Analyse) -> None:

@@ -37,6 +37,7 @@ def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
         )
         if not there
     ]
+    not_compared = "" if case.comparison else "; no baseline tells what it should accept"
     return Finding(
         id="healthy",
         severity=Severity.GOOD,
@@ -51,10 +52,10 @@ def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
             "marginal_last": run.acceptance.marginal[-1],
             "threshold": ALIVE_ABOVE,
         },
-        confidence=Trust.MEDIUM if unseen else Trust.HIGH,
+        confidence=Trust.MEDIUM if unseen or not_compared else Trust.HIGH,
         because=f"no {listed(unseen)} was recorded"
         if unseen
-        else f"{count(run.requests, 'request')}, with the drafter's inside recorded",
+        else f"{count(run.requests, 'request')}, with the drafter's inside recorded{not_compared}",
         advice="Nothing to do.",
     )
 

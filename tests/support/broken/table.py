@@ -45,6 +45,8 @@ class Row:
     run: RunSummary
     verdict: str
     """First sentence, of the run alone."""
+    verdict_beside: str
+    """The same with the healthy one as its baseline."""
     alone: tuple[Finding, ...]
     """Findings of the run alone."""
     beside: tuple[Finding, ...]
@@ -94,6 +96,7 @@ def _row(folder: Path, name: str, healthy: str) -> Row:
         healthy=healthy,
         run=run,
         verdict=alone.verdict[0],
+        verdict_beside=beside.verdict[0],
         alone=alone.findings,
         beside=beside.findings,
         exit_code=outcome(judged),
@@ -121,6 +124,8 @@ def show(table: Sequence[Row], say: Say = print) -> None:
         rates = " ".join(f"{rate:.3f}" for rate in row.run.acceptance.marginal)
         say(f"\n{row.name}: acceptance by depth {rates}")
         say(f"  verdict:    {row.verdict}")
+        if row.verdict_beside != row.verdict:
+            say(f"  baseline:   {row.verdict_beside}")
         for line in (*_findings("alone", row.alone), *_findings("baseline", row.beside)):
             say(line)
         first = next(iter(row.asks), None)
