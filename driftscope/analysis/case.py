@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from driftscope.analysis.changes import Level
-from driftscope.analysis.compare import Comparison, compare_sides
+from driftscope.analysis.compare import Comparison, accepts_less, accepts_more, compare_sides
 from driftscope.analysis.cost.advice import Advice, advise, same_models
 from driftscope.analysis.groups import Group
 from driftscope.analysis.plain import PlainRun
@@ -25,6 +25,9 @@ class Case:
     comparison: Comparison | None = None
     """Of the reference with this run, as `driftscope compare` makes it; None where they share no
     depth, or a report of an older version does not hold their rounds."""
+    accepts_less: bool = False
+    """Whether its reference accepts more, by that comparison; of the reference, whether some run
+    that is compared with it does."""
     plain: PlainRun | None = None
     """The same server without speculation."""
     advice: Advice | None = None
@@ -89,8 +92,9 @@ def cases_of(
     plain = baseline if isinstance(baseline, PlainRun) else None
     reference = baseline if isinstance(baseline, RunSummary) else next(iter(runs), None)
     around = [*runs, *([baseline] if isinstance(baseline, RunSummary) else [])]
+    compared = [None if run is reference else comparison_of(reference, run) for run in runs]
     cases = []
-    for run in runs:
+    for run, comparison in zip(runs, compared, strict=True):
         others = tuple(other for other in around if other is not run)
         mine = plain if plain is not None and same_models(run, plain, target_only=True) else None
         cases.append(
@@ -98,7 +102,10 @@ def cases_of(
                 run=run,
                 others=others,
                 reference=None if reference is run else reference,
-                comparison=None if reference is run else comparison_of(reference, run),
+                comparison=comparison,
+                accepts_less=accepts_less(comparison)
+                if run is not reference
+                else any(accepts_more(each) for each in compared),
                 plain=mine,
                 advice=advise(run, others, mine),
             )

@@ -268,6 +268,22 @@ def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Ite
         )
 
 
+def accepts_less(found: Comparison | None) -> bool:
+    """Whether the second run accepts less than the first, where they differ at some depth."""
+    return _parts(found, -1.0)
+
+
+def accepts_more(found: Comparison | None) -> bool:
+    """Whether the second run accepts more than the first, where they differ at some depth."""
+    return _parts(found, 1.0)
+
+
+def _parts(found: Comparison | None, sign: float) -> bool:
+    if found is None or found.parts_from is None:
+        return False
+    return any(sign * each.difference > 0 for each in found.at(LENGTH))
+
+
 def figures_of(rounds: Rounds, k: int) -> Ratio:
     """[1 + k] the acceptance length, then the marginal rate at each depth; requests without a round
     are left out."""

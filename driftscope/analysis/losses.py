@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison
+from driftscope.analysis.compare import MARGINAL, Comparison, accepts_less
 from driftscope.analysis.dead import NOTHING_BELOW
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.summary import RunSummary
@@ -56,13 +56,6 @@ def conditional_interval(run: RunSummary, depth: int) -> Interval | None:
     """The 95% interval of the conditional rate at a depth."""
     spread = run.spread.get("conditional", ())
     return spread[depth - 1] if len(spread) >= depth else None
-
-
-def accepts_less(found: Comparison | None) -> bool:
-    """Whether the second run accepts less than the first, where they differ at some depth."""
-    if found is None or found.parts_from is None:
-        return False
-    return any(each.difference < 0 for each in found.at(LENGTH))
 
 
 def loss_against(found: Comparison | None, run: RunSummary) -> Loss | None:

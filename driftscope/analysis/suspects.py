@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from driftscope.analysis.case import Case
 from driftscope.analysis.causes import CAUSES, WITHOUT_WEIGHTS
+from driftscope.analysis.compare import accepts_less
 from driftscope.analysis.evidence import Scene, Verdict
 from driftscope.analysis.finding import Suspect
-from driftscope.analysis.losses import Loss, accepts_less
+from driftscope.analysis.losses import Loss
 from driftscope.analysis.pairing import UNPAIRED
 
 

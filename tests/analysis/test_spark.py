@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,28 @@ TRUTH = Truth(
     rates=(0.5, 1.0), undrafted={"no_draft": 0.1},
     prompts=(Prompts(label="chat"), Prompts(label="code", tokens=(1000, 2000), shift=-0.5)),
 )  # fmt: skip
+SEVERAL_K = replace(TRUTH, k_by_batch=((2, 3), (6, 2)))
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, RunSummary]:
-    """A run whose one half is cut by execution, on DuckDB and on Spark."""
+@pytest.fixture(scope="module", params=["execution", "k"])
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[RunSummary, RunSummary]:
+    """A run whose one half is cut by execution, and one of several K by K, on DuckDB and on
+    Spark."""
     from driftscope.analysis.spark import Spark
 
-    run = simulate(tmp_path_factory.mktemp("spark") / "run", TRUTH)
+    truth = TRUTH if request.param == "execution" else SEVERAL_K
+    run = simulate(tmp_path_factory.mktemp("spark") / "run", truth)
     only = Filter(where="prompt_tokens < 1500 AND context > 100")
-    duck = summarise(open_run(run), "run", only=only, by="execution")
+    duck = summarise(open_run(run), "run", only=only, by=request.param)
     with closing(Spark(LOCAL)) as spark:
-        return duck, summarise(open_run(run, spark), "run", only=only, by="execution")
+        return duck, summarise(open_run(run, spark), "run", only=only, by=request.param)
 
 
 def test_counts_are_equal_and_sums_to_rounding(both: tuple[RunSummary, RunSummary]) -> None:
     duck, spark = both
-    assert len(duck.segments) == 3
+    assert len(duck.segments) == 3  # by K: K = 0 of the steps without a draft
     for field in fields(RunSummary):
         ours, theirs = (getattr(run, field.name) for run in (spark, duck))
         _same(ours, theirs, field.name)
@@ -77,5 +82,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple):
         for at, each in enumerate(value):
             yield from _leaves(asdict(each) if hasattr(each, "__slots__") else each, f"{path}.{at}")
+    elif isinstance(value, np.ndarray):
+        yield from _leaves(value.tolist(), path)
     else:
         yield path, value.item() if isinstance(value, np.generic) else value

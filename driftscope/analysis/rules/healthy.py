@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.case import Case
+from driftscope.analysis.compare import accepts_less
 from driftscope.analysis.entry import ALWAYS, Entry, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
-from driftscope.analysis.losses import accepts_less
 from driftscope.analysis.quality import FEW_REQUESTS
 from driftscope.analysis.trust import ends
 from driftscope.analysis.words import between, count, listed, number, percent

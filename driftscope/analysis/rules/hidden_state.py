@@ -5,6 +5,7 @@ from __future__ import annotations
 from driftscope.analysis.case import Case
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.losses import loss_of
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import between, number, times
@@ -25,7 +26,7 @@ def hidden_state_grows(case: Case) -> Finding | None:
     return _finding(
         run,
         name="hidden_state_grows",
-        severity=Severity.HIGH,
+        severity=Severity.HIGH if _matters(case) else Severity.INFO,
         title="The hidden state grows with depth",
         advice=_NOT_APPLIED
         if run.manifest.norm_flags.get("norm_output")
@@ -35,6 +36,15 @@ def hidden_state_grows(case: Case) -> Finding | None:
         "trained with norm_output, check that its config still says so. Until then draft fewer "
         "tokens.",
     )
+
+
+def _matters(case: Case) -> bool:
+    """Whether acceptance is lost beside the growth, or the growth is a fault.
+
+    Growth is a property of every EAGLE-3 drafter without `norm_output`, also of a healthy one.
+    """
+    flag = case.run.manifest.norm_flags.get("norm_output", False)
+    return flag or case.accepts_less or loss_of(case.run) is not None
 
 
 _NOT_APPLIED = (
@@ -68,7 +78,7 @@ def _finding(
 ) -> Finding:
     fed, grown, spread = run.hidden.fed_rms, run.hidden.growth, run.hidden.growth_interval
     assert fed is not None and grown is not None
-    grows = severity is Severity.HIGH
+    grows = name == "hidden_state_grows"
     trust, because = judged(
         run.requests,
         spread,
@@ -105,7 +115,8 @@ ENTRIES = (
         id="hidden_state_grows",
         title="The hidden state grows with depth",
         meaning="The state that the drafter feeds itself gets larger with every depth: the cause "
-        "of attention drift that the paper names.",
+        "of attention drift that the paper names. High where acceptance is lost beside it, or the "
+        "config says norm_output; else a property of the drafter, to know of.",
         thresholds=(
             Threshold(
                 name="GROWS_ABOVE",

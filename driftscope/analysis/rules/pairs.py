@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from driftscope.analysis.case import Case
-from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference, accepts_less
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.joint import LEAST
-from driftscope.analysis.losses import accepts_less, loss_against
+from driftscope.analysis.losses import loss_against
 from driftscope.analysis.multiple import ALPHA
 from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.suspects import suspects_of
