@@ -310,11 +310,11 @@ def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
         return np.where(error > 0, two_sided(gap / error, df), np.nan)
 
 
-def _same_in_all(pairs: int) -> Interval:
+def _same_in_all(pairs: int) -> Interval | None:
     """The difference of a rate that is the same in both requests of each pair: the share of pairs
     in which it is not lies below an exact bound, and the difference with it."""
     most = exact_interval(0, pairs).high
-    return Interval(low=-most, high=most)
+    return Interval.of(-most, most)
 
 
 def _around(found: Joint, at: int) -> Interval | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.dead import accepted_once, judge, none_accepted
-from driftscope.analysis.finding import Finding, Trust
+from driftscope.analysis.finding import Finding, Severity, Trust
 from driftscope.analysis.losses import steepest
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
@@ -15,7 +15,7 @@ from driftscope.trace.records import Ended
 
 def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple[str, ...]:
     """Sentences, the most important first; the first one alone must carry the message."""
-    about = {run.label: {f.id for f in findings if run.label in f.runs} for run in runs}
+    about = {run.label: {_name(f) for f in findings if run.label in f.runs} for run in runs}
     if len(runs) == 1 and "nothing_accepted" in about[runs[0].label]:
         return _dead_alone(runs[0])
     sentences = (
@@ -26,6 +26,15 @@ def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple
         _speed(runs, findings),
     )
     return tuple(sentence for sentence in sentences if sentence)
+
+
+HARMLESS_GROWTH = "hidden_state_grows, for information"
+
+
+def _name(finding: Finding) -> str:
+    """The finding's id, but for growth that asks for nothing."""
+    grows = finding.id == "hidden_state_grows" and finding.severity is Severity.INFO
+    return HARMLESS_GROWTH if grows else finding.id
 
 
 def sender_verdict(runs: Sequence[SenderSummary]) -> tuple[str, ...]:
@@ -121,13 +130,17 @@ def _state_of(run: RunSummary, ids: set[str]) -> str:
     if run.hidden.growth is None:
         lost = " loses its attention sink over depth" if "sink_lost" in ids else ""
         return f"{run.label}{lost or ': no hidden state was recorded'}"
-    grown = f"({times(run.hidden.growth)} by depth {run.k})"
+    grown = f"({times(run.hidden.growth)} by depth {run.depths})"
+    if HARMLESS_GROWTH in ids:
+        return (
+            f"{run.label}'s hidden state grows with depth {grown}, with no acceptance lost to see"
+        )
     if "hidden_state_grows" in ids:
         return f"{run.label} drifts: the hidden state it feeds itself grows with depth {grown}"
     if "sink_lost" in ids:
         return (
             f"{run.label} drifts: it loses its attention sink over depth; its hidden state is at "
-            f"{times(run.hidden.growth)} by depth {run.k}"
+            f"{times(run.hidden.growth)} by depth {run.depths}"
         )
     if "hidden_state_stable" in ids:
         return f"{run.label} holds its hidden state steady {grown}"

@@ -20,6 +20,7 @@ GOLDEN = Path(__file__).parent / "data" / "pair.json"
 RUN_KEYS = {
     "acceptance": {
         "mean_length", "mean_length_interval", "marginal", "marginal_interval", "conditional",
+        "counted", "by_k",
         "token_rate", "histogram", "mean_length_by_request", "mean_length_by_token",
     },
     "attention": {
@@ -40,7 +41,9 @@ RUN_KEYS = {
     },
     "probe": {"engine", "runner", "mode", "sampling", "dropped", "overhead_fraction"},
 }  # fmt: skip
-PLAIN_KEYS = {"label", "rounds", "requests", "k", "segments", "changes", "problems"}
+PLAIN_KEYS = {
+    "label", "rounds", "requests", "k", "ks", "depths", "segments", "changes", "problems",
+}  # fmt: skip
 
 
 def test_keys_are_the_contract(tmp_path: Path) -> None:
