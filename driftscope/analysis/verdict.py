@@ -28,13 +28,13 @@ def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple
     return tuple(sentence for sentence in sentences if sentence)
 
 
-HARMLESS_GROWTH = "hidden_state_grows, for information"
+MERE_GROWTH = "hidden_state_grows, for information"
 
 
 def _name(finding: Finding) -> str:
     """The finding's id, but for growth that asks for nothing."""
     grows = finding.id == "hidden_state_grows" and finding.severity is Severity.INFO
-    return HARMLESS_GROWTH if grows else finding.id
+    return MERE_GROWTH if grows else finding.id
 
 
 def sender_verdict(runs: Sequence[SenderSummary]) -> tuple[str, ...]:
@@ -131,16 +131,17 @@ def _state_of(run: RunSummary, ids: set[str]) -> str:
         lost = " loses its attention sink over depth" if "sink_lost" in ids else ""
         return f"{run.label}{lost or ': no hidden state was recorded'}"
     grown = f"({times(run.hidden.growth)} by depth {run.depths})"
-    if HARMLESS_GROWTH in ids:
-        return (
-            f"{run.label}'s hidden state grows with depth {grown}, with no acceptance lost to see"
-        )
     if "hidden_state_grows" in ids:
         return f"{run.label} drifts: the hidden state it feeds itself grows with depth {grown}"
     if "sink_lost" in ids:
         return (
             f"{run.label} drifts: it loses its attention sink over depth; its hidden state is at "
             f"{times(run.hidden.growth)} by depth {run.depths}"
+        )
+    if MERE_GROWTH in ids:
+        return (
+            f"{run.label}'s hidden state grows with depth {grown}; whether that costs acceptance, "
+            "this run alone cannot tell"
         )
     if "hidden_state_stable" in ids:
         return f"{run.label} holds its hidden state steady {grown}"
