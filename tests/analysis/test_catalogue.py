@@ -134,7 +134,7 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (HEALTHY, replace(HEALTHY, seed=3)),
         (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
     ),
-    "healthy": ((HEALTHY,), (replace(HEALTHY, growth=2.0),)),
+    "healthy": ((HEALTHY,), (replace(HEALTHY, sink=(0.30, 0.02)),)),
 }
 """Id -> the case on which it must speak, the one on which it must be silent."""
 
