@@ -38,7 +38,7 @@ class DepthCoverage:
     depths: int
     worst: float
     counted: float | None
-    """The same of rates as vLLM counts them; None where they are the same."""
+    """The same share for rates as vLLM counts them; None where both are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class MixChanges:
     world: str
     comparable: float
     served: float
-    """The same of acceptance lengths as served."""
+    """Share found when lengths are taken as served."""
 
 
 def coverages(trials: int) -> Iterator[DepthCoverage]:

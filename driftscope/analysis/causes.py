@@ -1,6 +1,6 @@
 """Causes of lost acceptance, by how it is lost, the ones that happen most often first.
 
-The order is that of public reports (FACTS: SpecForge#879, vllm#46488, speculators#610 and #670,
+The order is that of public reports (SpecForge#879, vllm#46488, speculators#610 and #670,
 sglang#32334, vllm-ascend#5974, LLMKube#1423, vllm#54997, speculators#684).
 """
 
@@ -22,7 +22,7 @@ class Cause:
     check: str
     """The command or the config field that tells."""
     look: Callable[[Scene], Look] = evidence.unseen
-    """What the run itself says for or against it."""
+    """Evidence of the run itself for or against it."""
 
 
 NORM_FLAG = Cause(

@@ -42,7 +42,7 @@ class Shallower:
     weight: float
     """How many chains they stand for."""
     chunked: int
-    """Of `chains`, those of which the drafter's cache is in doubt."""
+    """Number of `chains` of which the drafter's cache is in doubt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,7 +97,7 @@ def collect(tables: Tables) -> Sums:
     """The sums of a run. Raises MixedTraceError, DamagedTraceError or NoDataError."""
     rows, shape = tables.engine.rows, shape_of(tables)
     in_context = rows(by_context(shape))
-    by_drafted = rows(by_length(shape)) if shape.mixed else None
+    by_drafted = _in_order(rows(by_length(shape))) if shape.mixed else None
     mix = np.zeros(shape.k + 1) if by_drafted is None else mix_of(by_drafted, shape.k)
     verify = over_buckets(in_context).sort_by([(name, "ascending") for name in REQUEST])
     drawn = rows(requests_of_chains())
@@ -138,6 +138,11 @@ def _chains(tables: Tables, requests: Requests, clusters: Codes, shape: Shape) -
         quick = finite_sums(tables.engine.rows(chains(shape, derived, False)), shape)
         found.append(tables.engine.rows(chains(shape, derived, True)) if quick is None else quick)
     return pa.concat_tables(found, promote_options="permissive")
+
+
+def _in_order(by_drafted: pa.Table) -> pa.Table:
+    """Sort rows, so that sums over them are the same to the bit whatever held them."""
+    return by_drafted.sort_by([(name, "ascending") for name in ("length", *REQUEST)])
 
 
 def _shallower(tables: Tables, shape: Shape) -> Shallower:

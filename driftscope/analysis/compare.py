@@ -59,9 +59,9 @@ class Difference:
     """95 %, of this difference alone; None where it cannot be told. Exact where a run accepts
     nothing, or everything, at the depth."""
     p: float | None
-    """Of this figure beside the others of its segment; None where it is not tested."""
+    """Adjusted for the other figures of its segment; None where it is not tested."""
     p_adjusted: float | None
-    """The same, the other segments of the comparison allowed for."""
+    """Adjusted for the other segments of the comparison, too."""
     simultaneous: Interval | None = None
     """95 % for all figures over all requests together; None in a label, and where not known."""
 
@@ -87,7 +87,7 @@ class Comparison:
     """Requests with a round that are compared."""
     differences: tuple[Difference, ...]
     unlike: tuple[str, ...] = ()
-    """What else the runs differ in, see `driftscope.analysis.unlike`."""
+    """Other things in which the runs differ, see `driftscope.analysis.unlike`."""
 
     def at(self, metric: str, segment: str = WHOLE) -> tuple[Difference, ...]:
         """The differences of one metric, by depth."""
@@ -130,7 +130,7 @@ def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
 def compare_sides(
     sides: tuple[Side, Side], manifests: tuple[Manifest, Manifest], labels: tuple[str, str]
 ) -> Comparison:
-    """The same of runs whose rounds by request are already there."""
+    """Compare runs whose rounds by request are already there."""
     a, b = sides
     if not min(a.rounds.k, b.rounds.k):
         raise MixedTraceError(f"{labels[0]} and {labels[1]} have no drafted depth in common")

@@ -27,6 +27,6 @@ class Contrast:
     p: float | None
     """Two-sided p of `kept` being 1; None where there is nothing to test by."""
     requests: int
-    """Of the group that has fewer, in the shared strata."""
+    """Requests of the group that has fewer of them, in the shared strata."""
     strata: tuple[str, ...]
     """Names of those that both groups have."""

@@ -1,4 +1,4 @@
-"""What the recorded internals of a run say for or against a cause of lost acceptance.
+"""Evidence in the recorded internals of a run for or against a cause of lost acceptance.
 
 Each look reads one run, and the better run beside it where there is one: what the two have in
 common can be ruled out, and where they differ is where to look.
@@ -41,7 +41,7 @@ _FULL = ("float32", "float16", "bfloat16", "float64", "auto")
 
 
 class Verdict(IntEnum):
-    """What a look found, most suspicious first."""
+    """Results that a look can have, most suspicious first."""
 
     SHOWN = 0
     """A setting differs, or one is not applied: no inference is needed."""
@@ -56,7 +56,7 @@ class Look:
 
     verdict: Verdict
     words: str = ""
-    """What was seen; empty where nothing recorded tells."""
+    """Observation in words; empty where nothing recorded tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ def embedding(scene: Scene) -> Look:
 
 
 def rotary(scene: Scene) -> Look:
-    """The same of the attention's positions."""
+    """Compare the attention's positions in the same way."""
     return _between_fc_and_head(scene, "the rotary positions")
 
 

@@ -35,7 +35,7 @@ class Suspect:
     check: str
     """The command or the config field that tells."""
     seen: str = ""
-    """What the run itself says about it; empty where nothing recorded tells."""
+    """Evidence of the run itself; empty where nothing recorded tells."""
     supported: bool = False
     """Whether that speaks for it."""
 
@@ -62,9 +62,10 @@ class Finding:
     assumed: tuple[str, ...] = ()
     """What it rests on that the run cannot tell."""
     causes: tuple[Suspect, ...] = ()
-    """What may be behind it: first what the run supports, then by how often it happens."""
+    """Causes that may be behind it: those that the run supports first, then by how often they
+    happen."""
     ruled_out: tuple[Suspect, ...] = ()
-    """What was looked at, and is not behind it."""
+    """Causes that were looked at and ruled out."""
     option: str | None = None
     """An option of vLLM's to paste, where there is one."""
     cost_tps: float | None = None

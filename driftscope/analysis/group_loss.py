@@ -1,4 +1,4 @@
-"""What a group of rounds accepts beside another group of the same run."""
+"""Acceptance of a group of rounds compared with another group of the same run."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def kept_of(reference: Group, other: Group, *, tests: int) -> tuple[float, Inter
 
 
 def _around(value: float, of_length: Interval, widen: float) -> Interval | None:
-    """Of accepted tokens, from that of the acceptance length."""
+    """Return the interval of accepted tokens, from that of the acceptance length."""
     low, high = of_length.low - 1.0, of_length.high - 1.0
     return Interval.of(value - widen * (value - low), value + widen * (high - value))

@@ -1,4 +1,4 @@
-"""Where along the depths acceptance is lost: each way has causes of its own."""
+"""The depths at which acceptance is lost: each way of losing it has causes of its own."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def within_strata(run: Sums) -> dict[str, Any]:
 
 
 def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str, Any]:
-    """The same of rounds in cells; `contexts` and `labels` are names."""
+    """Build the strata of rounds in cells; `contexts` and `labels` are names."""
     return {
         "context_within_label": context_within_label(cells, contexts, labels),
         "labels_within_context": labels_within_context(cells, contexts, labels),

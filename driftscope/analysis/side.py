@@ -106,7 +106,7 @@ def grouped(side: Side, most: int) -> Side:
 
 
 def _joined(names: Sequence[str], group: Codes, groups: int) -> tuple[str, ...]:
-    """The same for the same rows, in whatever order; UNKNOWN where one of them is."""
+    """Return one id for a set of rows, whatever their order; UNKNOWN where one row's id is."""
     mixed, known = [0] * groups, [True] * groups
     for name, at in zip(names, group.tolist(), strict=True):
         mixed[at] ^= int(name or "0", 16)

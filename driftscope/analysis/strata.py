@@ -43,7 +43,7 @@ class Cells:
     """Rounds by request, range of context lengths and label, [cells] each."""
 
     request: Codes
-    """Of the request, or of the group of requests that stands for one, from 0."""
+    """Index, from 0, of the request or of the group of requests that stands for one."""
     label: Codes
     """Index into the names of labels."""
     context: Codes

@@ -44,7 +44,7 @@ class Acceptance:
     """Over all rounds; see `driftscope.metrics.acceptance`."""
 
     mean_length: float
-    """As served."""
+    """Tokens per round as served."""
     marginal: ByDepth
     """By risk sets, as `conditional`; NaN where no round that got there drafted the depth."""
     conditional: tuple[float | None, ...]
@@ -60,7 +60,7 @@ class Acceptance:
     died: tuple[int, ...] = ()
     """Rounds whose token at the depth was the first to be rejected."""
     by_k: tuple[AcceptanceAtK, ...] = ()
-    """Of the rounds that drafted each K; empty in a run of one K."""
+    """Acceptance of the rounds that drafted each K; empty in a run of one K."""
 
     def __post_init__(self) -> None:
         """A summary of an older driftscope counts as vLLM does, and nothing else."""

@@ -15,7 +15,7 @@ from driftscope.analysis.pairing import UNPAIRED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspects:
-    """What to check, likeliest first, and what need not be checked."""
+    """Causes to check, likeliest first, and causes that need no check."""
 
     causes: tuple[Suspect, ...] = ()
     ruled_out: tuple[Suspect, ...] = ()

@@ -1,4 +1,5 @@
-"""What two runs differ in beside their figures: more than one thing explains no difference."""
+"""Things in which two runs differ besides their figures: with more than one, none explains a
+difference."""
 
 from __future__ import annotations
 

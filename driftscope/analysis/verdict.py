@@ -63,7 +63,7 @@ def _state(runs: Sequence[RunSummary], about: _About) -> str:
 
 
 def _worse_than_baseline(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
-    """Of runs that accept less than a baseline, which is not one of them."""
+    """Name the runs that accept less than a baseline, which is not one of them."""
     shown = {run.label for run in runs}
     said = [
         _less(found)
@@ -96,7 +96,7 @@ def _loses(found: Finding) -> bool:
 
 
 def _dead_alone(run: RunSummary) -> tuple[str, ...]:
-    """Of one run whose drafter is dead: what its inside does is of no interest."""
+    """Return the verdict on one run whose drafter is dead; its internals are of no interest."""
     return (f"{_dead(run)}.", "Turn speculation off now; then check what the first finding lists.")
 
 
@@ -140,8 +140,8 @@ def _state_of(run: RunSummary, ids: set[str]) -> str:
         )
     if MERE_GROWTH in ids:
         return (
-            f"{run.label}'s hidden state grows with depth {grown}; whether that costs acceptance, "
-            "this run alone cannot tell"
+            f"{run.label}'s hidden state grows with depth {grown}, and no loss of acceptance shows "
+            "beside it"
         )
     if "hidden_state_stable" in ids:
         return f"{run.label} holds its hidden state steady {grown}"
@@ -192,7 +192,7 @@ def _acceptance(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
 
 
 def _parting(finding: Finding) -> str:
-    """Where runs part, or how far apart they may be."""
+    """Say where runs part, or how far apart they may be."""
     if finding.id == "runs_part":
         return finding.title
     return f"no depth tells the runs apart ({largest(float(finding.evidence['bound'] or 0.0))})"

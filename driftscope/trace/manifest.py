@@ -83,7 +83,7 @@ class Manifest:
     count from 0; index 0 is the embedding. vLLM counts so too. () where none is captured, or where
     the run does not say which."""
     aux_layers_source: str | None = None
-    """Where `aux_layers` comes from: AUX_FROM_CONFIG or AUX_FROM_ENGINE. None: not recorded."""
+    """Source of `aux_layers`: AUX_FROM_CONFIG or AUX_FROM_ENGINE. None: not recorded."""
     draft_sampling: str | None = None
     """How the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or no model
     drafts."""

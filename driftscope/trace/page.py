@@ -31,7 +31,7 @@ _SHAPES = {
     "gaps_s": "[pieces - 1]",
     **dict.fromkeys(("drafted", "accepted"), "[rounds]"),
 }  # fmt: skip
-"""Of columns that hold lists; every other column holds one value."""
+"""Shapes of columns that hold lists; every other column holds one value."""
 _BY_ENDING = {
     "_s": "s", "_rms": "1 (RMS)", "_mass": "1 (share)", "_bytes": "By", "_tokens": "token",
     "_w": "W",
@@ -97,7 +97,7 @@ class Column:
     unit: str
     meaning: str
     null: str
-    """What null means; "" where the column is never null."""
+    """Meaning of null; "" where the column is never null."""
 
 
 def page() -> str:
@@ -126,7 +126,7 @@ def columns_of(record: str) -> Iterator[Column]:
 
 
 def _later(record: str, name: str) -> str:
-    """What the column reads as in a run that is older than it."""
+    """Value that the column reads as in a run that is older than it."""
     known = record_defaults(record)
     if name not in known:
         return ""

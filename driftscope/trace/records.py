@@ -259,7 +259,7 @@ class RequestRow:
     traceparent: str | None = None
     """The caller's trace context (W3C). None: the engine was given none."""
     structured: str | None = None
-    """What the output was held to, see `Structured`. None: the engine did not say."""
+    """Kind of structured output asked for, see `Structured`. None: the engine did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +343,7 @@ class ClientRow:
     status: int | None
     """HTTP status of the last attempt that had one. None: no attempt had one."""
     error: str | None
-    """What went wrong last, also in an attempt that was retried. None: nothing did."""
+    """Last error, also of an attempt that was retried. None: there was none."""
     attempts: int
     """How often it was sent."""
     waited_s: float

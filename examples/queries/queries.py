@@ -129,7 +129,7 @@ QUERIES: dict[str, tuple[str, Callable[[Path, int], pd.DataFrame]]] = {
 
 
 def ask(run: Path) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """What DuckDB and pandas say to each question."""
+    """Answers of DuckDB and of pandas to each question."""
     k = int(json.loads((run / "manifest.json").read_text())["k"])
     fed = fed_column(run)
     return {

@@ -23,12 +23,12 @@ _IN_CONFIG = "eagle_aux_hidden_state_layer_ids"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedLayers:
-    """What a loaded target captures."""
+    """Layers that a loaded target captures."""
 
     layers: tuple[int, ...] = ()
     """In the order in which the drafter gets them; see `Manifest.aux_layers`."""
     source: str | None = None
-    """As `Manifest.aux_layers_source`."""
+    """Same meaning as `Manifest.aux_layers_source`."""
 
 
 def captured_by(target: Any, chosen_in_config: Callable[[], Any]) -> CapturedLayers:

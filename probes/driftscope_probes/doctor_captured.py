@@ -1,4 +1,4 @@
-"""What `driftscope doctor` says about captured target layers: this vLLM's default, and a run's."""
+"""Captured target layers in `driftscope doctor`: this vLLM's default, and those of a run."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _advice(group: Sequence[Finding]) -> list[Markup]:
 
 
 def _causes(finding: Finding, several: bool) -> Markup:
-    """What to check, in order, and what need not be."""
+    """List the causes to check, in order, and those that need no check."""
     return el(
         "div",
         el("p", _who(finding) if several else None, "What to check, likeliest first:"),

@@ -75,7 +75,7 @@ def _findings(analysis: Analysis) -> str:
 
 
 def _causes(finding: Finding) -> list[str]:
-    """What to check, as a numbered list below the finding, and what is ruled out."""
+    """List the causes to check, numbered below the finding, and those that are ruled out."""
     lines = []
     for at, each in enumerate(finding.causes, start=1):
         seen = f" ({text(each.seen)})" if each.seen else ""

@@ -176,7 +176,7 @@ def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
 
 
 def _causes(finding: Finding) -> list[Text]:
-    """What to check, in order, and what is ruled out."""
+    """List the causes to check, in order, and those that are ruled out."""
     lines = []
     for number_, each in enumerate(finding.causes, start=1):
         mark = "*" if each.supported else " "

@@ -125,7 +125,8 @@ def test_verdict_of_a_pair_like_the_shipped_one(analyse: Analyse) -> None:
     found = analyse(Spec(growth=2.5), Spec(growth=0.95, norm_output=True, seed=8))
     first, second, *_ = found.verdict
     assert first == (
-        "run0 drifts: the hidden state it feeds itself grows with depth (2.50× by depth 4); "
+        "run0's hidden state grows with depth (2.50× by depth 4), and no loss of acceptance shows "
+        "beside it; "
         "run1 holds its hidden state steady (0.95× by depth 4)."
     )
     assert second == (

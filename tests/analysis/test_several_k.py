@@ -77,7 +77,7 @@ def test_figures_of_files_and_of_rows_in_memory_are_the_same(tmp_path: Path) -> 
 
 
 def test_rates_by_depth_hold_the_truth_where_only_k_varies() -> None:
-    """Of 200 runs; 3 standard errors below 95 %."""
+    """The share of 200 runs is within 3 standard errors of 95 %."""
     truth, trials, hits = replace(BY_BATCH, requests=60, rounds=20), 200, np.zeros(7)
     for trial in range(trials):
         rounds = side(replace(truth, seed=trial, prompts_seed=trial)).rounds
@@ -155,7 +155,7 @@ def test_a_level_that_goes_with_the_batch_is_no_growth(tmp_path: Path) -> None:
 
 
 def test_figures_by_depth_are_of_the_chains_that_get_there(tmp_path: Path) -> None:
-    """Of few long chains nothing is said: the depths end where enough chains do."""
+    """Few long chains make no figure: the depths end where enough chains do."""
     truth = replace(BY_BATCH, batches=(4,) * 30 + (1,), requests=125, rates=(0.2,), rounds=20)
     run = _summary(tmp_path, replace(truth, k_by_batch=((1, 7), (64, 4))))
     assert run.ks == (4, 7)

@@ -190,7 +190,8 @@ def test_a_replay_is_judged_by_what_is_about_replays(tmp_path: Path) -> None:
 
 def test_severities_may_be_asked_for(tmp_path: Path) -> None:
     good = Spec(growth=1.0, self_last=0.05, conditional=(0.95,) * 4, sink=(0.4, 0.39))
-    drifting, calm = write_run(tmp_path / "a", Spec()), write_run(tmp_path / "b", good)
+    drifting = write_run(tmp_path / "a", Spec(norm_output=True, growth=2.5))
+    calm = write_run(tmp_path / "b", good)
     assert outcome(run_gate([drifting], [str(Severity.HIGH)], None, None)) == 3
     assert outcome(run_gate([calm], ["high", "medium"], None, None)) == 0
 

@@ -27,7 +27,7 @@ from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_O
 
 PLAIN = ROOT / "reports" / "gallery" / "traces" / "without"
 ABSURD = re.compile(r"(?<![\w-])-?(nan|inf)(?![\w-])|\d{5,}(\.\d+)?%", re.IGNORECASE)
-"""What no figure looks like; exported OpenMetrics may say +Inf, its own word for a last bucket."""
+"""Text that no figure may look like; OpenMetrics may say +Inf, its word for a last bucket."""
 Commands = Callable[[Path, Path, Path], list[list[object]]]
 
 

@@ -19,7 +19,7 @@ from driftscope_probes.captured_layers import (
 
 
 class Body(nn.Module):
-    """As vLLM's EagleModelMixin, from 0.27 on: what was asked for, sorted or as it came."""
+    """Stands in for vLLM's EagleModelMixin, from 0.27 on: the layers asked for, sorted or not."""
 
     def __init__(self, layers: tuple[int, ...]) -> None:
         super().__init__()

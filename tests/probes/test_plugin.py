@@ -76,6 +76,13 @@ def test_vllm_finds_it_by_its_entry_point() -> None:
     assert found.load() is register
 
 
+READ = {
+    "vllm.model_executor.models.interfaces",
+    "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
+}
+"""Modules that the probe reads captured layers from, and hooks nothing in."""
+
+
 def test_the_doctor_looks_at_every_module_that_is_hooked() -> None:
     looked_at = {hook.module for hooks in HOOKS.values() for hook in hooks}
-    assert looked_at == {module for module, _, _ in SEAMS}
+    assert looked_at - READ == {module for module, _, _ in SEAMS}

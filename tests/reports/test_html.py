@@ -358,7 +358,7 @@ def test_a_report_says_who_chose_the_captured_layers(
 
 
 def test_a_report_of_a_run_that_does_not_name_its_captured_layers(tmp_path: Path) -> None:
-    """As recorded before the layers were taken from the engine."""
+    """A run recorded before the layers were taken from the engine."""
     analysis = analysis_of(tmp_path, {"run": Spec(aux_layers=())})
     parts = provenance.parts(analysis.runs[0])
     assert parts["captured target layers"] == "3, which ones the run does not say"

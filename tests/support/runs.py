@@ -70,7 +70,7 @@ class Spec:
     chunked: int = 0
     """Requests whose prompt was prefilled in chunks."""
     aux_layers: tuple[int, ...] = (1, 2, 3)
-    """As the manifest names them; the chains have states of three whatever it says."""
+    """Layers that the manifest names; the chains have states of three layers in any case."""
     aux_layers_source: str | None = None
     draft_sampling: str | None = None
     norm_output: bool = False

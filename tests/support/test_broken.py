@@ -1,4 +1,4 @@
-"""What is said of every broken drafter that the tests can build, on real runs."""
+"""Findings about every broken drafter that the tests can build, on real runs."""
 
 from __future__ import annotations
 

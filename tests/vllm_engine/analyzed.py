@@ -1,4 +1,4 @@
-"""What `driftscope analyze` makes of a recorded run, started as a user starts it."""
+"""Exit code and output of `driftscope analyze` on a recorded run, started as a user starts it."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ from vllm_engine.versions import older_job, runners, version
 
 LAYERS = 8
 PLACES = (1, 3, 4, 5)
-"""Where the shipped target's layers lie in the deeper one, counted from 0."""
+"""Indices of the shipped target's layers in the deeper one, from 0."""
 CAPTURED = (2, 4, 5)
 """vLLM's default of a target of 8 layers: the states behind 1, 2 and 3 of the shipped layers."""
 SEED = 11
 DRAFTERS = ("eagle3", "eagle31")
 DEFAULT, NAMED, NESTED = "default", "named", "nested"
 HOW = {DEFAULT: (), NAMED: CAPTURED, NESTED: (1, 2, 3)}
-"""What a drafter's config names: nothing; the layers that it was trained on; others, in
+"""Layers that a drafter's config names: none; those that it was trained on; others, in
 `eagle_config` alone, where vLLM's V2 runner does not look."""
 SHORT = {"max_tokens": 16}
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
@@ -93,7 +93,7 @@ def deep_job(folder: Path, how: str, drafter: str, runner: str = "v1") -> Job:
 
 
 def older_deep_job(folder: Path, older: Path, how: str, drafter: str, runner: str) -> Job:
-    """The same for the vLLM that is unpacked in `older`."""
+    """Return the job for the vLLM that is unpacked in `older`."""
     job = older_job(older, runner, str(folder / f"{how}-{drafter}"))
     return replace(job, target=str(folder / "target"), sampling=SHORT)
 

@@ -1,5 +1,5 @@
-"""What is recorded in each situation beside the float64 reference, and what `driftscope analyze`
-ends with. `make situations`.
+"""Recorded chains of each situation against the float64 reference, and the exit code of
+`driftscope analyze`. `make situations`.
 
 Captured layers that a drafter's config names or leaves to vLLM, K by batch size and K changed while
 requests run are shown for the installed vLLM and for older ones, given as folders.

@@ -89,7 +89,7 @@ class Compared:
 
     @property
     def accepted_equal(self) -> bool:
-        """Of a chain that is judged: a grammar or a limit may have cut it before."""
+        """Compare a chain that is judged: a grammar or a limit may have cut it before."""
         assert self.verified is not None and self.accepted is not None
         expected: int = min(self.accepted, self.verified["drafted"])
         return bool(self.verified["accepted"] == expected)

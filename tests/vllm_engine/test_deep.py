@@ -100,7 +100,7 @@ def assert_analysed(run: Path) -> None:
 def test_a_run_recorded_before_the_layers_were_named_is_still_analysed(
     deep: dict[str, Outcome],
 ) -> None:
-    """As the probe wrote it then: the lists are there, the manifest names no layers."""
+    """Write a run as the probe did then: lists are there, the manifest names no layers."""
     run = deep["default v1"].run
     fields: dict[str, Any] = json.loads((run / MANIFEST).read_text())
     fields["aux_layers"] = []

@@ -290,7 +290,7 @@ def _speed(best: int, run: RunSummary) -> str:
 
 
 def _one_token_each(k: int) -> list[Array]:
-    """As `tokens_by_k`, of rounds of which nothing is accepted."""
+    """Return the same as `tokens_by_k`, for rounds of which nothing is accepted."""
     return [np.ones(1 + DRAWS)] * (k + 1)
 
 

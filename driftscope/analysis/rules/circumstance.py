@@ -153,13 +153,13 @@ def _open_context(case: Case) -> str:
 
 
 def _doublings(short: str, long: str) -> float:
-    """Of the context from one range to another, by their names."""
+    """Return the contrast of two ranges of context lengths, by their names."""
     begins = [int(name.split(" ")[0].replace(",", "")) for name in (short, long)]
     return math.log2(begins[1] / begins[0])
 
 
 def _open_label(case: Case) -> str:
-    """The same by label, where context lengths may be why."""
+    """Return the contrast of two labels whose context lengths differ."""
     groups, labels = usable(case.run.groups.context), usable(_labels(case))
     if len(groups) < 2 or len(labels) < 2:
         return ""
@@ -221,7 +221,7 @@ def _named(groups: Sequence[Group], name: str) -> list[Group]:
 
 
 def _alike(what: str, found: Contrast) -> str:
-    """What is held alike, where there is more than one of it."""
+    """Name what is held equal, where there is more than one of it."""
     return f", at equal shares of {len(found.strata)} {what}s" if len(found.strata) > 1 else ""
 
 

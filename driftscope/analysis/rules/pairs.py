@@ -1,4 +1,4 @@
-"""What sets two runs apart: the comparison of a run with the one that it is held against."""
+"""Findings about two runs: the comparison of a run with its reference."""
 
 from __future__ import annotations
 

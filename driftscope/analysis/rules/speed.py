@@ -199,7 +199,7 @@ def _by_model(case: Case) -> Finding | None:
 
 
 def _by_drafter(requests: int, advice: Advice) -> tuple[Trust, str, str]:
-    """What the drafter's measured time alone says, whatever verification costs."""
+    """Say what the drafter's measured time alone shows, whatever verification costs."""
     enough = advice.useless or requests >= FEW_REQUESTS
     because = (
         "the drafter's measured time, and the acceptance length at the upper end of its 95% "
@@ -237,7 +237,7 @@ def _times(advice: Advice, k: int) -> str:
 
 
 def _instead(advice: Advice) -> str:
-    """What a schedule is compared with."""
+    """Name what a schedule is compared with."""
     return advice.served.words if advice.served.mixed else "the best single K"
 
 

@@ -70,7 +70,8 @@ def _advice(case: Case | None) -> Advice | None:
 
 
 def _comparison(first: RunSummary, other: RunSummary, case: Case | None) -> Comparison | None:
-    """Of the first run with another, which findings may hold against a baseline."""
+    """Return the comparison of the first run with another one; findings may use a baseline
+    instead."""
     reference = None if case is None else case.reference
     if case is not None and reference is not None and reference.label == first.label:
         return case.comparison

@@ -39,7 +39,7 @@ class Pair:
     runs: tuple[RunSummary, RunSummary]
     advice: tuple[Advice | None, Advice | None]
     comparison: Comparison | None = None
-    """Of the two, as `driftscope compare` makes it."""
+    """Return the comparison of the two, as `driftscope compare` makes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def _picture(
 
 
 def _captured_names(run: RunSummary) -> tuple[str, ...]:
-    """What the captured states are called; by number where the run does not say which they are."""
+    """Name the captured states; by number where the run does not say which they are."""
     if run.manifest.aux_layers:
         return tuple(f"layer {layer}" for layer in run.manifest.aux_layers)
     states = run.hidden.aux_rms or run.hidden.aux_norm_rms or ()

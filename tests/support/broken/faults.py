@@ -32,7 +32,7 @@ SEED = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong, and with which healthy drafter."""
+    """One fault, and the healthy drafter that it is made of."""
 
     of: str
     """One of HEALTHY."""

@@ -1,4 +1,4 @@
-"""What driftscope says of broken drafters: `make broken`.
+"""Findings about broken drafters as a table: `make broken`.
 
 Each healthy drafter of the shipped trio and each broken one is recorded on the reference engine, on
 the same prompts, and analysed as a user would: `analyze` alone, and `check --baseline HEALTHY
@@ -46,13 +46,13 @@ class Row:
     verdict: str
     """First sentence, of the run alone."""
     verdict_beside: str
-    """The same with the healthy one as its baseline."""
+    """Findings with the healthy drafter as the baseline."""
     alone: tuple[Finding, ...]
     """Findings of the run alone."""
     beside: tuple[Finding, ...]
     """Findings of the run with the healthy one as its baseline."""
     exit_code: int
-    """Of `check RUN --baseline HEALTHY --fail-on runs_part`."""
+    """Exit code of `check RUN --baseline HEALTHY --fail-on runs_part`."""
 
     @property
     def dead(self) -> bool:

@@ -70,7 +70,7 @@ class Chunk:
     batch: Ints
     chains: Ints
     k: Ints
-    """Of the chains of each step; 0 in one without."""
+    """Chain length of each step; 0 in a step without a chain."""
     step_s: NDArray[np.float64]
     draft_s: NDArray[np.float64]
     recorded: NDArray[np.bool_]
