@@ -60,7 +60,9 @@ class Elements:
     def at(self, name: str, index: Index) -> ir.FloatingColumn:
         """The element at `index`, from 0; null where the row has no such list or element."""
         if name not in self._derived:
-            return self._table[name][index].cast("float64")
+            # Spark takes no 64-bit place in a list.
+            place = index if isinstance(index, int) else index.cast("int32")
+            return self._table[name][place].cast("float64")
         if name == "generated_mass":
             return self._complement(index)
         if name == "in_rms":
