@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from support.simulate import Truth
-from support.simulate.draw import chunks
-from support.simulate.sums import side
+from support.simulate.sums import marginal_at_k, side
 
 from driftscope.analysis.changes import Series, changes
 from driftscope.analysis.interval import Interval, rate_intervals, ratio_of
@@ -65,7 +64,7 @@ def _coverage(world: str, truth: Truth, k: int | None, trials: int) -> DepthCove
     for trial in range(trials):
         drawn = replace(truth, seed=trial, prompts_seed=trial)
         rounds = side(drawn, drafted=k).rounds
-        true = drawn.marginal() if k is None else _true_at(drawn, k)
+        true = drawn.marginal() if k is None else marginal_at_k(drawn, k)
         hits += _hits(rate_intervals(rounds.marginal_ratio().first(depths)), true)
         counted += _hits(_as_counted(rounds), true)
     return DepthCoverage(
@@ -85,16 +84,6 @@ def _as_counted(rounds: Rounds) -> tuple[Interval | None, ...] | None:
 def _hits(found: tuple[Interval | None, ...] | None, true: np.ndarray) -> np.ndarray:
     pairs = zip(found or (), true, strict=False)
     return np.array([at is not None and at.low <= value <= at.high for at, value in pairs])
-
-
-def _true_at(truth: Truth, k: int) -> np.ndarray:
-    """[k] true marginal rates of the rounds that draft `k` tokens, over their batch sizes."""
-    batches: list[int] = []
-    for chunk in chunks(truth):
-        mine = (chunk.accepted >= 0) & (chunk.drafted == k)
-        batches += chunk.batch[chunk.step[mine]].tolist()
-    size, rounds = np.unique(batches, return_counts=True)
-    return np.average([truth.marginal_at(int(b))[:k] for b in size], axis=0, weights=rounds)
 
 
 def mix_changes(trials: int) -> Iterator[MixChanges]:

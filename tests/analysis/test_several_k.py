@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.simulate import Truth, simulate
-from support.simulate.draw import chunks
-from support.simulate.sums import side
+from support.simulate.sums import marginal_at_k, side
 
 from driftscope.analysis.analyze import Analysis, conclude
 from driftscope.analysis.collect import collect
@@ -97,7 +96,7 @@ def test_each_k_holds_its_own_truth_where_acceptance_falls_with_the_batch(k: int
     for trial in range(trials):
         drawn = replace(truth, seed=trial, prompts_seed=trial)
         rounds = side(drawn, drafted=k).rounds
-        hits += _hits(rate_intervals(rounds.marginal_ratio().first(k)), _true_at(drawn, k))
+        hits += _hits(rate_intervals(rounds.marginal_ratio().first(k)), marginal_at_k(drawn, k))
     assert (hits / trials >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / trials)).all()
 
 
@@ -106,16 +105,6 @@ def _hits(found: tuple | None, true: np.ndarray) -> np.ndarray:
     return np.array(
         [at is not None and at.low <= x <= at.high for at, x in zip(found, true, strict=True)]
     )
-
-
-def _true_at(truth: Truth, k: int) -> np.ndarray:
-    """[k] true marginal rates of the rounds that draft `k` tokens, over their batch sizes."""
-    batches: list[int] = []
-    for chunk in chunks(truth):
-        mine = (chunk.accepted >= 0) & (chunk.drafted == k)
-        batches += chunk.batch[chunk.step[mine]].tolist()
-    size, rounds = np.unique(batches, return_counts=True)
-    return np.average([truth.marginal_at(int(b))[:k] for b in size], axis=0, weights=rounds)
 
 
 @pytest.mark.parametrize("truth", [BY_BATCH, HARDER, SHORTER, BUSIER])

@@ -48,6 +48,16 @@ def _counts(truth: Truth, chunk: Chunk, only: int | None) -> Ints:
     return out
 
 
+def marginal_at_k(truth: Truth, k: int) -> np.ndarray:
+    """[k] True marginal rates of the rounds that draft `k` tokens, over their batch sizes."""
+    batches: list[int] = []
+    for chunk in chunks(truth):
+        mine = (chunk.accepted >= 0) & (chunk.drafted == k)
+        batches += chunk.batch[chunk.step[mine]].tolist()
+    size, rounds = np.unique(batches, return_counts=True)
+    return np.average([truth.marginal_at(int(b))[:k] for b in size], axis=0, weights=rounds)
+
+
 def series(truth: Truth) -> Series:
     """The requests of `truth`, one of which starts each second."""
     drawn = side(truth)
