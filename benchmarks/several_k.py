@@ -37,7 +37,7 @@ class DepthCoverage:
     depths: int
     worst: float
     counted: float | None
-    """The same share for rates as vLLM counts them; None where both are equal."""
+    """Share for rates as vLLM counts them; None where both are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

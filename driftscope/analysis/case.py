@@ -23,8 +23,8 @@ class Case:
     reference: RunSummary | None = None
     """The run that this one is held against: a baseline, or the first of several."""
     comparison: Comparison | None = None
-    """Of the reference with this run, as `driftscope compare` makes it; None where they share no
-    depth, or a report of an older version does not hold their rounds."""
+    """Comparison of the reference with this run, as `driftscope compare` makes it. None
+    where they share no depth, or a report of an older version does not hold their rounds."""
     accepts_less: bool = False
     """Whether its reference accepts more, by that comparison; of the reference, whether some run
     that is compared with it does."""

@@ -91,8 +91,8 @@ class Series:
     end_s: float
     """Of the run."""
     tokens: Matrix
-    """Of all rounds: the accepted ones and the target's own, without what a request's own mix of K
-    adds."""
+    """Tokens of all rounds, the accepted ones and the target's own, without what a
+    request's own mix of K adds."""
     rounds: Matrix
     labels: NDArray[np.str_]
 

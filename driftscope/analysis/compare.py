@@ -337,7 +337,7 @@ class _Edges:
         return any(self._is_edge(run, depth) for run in (0, 1))
 
     def difference(self, depth: int, critical: float | None, figures: int) -> Interval | None:
-        """Of the second run less the first, at the level of one of `figures`; `critical` is the
+        """Return the second run less the first, at the level of one of `figures`; `critical` is the
         half-width in standard errors of a run that is not at an edge, Student's where None."""
         around = [self._interval(run, depth, critical, 1 - ALPHA / figures) for run in (0, 1)]
         if around[0] is None or around[1] is None:

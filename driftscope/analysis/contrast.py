@@ -9,7 +9,7 @@ from driftscope.analysis.interval import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """What the second group accepts, beside the first, over the strata that both have.
+    """Acceptance of the second group against the first, over the strata that both have.
 
     A stratum is one value of the other circumstance: a workload label where ranges of context
     lengths are compared, a range of context lengths where labels are.

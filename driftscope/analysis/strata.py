@@ -143,8 +143,8 @@ def _tested(sums: _Sums, kept: float) -> tuple[Interval | None, float | None]:
 
 
 def _nothing(sums: _Sums, first: float) -> tuple[Interval | None, float | None]:
-    """The same where the second group accepts nothing: no request differs from another, and the
-    share of its rounds that accept anything has an exact interval."""
+    """Return the contrast where the second group accepts nothing: no request differs from
+    another, and the share of its rounds that accept anything has an exact interval."""
     high = exact_interval(0, sums.rounds(1)).high / first
     if not sums.supported() or not high < 1:
         return None, None

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def counts(
     drafted: ir.IntegerColumn, accepted: ir.IntegerColumn, shape: Shape
 ) -> dict[str, ir.IntegerScalar]:
-    """What `driftscope.analysis.rounds.rounds_of` reads. Lengths below K are counted one by one
-    only where the run has them."""
+    """Sums that `driftscope.analysis.rounds.rounds_of` reads. Lengths below K are counted one by
+    one only where the run has them."""
     is_round = drafted > 0
     return {
         "rounds": is_round.sum(),

@@ -26,7 +26,7 @@ SENSITIVE_BELOW = 0.8
 paper (arXiv 2605.09992): without BOS a pre-norm drafter keeps 0.74, a post-norm one without any
 template 0.93; their middle is 0.83."""
 LEAST_PART = 0.5
-"""Of the doublings between the shortest and the longest contexts, those that one label has to span
+"""Share of the doublings between the shortest and the longest contexts that one label has to span
 before it is said that the context is not why: a collapse begins at some length."""
 _LABELS_SHOWN = 4
 
