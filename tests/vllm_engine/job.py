@@ -129,15 +129,29 @@ def forks(runner: str) -> Forks:
 def run_jobs(
     jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
 ) -> dict[str, Outcome]:
-    """Outcomes in the jobs' order; they run side by side, one per core."""
+    """Outcomes in the jobs' order; raises the error of the first job that failed, if one did."""
+    tried = try_jobs(jobs, folder, side_by_side)
+    for outcome in tried.values():
+        if isinstance(outcome, Exception):
+            raise outcome
+    return {name: outcome for name, outcome in tried.items() if isinstance(outcome, Outcome)}
+
+
+def try_jobs(
+    jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
+) -> dict[str, Outcome | Exception]:
+    """Outcomes in the jobs' order, or the error of a job that failed; they run side by side, one
+    per core."""
     cores: Queue[str] = Queue()
     for core in side_by_side[: os.cpu_count() or 1]:
         cores.put(core)
 
-    def one(item: tuple[str, Job]) -> Outcome:
+    def one(item: tuple[str, Job]) -> Outcome | Exception:
         core = cores.get()
         try:
             return run_job(item[1], folder / item[0], core)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            return error
         finally:
             cores.put(core)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from driftscope.trace.reader import read_trace
 from vllm_engine.analyzed import analyzed
 from vllm_engine.deep import deep_jobs, write_deep
-from vllm_engine.job import Outcome, run_jobs
+from vllm_engine.job import Job, Outcome, try_jobs
 from vllm_engine.situations import SITUATION_JOBS, asks_of, k_jobs
 from vllm_engine.situations_truth import Compared, compared
 from vllm_engine.truth import Truth, compare
@@ -32,21 +32,32 @@ _HEAD = (
 )
 
 
-def main() -> None:
+def main() -> int:
+    """1 when an engine did not run to its end, else 0."""
     older = [Path(name).resolve() for name in sys.argv[1:]]
     with tempfile.TemporaryDirectory(prefix="driftscope-situations-") as folder:
         deep = deep_jobs(write_deep(Path(folder) / "weights"), older)
         stepped = {**SITUATION_JOBS, **k_jobs(older)}
-        outcomes = run_jobs({**deep, **stepped}, Path(folder))
+        tried = try_jobs({**deep, **stepped}, Path(folder))
+        ran = {name: outcome for name, outcome in tried.items() if isinstance(outcome, Outcome)}
         print(_HEAD)
-        for name in deep:
-            print_layers(name, outcomes[name])
-        for name, job in stepped.items():
-            if job.probe:
-                print_situations(name, outcomes[name])
-            elif name.endswith(" off"):
-                print(f"{name.removesuffix(' off'):18} output as without the probe: "
-                      f"{_same(outcomes[name.removesuffix(' off')], outcomes[name])}")  # fmt: skip
+        for name in (name for name in deep if name in ran):
+            print_layers(name, ran[name])
+        print_stepped({name: job for name, job in stepped.items() if name in ran}, ran)
+    failed = {name: error for name, error in tried.items() if name not in ran}
+    for name, error in failed.items():
+        print(f"{name:18} DID NOT RUN: {error}")
+    return 1 if failed else 0
+
+
+def print_stepped(jobs: dict[str, Job], ran: dict[str, Outcome]) -> None:
+    """Lines for each engine that ran, and whether an engine without the probe said the same."""
+    for name, job in jobs.items():
+        probed = name.removesuffix(" off")
+        if job.probe:
+            print_situations(name, ran[name])
+        elif name.endswith(" off") and probed in ran:
+            print(f"{probed:18} output as without the probe: {_same(ran[probed], ran[name])}")
 
 
 def print_layers(name: str, outcome: Outcome) -> None:
@@ -94,4 +105,4 @@ def _same(on: Outcome, off: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
