@@ -14,8 +14,7 @@ What was left out stands in the file's metadata under DERIVED_KEY.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope import strict_json
+from driftscope.file_input import parse_json
 from driftscope.trace.arrays import lengths_of, lists_of, numbers_of, validity_of, with_validity
 from driftscope.trace.rounding import rounded
 
@@ -52,12 +52,25 @@ def compact(table: pa.Table) -> pa.Table:
     return pa.table(columns).replace_schema_metadata(metadata)
 
 
+def derived_of(schema: pa.Schema) -> Mapping[str, str]:
+    """Return what the columns that a sealed file leaves out follow from, by name.
+
+    Raises ValueError for metadata that no recorder writes.
+    """
+    found = parse_json((schema.metadata or {}).get(DERIVED_KEY, b"{}"))
+    if not isinstance(found, dict) or not found.keys() <= _RESTORED.keys():
+        raise ValueError(f"{DERIVED_KEY.decode()} in its metadata is not what driftscope writes")
+    if not set(found.values()) <= _SOURCES:
+        raise ValueError(f"{DERIVED_KEY.decode()} in its metadata names an unknown column")
+    return found
+
+
 def restore(table: pa.Table) -> pa.Table:
     """A sealed `table` with the columns of the stream that it was made of.
 
     Raises KeyError or ValueError for metadata that the columns do not fit.
     """
-    derived = json.loads((table.schema.metadata or {}).get(DERIVED_KEY, b"{}"))
+    derived = derived_of(table.schema)
     columns = {name: _seconds(table.column(name)) for name in table.column_names}
     for name in _ORDER:
         if name in derived:
@@ -208,5 +221,7 @@ _RESTORED: dict[str, Callable[[dict[str, pa.Array], str], pa.Array]] = {
     "in_rms": lambda columns, _: _shifted(columns),
     "generated_mass": lambda columns, _: _complement(columns),
 }
+_SOURCES = frozenset({*_STATES, "fed_rms", "complement"})
+"""What a column can follow from."""
 _ORDER = ("fed_rms", "in_rms", "generated_mass")
 """in_rms follows from fed_rms, which may itself have been left out."""

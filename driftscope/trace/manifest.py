@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import typing
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from driftscope import strict_json
+from driftscope.bounds import (
+    DraftLength,
+    LayerCount,
+    Notes,
+    RankCount,
+    RankNumber,
+    SamplingInterval,
+    Share,
+    SinkCount,
+    SinkSlots,
+    Text,
+    UnixTime,
+)
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
+from driftscope.file_input import read_json
 from driftscope.trace.records import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope.trace.schema import SCHEMA_VERSION
+from driftscope.trace.validation import validated
 
 MANIFEST = "manifest.json"
 BY_DEPTH = "depth"
@@ -38,12 +52,12 @@ _RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
 class Model:
     """Identity of a target or a drafter."""
 
-    name: str
-    architecture: str
-    config_digest: str
+    name: Text
+    architecture: Text
+    config_digest: Text
     """sha256 of the model's configuration, first 16 hex digits."""
-    dtype: str
-    weights_digest: str | None = None
+    dtype: Text
+    weights_digest: Text | None = None
     """sha256 of a sample of the weights' bytes, first 16 hex digits: models of one configuration
     with other weights differ in it. None: not known, as in an older run or where the weights are no
     local safetensors files."""
@@ -54,68 +68,68 @@ class Manifest:
     """One per run, written when the engine has loaded its models; once more, whole, when a sink
     set that is looked for has been found."""
 
-    run_id: str
-    created_s: float
-    driftscope_version: str
-    engine: str
+    run_id: Text
+    created_s: UnixTime
+    driftscope_version: Text
+    engine: Text
     """"vllm" or "reference"; CLIENT for a replay's view of any server."""
-    engine_version: str
-    runner: str
+    engine_version: Text
+    runner: Text
     """"v1", "v2" (vLLM's model runner generations) or "reference"."""
-    mode: str
+    mode: Text
     """How the drafter executes: "eager", "compiled", "piecewise graphs", "full graphs"."""
-    recording: str
+    recording: Text
     """How rounds are recorded: "in-graph" (the probe's kernels are part of the drafter's graph),
     "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs once
     more, eagerly) or "taps" (hooks in the served execution; before version 1.1 the only one)."""
-    method: str
+    method: Text
     """The engine's name of the speculation method, such as "eagle3"."""
-    k: int
+    k: DraftLength
     """Draft tokens per round as configured."""
     target: Model
     drafter: Model
     norm_flags: Mapping[str, bool]
     """fc_norm, norm_output, norm_before_fc, norm_before_residual as found on the loaded drafter."""
-    drafter_layers: int
-    aux_layers: tuple[int, ...] = ()
+    drafter_layers: LayerCount
+    aux_layers: tuple[LayerCount, ...] = ()
     """Target layers captured for the drafter, in the order in which it gets them. Index i is the
     residual stream behind the first i layers of the target: the output of layer i - 1, where layers
     count from 0; index 0 is the embedding. vLLM counts so too. () where none is captured, or where
     the run does not say which."""
-    aux_layers_source: str | None = None
+    aux_layers_source: Text | None = None
     """Source of `aux_layers`: AUX_FROM_CONFIG or AUX_FROM_ENGINE. None: not recorded."""
-    draft_sampling: str | None = None
+    draft_sampling: Text | None = None
     """How the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or no model
     drafts."""
-    attention_backend: str
-    kv_cache_dtype: str
-    rank: int = 0
+    attention_backend: Text
+    kv_cache_dtype: Text
+    rank: RankNumber = 0
     """Tensor-parallel rank of the worker that wrote this."""
-    tensor_parallel: int = 1
-    data_parallel: int = 1
-    pipeline_parallel: int = 1
-    every: int = 1
+    tensor_parallel: RankCount = 1
+    data_parallel: RankCount = 1
+    pipeline_parallel: RankCount = 1
+    every: SamplingInterval = 1
     """Each `every`-th draft step is recorded, where no governor changes it: the rate in force is
     with every row. Verification is always recorded."""
-    budget: float | None = None
+    budget: Share | None = None
     """Share of the time per output token that the probe may take; its governor samples to keep it.
     None without a governor."""
-    attention_strategy: str = Strategy.KEYS
+    attention_strategy: Text = Strategy.KEYS
     """How masses are taken, see `Strategy`; the one in force is with every row."""
     per_head: bool = False
     """Whether masses by head were asked for."""
-    query_kind: str = BY_DEPTH
+    query_kind: Text = BY_DEPTH
     """What an element of a per-depth list stands for: BY_DEPTH or BY_QUERY."""
-    sink_tokens: int
+    sink_tokens: SinkCount
     """Slots [0, sink_tokens) are the sink set where `sink_slots` does not say."""
-    sink_slots: tuple[int, ...] = ()
+    sink_slots: SinkSlots = ()
     """The sink set that was used, not always a prefix; in a run from before version 1.1, and where
     not given, slots [0, sink_tokens). () with `sink_source` SINK_FOUND: there is no sink."""
-    sink_source: str
+    sink_source: Text
     """One of SINK_SOURCES."""
-    clock: str = "unix"
-    schema_version: str = SCHEMA_VERSION
-    notes: tuple[str, ...] = field(default=())
+    clock: Text = "unix"
+    schema_version: Text = SCHEMA_VERSION
+    notes: Notes = field(default=())
     """Warnings about this run that a reader must see."""
     workload: Mapping[str, Any] = field(default_factory=dict)
     """What a replay asked of which server, see `driftscope.workloads.manifest`; {} in a probe's."""
@@ -150,92 +164,38 @@ def read_manifest(run: Path) -> Manifest:
             "give the directory that DRIFTSCOPE_TRACE named"
         )
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
         version = raw["schema_version"]
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise DamagedTraceError(f"{path}: not a readable manifest ({error!r})") from error
     check_version(str(version), path)
     try:
         return _from_dict(raw)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise DamagedTraceError(f"{path}: a field is missing or wrong ({error})") from error
+
+
+_MAJOR = re.compile("[0-9]{1,6}")
+_SHOWN = 40
+"""Characters of a version that an error shows."""
 
 
 def check_version(version: str, path: Path) -> None:
     """Raise SchemaVersionError when `version` has a newer major number than this reader."""
     major, _, _ = version.partition(".")
     ours, _, _ = SCHEMA_VERSION.partition(".")
-    if not major.isdigit():
-        raise DamagedTraceError(f"{path}: schema version {version!r} is not a version")
+    if not _MAJOR.fullmatch(major):
+        raise DamagedTraceError(f"{path}: schema version {version[:_SHOWN]!r} is not a version")
     if int(major) > int(ours):
         raise SchemaVersionError(
-            f"{path}: trace schema {version}, this driftscope reads up to {ours}.x; "
-            "upgrade driftscope"
+            f"{path}: trace schema {ascii(version[:_SHOWN])[1:-1]}, this driftscope reads up to "
+            f"{ours}.x; upgrade driftscope"
         )
 
 
 def _from_dict(raw: dict[str, Any]) -> Manifest:
-    """Fields of a newer minor version are ignored; raises for one of the wrong kind."""
+    """Return the manifest; raises ValueError for a field that is missing or of the wrong kind."""
     for old, new in _RENAMED.items():
         if old in raw:
             raw.setdefault(new, raw[old])
-    values = _checked(Manifest, raw)
-    for name in ("target", "drafter"):
-        values[name] = Model(**_checked(Model, raw[name], f"{name}."))
-    return Manifest(**values)
-
-
-def _checked(kind: type[Any], raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The fields of `kind` that are in `raw`; raises TypeError that names one of the wrong kind."""
-    if not isinstance(raw, Mapping):
-        raise TypeError(f"{prefix.rstrip('.')} is {_said(raw)}, not an object")
-    hints = typing.get_type_hints(kind)
-    return {
-        name: _value(value, hints[name], prefix + name)
-        for name, value in raw.items()
-        if name in hints
-    }
-
-
-def _value(value: Any, hint: Any, name: str) -> Any:
-    """`value` as the field's type has it: JSON has no tuples, and 1 for 1.0."""
-    accepted, item = _KINDS.get(hint, ((object,), None))
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-        raise TypeError(f"{name} is {_said(value)}, not {_WORDS[accepted[0]]}")
-    if isinstance(value, list):
-        return tuple(_value(each, item, f"an element of {name}") for each in value)
-    if isinstance(value, dict) and item is not None:
-        return {key: _value(each, item, f"{name}.{key}") for key, each in value.items()}
-    return value
-
-
-_KINDS: dict[Any, tuple[tuple[type, ...], Any]] = {
-    str: ((str,), None),
-    int: ((int,), None),
-    bool: ((bool,), None),
-    float: ((float, int), None),
-    float | None: ((float, int, type(None)), None),
-    str | None: ((str, type(None)), None),
-    tuple[int, ...]: ((list,), int),
-    tuple[str, ...]: ((list,), str),
-    Mapping[str, Any]: ((dict,), None),
-    Mapping[str, bool]: ((dict,), bool),
-}
-"""By a field's type: what JSON may hold for it, and what its elements must be."""
-_WORDS = {
-    str: "a string",
-    int: "a whole number",
-    bool: "true or false",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-}
-
-
-def _said(value: Any) -> str:
-    text = strict_json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-_SHOWN = 40
-"""Characters of a wrong value that an error shows."""
+    return validated(Manifest, raw)

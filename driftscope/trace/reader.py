@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,16 +11,20 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from driftscope.errors import DamagedTraceError
+from driftscope.file_input import first_line
 from driftscope.trace.compact import restore
+from driftscope.trace.integrity import damaged_files
 from driftscope.trace.manifest import Manifest, check_version, read_manifest
+from driftscope.trace.parquet_input import open_parquet
 from driftscope.trace.ranks import joined, place_of, with_replica
 from driftscope.trace.records import RECORDS, Execution
+from driftscope.trace.row_bounds import check_rows
 from driftscope.trace.schema import conform
 from driftscope.trace.segment import SEALED, STREAM, VERSION_KEY, segments, source_of
 from driftscope.trace.status import STATUS_S, Status, read_statuses
+from driftscope.trace.stream import read_stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +53,11 @@ def read_trace(run: str | Path) -> Trace:
     run = Path(run)
     manifest = read_manifest(run)
     statuses = read_statuses(run)
-    problems: list[str] = []
-    tables = {name: read_record(run, name, manifest, problems) for name in RECORDS}
+    damaged = damaged_files(run, statuses)
+    problems = list(damaged.values())
+    tables = {
+        name: read_record(run, name, manifest, problems, left_out=damaged) for name in RECORDS
+    }
     problems += losses_of(statuses)
     return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 
@@ -61,28 +69,52 @@ def defaults_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def read_record(
-    run: Path, record: str, manifest: Manifest, problems: list[str], *, rank: int | None = None
+    run: Path,
+    record: str,
+    manifest: Manifest,
+    problems: list[str],
+    *,
+    rank: int | None = None,
+    left_out: Container[Path] = (),
 ) -> pa.Table:
-    """All rows of one record, or those of one tensor-parallel `rank`; what is missing is added to
-    `problems`. Raises as `read_trace`."""
+    """Return all rows of one record, or those of one tensor-parallel `rank`.
+
+    Files that are `left_out` are not read. What is missing is added to `problems`. Raises as
+    `read_trace`.
+    """
     by_rank: defaultdict[int, list[pa.Table]] = defaultdict(list)
     defaults = defaults_of(manifest)
     for path in segments(run, record):
+        if path in left_out:
+            continue
         place = place_of(source_of(path, record))
         if rank not in (None, place.rank):
             continue
-        table = read_segment(path, problems)
-        try:
-            rows = _said(conform(table, record, defaults), defaults["execution"])
-        except pa.ArrowException as error:
-            raise DamagedTraceError(
-                f"{path}: its columns are not those of a {record} record ({_first_line(error)}); "
-                "move it away to analyse the rest of the run"
-            ) from error
+        rows = _said(read_rows(path, record, problems, defaults), defaults["execution"])
         by_rank[place.rank].append(with_replica(rows, place))
     if not by_rank:
         return conform(pa.table({}), record)
     return joined(record, {rank: pa.concat_tables(t) for rank, t in by_rank.items()}, problems)
+
+
+def read_rows(
+    path: Path, record: str, problems: list[str], defaults: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """Return the rows of one segment with the columns of this version of `record`.
+
+    `defaults`: what the run's manifest says of all rows. What is missing is added to `problems`.
+    Raises DamagedTraceError for columns or values that are not those of the record.
+    """
+    table = read_segment(path, problems)
+    try:
+        rows = conform(table, record, defaults)
+        check_rows(rows, record)
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        raise DamagedTraceError(
+            f"{path}: its columns are not those of a {record} record ({first_line(error)}); "
+            "move it away to analyse the rest of the run"
+        ) from error
+    return rows
 
 
 def _said(table: pa.Table, execution: str) -> pa.Table:
@@ -97,57 +129,59 @@ def _said(table: pa.Table, execution: str) -> pa.Table:
 def read_segment(path: Path, problems: list[str]) -> pa.Table:
     """The whole batches of one segment, with the columns of the version that wrote it.
 
-    A torn tail is noted in `problems`. Raises DamagedTraceError or SchemaVersionError.
+    A torn tail, and what is not as it was written, is noted in `problems`. Raises
+    DamagedTraceError or SchemaVersionError.
     """
     return _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
 
 
 def _read_sealed(path: Path) -> pa.Table:
     try:
-        table = pq.read_table(path)
+        with open_parquet(path, checksums=True) as file:
+            check_segment(file.schema_arrow, path)
+            table = file.read()
+            table.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, error) from error
-    check_segment(table.schema, path)
     try:
         return restore(table)
     except (KeyError, ValueError, pa.ArrowException) as error:
         raise DamagedTraceError(
             f"{path}: columns that it left out do not follow from the others "
-            f"({_first_line(error)}); move it away to analyse the rest of the run"
+            f"({first_line(error)}); move it away to analyse the rest of the run"
         ) from error
 
 
 def _read_stream(path: Path, problems: list[str]) -> pa.Table:
-    """All whole batches of an Arrow stream; a torn tail is noted, not raised."""
+    """All intact batches of an Arrow stream; what is missing is noted, not raised."""
     assert path.suffix == STREAM
-    batches: list[pa.RecordBatch] = []
     try:
-        with pa.memory_map(str(path)) as source:
-            if source.size() == 0:
-                return pa.table({})
-            reader = pa.ipc.open_stream(source)
-            check_segment(reader.schema, path)
-            try:
-                batches.extend(iter(reader))
-            except (pa.ArrowException, OSError, EOFError):
-                problems.append(
-                    f"{path.name}: breaks off after {sum(b.num_rows for b in batches)} rows; "
-                    "the rows of its last, unfinished write are missing"
-                )
-            return pa.Table.from_batches(batches, reader.schema)
+        content = read_stream(path)
     except FileNotFoundError:  # sealed since the directory was listed
         return _read_sealed(path.with_suffix(SEALED))
-    except (pa.ArrowException, OSError) as error:
+    except (ValueError, OSError) as error:
         raise DamagedTraceError(
-            f"{path}: not a readable Arrow stream ({_first_line(error)}); "
+            f"{path}: not a readable Arrow stream ({first_line(error)}); "
             "move it away to analyse the rest of the run"
         ) from error
+    if content.table.schema.metadata or content.table.num_columns:
+        check_segment(content.table.schema, path)
+    problems += [
+        f"bit rot in {path.name} after row {rows}: rows up to the next intact write are left out"
+        for rows in content.damaged
+    ]
+    if content.torn:
+        problems.append(
+            f"{path.name}: breaks off after {content.table.num_rows} rows; "
+            "the rows of its last, unfinished write are missing"
+        )
+    return content.table
 
 
 def unreadable(path: Path, error: BaseException) -> DamagedTraceError:
     """What to raise for a sealed file that cannot be opened."""
     return DamagedTraceError(
-        f"{path}: not a readable Parquet file ({_first_line(error)}); "
+        f"{path}: not a readable Parquet file ({first_line(error)}); "
         "move it away to analyse the rest of the run"
     )
 
@@ -157,7 +191,7 @@ def check_segment(schema: pa.Schema, path: Path) -> None:
     version = (schema.metadata or {}).get(VERSION_KEY)
     if version is None:
         raise DamagedTraceError(f"{path}: not written by driftscope (no schema version in it)")
-    check_version(version.decode(), path)
+    check_version(version.decode("utf-8", "replace"), path)
 
 
 def losses_of(statuses: tuple[Status, ...]) -> list[str]:
@@ -180,7 +214,3 @@ def losses_of(statuses: tuple[Status, ...]) -> list[str]:
                 f"first: {status.first_error}"
             )
     return out
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

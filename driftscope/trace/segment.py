@@ -8,12 +8,16 @@ appears whole, by rename, before the stream is removed, so it is the one to read
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from driftscope.file_input import open_regular
+from driftscope.file_output import sync, temporary_path
 from driftscope.trace.compact import compact, encodings
+from driftscope.trace.stream import read_stream
 
 STREAM = ".arrows"
 SEALED = ".parquet"
@@ -41,14 +45,22 @@ def segments(run: Path, record: str) -> list[Path]:
 
 
 def seal(stream: Path) -> Path:
-    """Rewrite a finished stream as Parquet, then remove it; returns the new path."""
+    """Rewrite a finished stream as Parquet, then remove it; returns the new path.
+
+    Raises OSError or ValueError and leaves the stream where a part of it is not as it was written.
+    """
+    content = read_stream(stream)
+    if content.torn or content.damaged:
+        raise ValueError(f"{stream}: not as it was written, so it is not sealed")
     target = stream.with_suffix(SEALED)
-    partial = stream.with_suffix(".partial")
-    with pa.memory_map(str(stream)) as source:
-        write_sealed(pa.ipc.open_stream(source).read_all(), partial)
-    with partial.open("rb") as handle:
-        os.fsync(handle.fileno())
-    partial.replace(target)
+    partial = temporary_path(target)
+    try:
+        write_sealed(content.table, partial)
+        sync(partial)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     stream.unlink()
     return target
 
@@ -56,10 +68,23 @@ def seal(stream: Path) -> Path:
 def write_sealed(table: pa.Table, path: Path, *, level: int = ZSTD_LEVEL) -> None:
     """Write the rows of a finished stream as Parquet; a lower `level` is faster and larger.
 
-    Of a file's steps the range is told, so that who looks for some need not read them all.
+    Statistics are written for steps only, so that a query for some steps need not read them all.
+    Every page has a checksum.
     """
     table = compact(table)
     pq.write_table(
         table, path, compression="zstd", compression_level=level, write_statistics=["step"],
-        **encodings(table),
+        write_page_checksum=True, **encodings(table),
     )  # fmt: skip
+
+
+def digest_of(path: Path) -> str:
+    """Return the CRC-32 of a file's bytes as 8 hex digits; raises OSError."""
+    found = 0
+    with open_regular(path) as descriptor:
+        while part := os.read(descriptor, _CHUNK):
+            found = zlib.crc32(part, found)
+    return f"{found:08x}"
+
+
+_CHUNK = 1 << 22

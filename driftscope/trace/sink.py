@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -13,14 +12,12 @@ import pyarrow as pa
 from driftscope.trace.block import Block
 from driftscope.trace.records import Row
 from driftscope.trace.schema import SCHEMA_VERSION, record_of, schema_of, to_batch
-from driftscope.trace.segment import VERSION_KEY, seal, segment_path
+from driftscope.trace.segment import VERSION_KEY, digest_of, seal, segment_path
+from driftscope.trace.stream import StreamFile
 
 SEGMENT_BYTES = 64 << 20
 """A stream is sealed to Parquet when it has grown to this size, so that sealing stays short."""
 
-
-BUFFER_BYTES = 1 << 18
-"""What is written at once: a batch, as a rule."""
 
 Batch = tuple[str, pa.RecordBatch]
 """Rows of one record, and which."""
@@ -45,54 +42,18 @@ class DiskLimitError(Exception):
     """The bound on the process's record files is reached."""
 
 
-class _Segment:
-    """One open Arrow stream.
-
-    Arrow's own files: to one of Python's it would write piece by piece, and wait for the serving
-    process's interpreter before each.
-    """
-
-    def __init__(self, path: Path, record: str) -> None:
-        metadata = {VERSION_KEY: SCHEMA_VERSION.encode()}
-        self.path = path
-        path.touch(exist_ok=False)
-        self._file = pa.BufferedOutputStream(pa.OSFile(str(path), "wb"), BUFFER_BYTES)
-        schema = schema_of(record).with_metadata(metadata)
-        self._writer = pa.ipc.new_stream(self._file, schema)
-        self._batches = 0
-
-    @property
-    def size(self) -> int:
-        return int(self._file.tell())
-
-    def append(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-        self._file.flush()
-        self._batches += 1
-
-    def close(self) -> None:
-        self._writer.close()
-        self._file.close()
-
-    def abandon(self) -> None:
-        """Give up after a failed write; a file without a whole batch in it is removed."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-        if not self._batches:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
-
-
 class RecordFiles:
     """Segments of every record of one source, at most `max_bytes` on disk together."""
 
     def __init__(self, run: Path, source: str, max_bytes: int) -> None:
         self._run, self._source, self._max_bytes = run, source, max_bytes
-        self._open: dict[str, _Segment] = {}
+        self._open: dict[str, StreamFile] = {}
         self._number: Counter[str] = Counter()
         self._sealed_bytes = 0
         self.rows: Counter[str] = Counter()
         """Rows written, by record."""
+        self.digests: dict[str, str] = {}
+        """CRC-32 of each sealed file, by name."""
         self.last_write_s: float | None = None
         """Unix time of the last append."""
 
@@ -109,9 +70,19 @@ class RecordFiles:
         self.last_write_s = time.time()
 
     def seal(self) -> None:
-        """Close every open stream and rewrite it as Parquet."""
+        """Close every open stream and rewrite it as Parquet.
+
+        Raises the first error after all have been tried; a stream that could not be rewritten
+        stays, and readers take it as it is.
+        """
+        errors: list[Exception] = []
         for record in list(self._open):
-            self._seal(record)
+            try:
+                self._seal(record)
+            except (OSError, ValueError, pa.ArrowException) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _write(self, record: str, batch: pa.RecordBatch) -> None:
         try:
@@ -125,14 +96,18 @@ class RecordFiles:
         if self._open[record].size >= SEGMENT_BYTES:
             self._seal(record)
 
-    def _segment(self, record: str) -> _Segment:
+    def _segment(self, record: str) -> StreamFile:
         if record not in self._open:
             path = segment_path(self._run, record, self._source, self._number[record])
-            self._open[record] = _Segment(path, record)
             self._number[record] += 1
+            schema = schema_of(record).with_metadata({VERSION_KEY: SCHEMA_VERSION.encode()})
+            self._open[record] = StreamFile(path, schema)
         return self._open[record]
 
     def _seal(self, record: str) -> None:
-        segment = self._open.pop(record)
-        segment.close()
-        self._sealed_bytes += seal(segment.path).stat().st_size
+        stream = self._open.pop(record)
+        self._sealed_bytes += stream.size
+        stream.close()
+        sealed = seal(stream.path)
+        self._sealed_bytes += sealed.stat().st_size - stream.size
+        self.digests[sealed.name] = digest_of(sealed)

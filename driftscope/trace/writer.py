@@ -296,6 +296,7 @@ class TraceWriter:
             first_error=self._first_error,
             probe_s=round(self.probe_s, 6),
             writer_s=round(self._writer_s, 6),
+            digests=dict(self._files.digests),
             **self._gauges,
         )
 

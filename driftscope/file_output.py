@@ -1,0 +1,131 @@
+"""The one door for writing files: whole by rename, never through a link that somebody else placed.
+
+    write_file(path, content)     replace a file whole; a device or a pipe is written in place
+    create_file(path)             a descriptor of a new file, which must not exist
+    make_private_directory(path)  a directory that only its owner can enter
+
+A temporary file has a name that nobody can predict and lies in the target's folder; it is removed
+when writing fails. `-` as the name of a file that a user gives stands for standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+STDOUT = Path("-")
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+PARTIAL = ".partial"
+"""Suffix of a file that is not finished."""
+
+
+def write_file(
+    path: Path, content: bytes, *, mode: int | None = None, durable: bool = True
+) -> None:
+    """Replace the file at `path` whole; parent directories are created.
+
+    A link is followed and its target replaced. What exists and is no regular file (a device, a
+    pipe) is written in place. `mode`: permissions, those of the umask by default. `durable`: wait
+    until the content is on disk, so that a power cut leaves the old file or the new one. Raises
+    OSError; then the old file is as it was.
+    """
+    if path == STDOUT:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir():
+        raise IsADirectoryError(f"{path}: is a directory; give the name of a file")
+    if target.exists() and not target.is_file():
+        _write_in_place(target, content)
+    else:
+        _replace(target, content, 0o666 & ~_umask() if mode is None else mode, durable)
+
+
+def create_file(path: Path | str, mode: int = PRIVATE_FILE) -> int:
+    """Return a descriptor to write a new file; raises FileExistsError where anything is there
+    already, a link included."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, mode)
+
+
+def write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
+    """Write every byte of `parts` in order; raises OSError after some of them, too."""
+    left = [memoryview(part).cast("B") for part in parts if len(part)]
+    while left:
+        written = os.writev(descriptor, left)
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if left:
+            left[0] = left[0][written:]
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory, with its parents, that only its owner can enter.
+
+    One that exists stays as it is. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=PRIVATE_DIRECTORY)
+    if not path.is_dir():
+        raise NotADirectoryError(f"{path}: is no directory")
+
+
+def temporary_path(target: Path) -> Path:
+    """Make an empty file with an unpredictable name beside `target`, for it to be replaced with.
+
+    Raises OSError. Only its owner can read it.
+    """
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PARTIAL)
+    os.close(handle)
+    return Path(name)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content is on disk; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(target: Path, content: bytes, mode: int, durable: bool) -> None:
+    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PARTIAL)
+    try:
+        try:
+            write_all(handle, [content])
+            os.fchmod(handle, mode)
+            if durable:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+        Path(partial).replace(target)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def _write_in_place(target: Path, content: bytes) -> None:
+    descriptor = os.open(target, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileExistsError(f"{target}: became a regular file while it was opened")
+        write_all(descriptor, [content])
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    """The process's umask, which mkstemp does not honour; can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,109 @@
+"""A checksum in each message of an Arrow stream, so that a flipped bit is never another figure.
+
+A message of the Arrow IPC format is `FFFFFFFF`, the length of its metadata, the metadata and a
+body. Readers of the format find what they need from the start of the metadata and ignore what
+follows within its length: there the digest stands, 8 bytes that every other Arrow reader skips.
+https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+END = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of a stream that was closed."""
+_CONTINUATION = END[:4]
+_ALIGNMENT = 8
+"""Messages begin at multiples of it."""
+_MARK = b"DSc1"
+_HEAD = struct.Struct("<4si")
+_DIGEST = struct.Struct("<4sI")
+
+Bytes = memoryview | bytes
+
+
+def with_digest(message: pa.Buffer) -> Sequence[Bytes]:
+    """Return the bytes of a serialised message with its digest, in pieces to be written in order.
+
+    `message` is what `pyarrow.Schema.serialize` or `pyarrow.RecordBatch.serialize` gave.
+    """
+    view = memoryview(message)
+    _, length = _HEAD.unpack_from(view)
+    head = _HEAD.pack(_CONTINUATION, length + _DIGEST.size)
+    metadata, body = view[_HEAD.size : _HEAD.size + length], view[_HEAD.size + length :]
+    return head, metadata, _DIGEST.pack(_MARK, _crc((head, metadata, body))), body
+
+
+def has_digest(content: bytes) -> bool:
+    """Return whether the first message of a stream says that it has a digest."""
+    end = _metadata_end(content, 0)
+    return end is not None and _digest_before(content, end) is not None
+
+
+def intact_messages(content: bytes) -> Iterator[pa.Message | None]:
+    """Yield each message whose bytes are those of its digest, and None for each stretch between
+    two that is something else, or at the end of the stream."""
+    start, damaged = 0, False
+    while start < len(content) and not content.startswith(END, start):
+        message, end = _message(content, start)
+        if message is None:
+            damaged = True
+            start = _next(content, start + 1)
+            continue
+        if damaged:
+            yield None
+        yield message
+        start, damaged = end, False
+    if damaged:
+        yield None
+
+
+def _next(content: bytes, start: int) -> int:
+    """Where the next message may begin."""
+    at = content.find(_CONTINUATION, start)
+    while at >= 0 and at % _ALIGNMENT:
+        at = content.find(_CONTINUATION, at + 1)
+    return at if at >= 0 else len(content)
+
+
+def _message(content: bytes, start: int) -> tuple[pa.Message | None, int]:
+    """The message at `start` and where it ends; None where its bytes are not those of a digest."""
+    cut = _metadata_end(content, start)
+    if cut is None or (digest := _digest_before(content, cut)) is None:
+        return None, start
+    source = pa.BufferReader(pa.py_buffer(content).slice(start))
+    try:
+        message = pa.ipc.read_message(source)
+    except (pa.ArrowException, OSError, EOFError, ValueError):  # a torn end, or no metadata
+        return None, start
+    end = start + source.tell()
+    view = memoryview(content)
+    intact = _crc((view[start : cut - _DIGEST.size], view[cut:end])) == digest
+    return (message, end) if intact else (None, start)
+
+
+def _metadata_end(content: bytes, start: int) -> int | None:
+    """Where the metadata of the message at `start` ends, if one may begin there."""
+    begin = start + _HEAD.size
+    if begin > len(content):
+        return None
+    continuation, length = _HEAD.unpack_from(content, start)
+    if continuation != _CONTINUATION or not _DIGEST.size < length <= len(content) - begin:
+        return None
+    return begin + int(length)
+
+
+def _digest_before(content: bytes, end: int) -> int | None:
+    mark, digest = _DIGEST.unpack_from(content, end - _DIGEST.size)
+    return int(digest) if mark == _MARK else None
+
+
+def _crc(parts: Iterable[Bytes]) -> int:
+    found = 0
+    for part in parts:
+        found = zlib.crc32(part, found)
+    return found

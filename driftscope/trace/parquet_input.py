@@ -1,0 +1,56 @@
+"""Sealed files opened with care: a regular file, whose sizes are looked at before it is read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from driftscope.bounds import (
+    MAX_COLUMN_BYTES,
+    MAX_EXPANSION,
+    MAX_ROWS_PER_BYTE,
+    SMALL_FILE_BYTES,
+    SMALL_FILE_ROWS,
+)
+from driftscope.file_input import UnfitFileError, open_regular
+
+
+@contextmanager
+def open_parquet(path: Path, *, checksums: bool = False) -> Iterator[pq.ParquetFile]:
+    """Open a sealed file; nothing but its footer is read before its sizes have been checked.
+
+    `checksums`: verify that of each page as it is read. Raises OSError, of which UnfitFileError
+    for sizes that no recorder writes, and pyarrow.ArrowException.
+    """
+    with open_regular(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        with os.fdopen(os.dup(descriptor), "rb") as handle:
+            file = pq.ParquetFile(handle, page_checksum_verification=checksums)
+            _check_sizes(file.metadata, size, path)
+            yield file
+
+
+def _check_sizes(metadata: pq.FileMetaData, size: int, path: Path) -> None:
+    """Raise UnfitFileError for a file that would take far more memory than its size says."""
+    if metadata.num_rows > SMALL_FILE_ROWS + MAX_ROWS_PER_BYTE * size:
+        raise _unfit(path, f"holds {metadata.num_rows} rows in {size} bytes")
+    most = SMALL_FILE_BYTES + MAX_EXPANSION * size
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for column in range(row_group.num_columns):
+            chunk = row_group.column(column)
+            if chunk.total_uncompressed_size > min(most, MAX_COLUMN_BYTES):
+                raise _unfit(
+                    path,
+                    f"column {chunk.path_in_schema} grows from {chunk.total_compressed_size} to "
+                    f"{chunk.total_uncompressed_size} bytes",
+                )
+
+
+def _unfit(path: Path, words: str) -> UnfitFileError:
+    return UnfitFileError(errno.EFBIG, f"{words}, which no recorder writes", str(path))
