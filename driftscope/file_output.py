@@ -26,21 +26,28 @@ PARTIAL = ".partial"
 
 
 def write_file(
-    path: Path, content: bytes, *, mode: int | None = None, durable: bool = True
+    path: Path,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    durable: bool = True,
+    parents: bool = False,
 ) -> None:
-    """Replace the file at `path` whole; parent directories are created.
+    """Replace the file at `path` whole.
 
     A link is followed and its target replaced. What exists and is no regular file (a device, a
     pipe) is written in place. `mode`: permissions, those of the umask by default. `durable`: wait
-    until the content is on disk, so that a power cut leaves the old file or the new one. Raises
-    OSError; then the old file is as it was.
+    until the content is on disk, so that a power cut leaves the old file or the new one.
+    `parents`: make the directories that are missing. Raises OSError; then the old file is as it
+    was.
     """
     if path == STDOUT:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
     target = Path(os.path.realpath(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if parents:
+        target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_dir():
         raise IsADirectoryError(f"{path}: is a directory; give the name of a file")
     if target.exists() and not target.is_file():

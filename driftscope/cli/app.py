@@ -26,8 +26,10 @@ from driftscope.cli.findings import findings
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.serve import serve
+from driftscope.cli.unforeseen import unforeseen
 from driftscope.cli.watch import watch
 from driftscope.errors import EXIT_ERROR, DriftscopeError
+from driftscope.terminal_text import shown
 
 app = typer.Typer(
     name="driftscope",
@@ -71,7 +73,7 @@ app.add_typer(probe, name="probe", epilog=EPILOG)
 
 
 def main() -> None:
-    """Run the command line; every error made on purpose is one line and its exit code."""
+    """Run the command line; every error is one line and its exit code."""
     try:
         app()
     except DriftscopeError as error:
@@ -79,8 +81,12 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", EXIT_ERROR)
+    except MemoryError:
+        _fail("out of memory; analyse a part of the run with --where or --since", EXIT_ERROR)
+    except Exception as error:  # the last resort: a defect of driftscope's, whatever it is
+        _fail(unforeseen(error), EXIT_ERROR)
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    sys.stderr.write(f"driftscope: error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"driftscope: error: {shown(' '.join(message.split()))}\n")
     sys.exit(code)

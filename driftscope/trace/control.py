@@ -6,18 +6,20 @@ at it late misses nothing.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from driftscope import strict_json
+from driftscope.file_input import read_json
+from driftscope.file_output import write_file
 
 CONTROL = "control.json"
 MAX_BYTES = 64 << 10
-"""Of the file: what is larger is none of ours."""
+"""Bytes of the file; a larger one is not ours and is refused."""
+_READABLE = 0o644
+"""Who asks may be the superuser, and the probe another user; the directory keeps others out."""
 MAX_EVERY = 1_000_000
 MAX_LABELS = 256
 MAX_LABEL_CHARS = 256
@@ -103,17 +105,14 @@ def read_control(run: Path) -> Asked:
     """What the run's probe was asked for; raises ControlValueError for a file that is not right."""
     path = run / CONTROL
     try:
-        with path.open("rb") as handle:
-            data = handle.read(MAX_BYTES + 1)
-        _check(len(data) <= MAX_BYTES, f"larger than {MAX_BYTES} bytes")
-        raw = json.loads(data)
+        raw = read_json(path, limit=MAX_BYTES, follow=False)
         _check(isinstance(raw, dict), "give an object of settings")
         revision = raw.pop("revision", 0)
         _check(type(revision) is int and revision >= 0, "revision: give a whole number")
         return Asked(revision=revision, change=Change.checked(raw))
     except FileNotFoundError:
         return Asked()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ControlValueError(f"{path}: {error}") from error
 
 
@@ -128,9 +127,8 @@ def ask(run: Path, change: Change) -> Asked:
         before = Asked()
     after = Asked(revision=before.revision + 1, change=before.change.then(change))
     content = {"revision": after.revision, **after.change.given()}
-    partial = run / f".{CONTROL}.{os.getpid()}"
-    partial.write_text(strict_json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(run / CONTROL)
+    text = strict_json.dumps(content, sort_keys=True) + "\n"
+    write_file(run / CONTROL, text.encode(), mode=_READABLE)
     return after
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import pyarrow as pa
+import pyarrow.parquet as pq
 
 from driftscope.trace.parquet_input import open_parquet
 from driftscope.trace.segment import digest_of
@@ -34,18 +34,18 @@ def _damage(path: Path) -> str:
     try:
         with open_parquet(path, checksums=True) as file:
             found = list(_damaged_chunks(file))
-    except (pa.ArrowException, OSError):
+    except (ValueError, RuntimeError, OSError):
         return "in its footer"
     return found[0] if found else "outside its rows"
 
 
-def _damaged_chunks(file: pa.parquet.ParquetFile) -> Iterator[str]:
+def _damaged_chunks(file: pq.ParquetFile) -> Iterator[str]:
     first = 0
     for group in range(file.num_row_groups):
         last = first + file.metadata.row_group(group).num_rows
         for column in file.schema_arrow.names:
             try:
                 file.read_row_group(group, columns=[column])
-            except (pa.ArrowException, OSError):
+            except (ValueError, RuntimeError, OSError):
                 yield f"column {column}, rows {first + 1} to {last}"
         first = last

@@ -17,7 +17,7 @@ from driftscope.bounds import (
     SMALL_FILE_BYTES,
     SMALL_FILE_ROWS,
 )
-from driftscope.file_input import UnfitFileError, open_regular
+from driftscope.file_input import UnfitFileError, first_line, open_regular
 
 
 @contextmanager
@@ -30,8 +30,12 @@ def open_parquet(path: Path, *, checksums: bool = False) -> Iterator[pq.ParquetF
     with open_regular(path) as descriptor:
         size = os.fstat(descriptor).st_size
         with os.fdopen(os.dup(descriptor), "rb") as handle:
-            file = pq.ParquetFile(handle, page_checksum_verification=checksums)
-            _check_sizes(file.metadata, size, path)
+            try:
+                file = pq.ParquetFile(handle, page_checksum_verification=checksums)
+                _check_sizes(file.metadata, size, path)
+                _ = file.schema_arrow.names
+            except (ValueError, RuntimeError) as error:  # damaged names, damaged metadata
+                raise UnfitFileError(errno.EINVAL, first_line(error), str(path)) from error
             yield file
 
 

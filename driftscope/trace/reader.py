@@ -141,7 +141,7 @@ def _read_sealed(path: Path) -> pa.Table:
             check_segment(file.schema_arrow, path)
             table = file.read()
             table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         raise unreadable(path, error) from error
     try:
         return restore(table)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import threading
 import time
@@ -18,13 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.errors import DamagedTraceError, TraceError
+from driftscope.file_output import (
+    PRIVATE_FILE,
+    create_file,
+    make_private_directory,
+    write_all,
+    write_file,
+)
 from driftscope.trace.block import Block
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.records import Row
 from driftscope.trace.scribe import scribe_of
 from driftscope.trace.sink import Batch, DiskLimitError, RecordFiles, batches_of
-from driftscope.trace.status import STATUS_S, Status, read_statuses, status_path
+from driftscope.trace.status import STATUS_S, Status, read_statuses
+from driftscope.trace.status_file import StatusFile
 
 Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
@@ -48,6 +57,8 @@ MANIFEST_S = 2.0
 """Longest time that a manifest may take to be written once its file is there."""
 MAX_BYTES = 2 << 30
 """Default bound of one process's record files on disk."""
+
+_LOG = logging.getLogger("driftscope")
 
 GAUGES = frozenset({"rate", "overhead", "recording", "control"})
 """Fields of the status file that `TraceWriter.set_gauges` sets."""
@@ -109,8 +120,7 @@ class TraceWriter:
         self._ended: Callable[[], None] = lambda: None
         self._open = True
         self._last_status, self._status_at, self._urgent = "", 0.0, False
-        path = status_path(run, source)
-        self._status_file, self._partial = str(path), str(path.with_suffix(".partial"))
+        self._status_file = StatusFile(run, source)
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
         self._over = threading.Event()
         self._prepare()
@@ -135,7 +145,9 @@ class TraceWriter:
         self._urgent = True
 
     def count_dropped(self, cause: str, rows: int) -> None:
-        """Count rows that the serving path could not hand over."""
+        """Count rows that are lost; the first of each cause are reported in the log."""
+        if cause not in self._dropped:
+            _LOG.warning("%s: rows are being lost (%s); serving goes on", self._run, cause)
         self._dropped[cause] += rows
         self._urgent = True
 
@@ -173,7 +185,7 @@ class TraceWriter:
 
     def _prepare(self) -> None:
         try:
-            self._run.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self._run)
             self._write_status(closed=False)
         except OSError as error:
             raise TraceError(
@@ -272,14 +284,12 @@ class TraceWriter:
             self.count_error("write", error)
 
     def _write_status(self, *, closed: bool) -> None:
-        """Rewrite the status file when something changed, whole by rename."""
+        """Rewrite the status file when something changed."""
         self._status_at, self._urgent = time.monotonic(), False
         content = self._status(closed=closed).to_json()
         if content == self._last_status:
             return
-        with open(self._partial, "wb") as file:  # noqa: PTH123  pathlib is slower
-            file.write(content.encode())
-        os.replace(self._partial, self._status_file)  # noqa: PTH105
+        self._status_file.write(content)
         self._last_status = content
 
     def _status(self, *, closed: bool) -> Status:
@@ -340,9 +350,7 @@ def check_unused(run: Path, run_id: str | None = None) -> None:
 
 def rewrite_manifest(run: Path, manifest: Manifest) -> None:
     """Replace the manifest of `run` whole, by rename; raises OSError."""
-    partial = (run / MANIFEST).with_suffix(".partial")
-    partial.write_text(manifest.to_json(), encoding="utf-8")
-    partial.replace(run / MANIFEST)
+    write_file(run / MANIFEST, manifest.to_json().encode(), mode=PRIVATE_FILE)
 
 
 def _run_id(run: Path) -> str:
@@ -363,9 +371,9 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
     `join`: a run of the same id is this one, begun by another of its processes.
     """
     try:
-        run.mkdir(parents=True, exist_ok=True)
-        with (run / MANIFEST).open("x", encoding="utf-8") as handle:
-            handle.write(manifest.to_json())
+        make_private_directory(run)
+        _check_owner(run)
+        _write_new(run / MANIFEST, manifest.to_json().encode())
     except OSError as error:
         if isinstance(error, FileExistsError) and (run / MANIFEST).exists():
             check_unused(run, manifest.run_id if join else None)
@@ -374,3 +382,28 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
             f"{run}: cannot write a trace there ({error.strerror or error}); "
             "point DRIFTSCOPE_TRACE at a writable directory"
         ) from error
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a file that must not be there yet; raises OSError, and leaves no half of one."""
+    descriptor = create_file(path)
+    try:
+        write_all(descriptor, [content])
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _check_owner(run: Path) -> None:
+    """Raise TraceError for a directory of another user, who could exchange what is written there.
+
+    The superuser may write wherever it was told to.
+    """
+    me, owner = os.geteuid(), run.stat().st_uid
+    if me not in (0, owner):
+        raise TraceError(
+            f"{run}: belongs to another user (uid {owner}, this process has {me}); "
+            "point DRIFTSCOPE_TRACE at a directory of its own"
+        )

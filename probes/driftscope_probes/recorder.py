@@ -161,7 +161,7 @@ class Recorder:
     def close(self) -> None:
         """Seal the trace."""
         self.taps.detach()
-        self._beside.join()
+        self._guard.run("join", self._beside.join)
         self._writer.close()
 
     def _on_step_started(self, scheduled: Any) -> None:

@@ -23,8 +23,9 @@ class Landing:
 
     def __del__(self) -> None:
         """Rows that were never made, such as those of a full queue, must not cost a slot. Copies
-        are in the order of the stream, so that the next one may start at once."""
-        if not self._taken:
+        are in the order of the stream, so that the next one may start at once. A slot that a job
+        which was given up may still fill is never used again."""
+        if not self._taken and not getattr(self._event, "given_up", False):
             self._ring.free(self._slot)
 
     def fill(self, values: torch.Tensor) -> None:

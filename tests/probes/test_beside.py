@@ -58,6 +58,44 @@ def test_what_ends_its_thread_has_failed_and_keeps_nobody_waiting() -> None:
     assert (job.over, job.failed) == (True, True)
 
 
+def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the container's limit of processes is reached."""
+
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    beside, jobs = Beside(), [Job(), Job()]
+    with pytest.raises(RuntimeError, match="start new thread"):
+        beside.post(jobs[0], lambda: True)
+    beside.post(jobs[1], lambda: True)
+    beside.join()
+    for job in jobs:
+        job.synchronize()
+        assert (job.over, job.failed) == (True, True)
+
+
+def test_a_job_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("driftscope_probes.beside.JOIN_S", 0.05)
+    beside, go, over = Beside(), threading.Event(), threading.Event()
+
+    def work() -> bool:
+        go.wait(10)
+        over.set()
+        return True
+
+    job, later = Job(), Job()
+    beside.post(job, work)
+    with pytest.raises(TimeoutError, match="did not come back"):
+        beside.join()
+    beside.post(later, lambda: True)
+    assert (job.failed, job.given_up, later.failed) == (True, True, True)
+    beside.join()
+    go.set()
+    assert over.wait(10)
+    assert job.failed, "what it did after it was given up does not count"
+
+
 def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

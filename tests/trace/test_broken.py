@@ -314,7 +314,9 @@ def test_a_wrong_field_of_a_model_is_named(run: Path) -> None:
     _with_manifest(run, target=target)
     _fails(DamagedTraceError, run, MANIFEST, "(target.dtype is 16, not a string)")
     _with_manifest(run, drafter={})
-    _fails(DamagedTraceError, run, MANIFEST, "a field is missing or wrong (drafter.name is missing)")
+    _fails(
+        DamagedTraceError, run, MANIFEST, "a field is missing or wrong (drafter.name is missing)"
+    )
 
 
 # --- paths that are no runs
