@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -79,9 +80,17 @@ def _is_status(name: str) -> bool:
     return name.startswith("status-") and name.endswith(".json")
 
 
+_AGAIN_S = 0.02
+"""How long an overwrite of a few kilobytes may take."""
+
+
 def _read(path: Path) -> Status:
     try:
-        return validated(Status, read_json(path))
+        try:
+            return validated(Status, read_json(path))
+        except ValueError:  # perhaps half of it: on a full disk it is overwritten in place
+            time.sleep(_AGAIN_S)
+            return validated(Status, read_json(path))
     except (ValueError, OSError) as error:
         raise DamagedTraceError(
             f"{path}: not a readable status file ({first_line(error)})"
