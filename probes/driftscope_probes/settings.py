@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from driftscope.bounds import MAX_JSON_BYTES
 from driftscope.errors import ProbeError
+from driftscope.file_input import read_text
 from driftscope.telemetry import settings as telemetry
 from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
 from driftscope.trace.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
@@ -129,8 +131,8 @@ def _file(name: str) -> dict[str, str]:
     if not name:
         return {}
     try:
-        raw = tomllib.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        raw = tomllib.loads(read_text(name, limit=MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise ProbeError(f"DRIFTSCOPE_CONFIG: {name} cannot be read as TOML ({error})") from error
     unknown = sorted(set(raw) - set(_NAMES))
     if unknown:

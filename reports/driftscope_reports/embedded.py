@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,9 @@ from driftscope.analysis.plain import PlainRun
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.side import grouped
 from driftscope.analysis.summary import RunSummary
+from driftscope.bounds import MAX_REPORT_BYTES
 from driftscope.errors import DamagedTraceError, SchemaVersionError
+from driftscope.file_input import parse_json, read_text
 from driftscope_reports.codec import from_plain, to_plain
 from driftscope_reports.markup import Markup, script_json
 
@@ -100,8 +101,8 @@ def read_report(path: Path) -> Analysis:
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        found = _ELEMENT.search(path.read_text(encoding="utf-8"))
-        content = json.loads(found["text"]) if found else None
+        found = _ELEMENT.search(read_text(path, limit=MAX_REPORT_BYTES))
+        content = parse_json(found["text"]) if found else None
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedTraceError(f"{path}: not a readable report ({error})") from error
     if not isinstance(content, dict):

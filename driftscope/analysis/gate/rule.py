@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.analysis.gate.expression import Condition, parse
+from driftscope.bounds import MAX_JSON_BYTES
 from driftscope.errors import UsageError
+from driftscope.file_input import first_line, read_text
 
 _KEYS = {"fail_on", "name"}
 
@@ -40,9 +42,9 @@ def read_rules(path: Path) -> list[Rule]:
     Raises UsageError for content that cannot be read, OSError for a file that cannot.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"{path}: not readable as TOML ({error})") from error
+        content = tomllib.loads(read_text(path, limit=MAX_JSON_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not readable as TOML ({first_line(error)})") from error
     if unknown := sorted(set(content) - {"fail_on", "rule"}):
         raise UsageError(f"{path}: there is no {unknown[0]!r}; a file has fail_on and [[rule]]")
     plain = content.get("fail_on", [])
