@@ -1,0 +1,34 @@
+r"""Text of unknown origin, made safe to print.
+
+===========================  ==========================================
+`shown("a\x1b[2Jb")`         `a\x1b[2Jb` in seven-bit characters
+`shown("\u202etxt.exe")`     `\u202etxt.exe`, in reading order
+`shown("héllo 漢字")`         unchanged
+===========================  ==========================================
+
+Control characters steer a terminal, bidirectional marks reorder what is read, line separators fake
+lines, and a lone surrogate cannot be encoded at all. Each becomes a visible escape.
+"""
+
+from __future__ import annotations
+
+import re
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0 with NUL and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional marks
+    "\u2028\u2029"  # line and paragraph separators
+    "\ud800-\udfff"  # lone surrogates: Python's str holds no pairs
+    "]"
+)
+
+
+def shown(text: str) -> str:
+    """Return `text` with every unsafe character as a visible escape, on one line."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
