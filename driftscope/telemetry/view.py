@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from driftscope.bounds import MAX_K
+from driftscope.errors import TelemetryError
 from driftscope.metrics.acceptance import mean_length, running_product
+from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.throughput import StepCost, speedup
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import CLASS, DEPTH, PLACE, REASON, Instrument
@@ -57,7 +60,12 @@ class _Figures:
     """Sums over series."""
 
     def __init__(self, points: Snapshot) -> None:
-        self._points = points
+        self._found: dict[tuple[str, str | None], list[tuple[Point, dict[str, str]]]] = {}
+        """Points by name, and by name and depth."""
+        for point in points.values():
+            own = dict(point.attributes)
+            for depth in {None, own.get(DEPTH)}:
+                self._found.setdefault((point.name, depth), []).append((point, own))
 
     def total(self, instrument: Instrument, **by: str) -> float:
         return sum(p.value for p in self._of(instrument, by))
@@ -70,15 +78,13 @@ class _Figures:
     def values(self, instrument: Instrument, attribute: str) -> dict[str, float]:
         found: dict[str, float] = {}
         for point in self._of(instrument, {}):
-            key = dict(point.attributes)[attribute]
+            key = dict(point.attributes).get(attribute, UNKNOWN)
             found[key] = found.get(key, 0.0) + point.value
         return dict(sorted(found.items()))
 
     def _of(self, instrument: Instrument, by: dict[str, str]) -> list[Point]:
-        return [
-            p for p in self._points.values()
-            if p.name == instrument.name and by.items() <= dict(p.attributes).items()
-        ]  # fmt: skip
+        found = self._found.get((instrument.name, by.get(DEPTH)), ())
+        return [point for point, own in found if by.items() <= own.items()]
 
 
 def view(now: Snapshot, before: Snapshot | None = None) -> View:
@@ -88,7 +94,7 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
     steps = rounds + sum(undrafted.values())
     length = mean_length(new.total(i.ACCEPTED), rounds) if rounds else None
     draft_s, verify_s = new.mean(i.DRAFT_TIME), new.mean(i.VERIFY_TIME)
-    k = int(whole.total(i.CONFIGURED_K))
+    k = _configured_k(whole)
     return View(
         rounds=int(rounds),
         requests=int(new.total(i.REQUESTS)),
@@ -111,6 +117,14 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
     )
 
 
+def _configured_k(whole: _Figures) -> int:
+    """Raise TelemetryError for what no engine can draft: every depth below is looked at."""
+    k = whole.total(i.CONFIGURED_K)
+    if not 0 <= k <= MAX_K or k != int(k):
+        raise TelemetryError(f"K = {k:g}: not a number of draft tokens from 0 to {MAX_K}")
+    return int(k)
+
+
 def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
     """[k] by risk sets; None where no round could be accepted at a depth. A server of an older
     driftscope does not say how many could: then as vLLM counts."""
@@ -120,6 +134,7 @@ def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
     )
     if rounds and not any(at_risk):
         return [n / rounds for n in reached]
+    reached = [min(n, could) for n, could in zip(reached, at_risk, strict=True)]
     rates = running_product(reached, at_risk).tolist()
     return [rate if math.isfinite(rate) else None for rate in rates]
 
