@@ -28,6 +28,7 @@ from driftscope.cli.replay import replay
 from driftscope.cli.serve import serve
 from driftscope.cli.watch import watch
 from driftscope.errors import EXIT_ERROR, DriftscopeError
+from driftscope.terminal_text import shown
 
 app = typer.Typer(
     name="driftscope",
@@ -82,5 +83,5 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    sys.stderr.write(f"driftscope: error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"driftscope: error: {shown(' '.join(message.split()))}\n")
     sys.exit(code)
