@@ -32,3 +32,7 @@ MAX_ANSWER_BYTES = 64 << 20
 """One answer to a prompt, as it is streamed: some 250 bytes a token."""
 MAX_ANSWER_CHARS = 4 << 20
 """The text of one answer, its tool calls included."""
+MAX_ANSWER_EVENTS = 1 << 21
+"""Events of one stream: at most one a token, and an answer of a million tokens is rare."""
+MAX_ROUNDS = 1 << 20
+"""Rounds of speculation of one request."""

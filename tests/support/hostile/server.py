@@ -6,6 +6,7 @@
         probe_status(server.url("deep"))         # CONTROL: POST /deep/collective_rpc
 
 The first part of a path names the behaviour. Names are unique over all three tables.
+`python -m support.hostile.server` prints the URL and serves until its standard input ends.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from typing import Any
 PIECE = 1 << 16
 DRIP_S = 0.05
 """Between two bytes of a server that is slow on purpose."""
+FLOOD_S = 0.002
+"""Between two pieces of a flood."""
 MOST_S = 120.0
 """Nothing here goes on for longer, whoever forgets to hang up."""
 
@@ -320,7 +323,9 @@ def _stream(*events: Any) -> Behaviour:
     return answer
 
 
-def _flood(piece: bytes, every_s: float = 0.0) -> Behaviour:
+def _flood(piece: bytes, every_s: float = FLOOD_S) -> Behaviour:
+    """A stream without an end, which leaves a client in the same process some time to read it."""
+
     def answer(peer: Peer, asked: Asked) -> None:
         peer.head("200 OK", {"Content-Type": "text/event-stream"})
         peer.forever(piece, every_s=every_s)
@@ -467,3 +472,11 @@ CONTROL: dict[str, Behaviour] = {
     "status-slow": _byte_by_byte,
 }
 """What `probe status URL` meets."""
+
+
+if __name__ == "__main__":
+    import sys
+
+    with hostile_server() as running:
+        print(running.url(""), flush=True)
+        sys.stdin.read()
