@@ -18,15 +18,14 @@ import http.client
 import io
 import socket
 import ssl
-import threading
-import time
 import urllib.request
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin
 
+from driftscope.deadline import Deadline, within
 from driftscope.errors import PeerError
 from driftscope.secret_text import redacted
 from driftscope.server_url import BadUrlError, ServerUrl, public
@@ -84,9 +83,9 @@ def ask(
         sent["Authorization"] = target.authorization
     request = urllib.request.Request(target.plain, body, sent)
     secrets = (*target.secrets, _secret_of(sent))
-    deadline = _Deadline(limits.seconds)
+    deadline = Deadline(limits.seconds)
     try:
-        return _in_time(functools.partial(_answer, request, limits, deadline, tls), deadline)
+        return within(deadline, functools.partial(_answer, request, limits, deadline, tls))
     except (OSError, ValueError, http.client.HTTPException, zlib.error) as error:
         why = redacted(_words(error, limits), secrets)
         raise PeerError(target.plain, shown(why)[:_MOST_WORDS]) from error
@@ -96,49 +95,10 @@ class _TooLongError(ValueError):
     """A body that is longer than allowed."""
 
 
-class _Deadline:
-    """A moment, and the time left until it."""
-
-    def __init__(self, seconds: float) -> None:
-        self._at = time.monotonic() + seconds
-
-    def left_s(self) -> float:
-        """Raise TimeoutError when it has passed."""
-        left_s = self._at - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        return left_s
-
-
-def _in_time(work: Callable[[], PeerAnswer], deadline: _Deadline) -> PeerAnswer:
-    """Return what `work` returns, or raise what it raises, before the deadline.
-
-    It has a thread of its own: neither looking up a name nor connecting to each of its addresses
-    takes one limit for all. Reading ends at the deadline by itself, so the thread does, too.
-    """
-    found: list[PeerAnswer] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(work())
-        except BaseException as error:  # raised again in the caller's thread
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="driftscope-peer", daemon=True)
-    thread.start()
-    thread.join(deadline.left_s())
-    if failed:
-        raise failed[0]
-    if not found:
-        raise TimeoutError
-    return found[0]
-
-
 def _answer(
     request: urllib.request.Request,
     limits: Limits,
-    deadline: _Deadline,
+    deadline: Deadline,
     tls: ssl.SSLContext | None,
 ) -> PeerAnswer:
     opener = urllib.request.OpenerDirector()
@@ -173,7 +133,7 @@ def _follow(request: urllib.request.Request, response: http.client.HTTPResponse)
     request.full_url = there
 
 
-def _body(response: http.client.HTTPResponse, limits: Limits, deadline: _Deadline) -> bytes:
+def _body(response: http.client.HTTPResponse, limits: Limits, deadline: Deadline) -> bytes:
     coding = (response.headers.get("Content-Encoding") or "").strip().lower()
     unpacker, out, raw = _Unpacker(coding), bytearray(), 0
     while piece := response.read(_CHUNK):
@@ -206,7 +166,7 @@ class _Unpacker:
 
 
 class _Http(urllib.request.HTTPHandler):
-    def __init__(self, deadline: _Deadline) -> None:
+    def __init__(self, deadline: Deadline) -> None:
         super().__init__()
         self._deadline = deadline
 
@@ -218,7 +178,7 @@ class _Http(urllib.request.HTTPHandler):
 
 
 class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, deadline: _Deadline, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, deadline: Deadline, tls: ssl.SSLContext | None) -> None:
         super().__init__(context=tls)
         self._deadline, self._tls = deadline, tls
 
@@ -232,7 +192,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 def _bounded(
-    connection: http.client.HTTPConnection, deadline: _Deadline
+    connection: http.client.HTTPConnection, deadline: Deadline
 ) -> http.client.HTTPConnection:
     def response(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
         return http.client.HTTPResponse(_Readable(sock, deadline), *args, **options)  # type: ignore[arg-type]
@@ -244,7 +204,7 @@ def _bounded(
 class _Readable:
     """A socket as `http.client.HTTPResponse` wants it: something that makes a file."""
 
-    def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock, self._deadline = sock, deadline
 
     def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002
@@ -254,7 +214,7 @@ class _Readable:
 class _TimedReader(io.RawIOBase):
     """Reads a socket, each time for no longer than the deadline leaves."""
 
-    def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         super().__init__()
         self._sock, self._deadline = sock, deadline
         self._raw = sock.makefile("rb", buffering=0)

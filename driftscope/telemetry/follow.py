@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Protocol
 
-from driftscope.bounds import MAX_METRICS_BYTES
-from driftscope.errors import PeerError, TelemetryError
+from driftscope.bounds import MAX_K, MAX_METRICS_BYTES
+from driftscope.errors import DamagedTraceError, PeerError, TelemetryError
 from driftscope.peer import OK, Limits, ask
 from driftscope.server_url import public
 from driftscope.telemetry import instruments as i
-from driftscope.telemetry.feed import Feed
+from driftscope.telemetry.feed import BadRowError, Feed
 from driftscope.telemetry.identity import ManifestFile
 from driftscope.telemetry.live import in_order
 from driftscope.telemetry.metrics_page import BadPageError, points_on
@@ -66,6 +66,8 @@ class FollowedRun:
         for status in statuses:
             tell(self._tally, status)
         if manifest := self._manifest.read():
+            if not 0 <= manifest.k <= MAX_K:
+                raise DamagedTraceError(f"{self._run}: its manifest has k = {manifest.k}")
             self._tally.set(i.CONFIGURED_K, manifest.k)
         self.over = bool(statuses) and all(status.closed for status in statuses)
         return self._tally.snapshot()
@@ -79,7 +81,10 @@ class FollowedRun:
         feed = self._feeds[place_of(source_of(path, record)).rank == 0]
         batches = conform(new, record).combine_chunks().to_batches()
         for name, batch in in_order([(record, batch) for batch in batches]):
-            feed.take(name, batch)
+            try:
+                feed.take(name, batch)
+            except BadRowError as error:
+                raise DamagedTraceError(f"{path}: {error}") from error
 
 
 class FollowedEndpoint:

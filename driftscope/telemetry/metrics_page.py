@@ -15,11 +15,18 @@ from dataclasses import dataclass
 
 from driftscope.bounds import (
     MAX_COUNT,
+    MAX_K,
     MAX_LABEL_CHARS,
     MAX_METRIC_LINE_CHARS,
     MAX_METRIC_SAMPLES,
 )
-from driftscope.telemetry.instruments import COUNTER, HISTOGRAM, INSTRUMENTS, Instrument
+from driftscope.telemetry.instruments import (
+    CONFIGURED_K,
+    COUNTER,
+    HISTOGRAM,
+    INSTRUMENTS,
+    Instrument,
+)
 from driftscope.telemetry.scrape import label_name, metric_name
 from driftscope.telemetry.tally import Key, Point, attributes
 
@@ -84,7 +91,8 @@ def _buckets(key: Key, counts: Mapping[Key, float]) -> tuple[int, ...]:
 
 def _own_lines(text: str) -> Iterator[str]:
     for line in io.StringIO(text):
-        name = line[: _LONGEST_NAME + 1].partition("{")[0].partition(" ")[0]
+        first = line[: _LONGEST_NAME + 1].partition("{")[0].split(None, 1)
+        name = first[0] if first else ""
         if name not in _SERIES:
             continue
         if len(line) > MAX_METRIC_LINE_CHARS:
@@ -110,6 +118,8 @@ def _checked(name: str, series: _Series, text: str) -> float:
         raise BadPageError(f"{name}: {text[:40]}, not a finite number up to {MAX_COUNT:.1e}")
     if value < 0 and (series.part == _BUCKET or series.instrument.kind == COUNTER):
         raise BadPageError(f"{name}: {text[:40]}, and a count is 0 or more")
+    if series.instrument is CONFIGURED_K and not (value <= MAX_K and value == int(value) >= 0):
+        raise BadPageError(f"{name}: {text[:40]}, not a number of tokens from 0 to {MAX_K}")
     return value
 
 

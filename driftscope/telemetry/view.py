@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from driftscope.bounds import MAX_K
-from driftscope.errors import TelemetryError
 from driftscope.metrics.acceptance import mean_length, running_product
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.throughput import StepCost, speedup
@@ -94,7 +92,7 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
     steps = rounds + sum(undrafted.values())
     length = mean_length(new.total(i.ACCEPTED), rounds) if rounds else None
     draft_s, verify_s = new.mean(i.DRAFT_TIME), new.mean(i.VERIFY_TIME)
-    k = _configured_k(whole)
+    k = int(whole.total(i.CONFIGURED_K))
     return View(
         rounds=int(rounds),
         requests=int(new.total(i.REQUESTS)),
@@ -115,14 +113,6 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
             _depth(new, str(n), rate) for n, rate in enumerate(_marginal(new, k, rounds), 1)
         ),
     )
-
-
-def _configured_k(whole: _Figures) -> int:
-    """Raise TelemetryError for what no engine can draft: every depth below is looked at."""
-    k = whole.total(i.CONFIGURED_K)
-    if not 0 <= k <= MAX_K or k != int(k):
-        raise TelemetryError(f"K = {k:g}: not a number of draft tokens from 0 to {MAX_K}")
-    return int(k)
 
 
 def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
