@@ -25,8 +25,8 @@ MAX_UNIX_S = float(1 << 33)
 MAX_METRICS_BYTES = 32 << 20
 """A page of metrics, and any other answer about a server as a whole, after decompression."""
 MAX_METRIC_SAMPLES = 32_768
-"""Samples of driftscope's on a page of metrics: some 26 for each depth. An engine at K = 8 has fewer
-than 500."""
+"""Samples of driftscope's on a page of metrics: some 26 for each depth. An engine at K = 8 has
+fewer than 500."""
 MAX_METRIC_LINE_CHARS = 8192
 """One line of a page of metrics."""
 MAX_ANSWER_BYTES = 64 << 20

@@ -26,6 +26,11 @@ def test_what_was_there_can_be_read() -> None:
     assert shown("\u202efdp.exe\ud800\u061c\u200f") == r"\u202efdp.exe\ud800\u061c\u200f"
 
 
+def test_what_cannot_be_seen_is_shown_and_joiners_stay() -> None:
+    assert shown("run\u200b\ufeff\xad\U000e0041") == r"run\u200b\ufeff\xad\U000e0041"
+    assert shown("👩\u200d🔬 می\u200cخواهم") == "👩\u200d🔬 می\u200cخواهم"
+
+
 @given(st.text())
 def test_it_changes_nothing_twice(text: str) -> None:
     assert shown(shown(text)) == shown(text)
