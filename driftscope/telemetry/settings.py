@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from driftscope.errors import TelemetryError
-from driftscope.server_url import public
+from driftscope.server_url import BadUrlError, ServerUrl, public
 
 OTLP = "DRIFTSCOPE_OTLP"
 PROMETHEUS = "DRIFTSCOPE_PROMETHEUS"
@@ -88,11 +88,17 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
     )
 
 
-def endpoint_of(value: str) -> str:
-    """A base URL such as http://collector:4318; raises TelemetryError."""
-    if not value.startswith(("http://", "https://")):
+def endpoint_of(value: str, protocol: str = HTTP) -> str:
+    """A base URL such as http://collector:4318; raises TelemetryError that shows no password."""
+    try:
+        url = ServerUrl.parsed(value)
+    except BadUrlError as error:
         raise TelemetryError(
             f"{public(value)}: give the collector's URL, such as http://localhost:4318"
+        ) from error
+    if url.authorization and protocol == GRPC:
+        raise TelemetryError(
+            f"{url.plain}: gRPC sends no user and password; give OTEL_EXPORTER_OTLP_HEADERS"
         )
     return value.rstrip("/")
 
@@ -118,7 +124,7 @@ def _signal(environ: Mapping[str, str], name: str) -> Signal | None:
         raise TelemetryError(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol}: give {HTTP} or {GRPC}")
     endpoint = None
     if base:
-        endpoint = endpoint_of(base) + (f"/v1/{name}" if protocol == HTTP else "")
+        endpoint = endpoint_of(base, protocol) + (f"/v1/{name}" if protocol == HTTP else "")
     return Signal(exporter="otlp", protocol=protocol, endpoint=endpoint)
 
 

@@ -67,6 +67,11 @@ def test_prometheus() -> None:
         ({"DRIFTSCOPE_PROMETHEUS": "²"}, "give a port"),
         ({"DRIFTSCOPE_PROMETHEUS": "9" * 5000}, "give a port"),
         ({"DRIFTSCOPE_OTLP": "grpc://me:s3cret@collector:4318"}, "^grpc://collector:4318: give"),
+        (
+            {"DRIFTSCOPE_OTLP": "http://me:s3cret@h", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            "^http://h: gRPC sends no user and password",
+        ),
+        ({"DRIFTSCOPE_OTLP": "http://me:s3cret@h:port"}, "^http://h:port: give"),
         ({"DRIFTSCOPE_OTLP": URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "http/protobuf"),
         ({"OTEL_METRICS_EXPORTER": "statsd"}, "give one of otlp"),
         ({"DRIFTSCOPE_OTLP": URL, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}, "whole number"),
