@@ -38,10 +38,12 @@ def key_from(name: str, environ: Mapping[str, str]) -> str:
     it."""
     key = environ.get(name, "").strip()
     if not key:
-        raise UsageError(f"--api-key-env {name}: this environment variable is not set")
+        raise UsageError(
+            f"{name}: this environment variable is not set, and --api-key-env names it"
+        )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(
-            f"--api-key-env {name}: its value has characters that no HTTP header can carry"
+            f"{name}: the key in this environment variable has characters that no HTTP header can carry"
         )
     return key
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from driftscope.telemetry import instruments as i
 from driftscope.telemetry.metrics_page import BadPageError, points_on
 from driftscope.telemetry.scrape import families
 from driftscope.telemetry.tally import Tally
+from driftscope.telemetry.view import view
 
 K = "driftscope_draft_tokens_configured"
 
@@ -73,3 +77,21 @@ def test_a_sample_that_cannot_be_right(line: str, words: str) -> None:
 def test_what_others_say_is_passed_over() -> None:
     page = "vllm:num_requests NaN\ndriftscope_of_next_year{a=1} x\n# TYPE a b\n\n\x00\n"
     assert points_on(page) == {}
+
+
+def test_a_page_of_the_greatest_depth_is_seen_at_once() -> None:
+    tally, k = Tally(), MAX_K
+    tally.set(i.CONFIGURED_K, k)
+    tally.add(i.ROUNDS, 10)
+    masses = np.full((3, k), 0.25)
+    for name in ("sink", "prompt", "generated", "self"):
+        tally.observe_depths(i.MASS, masses, **{"class": name})
+    for place in ("in", "prenorm", "postnorm", "fed"):
+        tally.observe_depths(i.RMS, masses, place=place)
+    for depth in range(1, k + 1):
+        tally.add(i.REACHED, 1, depth=depth)
+        tally.add(i.AT_RISK, 2, depth=depth)
+    page, begun = _page(tally), time.monotonic()
+    seen = view(points_on(page))
+    assert time.monotonic() - begun < 5
+    assert len(seen.depths) == k and seen.depths[-1].masses["self"] == pytest.approx(0.25)
