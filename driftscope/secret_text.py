@@ -43,7 +43,7 @@ def key_from(name: str, environ: Mapping[str, str]) -> str:
         )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(
-            f"{name}: the key in this environment variable has characters that no HTTP header can carry"
+            f"{name}: this environment variable has characters that no HTTP header can carry"
         )
     return key
 
