@@ -1,35 +1,50 @@
-"""Bounds on everything that driftscope reads and did not just write: one table, with reasons.
+"""Bounds of what driftscope takes from files, servers and requests that it does not trust.
 
-A value beyond its bound is an error that names the file and the value. The bounds are far above
-what any engine produces, and low enough that a hostile file of a few kilobytes cannot take the
-memory or the time of whoever opens it.
+Each is far above what a real engine, run or server has, and low enough that a value at the bound
+costs neither much memory nor much time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
-
-from annotated_types import Interval, MaxLen
-
 MAX_K = 1024
-"""Draft tokens of a chain."""
+"""Draft tokens of one round. vLLM's own drafters stay below 32."""
 MAX_LAYERS = 1024
 """Layers of a drafter, and captured layers of a target."""
 MAX_HEADS = 65_536
 """Attention heads of all layers of a drafter."""
 MAX_SINKS = 4096
 """Slots of a sink set."""
+MAX_TEXT_CHARS = 65_536
+"""Characters of one string."""
+MAX_LABEL_CHARS = 256
+"""Characters of a workload label, and of other names that are kept with every row."""
+MAX_TOKENS = 1 << 24
+"""Tokens of one prompt, one answer or one context."""
+MAX_COUNT = 1 << 62
+"""What one counter, sum or gauge comes to; it fits a signed 64-bit integer."""
+MAX_UNIX_S = float(1 << 33)
+"""Latest Unix time, in the year 2242: its nanoseconds fit a signed 64-bit integer."""
+MAX_METRICS_BYTES = 32 << 20
+"""A page of metrics, and any other answer about a server as a whole, after decompression."""
+MAX_METRIC_SAMPLES = 32_768
+"""Samples of driftscope's on a page of metrics: some 26 for each depth. An engine at K = 8 has
+fewer than 500."""
+MAX_METRIC_LINE_CHARS = 8192
+"""One line of a page of metrics."""
+MAX_ANSWER_BYTES = 64 << 20
+"""One answer to a prompt, as it is streamed: some 250 bytes a token."""
+MAX_ANSWER_CHARS = 4 << 20
+"""The text of one answer, its tool calls included."""
+MAX_ANSWER_EVENTS = 1 << 21
+"""Events of one stream: at most one a token, and an answer of a million tokens is rare."""
+MAX_ROUNDS = 1 << 20
+"""Rounds of speculation of one request."""
 MAX_RANKS = 65_536
 """Processes of each kind of parallelism."""
-MAX_TOKENS = 1 << 31
-"""Tokens of a context, a prompt or an output, and every other count of a row."""
 MAX_ROWS_COUNTED = 1 << 53
 """A count that a status file holds: beyond it JSON readers lose the last digit."""
-MAX_TEXT_CHARS = 65_536
-"""Characters of a text: a request id, an error, a note."""
-MAX_LABEL_CHARS = 256
-"""Characters of a workload label."""
+MAX_SECONDS = 1e9
+"""A duration, about 30 years."""
 MAX_ITEMS = 65_536
 """Elements of a list or an object in a JSON file."""
 MAX_LIST = 1 << 22
@@ -37,11 +52,11 @@ MAX_LIST = 1 << 22
 MAX_JSON_DEPTH = 64
 """Nesting of a JSON file."""
 MAX_JSON_BYTES = 16 << 20
-"""A manifest or a status file; a report's own figures have MAX_REPORT_BYTES."""
+"""A manifest, a status file, a file of rules or settings."""
 MAX_REPORT_BYTES = 256 << 20
 """A report that is read back."""
 MAX_INPUT_BYTES = 1 << 30
-"""A file of prompts, a suite, a rule file, another tool's results."""
+"""A file of prompts, a suite, another tool's results."""
 MAX_STREAM_BYTES = 8 << 30
 """An Arrow stream. The writer seals one when it has grown to 64 MiB."""
 MAX_ROWS_PER_BYTE = 8
@@ -49,35 +64,9 @@ MAX_ROWS_PER_BYTE = 8
 follows no line takes more than a bit."""
 SMALL_FILE_ROWS = 1 << 20
 MAX_EXPANSION = 2048
-"""Bytes of a column for each byte of its file, above SMALL_FILE_BYTES."""
+"""Bytes of a row group for each byte of its file, above SMALL_FILE_BYTES."""
 SMALL_FILE_BYTES = 64 << 20
-MAX_COLUMN_BYTES = 4 << 30
-"""Bytes of a column in one row group of a sealed file, before compression."""
+MAX_ROW_GROUP_BYTES = 16 << 30
+"""Bytes of one row group of a sealed file, before compression."""
 MAX_STATUSES = 4096
 """Status files of one run: a process of it has one."""
-EARLIEST_S = 946_684_800.0
-"""2000-01-01 as Unix time: a clock that was not set at boot gives less."""
-LATEST_S = 4_102_444_800.0
-"""2100-01-01 as Unix time."""
-MAX_SECONDS = 1e9
-"""A duration, about 30 years."""
-
-Count = Annotated[int, Interval(ge=0, le=MAX_ROWS_COUNTED)]
-DraftLength = Annotated[int, Interval(ge=0, le=MAX_K)]
-LayerCount = Annotated[int, Interval(ge=0, le=MAX_LAYERS)]
-SinkCount = Annotated[int, Interval(ge=0, le=MAX_SINKS)]
-RankNumber = Annotated[int, Interval(ge=0, le=MAX_RANKS)]
-RankCount = Annotated[int, Interval(ge=1, le=MAX_RANKS)]
-Seconds = Annotated[float, Interval(ge=0.0, le=MAX_SECONDS)]
-UnixTime = Annotated[float, Interval(ge=0.0, le=LATEST_S)]
-Share = Annotated[float, Interval(ge=0.0, le=1.0)]
-Ratio = Annotated[float, Interval(ge=0.0, le=1e6)]
-Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
-Position = Annotated[int, Interval(ge=0, le=MAX_TOKENS)]
-SamplingInterval = Annotated[int, Interval(ge=0, le=MAX_TOKENS)]
-SinkSlots = Annotated[tuple[Position, ...], MaxLen(MAX_SINKS)]
-Notes = Annotated[tuple[Text, ...], MaxLen(MAX_ITEMS)]
-Counts = Annotated[Mapping[str, Count], MaxLen(MAX_ITEMS)]
-"""Counts by name."""
-Digests = Annotated[Mapping[str, Annotated[str, MaxLen(64)]], MaxLen(MAX_ITEMS)]
-"""Checksums by name."""

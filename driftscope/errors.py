@@ -9,6 +9,7 @@
     ├── ProbeError                  the engine cannot be instrumented as asked
     ├── ControlError                a running probe cannot be reached, or does not do as asked
     ├── TelemetryError              figures cannot be sent where or as asked
+    ├── PeerError                   a server does not answer as it should
     ├── NoDataError                 exit 4: a run without a single round
     └── UsageError                  exit 2: an option's value
 
@@ -60,6 +61,15 @@ class ControlError(DriftscopeError):
 
 class TelemetryError(DriftscopeError):
     """Figures cannot be sent where, or as, it is asked; raised at start-up only in an engine."""
+
+
+class PeerError(DriftscopeError):
+    """A server that was asked does not answer, or not as it should."""
+
+    def __init__(self, url: str, why: str) -> None:
+        """`url` without user and password."""
+        super().__init__(f"{url}: {why}")
+        self.url, self.why = url, why
 
 
 class NoDataError(DriftscopeError):

@@ -7,7 +7,8 @@ r"""Text of unknown origin, made safe to print.
 ===========================  ==========================================
 
 Control characters steer a terminal, bidirectional marks reorder what is read, line separators fake
-lines, and a lone surrogate cannot be encoded at all. Each becomes a visible escape.
+lines, characters without a width make two texts look alike, and a lone surrogate cannot be encoded
+at all. Each becomes a visible escape. Joiners stay: emoji and some scripts are written with them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _UNSAFE = re.compile(
     "\x00-\x1f\x7f-\x9f"  # C0 with NUL and newline, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional marks
     "\u2028\u2029"  # line and paragraph separators
+    "\u00ad\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible, of no width
     "\ud800-\udfff"  # lone surrogates: Python's str holds no pairs
     "]"
 )
@@ -31,4 +33,6 @@ def shown(text: str) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

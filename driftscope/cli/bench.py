@@ -43,6 +43,15 @@ def bench(
     every: Annotated[
         int | None, typer.Option(min=1, help="Record each n-th draft step; default: a 1% budget.")
     ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one whole answer.")] = 600.0,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable with an API key: each server is started with it, by its "
+            "environment, and asked with it. Default: VLLM_API_KEY if it is set.",
+        ),
+    ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for runs, logs and report.")
     ] = DEFAULT_FOLDER,
@@ -63,11 +72,13 @@ def bench(
         from driftscope.cli.replay import levels, run_path
         from driftscope.workloads.bench import bench as run_all
         from driftscope.workloads.replay import Order
+        from driftscope.workloads.sending import Patience
         from driftscope.workloads.sources import prompts_of
         from driftscope.workloads.suite import load_suite
+    api_key_env = key_variable(api_key_env, context.args)
     contenders = contenders_of(
         model, drafter or [], draft_tokens(k), context.args, method=method, every=every,
-        no_spec=no_spec,
+        no_spec=no_spec, api_key_env=api_key_env,
     )  # fmt: skip
     if not contenders:
         raise UsageError("give --drafter or --no-spec: there is nothing to serve")
@@ -81,6 +92,8 @@ def bench(
         limit=limit,
         warmup=warmup,
         prompts=None if prompts is None else prompts_of(prompts),
+        patience=Patience(timeout_s=timeout),
+        api_key_env=api_key_env,
         note={} if prompts is None else {"prompts": prompts},
     )
     results = []
@@ -113,6 +126,22 @@ def bench(
         raise typer.Exit(EXIT_ERROR)
 
 
+def key_variable(named: str | None, options: Sequence[str]) -> str | None:
+    """The environment variable with the servers' key; None: they want none. Raises UsageError."""
+    import os
+
+    from driftscope.errors import UsageError
+    from driftscope.secret_text import key_from
+    from driftscope.workloads.engine import VLLM_KEY
+
+    if any(option.partition("=")[0] == "--api-key" for option in options):
+        raise UsageError("--api-key: the list of processes would show it; give --api-key-env NAME")
+    found = named or (VLLM_KEY if os.environ.get(VLLM_KEY) else None)
+    if found is not None:
+        key_from(found, os.environ)
+    return found
+
+
 def draft_tokens(text: str) -> list[int]:
     """From "2,4,8"; raises UsageError."""
     from driftscope.errors import UsageError
@@ -135,6 +164,7 @@ def contenders_of(
     method: str,
     every: int | None,
     no_spec: bool,
+    api_key_env: str | None = None,
 ) -> list[Contender]:
     """One per drafter and K, and one without speculation if asked for."""
     from driftscope.workloads.engine import Contender
@@ -156,6 +186,7 @@ def contenders_of(
                     },
                     options=options,
                     environ=environ,
+                    api_key_env=api_key_env,
                     every=every,
                 )
             )
@@ -167,6 +198,7 @@ def contenders_of(
                 speculation=None,
                 options=options,
                 environ=environ,
+                api_key_env=api_key_env,
             )
         )
     return out

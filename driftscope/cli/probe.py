@@ -19,34 +19,42 @@ Target = Annotated[
         "with `driftscope serve --control`.",
     ),
 ]
+KeyEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        metavar="NAME",
+        help="Environment variable with the server's API key; default: VLLM_API_KEY if it is set.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the status as JSON.")]
 
 probe = typer.Typer(no_args_is_help=True, help="Look at a running probe, and change what it does.")
 
 
 @probe.command(epilog=EPILOG)
-def status(target: Target, as_json: Json = False) -> None:
+def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Say what each process records, at what rate and cost, and what it lost."""
     from driftscope.cli.probe_table import show
     from driftscope_probes.remote import reach
 
-    show(target, reach(target).status(), as_json=as_json)
+    show(target, reach(target, api_key_env=api_key_env).status(), as_json=as_json)
 
 
 @probe.command(epilog=EPILOG)
-def start(target: Target, as_json: Json = False) -> None:
+def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Record draft steps again."""
     from driftscope.trace.control import Change
 
-    _change(target, Change(recording=True), as_json=as_json)
+    _change(target, Change(recording=True), api_key_env, as_json=as_json)
 
 
 @probe.command(epilog=EPILOG)
-def stop(target: Target, as_json: Json = False) -> None:
+def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Record no draft step until `start`. Verification and requests are recorded all the same."""
     from driftscope.trace.control import Change
 
-    _change(target, Change(recording=False), as_json=as_json)
+    _change(target, Change(recording=False), api_key_env, as_json=as_json)
 
 
 @probe.command("set", epilog=EPILOG)
@@ -69,6 +77,7 @@ def set_(
     all_labels: Annotated[
         bool, typer.Option("--all-labels", help="Record all requests, whatever their label.")
     ] = False,
+    api_key_env: KeyEnv = None,
     as_json: Json = False,
 ) -> None:
     """Change the rate, the recording by head or the selection; what is not given stays."""
@@ -88,11 +97,11 @@ def set_(
         raise UsageError(f"--{error}") from error
     if not change.given():
         raise UsageError("nothing to set: give --every, --budget, --per-head, --label or others")
-    _change(target, change, as_json=as_json)
+    _change(target, change, api_key_env, as_json=as_json)
 
 
-def _change(target: str, change: Change, *, as_json: bool) -> None:
+def _change(target: str, change: Change, api_key_env: str | None, *, as_json: bool) -> None:
     from driftscope.cli.probe_table import show
     from driftscope_probes.remote import reach
 
-    show(target, reach(target).change(change), as_json=as_json)
+    show(target, reach(target, api_key_env=api_key_env).change(change), as_json=as_json)

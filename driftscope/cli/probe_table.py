@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope import strict_json
+from driftscope.server_url import public
+from driftscope.terminal_text import shown
 
 _COLUMNS = (
     "process", "state", "sampling", "rate", "overhead", "by head", "requests", "draft rows",
@@ -23,7 +25,8 @@ _PIPE_WIDTH = 140
 def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Print to stdout; what is wrong goes to stderr as well."""
     if as_json:
-        content = {"target": target, "processes": list(processes)}
+        where = public(target) if "://" in target else target
+        content = {"target": where, "processes": list(processes)}
         sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
     else:
         console = Console(highlight=False)
@@ -42,7 +45,7 @@ def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
     for name in _COLUMNS:
         table.add_column(name)
     for process in processes:
-        table.add_row(*map(Text, _cells(process)))
+        table.add_row(*(Text(shown(cell)) for cell in _cells(process)))
     return table
 
 
@@ -86,4 +89,4 @@ def _percent(share: float | None) -> str:
 
 
 def _warn(words: str) -> None:
-    sys.stderr.write(f"warning: {' '.join(words.split())}\n")
+    sys.stderr.write(f"warning: {shown(' '.join(words.split()))}\n")

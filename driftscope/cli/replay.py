@@ -44,10 +44,19 @@ def replay(
         int, typer.Option(min=0, help="Requests before each level that no figure counts.")
     ] = 4,
     seed: Annotated[int | None, typer.Option(help="Of the order and of what is random.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds without a byte.")] = 120.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one whole answer.")] = 600.0,
+    idle_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds without a byte.")] = 120.0,
     retries: Annotated[
         int, typer.Option(min=0, help="Of requests that were refused or not reached.")
     ] = 2,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable with the server's API key; default: OPENAI_API_KEY if it is "
+            "set.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     list_suites: Annotated[
@@ -60,7 +69,7 @@ def replay(
     """Send a suite of prompts to a server and record what came back, as a run for `analyze`.
 
     Exits 1 when a request was not answered in the end, 4 when none was, 130 after Ctrl-C; the run
-    holds every request in any case. OPENAI_API_KEY is used if it is set.
+    holds every request in any case. A key, or a user and password in the URL, is recorded nowhere.
     """
     from driftscope.cli.extras import needs
     from driftscope.errors import UsageError
@@ -87,7 +96,8 @@ def replay(
         warmup=warmup,
         limit=limit,
         seed=seed,
-        patience=Patience(timeout_s=timeout, retries=retries),
+        patience=Patience(timeout_s=timeout, idle_s=idle_timeout, retries=retries),
+        api_key_env=api_key_env,
         prompts=None if prompts is None else prompts_of(prompts),
         note={} if prompts is None else {"prompts": prompts},
     )

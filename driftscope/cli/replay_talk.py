@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from driftscope import strict_json
 from driftscope.errors import EXIT_ERROR, EXIT_OK
 from driftscope.metrics.acceptance import mean_length
+from driftscope.terminal_text import shown
 from driftscope.trace.records import ClientRow, Ended
 from driftscope.workloads.plan import Shot
 from driftscope.workloads.replay import Done, Watcher, require_answers
@@ -91,7 +92,7 @@ def counted(done: Done) -> str:
 
 def say(words: str) -> None:
     """A line on stderr."""
-    sys.stderr.write(f"{words}\n")
+    sys.stderr.write(f"{shown(words)}\n")
 
 
 def lists(*, suites: bool, transforms: bool) -> None:

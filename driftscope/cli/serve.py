@@ -57,7 +57,11 @@ def serve(
     ] = None,
     prometheus: Annotated[
         str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Answer Prometheus there, at /metrics."),
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer Prometheus there, at /metrics; without HOST only this machine "
+            "(127.0.0.1), with 0.0.0.0 all.",
+        ),
     ] = None,
 ) -> None:
     """Serve MODEL with vLLM and record its drafter.

@@ -6,7 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from driftscope.server_url import public
 from driftscope.telemetry.view import CLASSES, Depth, View
+from driftscope.terminal_text import shown as printed
 
 WIDTH = 80
 _BAR = 10
@@ -17,7 +19,8 @@ _HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "
 
 def screen(target: str, shown: View, *, span: str, state: str) -> RenderableType:
     """`span` says which stretch of time, `state` how the engine fares, in words."""
-    head = Text(f"{_printable(target)}  K = {shown.k}  {state}", style="bold", no_wrap=True)
+    name = public(target) if "://" in target else target
+    head = Text(f"{printed(name)}  K = {shown.k}  {state}", style="bold", no_wrap=True)
     counted = Text(
         f"{span}: {shown.rounds:,} rounds, {shown.requests:,} requests, "
         f"{shown.chains:,} chains recorded",
@@ -45,7 +48,7 @@ def _figures(shown: View) -> Table:
     table.add_row("rows dropped", f"{shown.dropped:,}", "", "", "", "")
     if shown.undrafted:
         named = ", ".join(f"{reason} {_percent(v)}" for reason, v in shown.undrafted.items())
-        table.add_row("undrafted by", Text(named, overflow="ellipsis", no_wrap=True))
+        table.add_row("undrafted by", Text(printed(named), overflow="ellipsis", no_wrap=True))
     return table
 
 
@@ -67,7 +70,7 @@ def _row(number: int, depth: Depth) -> list[str]:
     return [
         str(number),
         _percent(depth.accepted),
-        "█" * round(_BAR * (depth.accepted or 0.0)),
+        "█" * round(_BAR * min(max(depth.accepted or 0.0, 0.0), 1.0)),
         *(_percent(depth.masses[name]) for name in CLASSES),
         _percent(depth.expected),
         _number(depth.fed_rms),
@@ -85,7 +88,3 @@ def _percent(value: float | None) -> str:
 
 def _ms(seconds: float | None) -> str:
     return _ABSENT if seconds is None else f"{seconds * 1000:.1f} ms"
-
-
-def _printable(text: str) -> str:
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 
-def metric_exporter(settings: Settings) -> MetricExporter | None:
-    """Raises TelemetryError when the protocol's package is missing."""
+def metric_exporter(settings: Settings, timeout_s: float | None = None) -> MetricExporter | None:
+    """`timeout_s` is for a batch, its repetitions included; None: as OpenTelemetry's variables say.
+
+    Raises TelemetryError when the protocol's package is missing.
+    """
     signal = settings.metrics
     if signal is None:
         return None
@@ -22,12 +25,12 @@ def metric_exporter(settings: Settings) -> MetricExporter | None:
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
         return ConsoleMetricExporter(out=sys.stderr)
-    made: MetricExporter = _otlp(signal, "metric_exporter", "OTLPMetricExporter")
+    made: MetricExporter = _otlp(signal, "metric_exporter", "OTLPMetricExporter", timeout_s)
     return made
 
 
-def span_exporter(settings: Settings) -> SpanExporter | None:
-    """Raises TelemetryError as `metric_exporter` does."""
+def span_exporter(settings: Settings, timeout_s: float | None = None) -> SpanExporter | None:
+    """As `metric_exporter`."""
     signal = settings.traces
     if signal is None:
         return None
@@ -35,11 +38,11 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
         return ConsoleSpanExporter(out=sys.stderr)
-    made: SpanExporter = _otlp(signal, "trace_exporter", "OTLPSpanExporter")
+    made: SpanExporter = _otlp(signal, "trace_exporter", "OTLPSpanExporter", timeout_s)
     return made
 
 
-def _otlp(signal: Signal, module: str, name: str) -> Any:
+def _otlp(signal: Signal, module: str, name: str, timeout_s: float | None) -> Any:
     import importlib
 
     package = "opentelemetry.exporter.otlp.proto"
@@ -55,4 +58,4 @@ def _otlp(signal: Signal, module: str, name: str) -> Any:
             f"OTLP over {signal.protocol}: {error.name or error} is not installed; "
             f"pip install '{extra}'"
         ) from error
-    return found(endpoint=signal.endpoint, **more)
+    return found(endpoint=signal.endpoint, timeout=timeout_s, **more)

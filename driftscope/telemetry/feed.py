@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from driftscope.bounds import MAX_K, MAX_LAYERS
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.live import expected_self, over_layers, visible_sink
 from driftscope.telemetry import instruments as i
@@ -27,6 +28,10 @@ NOTABLE_CHAINS = 64
 """Chains that drifted hard which are kept for spans between two looks at them."""
 OPERATION = "text_completion"
 PROVIDER = "vllm"
+
+
+class BadRowError(ValueError):
+    """A row that no engine writes; the message says which column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +58,13 @@ class Feed:
     notable: deque[NotableChain] = field(default_factory=lambda: deque(maxlen=NOTABLE_CHAINS))
 
     def take(self, record: str, batch: pa.RecordBatch) -> None:
-        """Count the rows of one batch."""
+        """Count the rows of one batch; raises BadRowError."""
         if (count := _TAKES.get(record)) is not None and batch.num_rows:
             count(self, batch)
 
 
 def _verify(feed: Feed, batch: pa.RecordBatch) -> None:
-    tally, drafted = feed.tally, numbers(batch, "drafted")
+    tally, drafted = feed.tally, _bounded(batch, "drafted", MAX_K)
     is_round = drafted > 0
     accepted = numbers(batch, "accepted")[is_round]
     if len(accepted):
@@ -77,6 +82,14 @@ def _verify(feed: Feed, batch: pa.RecordBatch) -> None:
         for reason in sorted({reason or UNKNOWN for reason in reasons}):
             count = sum((each or UNKNOWN) == reason for each in reasons)
             tally.add(i.UNDRAFTED_STEPS, count, reason=reason)
+
+
+def _bounded(batch: pa.RecordBatch, name: str, most: int) -> Matrix:
+    """[n] a column that loops go up to; raises BadRowError for what no engine does."""
+    found = numbers(batch, name)
+    if not ((found >= 0) & (found <= most)).all():  # NaN is neither
+        raise BadRowError(f"a row whose {name} is not from 0 to {most}")
+    return found
 
 
 def _step(feed: Feed, batch: pa.RecordBatch) -> None:
@@ -103,7 +116,7 @@ def _request(feed: Feed, batch: pa.RecordBatch) -> None:
 
 
 def _draft(feed: Feed, batch: pa.RecordBatch) -> None:
-    lengths = numbers(batch, "k")
+    lengths = _bounded(batch, "k", MAX_K)
     for k in np.unique(lengths).astype(int).tolist():
         _chains(feed, rows_where(batch, lengths == k), k)
 
@@ -135,7 +148,7 @@ def _chains(feed: Feed, batch: pa.RecordBatch, k: int) -> None:
 
 def _masses(batch: pa.RecordBatch, k: int) -> Mapping[str, Matrix]:
     """[n, K] by class, mean over layers."""
-    layers = int(numbers(batch, "layers").max())
+    layers = int(_bounded(batch, "layers", MAX_LAYERS).max())
     out: dict[str, Matrix] = {}
     for name in MASS_CLASSES:
         flat = matrix(batch, f"{name}_mass", k * layers)

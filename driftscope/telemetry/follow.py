@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from driftscope.errors import TelemetryError
+from driftscope.bounds import MAX_K, MAX_METRICS_BYTES
+from driftscope.errors import DamagedTraceError, PeerError, TelemetryError
+from driftscope.peer import OK, Limits, ask
+from driftscope.server_url import public
 from driftscope.telemetry import instruments as i
-from driftscope.telemetry.feed import Feed
+from driftscope.telemetry.feed import BadRowError, Feed
 from driftscope.telemetry.identity import ManifestFile
 from driftscope.telemetry.live import in_order
-from driftscope.telemetry.scrape import label_name, metric_name
+from driftscope.telemetry.metrics_page import BadPageError, points_on
 from driftscope.telemetry.statuses import tell
-from driftscope.telemetry.tally import Key, Point, Tally, attributes
+from driftscope.telemetry.tally import Key, Point, Tally
+from driftscope.terminal_text import shown
 from driftscope.trace.manifest import read_manifest
 from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import read_segment
@@ -23,7 +25,8 @@ from driftscope.trace.schema import conform
 from driftscope.trace.segment import segments, source_of
 from driftscope.trace.status import read_statuses
 
-TIMEOUT_S = 5.0
+LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)
+"""What one look at an endpoint may cost."""
 _RECORDS = ("draft", "verify", "step", "request")
 
 
@@ -63,6 +66,8 @@ class FollowedRun:
         for status in statuses:
             tell(self._tally, status)
         if manifest := self._manifest.read():
+            if not 0 <= manifest.k <= MAX_K:
+                raise DamagedTraceError(f"{self._run}: its manifest has k = {manifest.k}")
             self._tally.set(i.CONFIGURED_K, manifest.k)
         self.over = bool(statuses) and all(status.closed for status in statuses)
         return self._tally.snapshot()
@@ -76,35 +81,48 @@ class FollowedRun:
         feed = self._feeds[place_of(source_of(path, record)).rank == 0]
         batches = conform(new, record).combine_chunks().to_batches()
         for name, batch in in_order([(record, batch) for batch in batches]):
-            feed.take(name, batch)
+            try:
+                feed.take(name, batch)
+            except BadRowError as error:
+                raise DamagedTraceError(f"{path}: {error}") from error
 
 
 class FollowedEndpoint:
-    """The endpoint of an engine that answers Prometheus. Raises TelemetryError."""
+    """The endpoint of an engine that answers Prometheus. Raises TelemetryError.
+
+    User and password in `url` are sent as its Authorization header and shown nowhere.
+    """
 
     over = False
 
     def __init__(self, url: str) -> None:
         base = url.rstrip("/")
         self._url = base if base.endswith("/metrics") else f"{base}/metrics"
+        self._shown = public(self._url)
         self.look()
 
     def look(self) -> dict[Key, Point]:
         """Its figures as they stand."""
-        from prometheus_client.parser import text_string_to_metric_families
-
-        try:
-            with urllib.request.urlopen(self._url, timeout=TIMEOUT_S) as answer:
-                families = list(text_string_to_metric_families(answer.read().decode()))
-        except (OSError, ValueError) as error:
-            raise TelemetryError(f"{self._url}: no figures there ({error})") from error
-        points = {point.key: point for family in families for point in _points(family)}
+        points = self._points()
         if not any(name.startswith("driftscope.") for name, _ in points):
             raise TelemetryError(
-                f"{self._url}: none of driftscope's metrics there; give the port of "
+                f"{self._shown}: none of driftscope's metrics there; give the port of "
                 "`driftscope serve --prometheus PORT`, or the run directory"
             )
         return points
+
+    def _points(self) -> dict[Key, Point]:
+        try:
+            answer = ask(self._url, LIMITS)
+            if answer.status != OK:
+                raise BadPageError(f"HTTP {answer.status}")
+            return points_on(answer.text())
+        except PeerError as error:
+            raise TelemetryError(f"{self._shown}: no figures there ({error.why})") from error
+        except BadPageError as error:
+            raise TelemetryError(
+                f"{self._shown}: no figures there ({shown(str(error))})"
+            ) from error
 
 
 def follow(target: str) -> Followed:
@@ -112,25 +130,3 @@ def follow(target: str) -> Followed:
     if target.startswith(("http://", "https://")):
         return FollowedEndpoint(target)
     return FollowedRun(Path(target))
-
-
-_BY_NAME = {metric_name(instrument): instrument for instrument in i.INSTRUMENTS.values()}
-
-
-def _points(family: Any) -> Iterable[Point]:
-    instrument = _BY_NAME.get(family.name)
-    if instrument is None:
-        return
-    long = {label_name(name): name for name in instrument.attributes}
-    found: dict[Any, dict[str, Any]] = {}
-    for sample in family.samples:
-        key = attributes({long[k]: v for k, v in sample.labels.items() if k in long and v})
-        part = found.setdefault(key, {"value": 0.0, "below": []})
-        if sample.name.endswith("_bucket"):
-            part["below"].append((float(sample.labels["le"]), int(sample.value)))
-        elif not sample.name.endswith(("_count", "_created")):
-            part["value"] = sample.value
-    for key, part in found.items():
-        counts = [count for _, count in sorted(part["below"])]
-        buckets = tuple(b - a for a, b in zip([0, *counts], counts, strict=False))
-        yield Point(name=instrument.name, attributes=key, value=part["value"], buckets=buckets)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import time
+import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from driftscope.errors import NoDataError, TelemetryError
+from driftscope.bounds import MAX_UNIX_S
+from driftscope.deadline import Deadline, within
+from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
 from driftscope.telemetry import instruments as i
-from driftscope.telemetry.feed import Feed
+from driftscope.telemetry.feed import BadRowError, Feed
 from driftscope.telemetry.identity import Identity
 from driftscope.telemetry.requests import Finished, RequestLog
 from driftscope.telemetry.said import kept
@@ -27,9 +31,15 @@ if TYPE_CHECKING:
 
 DEFAULT_INTERVAL_S = 10.0
 """Of run time, between two points of a series."""
-ATTEMPTS = 6
-FIRST_WAIT_S = 1.0
-"""A collector that does not take a batch is asked again after 1, 2, 4, 8 and 16 seconds."""
+SEND_S = 5.0
+"""Time in which a collector must have taken a batch. OpenTelemetry's exporters ask again meanwhile,
+after 1 and 3 seconds, if nobody answers."""
+SEND_VARIABLE = "OTEL_EXPORTER_OTLP_TIMEOUT"
+"""Gives a slower collector more seconds."""
+SEND_SLACK_S = 1.0
+"""What an exporter may take beyond its time before it is left alone."""
+MAX_MOMENTS = 16_384
+"""Points of a series: two days at the default interval."""
 _RECORDS = ("draft", "verify", "step", "request")
 
 
@@ -56,11 +66,14 @@ def replays(
     trace: Trace, *, interval_s: float = DEFAULT_INTERVAL_S, labels: tuple[str, ...] = ()
 ) -> Iterator[Replay]:
     """Every data-parallel replica of `trace`; raises NoDataError for a run without a row."""
-    found = {0} | {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
+    found = {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
     if not any(getattr(trace, name).num_rows for name in _RECORDS):
         raise NoDataError(f"{trace.path}: nothing was recorded, so there is nothing to export")
     for replica in sorted(found):
-        yield _replay(trace, replica, interval_s, labels)
+        try:
+            yield _replay(trace, replica, interval_s, labels)
+        except BadRowError as error:
+            raise DamagedTraceError(f"{trace.path}: {error}") from error
 
 
 def _replicas(table: pa.Table) -> set[int]:
@@ -77,10 +90,12 @@ def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ..
     tally.set(i.CONFIGURED_K, manifest.k)
     tables = {name: _sorted(getattr(trace, name), replica) for name in _RECORDS}
     times = {name: _times(table) for name, table in tables.items()}
-    start_s = min(t[0] for t in times.values() if len(t))
-    end_s = max(t[-1] for t in times.values() if len(t))
+    every = np.concatenate(list(times.values()))
+    if not ((every >= 0) & (every <= MAX_UNIX_S)).all():  # NaN is neither
+        raise DamagedTraceError(f"{trace.path}: a row's time_s is no Unix time up to the year 2242")
+    start_s, end_s = float(every.min()), float(every.max())
     moments, last = [], dict.fromkeys(_RECORDS, 0)
-    for until_s in _until(start_s, end_s, interval_s):
+    for until_s in _until(every, interval_s):
         done: list[Finished] = []
         for name in _RECORDS:
             upto = int(np.searchsorted(times[name], until_s, side="right"))
@@ -114,34 +129,47 @@ def _times(table: pa.Table) -> Any:
     return np.asarray(table.column("time_s").to_numpy(), dtype=np.float64)
 
 
-def _until(start_s: float, end_s: float, interval_s: float) -> Iterator[float]:
-    """Ends of the intervals; the last is the run's."""
-    until_s = start_s + interval_s
-    while until_s < end_s:
-        yield until_s
-        until_s += interval_s
+def _until(times: NDArray[np.float64], interval_s: float) -> Iterator[float]:
+    """Ends of the intervals with a row in them, and of those just before; the last is the run's.
+
+    An interval without a row changes no figure. The one before the next row keeps the figures flat
+    until then, so that a rate over the pause is not spread over it. Raises UsageError for more than
+    MAX_MOMENTS.
+    """
+    start_s, end_s = float(times.min()), float(times.max())
+    filled = np.unique(np.floor((times - start_s) / interval_s))
+    numbers = np.unique(np.concatenate([filled, filled[1:] - 1]))
+    if len(numbers) > MAX_MOMENTS:
+        needed = math.ceil((end_s - start_s) / MAX_MOMENTS)
+        raise UsageError(
+            f"--interval {interval_s:g}: {len(numbers):,} points of each series, at most "
+            f"{MAX_MOMENTS:,}; give --interval {needed}"
+        )
+    for number in numbers.tolist():
+        until_s = start_s + (number + 1) * interval_s
+        if until_s < end_s:
+            yield until_s
     yield end_s
 
 
-def send(
-    replay: Replay, settings: Settings, *, wait: Callable[[float], None] = time.sleep
-) -> tuple[int, int]:
+def send(replay: Replay, settings: Settings) -> tuple[int, int]:
     """Send a replica's figures and spans; how many batches and spans were taken.
 
-    Raises TelemetryError when the collector takes a batch at none of ATTEMPTS attempts.
+    Raises TelemetryError when the collector does not take a batch within SEND_S, or what
+    SEND_VARIABLE says.
     """
     from driftscope.telemetry.exporters import metric_exporter, span_exporter
 
-    batches = spans = 0
-    if (to := metric_exporter(settings)) is not None:
+    batches, spans, seconds = 0, 0, _send_s()
+    if (to := metric_exporter(settings, seconds)) is not None:
         for data in _metrics(replay, delta=settings.temporality != "cumulative"):
-            _until_taken(lambda data=data: to.export(data), wait)  # type: ignore[misc]
+            _taken(lambda data=data: to.export(data), seconds)  # type: ignore[misc]
             batches += 1
         to.shutdown()
-    if (to_spans := span_exporter(settings)) is not None:
+    if (to_spans := span_exporter(settings, seconds)) is not None:
         made = _spans(replay)
         while several := made.take(settings.span_batch):
-            _until_taken(lambda several=several: to_spans.export(several), wait)  # type: ignore[misc]
+            _taken(lambda several=several: to_spans.export(several), seconds)  # type: ignore[misc]
             made.sent(len(several))
             spans += len(several)
         to_spans.shutdown()
@@ -178,17 +206,29 @@ def _spans(replay: Replay) -> Spans:
     return spans
 
 
-def _until_taken(export: Callable[[], Any], wait: Callable[[float], None]) -> None:
+def _send_s() -> float:
+    given = os.environ.get(SEND_VARIABLE, "").strip()
+    try:
+        seconds = float(given or SEND_S)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise TelemetryError(f"{SEND_VARIABLE}={given}: give a number of seconds above 0")
+    return seconds
+
+
+def _taken(export: Callable[[], Any], seconds: float) -> None:
     with kept() as said:
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                wait(FIRST_WAIT_S * 2.0 ** (attempt - 1))
-            if export().name == "SUCCESS":
-                return
-    raise TelemetryError(
-        f"the collector took nothing in {ATTEMPTS} attempts ({said.first or 'no reason given'}); "
-        "is its URL right, and does it run?"
-    )
+        try:
+            done: bool = within(Deadline(seconds + SEND_SLACK_S), export).name == "SUCCESS"
+        except TimeoutError:
+            done = False
+    if not done:
+        raise TelemetryError(
+            f"the collector did not take a batch within {seconds:g} s "
+            f"({said.first or 'no reason given'}); is its URL right, and does it run? "
+            f"{SEND_VARIABLE} gives it more seconds"
+        )
 
 
 def to_openmetrics(replays: Sequence[Replay]) -> str:

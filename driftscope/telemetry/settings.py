@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from driftscope.errors import TelemetryError
+from driftscope.server_url import BadUrlError, ServerUrl, public
 
 OTLP = "DRIFTSCOPE_OTLP"
 PROMETHEUS = "DRIFTSCOPE_PROMETHEUS"
@@ -23,6 +24,8 @@ DEFAULT_BATCH = 512
 DEFAULT_DELAY_MS = 5_000
 """All five as OpenTelemetry's specification has them."""
 DEFAULT_PROMETHEUS_PORT = 9464
+LOOPBACK = "127.0.0.1"
+"""Where scrapes are answered unless a host is given: an endpoint has no password."""
 MAX_LABELS = 8
 """Labels that may become an attribute: each is some twenty series."""
 _EXPORTERS = {METRICS: ("otlp", "console", "prometheus", "none"), TRACES: ("otlp", "console",
@@ -85,10 +88,18 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
     )
 
 
-def endpoint_of(value: str) -> str:
-    """A base URL such as http://collector:4318; raises TelemetryError."""
-    if not value.startswith(("http://", "https://")):
-        raise TelemetryError(f"{value}: give the collector's URL, such as http://localhost:4318")
+def endpoint_of(value: str, protocol: str = HTTP) -> str:
+    """A base URL such as http://collector:4318; raises TelemetryError that shows no password."""
+    try:
+        url = ServerUrl.parsed(value)
+    except BadUrlError as error:
+        raise TelemetryError(
+            f"{public(value)}: give the collector's URL, such as http://localhost:4318"
+        ) from error
+    if url.authorization and protocol == GRPC:
+        raise TelemetryError(
+            f"{url.plain}: gRPC sends no user and password; give OTEL_EXPORTER_OTLP_HEADERS"
+        )
     return value.rstrip("/")
 
 
@@ -113,7 +124,7 @@ def _signal(environ: Mapping[str, str], name: str) -> Signal | None:
         raise TelemetryError(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol}: give {HTTP} or {GRPC}")
     endpoint = None
     if base:
-        endpoint = endpoint_of(base) + (f"/v1/{name}" if protocol == HTTP else "")
+        endpoint = endpoint_of(base, protocol) + (f"/v1/{name}" if protocol == HTTP else "")
     return Signal(exporter="otlp", protocol=protocol, endpoint=endpoint)
 
 
@@ -123,9 +134,10 @@ def _prometheus(environ: Mapping[str, str]) -> tuple[str, int] | None:
     if not (value or asked):
         return None
     host, _, port = value.rpartition(":")
-    host = host or environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "0.0.0.0" if value else "localhost")
+    host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address
+    host = host or environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "").strip() or LOOPBACK
     port = port or environ.get("OTEL_EXPORTER_PROMETHEUS_PORT", str(DEFAULT_PROMETHEUS_PORT))
-    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
         raise TelemetryError(f"{PROMETHEUS}={value}: give a port, or HOST:PORT")
     return host, int(port)
 

@@ -73,13 +73,18 @@ class Tally:
         self._depths: dict[Key, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
 
     def add(self, instrument: Instrument, amount: float, **by: object) -> None:
-        """Add to a counter; attributes by their short names, as in `named`."""
+        """Add to a counter; attributes by their short names, as in `named`. What is not a finite
+        number is none, as in `observe`."""
+        if not math.isfinite(amount):
+            return
         key = instrument.name, named(by)
         with self._lock:
             self._values[key] = self._values.get(key, 0.0) + amount
 
     def set(self, instrument: Instrument, value: float, **by: object) -> None:
-        """Set a gauge, or a counter that is counted elsewhere."""
+        """Set a gauge, or a counter that is counted elsewhere, to a finite number."""
+        if not math.isfinite(value):
+            return
         with self._lock:
             self._values[instrument.name, named(by)] = value
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from driftscope.metrics.acceptance import mean_length, running_product
+from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.throughput import StepCost, speedup
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import CLASS, DEPTH, PLACE, REASON, Instrument
@@ -57,7 +58,12 @@ class _Figures:
     """Sums over series."""
 
     def __init__(self, points: Snapshot) -> None:
-        self._points = points
+        self._found: dict[tuple[str, str | None], list[tuple[Point, dict[str, str]]]] = {}
+        """Points by name, and by name and depth."""
+        for point in points.values():
+            own = dict(point.attributes)
+            for depth in {None, own.get(DEPTH)}:
+                self._found.setdefault((point.name, depth), []).append((point, own))
 
     def total(self, instrument: Instrument, **by: str) -> float:
         return sum(p.value for p in self._of(instrument, by))
@@ -70,15 +76,13 @@ class _Figures:
     def values(self, instrument: Instrument, attribute: str) -> dict[str, float]:
         found: dict[str, float] = {}
         for point in self._of(instrument, {}):
-            key = dict(point.attributes)[attribute]
+            key = dict(point.attributes).get(attribute, UNKNOWN)
             found[key] = found.get(key, 0.0) + point.value
         return dict(sorted(found.items()))
 
     def _of(self, instrument: Instrument, by: dict[str, str]) -> list[Point]:
-        return [
-            p for p in self._points.values()
-            if p.name == instrument.name and by.items() <= dict(p.attributes).items()
-        ]  # fmt: skip
+        found = self._found.get((instrument.name, by.get(DEPTH)), ())
+        return [point for point, own in found if by.items() <= own.items()]
 
 
 def view(now: Snapshot, before: Snapshot | None = None) -> View:
@@ -120,6 +124,7 @@ def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
     )
     if rounds and not any(at_risk):
         return [n / rounds for n in reached]
+    reached = [min(n, could) for n, could in zip(reached, at_risk, strict=True)]
     rates = running_product(reached, at_risk).tolist()
     return [rate if math.isfinite(rate) else None for rate in rates]
 

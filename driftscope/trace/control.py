@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope import strict_json
+from driftscope.bounds import MAX_LABEL_CHARS
 from driftscope.file_input import read_json
 from driftscope.file_output import write_file
 
@@ -22,7 +23,6 @@ _READABLE = 0o644
 """Who asks may be the superuser, and the probe another user; the directory keeps others out."""
 MAX_EVERY = 1_000_000
 MAX_LABELS = 256
-MAX_LABEL_CHARS = 256
 
 
 class ControlValueError(ValueError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope import strict_json
-from driftscope.bounds import (
+from driftscope.bounded import (
     DraftLength,
     LayerCount,
     Notes,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from driftscope.bounds import (
-    MAX_COLUMN_BYTES,
     MAX_EXPANSION,
+    MAX_ROW_GROUP_BYTES,
     MAX_ROWS_PER_BYTE,
     SMALL_FILE_BYTES,
     SMALL_FILE_ROWS,
@@ -45,15 +45,10 @@ def _check_sizes(metadata: pq.FileMetaData, size: int, path: Path) -> None:
         raise _unfit(path, f"holds {metadata.num_rows} rows in {size} bytes")
     most = SMALL_FILE_BYTES + MAX_EXPANSION * size
     for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for column in range(row_group.num_columns):
-            chunk = row_group.column(column)
-            if chunk.total_uncompressed_size > min(most, MAX_COLUMN_BYTES):
-                raise _unfit(
-                    path,
-                    f"column {chunk.path_in_schema} grows from {chunk.total_compressed_size} to "
-                    f"{chunk.total_uncompressed_size} bytes",
-                )
+        # Of the row group alone: to look at a column's metadata that is damaged ends the process.
+        size_in_memory = metadata.row_group(group).total_byte_size
+        if size_in_memory > min(most, MAX_ROW_GROUP_BYTES):
+            raise _unfit(path, f"grows from {size} to {size_in_memory} bytes")
 
 
 def _unfit(path: Path, words: str) -> UnfitFileError:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from driftscope.bounds import (
-    LATEST_S,
     MAX_HEADS,
     MAX_K,
     MAX_LAYERS,
@@ -23,13 +22,14 @@ from driftscope.bounds import (
     MAX_SECONDS,
     MAX_TEXT_CHARS,
     MAX_TOKENS,
+    MAX_UNIX_S,
 )
 from driftscope.trace.arrays import lengths_of
 from driftscope.trace.schema import schema_of
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "time_s": (0.0, LATEST_S),
-    "arrival_s": (0.0, LATEST_S),
+    "time_s": (0.0, MAX_UNIX_S),
+    "arrival_s": (0.0, MAX_UNIX_S),
     "step": (0, MAX_ROWS_COUNTED),
     "position": (0, MAX_TOKENS),
     "prompt_tokens": (0, MAX_TOKENS),

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from driftscope import strict_json
-from driftscope.bounds import MAX_STATUSES, Counts, Digests, Ratio, Seconds, Share, Text, UnixTime
+from driftscope.bounded import Counts, Digests, Ratio, Seconds, Share, Text, UnixTime
+from driftscope.bounds import MAX_STATUSES
 from driftscope.errors import DamagedTraceError
 from driftscope.file_input import first_line, read_json
 from driftscope.trace.validation import validated

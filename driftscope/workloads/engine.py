@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +16,17 @@ from types import FrameType
 from typing import Any
 
 from driftscope import strict_json
-from driftscope.errors import DriftscopeError
+from driftscope.errors import DriftscopeError, PeerError
+from driftscope.peer import OK, Limits, ask
 from driftscope_probes.serving import server_command
 
 POLL_S = 0.5
 STOP_S = 60.0
 """What a server gets to finish and to close its trace; then it is killed."""
 HOST = "127.0.0.1"
+HEALTH = Limits(seconds=2.0, octets=1 << 16)
+VLLM_KEY = "VLLM_API_KEY"
+"""Where vLLM's server looks for its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class Contender:
     options: Sequence[str] = ()
     """Of vLLM."""
     environ: Mapping[str, str] = field(default_factory=dict)
+    api_key_env: str | None = None
+    """Variable of the caller's environment with the key that the server is to ask for."""
     every: int | None = None
     """Record each n-th draft step; None: what the probe's budget pays for."""
 
@@ -58,7 +62,8 @@ class Contender:
     def environment(self) -> dict[str, str]:
         """The caller's, without its DRIFTSCOPE_* settings: each server has a run of its own."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
-        return {**kept, **self.environ}
+        key = {} if self.api_key_env is None else {VLLM_KEY: os.environ[self.api_key_env].strip()}
+        return {**kept, **self.environ, **key}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +135,9 @@ def _wait(
                 f"the server of {label} ended with code {code} before it answered "
                 f"({_cause(log)}); its log is {log}"
             )
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            urllib.request.urlopen(f"{url}/health", timeout=2).close()
-            return
+        with contextlib.suppress(PeerError):
+            if ask(f"{url}/health", HEALTH).status == OK:
+                return
         time.sleep(POLL_S)
     raise DriftscopeError(f"the server of {label} did not answer in time; its log is {log}")
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-import openai
+from pydantic import BaseModel, Field
 
-from driftscope.errors import DriftscopeError, UsageError
+from driftscope.errors import DriftscopeError, PeerError, UsageError
+from driftscope.peer import Limits
+from driftscope.workloads.lookup import LOOK_S, Lookup
 from driftscope.workloads.prompt import Prompt
-from driftscope.workloads.server import Facts, root
+from driftscope.workloads.server import Facts
 from driftscope.workloads.transforms.roles import written
 
 AT_ONCE = 8
+LIMITS = Limits(seconds=LOOK_S, octets=8 << 20)
+"""What one prompt's tokens may cost: more than a million of them fit."""
+MAX_TOKEN_ID = (1 << 31) - 1
 BOS_TOKENS = frozenset(
     {"<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[BOS]", "<｜begin▁of▁sentence｜>"}
 )
@@ -21,11 +26,16 @@ BOS_TOKENS = frozenset(
 written. Qwen and gpt-oss templates have none."""
 
 
+class _Tokenized(BaseModel):
+    tokens: list[Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]]
+    token_strs: list[str] | None = None
+
+
 class Renderer:
     """Asks the server's /tokenize, which vLLM and SGLang have."""
 
-    def __init__(self, client: openai.AsyncOpenAI, facts: Facts) -> None:
-        self._client, self._facts = client, facts
+    def __init__(self, lookup: Lookup, facts: Facts) -> None:
+        self._lookup, self._facts = lookup, facts
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def tokens(self, prompt: Prompt) -> list[int] | None:
@@ -39,11 +49,11 @@ class Renderer:
             return chat if prompt.raw.bos else chat[1:]
         text = written(prompt.raw.template, prompt.messages)
         body = await self._ask({"prompt": text, "add_special_tokens": False})
-        return [*(bos if prompt.raw.bos else []), *body["tokens"]]
+        return [*(bos if prompt.raw.bos else []), *body.tokens]
 
     async def count(self, text: str) -> int:
         """Tokens of a text."""
-        return len((await self._ask({"prompt": text, "add_special_tokens": False}))["tokens"])
+        return len((await self._ask({"prompt": text, "add_special_tokens": False})).tokens)
 
     async def _templated(self, prompt: Prompt) -> tuple[list[int], str]:
         """The tokens by the model's chat template, and how the first is written."""
@@ -55,21 +65,16 @@ class Renderer:
         if prompt.tools:
             body["tools"] = list(prompt.tools)
         found = await self._ask(body)
-        return found["tokens"], (found.get("token_strs") or [""])[0]
+        return found.tokens, (found.token_strs or [""])[0]
 
-    async def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _ask(self, body: Mapping[str, Any]) -> _Tokenized:
         async with self._room:
             try:
-                found: Any = await self._client.post(
-                    f"{root(self._client)}/tokenize",
-                    body={"model": self._facts.model, **body},
-                    cast_to=object,
+                return await self._lookup.value(
+                    _Tokenized, "/tokenize", {"model": self._facts.model, **body}, LIMITS
                 )
-            except openai.OpenAIError as error:
-                raise _no_tokenizer(self._facts.url, str(error)) from error
-        if not isinstance(found, dict) or not isinstance(found.get("tokens"), list):
-            raise _no_tokenizer(self._facts.url, "no tokens in its answer")
-        return found
+            except PeerError as error:
+                raise _no_tokenizer(self._facts.url, error.why) from error
 
 
 async def rendered(renderer: Renderer, prompts: Sequence[Prompt]) -> dict[int, list[int] | None]:

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import openai
-
 from driftscope.errors import NoDataError, UsageError
 from driftscope.trace.records import ClientRow, Ended
 from driftscope.trace.writer import TraceWriter
 from driftscope.workloads.body import body_of
 from driftscope.workloads.load import Load
+from driftscope.workloads.lookup import Lookup
 from driftscope.workloads.plan import Level, Shot, plan
 from driftscope.workloads.prompt import Prompt
 from driftscope.workloads.render import Renderer, rendered
 from driftscope.workloads.rows import row_of, unsent_row
 from driftscope.workloads.run import manifest_of, new_run_id, open_run
 from driftscope.workloads.sending import Patience, Sender, Sent
-from driftscope.workloads.server import Facts, connect, look
+from driftscope.workloads.server import Facts, look
+from driftscope.workloads.server_access import Access
 from driftscope.workloads.suite import Suite, facts_for
 from driftscope.workloads.wire import Wire
 
@@ -39,6 +39,7 @@ class Order:
     """What is to be replayed."""
 
     url: str
+    """A user and password in it are sent and recorded nowhere."""
     suite: Suite
     run: Path
     model: str | None = None
@@ -51,6 +52,8 @@ class Order:
     """Prompts at most."""
     seed: int | None = None
     patience: Patience = field(default_factory=Patience)
+    api_key_env: str | None = None
+    """Environment variable with the server's key; None: OPENAI_API_KEY, if it is set."""
     prompts: Sequence[Prompt] | None = None
     """In place of the suite's own."""
     note: Mapping[str, Any] = field(default_factory=dict)
@@ -96,9 +99,11 @@ def replay(order: Order, watcher: Watcher | None = None) -> Done:
 
 
 async def _replay(order: Order, watcher: Watcher) -> Done:
-    async with connect(order.url) as client, Wire(client) as wire:
-        facts = await look(client, order.model)
-        session = _Session(client, order, watcher)
+    access = Access.to(order.url, api_key_env=order.api_key_env)
+    lookup = await Lookup.of(access)
+    async with access.client() as client, Wire(client) as wire:
+        facts = await look(lookup, access, order.model)
+        session = _Session(access, lookup, order, watcher)
         shots, bodies, notes = await session.prepare(facts)
         writer = open_run(order.run, session.manifest(notes))
         try:
@@ -114,8 +119,8 @@ async def _replay(order: Order, watcher: Watcher) -> Done:
 class _Session:
     """One replay while it runs."""
 
-    def __init__(self, client: openai.AsyncOpenAI, order: Order, watcher: Watcher) -> None:
-        self._client, self._order, self._watcher = client, order, watcher
+    def __init__(self, access: Access, lookup: Lookup, order: Order, watcher: Watcher) -> None:
+        self._access, self._lookup, self._order, self._watcher = access, lookup, order, watcher
         self._id = new_run_id()
         self._seed = order.suite.seed if order.seed is None else order.seed
         self._facts: Facts | None = None
@@ -127,7 +132,7 @@ class _Session:
     ) -> tuple[list[Shot], dict[int, dict[str, Any]], tuple[str, ...]]:
         """The plan, the body of each shot, and what could not be planned."""
         order, suite = self._order, self._order.suite
-        renderer = Renderer(self._client, facts)
+        renderer = Renderer(self._lookup, facts)
         self._facts = facts = await facts_for(suite, facts, renderer)
         made = suite.make(facts, prompts=order.prompts, limit=order.limit, seed=self._seed)
         flat = [prompt for prompts in made.conditions.values() for prompt in prompts]
@@ -156,13 +161,17 @@ class _Session:
             for shot in shots
         }
         self._watcher.planned(shots)
-        return shots, bodies, tuple(notes)
+        return shots, bodies, tuple(map(self._access.recorded, notes))
 
     def manifest(self, notes: tuple[str, ...]) -> Any:
         """Of the run."""
         assert self._facts is not None
         workload = {**self._order.suite.said(), "seed": self._seed, **self._order.note}
-        return manifest_of(self._id, self._facts.to_dict(), workload, notes)
+        facts = {
+            name: self._access.recorded(value) if isinstance(value, str) else value
+            for name, value in self._facts.to_dict().items()
+        }
+        return manifest_of(self._id, facts, workload, notes)
 
     async def go(
         self,
@@ -172,7 +181,7 @@ class _Session:
         writer: TraceWriter,
     ) -> None:
         """Send all; every shot has its row in the end."""
-        sender = Sender(wire, self._order.patience, seed=self._seed)
+        sender = Sender(wire, self._order.patience, seed=self._seed, recorded=self._access.recorded)
 
         async def fire(shot: Shot, due_unix_s: float | None) -> ClientRow:
             sent, body = Sent(request=self._name(shot)), bodies[shot.order]

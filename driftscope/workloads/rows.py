@@ -17,9 +17,8 @@ def row_of(
     shot: Shot, sent: Sent, body: Mapping[str, Any], *, due_unix_s: float | None = None
 ) -> ClientRow:
     """The row of `shot`."""
-    answer, usage = sent.answer, sent.answer.usage or {}
-    output = _count(usage.get("completion_tokens"))
-    drafted, accepted = rounds_of(answer.speculation)
+    answer, counts = sent.answer, sent.counts
+    output = counts.output_tokens
     whole = sent.ended == Ended.ANSWERED
     checked = outcome_of(shot.prompt, answer, output) if whole else UNCHECKED
     return ClientRow(
@@ -44,14 +43,14 @@ def row_of(
         tpot_s=_tpot_s(sent, output),
         e2e_s=sent.over - sent.begun if sent.attempts else None,
         gaps_s=[b - a for a, b in itertools.pairwise(sent.pieces)] if sent.pieces else None,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
+        prompt_tokens=counts.prompt_tokens,
         output_tokens=output,
-        cached_tokens=_count((usage.get("prompt_tokens_details") or {}).get("cached_tokens")),
+        cached_tokens=counts.cached_tokens,
         finish_reason=answer.finish_reason,
         temperature=_number(body.get("temperature")),
         max_tokens=_count(body.get("max_completion_tokens", body.get("max_tokens"))),
-        drafted=drafted,
-        accepted=accepted,
+        drafted=counts.drafted,
+        accepted=counts.accepted,
         digest=answer.digest() if sent.pieces else None,
         json_ok=checked.json_ok,
         tool_ok=checked.tool_ok,
@@ -66,33 +65,10 @@ def unsent_row(shot: Shot, request: str, body: Mapping[str, Any]) -> ClientRow:
     return row_of(shot, Sent(request=request), body)
 
 
-def rounds_of(told: Mapping[str, Any] | None) -> tuple[list[int] | None, list[int] | None]:
-    """Drafted and accepted tokens per round, from vLLM's `metrics.speculative_decoding`.
-
-    Without `per_step_...` (its level "summary") the accepted ones come from the histogram, and a
-    round's drafted tokens are not known: (None, accepted). What is no such object gives None.
-    """
-    if not told:
-        return None, None
-    drafted, accepted = (_counts(told.get(f"per_step_{name}")) for name in ("drafted", "accepted"))
-    if accepted and drafted and len(accepted) == len(drafted):
-        return drafted, accepted
-    histogram = _counts(told.get("acceptance_histogram"))
-    if histogram is None or not sum(histogram):
-        return None, None
-    return None, [count for count, rounds in enumerate(histogram) for _ in range(rounds)]
-
-
 def _tpot_s(sent: Sent, output: int | None) -> float | None:
     if not output or output < 2 or len(sent.pieces) < 2:
         return None
     return (sent.pieces[-1] - sent.pieces[0]) / (output - 1)
-
-
-def _counts(value: Any) -> list[int] | None:
-    if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
-        return None
-    return value
 
 
 def _count(value: Any) -> int | None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import orjson
 
+from driftscope.server_url import public
 from driftscope.trace.records import Ended
 from driftscope.workloads.answer import Answer
 from driftscope.workloads.body import path_of
+from driftscope.workloads.counts import Counts, counts_of
+from driftscope.workloads.server_words import words_of
 from driftscope.workloads.sse import BrokenStreamError, Events
 from driftscope.workloads.wire import Wire
 
@@ -33,6 +37,7 @@ CUT_OFF = frozenset({"abort", "error"})
 SLACK = 0.05
 """Share by which the time without a byte may be longer than asked; the clock is not set anew for
 each piece."""
+REDIRECTS = 300
 BAD_STATUS = 400
 MOST_ERROR_BYTES = 1 << 16
 MOST_WORDS = 300
@@ -45,7 +50,9 @@ LABEL_HEADER = "X-Driftscope-Label"
 class Patience:
     """How long and how often a sender tries."""
 
-    timeout_s: float = 120.0
+    timeout_s: float = 600.0
+    """Longest time for one whole answer, as openai's client has it."""
+    idle_s: float = 120.0
     """Longest time without a byte, and up to SLACK more."""
     retries: int = 2
     """Of an attempt that brought no token. One that broke off later is not repeated: its tokens
@@ -66,6 +73,7 @@ class Sent:
     pieces: list[float] = field(default_factory=list)
     """When each piece of the answer came."""
     answer: Answer = field(default_factory=Answer)
+    counts: Counts = field(default_factory=Counts)
     done: bool = False
     """Whether the stream said so; whatever follows changes nothing."""
     status: int | None = None
@@ -76,8 +84,16 @@ class Sent:
 class Sender:
     """Requests over one wire."""
 
-    def __init__(self, wire: Wire, patience: Patience, *, seed: int = 0) -> None:
-        self._wire, self._patience = wire, patience
+    def __init__(
+        self,
+        wire: Wire,
+        patience: Patience,
+        *,
+        seed: int = 0,
+        recorded: Callable[[str], str] = str,
+    ) -> None:
+        """`recorded` takes out of a server's words what may not be recorded."""
+        self._wire, self._patience, self._recorded = wire, patience, recorded
         self._random = random.Random(seed)
 
     async def send(self, sent: Sent, body: Mapping[str, Any], label: str) -> None:
@@ -96,6 +112,19 @@ class Sender:
             raise
         finally:
             sent.over = sent.over or time.perf_counter()
+            self._count(sent)
+            self._clean(sent)
+
+    def _clean(self, sent: Sent) -> None:
+        """Take out of all that is recorded what the server repeats of a key."""
+        answer = sent.answer
+        answer.response = self._or_none(answer.response)
+        answer.finish_reason = self._or_none(answer.finish_reason)
+        error = self._or_none(sent.error)
+        sent.error = None if error is None else error[:MOST_WORDS]
+
+    def _or_none(self, text: str | None) -> str | None:
+        return None if text is None else self._recorded(text)
 
     async def _wait(self, sent: Sent, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -107,8 +136,9 @@ class Sender:
     async def _attempt(self, sent: Sent, body: Mapping[str, Any], label: str) -> float | None:
         """None: that was it; else try again after so many seconds, 0: when the sender likes."""
         sent.sent, sent.sent_unix_s = time.perf_counter(), time.time()
+        whole = asyncio.timeout(self._patience.timeout_s)
         try:
-            async with asyncio.timeout(self._patience.timeout_s * (1 + SLACK)) as limit:
+            async with whole, asyncio.timeout(self._patience.idle_s * (1 + SLACK)) as limit:
                 came = await self._wire.post(
                     path_of(body),
                     orjson.dumps(body),
@@ -116,7 +146,7 @@ class Sender:
                 )
                 try:
                     sent.status = came.status
-                    if came.status >= BAD_STATUS:
+                    if came.status >= REDIRECTS:
                         return await self._refused(sent, came)
                     await self._stream(sent, came.content, limit)
                 finally:
@@ -124,11 +154,16 @@ class Sender:
         except TimeoutError:
             if not sent.done:
                 sent.ended = Ended.TIMEOUT
-                sent.error = f"nothing came for {self._patience.timeout_s:g} s"
+                sent.error = (
+                    f"no whole answer within {self._patience.timeout_s:g} s"
+                    if whole.expired()
+                    else f"nothing came for {self._patience.idle_s:g} s"
+                )
                 return None
         except BrokenStreamError as error:
-            sent.ended, sent.error = Ended.INTERRUPTED, str(error)
-            return None
+            if not sent.done:
+                sent.ended, sent.error = Ended.INTERRUPTED, str(error)
+                return None
         except _CONNECTION_ERRORS as error:
             if not sent.done:
                 self._broke(sent, _words(error))
@@ -137,9 +172,12 @@ class Sender:
         return None
 
     async def _refused(self, sent: Sent, came: aiohttp.ClientResponse) -> float | None:
-        content = await came.content.read(MOST_ERROR_BYTES)
         sent.ended = Ended.REFUSED
-        sent.error = f"HTTP {came.status}: {_said(content)}"[:MOST_WORDS]
+        if came.status < BAD_STATUS:
+            there = public(came.headers.get("location", "nowhere"))
+            sent.error = f"HTTP {came.status}: a redirect to {there}, which is not followed"
+            return None
+        sent.error = f"HTTP {came.status}: {words_of(await came.content.read(MOST_ERROR_BYTES))}"
         if came.status not in RETRIED:
             return None
         asked_s = _retry_after_s(came.headers.get("retry-after"))
@@ -153,15 +191,15 @@ class Sender:
         self, sent: Sent, content: aiohttp.StreamReader, limit: asyncio.Timeout
     ) -> None:
         events, add = Events(), sent.answer.add
-        timeout_s, set_at = self._patience.timeout_s, time.perf_counter()
+        idle_s, set_at = self._patience.idle_s, time.perf_counter()
         while piece := await content.readany():
             now = time.perf_counter()
-            if now - set_at > SLACK * timeout_s and not sent.done:
+            if now - set_at > SLACK * idle_s and not sent.done:
                 set_at = now
-                _set(limit, timeout_s * (1 + SLACK))
+                _set(limit, idle_s * (1 + SLACK))
             said = False
             for event in events.feed(piece):
-                said |= add(event)
+                said |= not sent.done and add(event)
             if said:
                 sent.pieces.append(now)
             if events.done and not sent.done:
@@ -181,13 +219,22 @@ class Sender:
         else:
             sent.ended = Ended.ANSWERED
 
+    def _count(self, sent: Sent) -> None:
+        """Check what the server counts; an answer whose counts cannot be right is no answer."""
+        try:
+            sent.counts = counts_of(sent.answer.usage, sent.answer.speculation)
+        except BrokenStreamError as error:
+            if sent.ended == Ended.ANSWERED:
+                sent.ended, sent.error = Ended.INTERRUPTED, str(error)
+
 
 def _retry_after_s(header: str | None) -> float:
     """Seconds of a Retry-After header; 0 where there is none, or a date."""
     try:
-        return max(float(header or 0.0), 0.0)
+        seconds = float(header or 0.0)
     except ValueError:
         return 0.0
+    return 0.0 if math.isnan(seconds) else max(seconds, 0.0)
 
 
 def _set(limit: asyncio.Timeout, seconds: float) -> None:
@@ -196,15 +243,3 @@ def _set(limit: asyncio.Timeout, seconds: float) -> None:
 
 def _words(error: BaseException) -> str:
     return " ".join((str(error) or type(error).__name__).split())[:MOST_WORDS]
-
-
-def _said(content: bytes) -> str:
-    """The server's own words in the body of an error, as JSON or as they are."""
-    try:
-        found = orjson.loads(content)
-    except ValueError:
-        found = content.decode(errors="replace")
-    for name in ("error", "message", "detail"):  # FastAPI says detail
-        if isinstance(found, dict) and found.get(name):
-            found = found[name]
-    return " ".join(str(found).split())

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from typing import Annotated, Any
 
-import openai
+from pydantic import BaseModel, Field
 
-from driftscope.errors import DriftscopeError, UsageError
-from driftscope.workloads.wire import tls
+from driftscope.bounds import MAX_LABEL_CHARS, MAX_TOKENS
+from driftscope.errors import DriftscopeError, PeerError, UsageError
+from driftscope.workloads.lookup import Lookup
+from driftscope.workloads.server_access import API_KEY, Access
 
-API_KEY = "OPENAI_API_KEY"
-NO_KEY = "none"
-"""Servers without keys take any; the openai client wants one."""
-LOOK_S = 15.0
-"""Longest time for what is asked about the server itself."""
+MAX_MODELS = 4096
+MAX_NAME_CHARS = 4096
+"""Of a model: some are served under their path."""
+_MOST_DIGITS = 12
 _BLOCKS = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _PAIR = re.compile(r'(\w+)="([^"]*)"')
-_FAILURES = (openai.OpenAIError, OSError, ValueError)
+
+
+class _Model(BaseModel):
+    id: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+    max_model_len: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+
+
+class _Models(BaseModel):
+    data: Annotated[list[_Model], Field(max_length=MAX_MODELS)]
+
+
+class _Version(BaseModel):
+    version: Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,70 +54,41 @@ class Facts:
         return asdict(self)
 
 
-def base_url(url: str) -> str:
-    """The API's root, ending in /v1 where `url` names no path; raises UsageError."""
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{url}: no server's URL; give one such as http://127.0.0.1:8000")
-    path = parts.path.rstrip("/") or "/v1"
-    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-
-
-def connect(url: str) -> openai.AsyncOpenAI:
-    """A client of the server at `url`. It never retries: the replay does, and counts."""
-    return openai.AsyncOpenAI(
-        base_url=base_url(url),
-        api_key=os.environ.get(API_KEY) or NO_KEY,
-        max_retries=0,
-        http_client=openai.DefaultAsyncHttpxClient(verify=tls()),
-    )
-
-
-async def look(client: openai.AsyncOpenAI, model: str | None) -> Facts:
+async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
     """What the server says of itself; raises DriftscopeError when it cannot be reached."""
-    quick = client.with_options(timeout=LOOK_S)
-    url = _public(str(client.base_url))
     try:
-        served = [entry async for entry in quick.models.list()]
-    except _FAILURES as error:
+        served = (
+            await lookup.value(_Models, access.base.removeprefix(access.root) + "/models")
+        ).data
+    except PeerError as error:
         raise DriftscopeError(
-            f"{url}: no OpenAI-compatible server answers there ({error.__cause__ or error}); start "
-            f"one, or set {API_KEY} if it wants a key"
+            f"{access.base}: no OpenAI-compatible server answers there ({error.why}); start one, "
+            f"or set {API_KEY} or --api-key-env if it wants a key"
         ) from error
-    names = [entry.id for entry in served]
-    if model is None and not names:
-        raise UsageError(f"{url}: it names no model; give --model")
-    chosen = model or names[0]
+    if model is None and not served:
+        raise UsageError(f"{access.base}: it names no model; give --model")
+    chosen = model or served[0].id
     entry = next((entry for entry in served if entry.id == chosen), None)
-    length = getattr(entry, "max_model_len", None)
-    version = await _json(quick, "version")
-    kv_tokens = _kv_tokens(await _text(quick, "metrics"))
     return Facts(
-        url=url,
+        url=access.base,
         model=chosen,
-        max_model_len=length if isinstance(length, int) else None,
-        version=str(version["version"]) if "version" in version else None,
-        kv_tokens=kv_tokens,
+        max_model_len=None if entry is None else entry.max_model_len,
+        version=await _version(lookup),
+        kv_tokens=_kv_tokens(await _metrics(lookup)),
     )
 
 
-def root(client: openai.AsyncOpenAI) -> str:
-    """The server's own root, above its /v1."""
-    return str(client.base_url).rstrip("/").removesuffix("/v1")
-
-
-async def _json(client: openai.AsyncOpenAI, path: str) -> Mapping[str, Any]:
+async def _version(lookup: Lookup) -> str | None:
     try:
-        value = await client.get(f"{root(client)}/{path}", cast_to=object)
-    except _FAILURES:
-        return {}
-    return value if isinstance(value, dict) else {}
+        return (await lookup.value(_Version, "/version")).version
+    except PeerError:
+        return None
 
 
-async def _text(client: openai.AsyncOpenAI, path: str) -> str:
+async def _metrics(lookup: Lookup) -> str:
     try:
-        return str(await client.get(f"{root(client)}/{path}", cast_to=str))
-    except _FAILURES:
+        return await lookup.text("/metrics")
+    except PeerError:
         return ""
 
 
@@ -116,14 +97,8 @@ def _kv_tokens(metrics: str) -> int | None:
     total = 0
     for line in _BLOCKS.findall(metrics):
         said = dict(_PAIR.findall(line))
-        blocks, size = said.get("num_gpu_blocks", ""), said.get("block_size", "")
-        if not blocks.isdigit() or not size.isdigit():
+        numbers = [said.get("num_gpu_blocks", ""), said.get("block_size", "")]
+        if not all(n.isascii() and n.isdecimal() and len(n) <= _MOST_DIGITS for n in numbers):
             return None
-        total += int(blocks) * int(size)
+        total += int(numbers[0]) * int(numbers[1])
     return total or None
-
-
-def _public(url: str) -> str:
-    parts = urlsplit(url)
-    netloc = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, netloc, parts.path.rstrip("/"), "", ""))

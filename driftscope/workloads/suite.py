@@ -37,6 +37,8 @@ from driftscope.workloads.texts import document
 from driftscope.workloads.transforms import TRANSFORMS, NotApplicableError, Transform
 
 SUITES = "suites"
+LEAST_CHARACTERS, MOST_CHARACTERS = 0.25, 64.0
+"""Per token of any tokenizer; a server that says otherwise is not believed."""
 SAMPLE_CHARACTERS = 4000
 """Of filler whose tokens are counted, once."""
 
@@ -206,7 +208,10 @@ async def facts_for(suite: Suite, facts: Facts, renderer: Renderer) -> Facts:
         tokens = await renderer.count(sample)
     except DriftscopeError:  # no /tokenize: lengths are about right, and recorded as they were
         return facts
-    return replace(facts, characters_per_token=len(sample) / max(tokens, 1))
+    each = len(sample) / max(tokens, 1)
+    if not LEAST_CHARACTERS <= each <= MOST_CHARACTERS:
+        return facts
+    return replace(facts, characters_per_token=each)
 
 
 def _transform(step: Mapping[str, Mapping[str, Any]], where: str) -> Transform:

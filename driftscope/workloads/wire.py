@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import ssl
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -36,7 +37,8 @@ class Wire:
     """Posts to the endpoints of the server that `client` is of.
 
     There is no limit of connections and of time, and no cookie is kept: each request is a user of
-    its own, and how long to wait is the sender's to say.
+    its own, and how long to wait is the sender's to say. A redirect is not followed: a prompt goes
+    where the user said, and nowhere else.
     """
 
     def __init__(self, client: openai.AsyncOpenAI) -> None:
@@ -62,8 +64,18 @@ class Wire:
         """The response, of any status, when its head has come; raises aiohttp.ClientError and
         OSError."""
         return await self._session.post(
-            self._urls[path], data=content, headers=headers, proxy=self._proxy
+            self._urls[path],
+            data=content,
+            headers=headers,
+            proxy=self._proxy,
+            allow_redirects=False,
         )
+
+
+async def headers_of(client: openai.AsyncOpenAI) -> Mapping[str, str]:
+    """The headers that `client` gives every request."""
+    made = await _made(client, CHAT)
+    return {name: value for name, value in made.headers.items() if name not in _OWN}
 
 
 async def _made(client: openai.AsyncOpenAI, path: str) -> httpx2.Request:

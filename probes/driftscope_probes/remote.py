@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import time
-import urllib.error
-import urllib.request
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from driftscope.errors import ControlError
-from driftscope.trace.control import Change, ask
+from driftscope.errors import ControlError, PeerError
+from driftscope.peer import OK, Limits, ask
+from driftscope.secret_text import key_from, redacted
+from driftscope.server_url import BadUrlError, ServerUrl, public
+from driftscope.terminal_text import shown
+from driftscope.trace import control
+from driftscope.trace.control import Change
 from driftscope.trace.manifest import read_manifest
 from driftscope.trace.status import Status, read_statuses
+from driftscope_probes.process_status import BadStatusError, processes_in
 
 METHOD = "driftscope_control"
 """Of vLLM's workers: `llm.collective_rpc(METHOD, args=("set",), kwargs={"every": 4})`."""
@@ -25,6 +29,10 @@ ANSWER_S = 5.0
 """Longest time for the processes of a run to take up its control file. They look at it every half
 second, and rewrite their status as often."""
 POLL_S = 0.1
+LIMITS = Limits(seconds=RPC_S + ANSWER_S, octets=4 << 20)
+"""What one answer of the workers may cost."""
+API_KEY = "VLLM_API_KEY"
+"""Where the server's key is looked for unless another variable is named."""
 
 Processes = list[dict[str, Any]]
 """One `Status` as JSON per process."""
@@ -40,18 +48,27 @@ class Remote(Protocol):
         """Change what is given; how its processes fare with that."""
 
 
-def reach(target: str) -> Remote:
-    """The probe behind a URL or in a run directory."""
-    if target.startswith(("http://", "https://")):
-        return _Server(target.rstrip("/"))
-    return _Run(Path(target))
+def reach(target: str, *, api_key_env: str | None = None) -> Remote:
+    """The probe behind a URL or in a run directory.
+
+    `api_key_env` names the environment variable with the server's key; None: API_KEY, if it is set.
+    Raises UsageError for one that cannot be used.
+    """
+    if not target.startswith(("http://", "https://")):
+        return _Run(Path(target))
+    named = api_key_env or (API_KEY if os.environ.get(API_KEY) else None)
+    return _Server(target.rstrip("/"), None if named is None else key_from(named, os.environ))
 
 
 class _Server:
     """vLLM's own RPC to its workers, over HTTP."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, key: str | None) -> None:
+        self._url, self._shown, self._key = url, public(url), key
+        try:
+            self._secrets = (*ServerUrl.parsed(url).secrets, key or "")
+        except BadUrlError as error:
+            raise ControlError(f"{self._shown}: no server answers there ({error})") from error
 
     def status(self) -> Processes:
         return self._call("status", {})
@@ -63,45 +80,42 @@ class _Server:
             return self._call("set", values)
         return self._call("start" if recording else "stop", {})
 
-    def _call(self, action: str, values: dict[str, Any]) -> Processes:
+    def _call(self, action: str, values: Mapping[str, Any]) -> Processes:
         body = {"method": METHOD, "args": [action], "kwargs": values, "timeout": RPC_S}
         answer = self._post("/collective_rpc", json.dumps(body).encode())
         try:
-            results = [one for one in json.loads(answer)["results"] if one is not None]
-            if not results:
-                raise ValueError("no worker of it has a drafter")
-            failed = [result["error"] for result in results if "error" in result]
-        except (ValueError, TypeError, KeyError) as error:
-            raise ControlError(f"{self._url}: not an answer of vLLM's workers ({error})") from error
-        if failed:
-            raise ControlError(f"{self._url}: {failed[0]}")
-        return list(results)
+            processes = processes_in(answer)
+        except BadStatusError as error:
+            words = shown(str(error))
+            raise ControlError(
+                f"{self._shown}: not an answer of vLLM's workers ({words})"
+            ) from error
+        if failed := [process["error"] for process in processes if "error" in process]:
+            raise ControlError(f"{self._shown}: {shown(redacted(failed[0], self._secrets))}")
+        return processes
 
     def _post(self, path: str, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json"}
-        if key := os.environ.get("VLLM_API_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
         try:
-            request = urllib.request.Request(self._url + path, body, headers)
-            with urllib.request.urlopen(request, timeout=RPC_S + ANSWER_S) as response:
-                return bytes(response.read())
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise ControlError(self._refused(error.code)) from error
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            why = getattr(error, "reason", None) or error
-            raise ControlError(f"{self._url}: no server answers there ({why})") from error
+            answer = ask(self._url + path, LIMITS, body=body, headers=headers)
+        except PeerError as error:
+            raise ControlError(f"{self._shown}: no server answers there ({error.why})") from error
+        if answer.status != OK:
+            raise ControlError(self._refused(answer.status))
+        return answer.content
 
     def _refused(self, code: int) -> str:
         if code in (404, 405):
             return (
-                f"{self._url}: no /collective_rpc there: start the server with `driftscope serve "
+                f"{self._shown}: no /collective_rpc there: start the server with `driftscope serve "
                 "--control`, or give the run directory instead of the URL"
             )
         if code in (401, 403):
-            return f"{self._url}: not allowed (HTTP {code}); set VLLM_API_KEY"
+            return f"{self._shown}: not allowed (HTTP {code}); set {API_KEY}, or give --api-key-env"
         return (
-            f"{self._url}: its workers have no {METHOD} (HTTP {code}): start the server with "
+            f"{self._shown}: its workers have no {METHOD} (HTTP {code}): start the server with "
             "`driftscope serve`, or with DRIFTSCOPE_TRACE set; its log says more"
         )
 
@@ -122,7 +136,7 @@ class _Run:
         if not asked_of:
             raise ControlError(f"{self._run}: this run has ended, there is no probe to control")
         try:
-            revision = ask(self._run, change).revision
+            revision = control.ask(self._run, change).revision
         except OSError as error:
             raise ControlError(
                 f"{self._run}: cannot write there ({error.strerror}); give a user that may"

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from driftscope import terminal_text
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.changes import Changes
 from driftscope.analysis.finding import Finding, Severity, Suspect
@@ -59,8 +60,8 @@ def render(analysis: Analysis) -> RenderableType:
 
 
 def plain(text: str) -> str:
-    """`text` without control characters: a label from a trace must not steer the terminal."""
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+    """`text` as it may be printed: a label from a trace must not steer the terminal."""
+    return terminal_text.shown(text)
 
 
 def _table(analysis: Analysis) -> Table:

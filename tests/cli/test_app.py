@@ -10,6 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.hostile.texts import TEXTS
+
+from driftscope.cli import app
+from driftscope.errors import DriftscopeError
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMANDS = ("demo", "analyze", "doctor", "serve", "probe", "export", "dashboards", "watch")
@@ -78,3 +82,18 @@ def test_without_a_command_it_shows_help(driftscope: Driftscope) -> None:
     done = driftscope()
     assert done.returncode == 2
     assert "analyze" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_an_error_is_one_line_that_steers_no_terminal(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise DriftscopeError(f"runs/{text}: cannot be read")
+
+    monkeypatch.setattr(app, "app", fails)
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("driftscope: error: runs/") and err.rstrip("\n").isprintable()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.cli.bench import contenders_of, draft_tokens
+from driftscope.cli.bench import contenders_of, draft_tokens, key_variable
 from driftscope.errors import UsageError
 from driftscope_probes.trio import trio_path
 
@@ -143,3 +143,27 @@ def test_the_shipped_trio_by_name() -> None:
 def test_draft_tokens_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="whole numbers"):
         draft_tokens(text)
+
+
+def test_a_key_is_in_no_argument_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "sk-0123456789")
+    (drafting, plain) = contenders_of(
+        "target", ["a"], [4], [], method="eagle3", every=None, no_spec=True, api_key_env="MINE"
+    )
+    for contender in (drafting, plain):
+        assert contender.environment()["VLLM_API_KEY"] == "sk-0123456789"
+        assert "sk-0123456789" not in " ".join(contender.command(8000, Path("trace")))
+        assert "sk-0123456789" not in repr(contender)
+
+
+def test_which_variable_has_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    assert key_variable(None, ["--port", "1"]) is None
+    monkeypatch.setenv("VLLM_API_KEY", "sk-0123456789")
+    assert key_variable(None, []) == "VLLM_API_KEY"
+    with pytest.raises(UsageError, match="ABSENT: this environment variable is not set"):
+        key_variable("ABSENT", [])
+    for option in (["--api-key", "sk-x"], ["--api-key=sk-x"]):
+        with pytest.raises(UsageError, match="give --api-key-env NAME") as caught:
+            key_variable(None, option)
+        assert "sk-x" not in str(caught.value)

@@ -56,7 +56,7 @@ def test_a_config_file_says_where_figures_go(tmp_path: Path) -> None:
     file.write_text('trace = "/runs/a"\notlp = "http://collector:4318"\nprometheus = 9464\n')
     found = settings_from({"DRIFTSCOPE_CONFIG": str(file)})
     assert found is not None and found.telemetry is not None
-    assert found.telemetry.prometheus == ("0.0.0.0", 9464)
+    assert found.telemetry.prometheus == ("127.0.0.1", 9464)
     assert found.telemetry.metrics is not None
     assert found.telemetry.metrics.endpoint == "http://collector:4318/v1/metrics"
 

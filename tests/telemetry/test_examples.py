@@ -49,6 +49,14 @@ def test_the_collector_s_pipelines_name_what_there_is() -> None:
             assert set(pipeline[part]) <= set(config[part])
 
 
+def test_no_service_of_the_example_is_open_to_other_machines() -> None:
+    """Except what a container of it must reach, the engine, and that is said."""
+    services = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())["services"]
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+    assert "--prometheus 0.0.0.0:9464" in (EXAMPLE / "README.md").read_text()
+
+
 def test_the_page_on_kubernetes_names_what_there_is() -> None:
     page, readme = ((ROOT / name).read_text() for name in ("docs/kubernetes.md", "README.md"))
     values, monitor = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
@@ -61,7 +69,9 @@ def test_the_page_on_kubernetes_names_what_there_is() -> None:
     assert [mount["name"]] == [volume["name"] for volume in model["extraVolumes"]]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     (address,) = endpoint["relabelings"]
-    assert address["replacement"].endswith(f":{given['DRIFTSCOPE_PROMETHEUS']}")
+    host, _, port = given["DRIFTSCOPE_PROMETHEUS"].rpartition(":")
+    assert host == "0.0.0.0", "Prometheus is in another pod"
+    assert address["replacement"].endswith(f":{port}")
 
 
 def test_the_rules_fit_a_manifest_by_the_page_s_own_command(tmp_path: Path) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.collector import http, over_grpc
-from support.runs import START_S, Spec, write_run
+from support.hostile.server import Asked, Peer, hostile_server
+from support.runs import START_S, Spec, manifest, rows, write_rows, write_run
 from typer.testing import CliRunner
 
 from driftscope.analysis.summarise import summarise
 from driftscope.cli.app import app
-from driftscope.errors import NoDataError, TelemetryError
+from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
 from driftscope.telemetry import replay, settings
+from driftscope.telemetry.statuses import tell
+from driftscope.telemetry.tally import Tally
+from driftscope.telemetry.view import view
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.status import Status
+from driftscope.trace.writer import create_run
 
 SPEC = Spec(undrafted=("k_zero", "preempted"), requests=12, labels=("a", "b"))
 
@@ -145,19 +155,136 @@ def test_nothing_to_export(tmp_path: Path) -> None:
         list(replay.replays(trace))
 
 
-def test_a_collector_that_takes_nothing_is_an_error(
-    trace: Trace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_collector_that_is_not_there_is_an_error_within_seconds(
+    trace: Trace, caplog: pytest.LogCaptureFixture, protocol: str
 ) -> None:
     """One, with what OpenTelemetry's exporter said of the cause, and not its log besides."""
     with http() as collector:
         url = collector.url
     (told,) = replay.replays(trace)
-    waits: list[float] = []
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
-    with pytest.raises(TelemetryError, match=r"took nothing in 6 attempts \(Failed to export"):
-        replay.send(told, _settings(url), wait=waits.append)
+    begun = time.monotonic()
+    with pytest.raises(TelemetryError, match=r"did not take a batch within 5 s \((Failed|Trans)"):
+        replay.send(told, _settings(url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol))
+    assert time.monotonic() - begun < replay.SEND_S + replay.SEND_SLACK_S + 1
     assert caplog.records == []
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+@pytest.mark.parametrize("behaviour", ["silent", "byte-by-byte", "slow-head"])
+def test_a_collector_that_hangs_is_an_error_in_time(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch, behaviour: str
+) -> None:
+    monkeypatch.setenv(replay.SEND_VARIABLE, "0.5")
+    (told,) = replay.replays(trace)
+    begun = time.monotonic()
+    with (
+        hostile_server() as server,
+        pytest.raises(TelemetryError, match=r"within 0\.5 s .*OTEL_EXPORTER_OTLP_TIMEOUT gives"),
+    ):
+        replay.send(told, _settings(server.url(behaviour)))
+    assert time.monotonic() - begun < 4
+
+
+def test_a_key_of_the_collector_is_not_in_its_error(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(peer: Peer, asked: Asked) -> None:
+        peer.answer("", status=f"403 no: {asked.headers['x-api-key']} \x1b[2J")
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=sk-0123456789abcdef")
+    (told,) = replay.replays(trace)
+    with (
+        hostile_server(refuses=refuses) as server,
+        pytest.raises(TelemetryError, match=r"no: \*\*\*") as caught,
+    ):
+        replay.send(told, _settings(server.url("refuses")))
+    assert str(caught.value).isprintable()
+
+
+def test_a_time_that_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch, trace: Trace) -> None:
+    (told,) = replay.replays(trace)
+    for value in ("soon", "0", "nan", "inf"):
+        monkeypatch.setenv(replay.SEND_VARIABLE, value)
+        with pytest.raises(TelemetryError, match="give a number of seconds"):
+            replay.send(told, _settings("http://127.0.0.1:9"))
+
+
+def _with(path: Path, record: str, column: str, value: float) -> Trace:
+    """The simulated run, with another value in one row of `record`."""
+    changed = False
+
+    def made() -> Iterator[Any]:
+        nonlocal changed
+        for row in rows(SPEC):
+            if type(row).__name__ == record and not changed:
+                changed = True
+                yield replace(row, **{column: value})
+            else:
+                yield row
+
+    create_run(path, manifest(SPEC))
+    write_rows(path, "worker0-1", made())
+    assert changed
+    return read_trace(path)
+
+
+def test_a_clock_that_was_not_set_costs_no_moment_per_interval(
+    trace: Trace, tmp_path: Path
+) -> None:
+    """A row of 1970 beside those of today: 56 years of empty intervals are passed over."""
+    whole = len(next(replay.replays(trace)).moments)
+    begun = time.monotonic()
+    (told,) = replay.replays(_with(tmp_path / "run", "VerifyRow", "time_s", 5.0))
+    assert time.monotonic() - begun < 10
+    assert told.start_s == 5.0 and len(told.moments) <= whole + 3
+    last = told.moments[-1].points
+    assert view(last).rounds == SPEC.requests * SPEC.rounds
+
+
+def test_a_pause_is_flat_until_its_end(tmp_path: Path) -> None:
+    """A rate over the first interval after it has all of the interval's rows, and no others."""
+    (told,) = replay.replays(_with(tmp_path / "run", "VerifyRow", "time_s", 5.0), interval_s=1.0)
+    first, before, *_ = told.moments
+    assert first.time_s == 6.0 and START_S - 1.0 <= before.time_s <= START_S + 1.0
+    assert view(first.points).rounds == view(before.points).rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "column", "value"),
+    [
+        ("VerifyRow", "time_s", float("nan")),
+        ("VerifyRow", "time_s", float("inf")),
+        ("VerifyRow", "time_s", -1.0),
+        ("StepRow", "time_s", 1e300),
+        ("VerifyRow", "drafted", (1 << 31) - 1),
+        ("DraftRow", "layers", (1 << 15) - 1),
+    ],
+)
+def test_a_row_that_no_engine_writes_is_said(
+    tmp_path: Path, record: str, column: str, value: float
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(DamagedTraceError, match=column):
+        list(replay.replays(_with(tmp_path / "run", record, column, value)))
+    assert time.monotonic() - begun < 10
+
+
+def test_more_points_than_anyone_reads_are_refused(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "MAX_MOMENTS", 4)
+    with pytest.raises(UsageError, match=r"--interval 0\.01: .* give --interval \d+") as caught:
+        list(replay.replays(trace, interval_s=0.01))
+    enough = float(str(caught.value).rpartition(" ")[2])
+    assert list(replay.replays(trace, interval_s=enough))
+
+
+def test_a_status_that_leaves_things_out() -> None:
+    tally = Tally()
+    empty: Any = {"dropped": None, "errors": None, "probe_s": None, "writer_s": None}
+    tell(tally, Status(source="worker0-1", closed=False, flushed_s=1.0, **empty))
+    tell(tally, Status(source="worker1-2", closed=False, flushed_s=1.0, rate=float("nan")))
+    assert {p.value for p in tally.snapshot().values()} == {0.0}
 
 
 def test_nowhere_to_export_to_is_a_usage_error(run: Path) -> None:

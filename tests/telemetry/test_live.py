@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, Collector, http, over_grpc
@@ -272,6 +273,21 @@ def test_prometheus_is_answered(tmp_path: Path) -> None:
     with pytest.raises(TelemetryError, match="give DRIFTSCOPE_PROMETHEUS another port"):
         live.Speaker(engine.run, "engine0-13", found, engine.core.status)
     engine.close()
+
+
+def test_scrapes_from_other_machines_are_answered_only_if_asked_for(tmp_path: Path) -> None:
+    for number, (host, where) in enumerate((("", "127.0.0.1"), ("0.0.0.0:", "0.0.0.0"))):
+        port = _free_port()
+        found = settings_from({PROMETHEUS: f"{host}{port}"})
+        assert found is not None
+        engine = Engine(tmp_path / f"run{number}", found)
+        listening = [
+            one.laddr.ip
+            for one in psutil.Process().net_connections("tcp")
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+        ]
+        engine.close()
+        assert listening == [where]
 
 
 def test_tensor_parallel_ranks_count_chains_once(tmp_path: Path, collector: Collector) -> None:

@@ -41,11 +41,22 @@ def test_it_can_be_switched_off(environ: dict[str, str]) -> None:
 
 
 def test_prometheus() -> None:
-    found = settings_from({"DRIFTSCOPE_PROMETHEUS": "9100"})
-    assert found is not None and found.prometheus == ("0.0.0.0", 9100)
+    """Nobody else's machine is answered unless a host is given."""
     found = settings_from({"OTEL_METRICS_EXPORTER": "prometheus"})
-    assert found is not None and found.prometheus == ("localhost", 9464)
+    assert found is not None and found.prometheus == ("127.0.0.1", 9464)
     assert found.metrics is None
+    for value, where in (
+        ("9100", ("127.0.0.1", 9100)),
+        ("0.0.0.0:9100", ("0.0.0.0", 9100)),
+        ("[::1]:9100", ("::1", 9100)),
+        (":9100", ("127.0.0.1", 9100)),
+    ):
+        found = settings_from({"DRIFTSCOPE_PROMETHEUS": value})
+        assert found is not None and found.prometheus == where
+    found = settings_from(
+        {"DRIFTSCOPE_PROMETHEUS": "9100", "OTEL_EXPORTER_PROMETHEUS_HOST": "10.0.0.1"}
+    )
+    assert found is not None and found.prometheus == ("10.0.0.1", 9100)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +64,14 @@ def test_prometheus() -> None:
     [
         ({"DRIFTSCOPE_OTLP": "collector:4318"}, "give the collector's URL"),
         ({"DRIFTSCOPE_PROMETHEUS": "no"}, "give a port"),
+        ({"DRIFTSCOPE_PROMETHEUS": "²"}, "give a port"),
+        ({"DRIFTSCOPE_PROMETHEUS": "9" * 5000}, "give a port"),
+        ({"DRIFTSCOPE_OTLP": "grpc://me:s3cret@collector:4318"}, "^grpc://collector:4318: give"),
+        (
+            {"DRIFTSCOPE_OTLP": "http://me:s3cret@h", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            "^http://h: gRPC sends no user and password",
+        ),
+        ({"DRIFTSCOPE_OTLP": "http://me:s3cret@h:port"}, "^http://h:port: give"),
         ({"DRIFTSCOPE_OTLP": URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "http/protobuf"),
         ({"OTEL_METRICS_EXPORTER": "statsd"}, "give one of otlp"),
         ({"DRIFTSCOPE_OTLP": URL, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}, "whole number"),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from driftscope.workloads.answer import Answer, ToolCall
 from driftscope.workloads.outcome import is_garbled, is_json, is_looping, outcome_of
 from driftscope.workloads.prompt import Expect, Prompt
-from driftscope.workloads.rows import rounds_of
 from driftscope.workloads.sse import BrokenStreamError, Events
 from driftscope.workloads.texts import document, json_result, shell, stack_trace
 from driftscope.workloads.tools import TOOLS
@@ -36,7 +33,7 @@ def test_json(text: str, fits: bool) -> None:
 )
 def test_a_tool_call(name: str, arguments: str, right: bool) -> None:
     prompt = Prompt(key="x", tools=TOOLS, expect=Expect(tool="weather"))
-    answer = Answer(calls={0: ToolCall(name=name, arguments=arguments)})
+    answer = Answer(calls={0: ToolCall(names=[name], pieces=[arguments])})
     assert outcome_of(prompt, answer, 9).tool_ok is right
     assert outcome_of(prompt, Answer(), 9).tool_ok is False
 
@@ -47,7 +44,8 @@ def test_a_call_that_is_streamed_in_pieces() -> None:
                   {"index": 0, "function": {"arguments": '{"com'}},
                   {"index": 0, "function": {"arguments": 'mand": "ls"}'}}):  # fmt: skip
         assert answer.add({"choices": [{"delta": {"tool_calls": [delta]}}]})
-    assert answer.calls == {0: ToolCall(name="shell", arguments='{"command": "ls"}')}
+    (call,) = answer.calls.values()
+    assert (call.name, call.arguments) == ("shell", '{"command": "ls"}')
 
 
 @pytest.mark.parametrize(
@@ -74,16 +72,6 @@ def test_garbled() -> None:
     assert is_garbled("the \ufffd\ufffd\ufffd\ufffd end") and is_garbled("\x00\x01\x02 a")
     for text in ("", "plain\n\ttext", "早上好，世界", "👩‍🔬 works", "cut off \ufffd"):
         assert not is_garbled(text), text
-
-
-def test_rounds_as_vllm_tells_them() -> None:
-    detailed = {"per_step_accepted": [1, 0], "per_step_drafted": [4, 4],
-                "acceptance_histogram": [1, 1, 0, 0, 0]}  # fmt: skip
-    assert rounds_of(detailed) == ([4, 4], [1, 0])
-    assert rounds_of({"acceptance_histogram": [2, 1, 0]}) == (None, [0, 0, 1])
-    odd: list[Any] = [None, {}, {"acceptance_histogram": [0, 0]}, {"acceptance_histogram": "x"},
-                      {"acceptance_histogram": [-1, 2]}]  # fmt: skip
-    assert [rounds_of(told) for told in odd] == [(None, None)] * len(odd)
 
 
 def test_events_however_they_are_cut() -> None:

@@ -28,11 +28,11 @@ from driftscope.workloads.prompt import Prompt, chat
 from driftscope.workloads.replay import Done, Order, Watcher, replay, require_answers
 from driftscope.workloads.rows import unsent_row
 from driftscope.workloads.sending import Patience
-from driftscope.workloads.server import connect
+from driftscope.workloads.server_access import Access
 from driftscope.workloads.suite import parse_suite
 
 PLAIN = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: []}}", "plain")
-QUICK = Patience(timeout_s=1.0, retries=2)
+QUICK = Patience(idle_s=1.0, retries=2)
 
 
 def _order(stub: Stub, run: Path, texts: list[str], **more: Any) -> Order:
@@ -142,7 +142,7 @@ def test_one_bad_request_costs_no_other(tmp_path: Path) -> None:
 def test_a_server_that_dies_leaves_the_rest_unsent(tmp_path: Path) -> None:
     texts = ["fine"] * 5 + ["die"] + ["fine"] * 200
     with stub_server() as stub:
-        order = _order(stub, tmp_path / "run", texts, patience=Patience(timeout_s=2, retries=0))
+        order = _order(stub, tmp_path / "run", texts, patience=Patience(idle_s=2, retries=0))
         done = replay(order)
     rows = _rows(tmp_path / "run")
     ended = Counter(row["ended"] for row in rows)
@@ -183,7 +183,7 @@ def test_connections_are_used_again(tmp_path: Path) -> None:
     with stub_server(last_s=0.5) as stub:
         replay(_order(stub, tmp_path / "run", [f"{n}" for n in range(8)], patience=Patience()))
     rows = _rows(tmp_path / "run")
-    assert stub.connections <= 4 + 1, "the four senders', and the look at the server"
+    assert stub.connections <= 4 + 3, "the four senders', and the three looks at the server"
     assert all(row["e2e_s"] < row["ttft_s"] + sum(row["gaps_s"]) + 0.5 for row in rows)
 
 
@@ -212,7 +212,7 @@ def test_requests_are_those_of_openais_client(
     )
 
     async def ask(url: str, body: dict[str, Any]) -> None:
-        async with connect(url) as client:
+        async with Access.to(url).client() as client:
             async for _ in await client.chat.completions.create(**body, timeout=None):
                 pass
 

@@ -1,0 +1,44 @@
+"""Types of values that are bounded, for the fields of records that are made of untrusted JSON.
+
+The bounds stand in `driftscope.bounds`; `driftscope.trace.validation` holds a record to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from annotated_types import Interval, MaxLen
+
+from driftscope.bounds import (
+    MAX_ITEMS,
+    MAX_K,
+    MAX_LAYERS,
+    MAX_RANKS,
+    MAX_ROWS_COUNTED,
+    MAX_SECONDS,
+    MAX_SINKS,
+    MAX_TEXT_CHARS,
+    MAX_TOKENS,
+    MAX_UNIX_S,
+)
+
+Count = Annotated[int, Interval(ge=0, le=MAX_ROWS_COUNTED)]
+DraftLength = Annotated[int, Interval(ge=0, le=MAX_K)]
+LayerCount = Annotated[int, Interval(ge=0, le=MAX_LAYERS)]
+SinkCount = Annotated[int, Interval(ge=0, le=MAX_SINKS)]
+RankNumber = Annotated[int, Interval(ge=0, le=MAX_RANKS)]
+RankCount = Annotated[int, Interval(ge=1, le=MAX_RANKS)]
+Position = Annotated[int, Interval(ge=0, le=MAX_TOKENS)]
+SamplingInterval = Annotated[int, Interval(ge=0, le=MAX_TOKENS)]
+Seconds = Annotated[float, Interval(ge=0.0, le=MAX_SECONDS)]
+UnixTime = Annotated[float, Interval(ge=0.0, le=MAX_UNIX_S)]
+Share = Annotated[float, Interval(ge=0.0, le=1.0)]
+Ratio = Annotated[float, Interval(ge=0.0, le=1e6)]
+Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
+SinkSlots = Annotated[tuple[Position, ...], MaxLen(MAX_SINKS)]
+Notes = Annotated[tuple[Text, ...], MaxLen(MAX_ITEMS)]
+Counts = Annotated[Mapping[str, Count], MaxLen(MAX_ITEMS)]
+"""Counts by name."""
+Digests = Annotated[Mapping[str, Annotated[str, MaxLen(64)]], MaxLen(MAX_ITEMS)]
+"""Checksums by name."""

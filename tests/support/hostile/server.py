@@ -1,0 +1,482 @@
+"""Servers that do harm, on real sockets: the behaviours of METRICS, OPENAI and CONTROL by name.
+
+    with hostile_server() as server:
+        watch(server.url("endless"))             # METRICS: GET /endless/metrics
+        replay(server.url("endless-answer"))     # OPENAI: GET and POST /endless-answer/v1/...
+        probe_status(server.url("deep"))         # CONTROL: POST /deep/collective_rpc
+
+The first part of a path names the behaviour. Names are unique over all three tables.
+`python -m support.hostile.server` prints the URL and serves until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import json
+import socket
+import socketserver
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PIECE = 1 << 16
+DRIP_S = 0.05
+"""Between two bytes of a server that is slow on purpose."""
+FLOOD_S = 0.002
+"""Between two pieces of a flood."""
+MOST_S = 120.0
+"""Nothing here goes on for longer, whoever forgets to hang up."""
+
+
+@dataclass
+class Asked:
+    """One request as a behaviour gets it."""
+
+    behaviour: str
+    method: str
+    path: str
+    """Without the behaviour's name."""
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Peer:
+    """The connection that a behaviour answers on."""
+
+    sock: socket.socket
+    stopped: threading.Event
+    elsewhere: str
+    """URL of a second server, where nobody may be sent."""
+    until: float = field(default_factory=lambda: time.monotonic() + MOST_S)
+
+    def send(self, content: bytes) -> None:
+        self.sock.sendall(content)
+
+    def answer(
+        self, body: bytes | str, *, status: str = "200 OK", headers: Mapping[str, str] | None = None
+    ) -> None:
+        content = body.encode() if isinstance(body, str) else body
+        given = {"Content-Type": "text/plain", "Content-Length": str(len(content))} | dict(
+            headers or {}
+        )
+        self.head(status, given)
+        self.send(content)
+
+    def head(self, status: str, headers: Mapping[str, str]) -> None:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.send(f"HTTP/1.1 {status}\r\nConnection: close\r\n{lines}\r\n".encode("latin-1"))
+
+    def forever(self, piece: bytes, *, every_s: float = 0.0) -> None:
+        while not self.stopped.is_set() and time.monotonic() < self.until:
+            self.send(piece)
+            if every_s:
+                self.stopped.wait(every_s)
+
+    def silence(self) -> None:
+        self.stopped.wait(MOST_S)
+
+
+Behaviour = Callable[[Peer, Asked], None]
+
+
+@dataclass
+class Server:
+    """A running server; `asked` has every request in order."""
+
+    port: int
+    asked: list[Asked] = field(default_factory=list)
+    elsewhere: Server | None = None
+
+    def url(self, behaviour: str, *, user: str = "") -> str:
+        at = f"{user}@" if user else ""
+        return f"http://{at}127.0.0.1:{self.port}/{behaviour}"
+
+
+@contextlib.contextmanager
+def hostile_server(**more: Behaviour) -> Iterator[Server]:
+    """Every behaviour there is, and `more`, until the end of the block."""
+    with _listening(more, "") as other, _listening(more, other.url("elsewhere")) as server:
+        server.elsewhere = other
+        yield server
+
+
+@contextlib.contextmanager
+def _listening(more: Mapping[str, Behaviour], elsewhere: str) -> Iterator[Server]:
+    behaviours, stopped = {**METRICS, **OPENAI, **CONTROL, **more}, threading.Event()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError, ValueError):
+                asked = _read(self.rfile)
+                server.asked.append(asked)
+                peer = Peer(self.request, stopped, elsewhere)
+                behaviours.get(asked.behaviour, _not_there)(peer, asked)
+
+        def finish(self) -> None:
+            with contextlib.suppress(OSError):
+                super().finish()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listener:
+        listener.daemon_threads, listener.block_on_close = True, False
+        server = Server(port=listener.server_address[1])
+        thread = threading.Thread(target=listener.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            stopped.set()
+            listener.shutdown()
+            thread.join()
+
+
+def _read(stream: Any) -> Asked:
+    method, target, _ = stream.readline().decode("latin-1").split(" ", 2)
+    headers = {}
+    while (line := stream.readline().decode("latin-1").strip()) != "":
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    body = stream.read(int(headers.get("content-length", 0)))
+    _, behaviour, *rest = target.split("/")
+    return Asked(behaviour, method, "/" + "/".join(rest), headers, body)
+
+
+def _not_there(peer: Peer, asked: Asked) -> None:
+    peer.answer("not found", status="404 Not Found")
+
+
+@functools.cache
+def bomb() -> bytes:
+    """4 GiB of spaces as 4 MiB of gzip, without its end."""
+    packer, block = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS), b" " * (1 << 20)
+    first, second = (packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    return first + second * 4095
+
+
+# Metrics
+
+
+ROUNDS = "driftscope_rounds_total 10.0\n"
+K = "driftscope_draft_tokens_configured {}\n"
+"""Filled in: the number of draft tokens."""
+
+
+def _page(text: str) -> Behaviour:
+    return lambda peer, _: peer.answer(text)
+
+
+def _k(value: str) -> Behaviour:
+    return _page(ROUNDS + K.format(value))
+
+
+def _histogram(*buckets: str) -> Behaviour:
+    name = "driftscope_acceptance_length"
+    lines = "".join(f"{name}_bucket{bucket}\n" for bucket in buckets)
+    return _page(f"{ROUNDS}# TYPE {name} histogram\n{lines}{name}_sum 20.0\n{name}_count 10.0\n")
+
+
+def _gzip_bomb(peer: Peer, asked: Asked) -> None:
+    peer.answer(bomb(), headers={"Content-Encoding": "gzip"})
+
+
+def _endless(peer: Peer, asked: Asked) -> None:
+    peer.head("200 OK", {})
+    peer.forever(b"# a comment without an end, again and again\n" * 1000)
+
+
+def _endless_line(peer: Peer, asked: Asked) -> None:
+    peer.head("200 OK", {})
+    peer.forever(b"x" * PIECE)
+
+
+def _byte_by_byte(peer: Peer, asked: Asked) -> None:
+    peer.head("200 OK", {"Content-Length": "100000"})
+    peer.forever(b"#", every_s=DRIP_S)
+
+
+def _slow_head(peer: Peer, asked: Asked) -> None:
+    peer.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    peer.forever(b"a", every_s=DRIP_S)
+
+
+def _continues(peer: Peer, asked: Asked) -> None:
+    peer.forever(b"HTTP/1.1 100 Continue\r\n\r\n", every_s=DRIP_S)
+
+
+def _many_headers(peer: Peer, asked: Asked) -> None:
+    peer.send(b"HTTP/1.1 200 OK\r\n")
+    peer.forever(b"X-More: " + b"a" * 1000 + b"\r\n")
+
+
+def _broken_chunks(peer: Peer, asked: Asked) -> None:
+    peer.head("200 OK", {"Transfer-Encoding": "chunked"})
+    peer.send(b"zz\r\nno length\r\n")
+
+
+def _short_body(peer: Peer, asked: Asked) -> None:
+    peer.head("200 OK", {"Content-Length": "100000"})
+    peer.send(ROUNDS.encode())
+
+
+def _short_gzip(peer: Peer, asked: Asked) -> None:
+    peer.answer(gzip.compress(ROUNDS.encode() * 50)[:-12], headers={"Content-Encoding": "gzip"})
+
+
+def _redirect(peer: Peer, asked: Asked) -> None:
+    to = f"{peer.elsewhere}{asked.path}"
+    peer.answer("", status="307 Temporary Redirect", headers={"Location": to})
+
+
+def _redirect_loop(peer: Peer, asked: Asked) -> None:
+    to = f"/{asked.behaviour}{asked.path}"
+    peer.answer("", status="302 Found", headers={"Location": to})
+
+
+METRICS: dict[str, Behaviour] = {
+    "elsewhere": lambda peer, _: peer.answer(ROUNDS),
+    "k-nan": _k("NaN"),
+    "k-inf": _k("+Inf"),
+    "k-negative": _k("-4"),
+    "k-half": _k("2.5"),
+    "k-1e9": _k("1e9"),
+    "k-1e300": _k("1e300"),
+    "k-word": _k("four"),
+    "rounds-nan": _page("driftscope_rounds_total NaN\n"),
+    "rounds-1e300": _page("driftscope_rounds_total 1e300\n"),
+    "bucket-without-le": _histogram("{a=\"b\"} 10.0"),
+    "bucket-le-word": _histogram('{le="many"} 10.0', '{le="+Inf"} 10.0'),
+    "bucket-le-nan": _histogram('{le="NaN"} 10.0'),
+    "bucket-nan": _histogram('{le="1.0"} NaN', '{le="+Inf"} NaN'),
+    "bucket-inf": _histogram('{le="1.0"} 3.0', '{le="+Inf"} +Inf'),
+    "bucket-falling": _histogram('{le="1.0"} 10.0', '{le="+Inf"} -3.0'),
+    "no-labels": _page(
+        ROUNDS + "driftscope_steps_undrafted_total 4.0\ndriftscope_probe_sampling_rate_ratio 1\n"
+    ),
+    "open-label": _page(ROUNDS + 'driftscope_rounds_reached_total{driftscope_depth="1 5.0\n'),
+    "long-line": _page(ROUNDS + 'driftscope_rounds_reached_total{' + 'a="b",' * 100_000 + "} 1\n"),
+    "long-label": _page(
+        ROUNDS + 'driftscope_steps_undrafted_total{driftscope_reason="' + "a" * 6000 + '"} 1\n'
+    ),
+    "odd-lines": _page(ROUNDS + "driftscope_rounds_reached_total{\n}{}{}\n\x00\n"),
+    "many-samples": _page(
+        "".join(
+            f'driftscope_rounds_reached_total{{driftscope_depth="{n}"}} 1\n'
+            for n in range(200_000)
+        )
+    ),
+    "not-text": lambda peer, _: peer.answer(bytes(range(256)) * 10),
+    "gzip-bomb": _gzip_bomb,
+    "endless": _endless,
+    "endless-line": _endless_line,
+    "byte-by-byte": _byte_by_byte,
+    "slow-head": _slow_head,
+    "continues": _continues,
+    "many-headers": _many_headers,
+    "broken-chunks": _broken_chunks,
+    "short-body": _short_body,
+    "short-gzip": _short_gzip,
+    "silent": lambda peer, _: peer.silence(),
+    "hangs-up": lambda *_: None,
+    "no-http": lambda peer, _: peer.send(b"220 smtp \x1b[2J\x07 ready\r\n"),
+    "raw-reason": lambda peer, _: peer.answer("", status="500 \x1b[31mF\x9b2J"),
+    "redirect": _redirect,
+    "redirect-loop": _redirect_loop,
+    "odd-coding": lambda peer, _: peer.answer("x", headers={"Content-Encoding": "br\x1b[2J"}),
+}  # fmt: skip
+"""What `watch URL` and other readers of one page meet."""
+
+
+# An OpenAI-compatible server that misbehaves in one thing
+
+
+MODELS = {"object": "list", "data": [{"id": "hostile", "object": "model", "max_model_len": 4096}]}
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
+
+
+def _said(text: str) -> dict[str, Any]:
+    delta = {"delta": {"content": text}, "text": text}
+    return {"id": "chatcmpl-1", "choices": [{"index": 0, **delta, "finish_reason": None}]}
+
+
+def _ending(**last: Any) -> dict[str, Any]:
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    choices = [{"index": 0, "delta": {}, "text": "", "finish_reason": "stop"}]
+    return {"id": "chatcmpl-1", "choices": choices, "usage": usage, **last}
+
+
+def _stream(*events: Any) -> Behaviour:
+    """The events, and a proper end."""
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        peer.head("200 OK", {"Content-Type": "text/event-stream"})
+        for event in (*events, b"[DONE]"):
+            peer.send(_event(event))
+
+    return answer
+
+
+def _flood(piece: bytes, every_s: float = FLOOD_S) -> Behaviour:
+    """A stream without an end, which leaves a client in the same process some time to read it."""
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        peer.head("200 OK", {"Content-Type": "text/event-stream"})
+        peer.forever(piece, every_s=every_s)
+
+    return answer
+
+
+def _json(value: Any, *, status: str = "200 OK") -> Behaviour:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return lambda peer, _: peer.answer(text, status=status)
+
+
+def _tokens(peer: Peer, asked: Asked) -> None:
+    peer.answer(json.dumps({"tokens": [1, 2, 3], "token_strs": ["<s>", "a", "b"]}))
+
+
+WELL = {
+    "/v1/models": _json(MODELS),
+    "/version": _json({"version": "0.0"}),
+    "/metrics": _json('vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1.0\n'),
+    "/tokenize": _tokens,
+    "/v1/chat/completions": _stream(_said("a"), _said("b"), _ending()),
+    "/v1/completions": _stream(_said("a"), _said("b"), _ending()),
+}
+"""A server without a fault."""
+MODELS_AT, CHAT_AT = "/v1/models", "/v1/chat/completions"
+
+
+def _but(path: str, behaviour: Behaviour) -> Behaviour:
+    """A server whose only fault is at `path`."""
+    faulty = {**WELL, path: behaviour}
+    return lambda peer, asked: faulty.get(asked.path, _not_there)(peer, asked)
+
+
+def _models(value: Any) -> Behaviour:
+    return _but(MODELS_AT, _json(value))
+
+
+def _answers(*events: Any) -> Behaviour:
+    return _but(CHAT_AT, _stream(*events))
+
+
+def _with_usage(usage: Any) -> Behaviour:
+    return _answers(_said("a"), _said("b"), _ending(usage=usage))
+
+
+def _with_rounds(told: Any) -> Behaviour:
+    return _answers(_said("a"), _said("b"), _ending(metrics={"speculative_decoding": told}))
+
+
+def _echo(peer: Peer, asked: Asked) -> None:
+    """Refuse, and repeat the key."""
+    words = f"invalid key: {asked.headers.get('authorization', '')}"
+    peer.answer(json.dumps({"error": {"message": words}}), status="401 Unauthorized")
+
+
+def _echo_in_part(peer: Peer, asked: Asked) -> None:
+    """Answer, with a piece of the key wherever a text is recorded."""
+    key = asked.headers.get("authorization", "").partition(" ")[2]
+    part = key[2:-2]
+    for event in (_said("a") | {"id": f"cmpl-{part}"}, _ending(), {"error": {"message": part}}):
+        peer.send(_event(event))
+
+
+def _deep(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+OPENAI: dict[str, Behaviour] = {
+    "well": _but("", _not_there),
+    "endless-answer": _but(CHAT_AT, _flood(_event(_said("abc ")) * 500)),
+    "endless-text": _but(CHAT_AT, _flood(_event(_said("abc " * 4000)))),
+    "endless-calls": _but(CHAT_AT, _flood(_event({"choices": [{"delta": {"tool_calls": [
+        {"index": 0, "function": {"arguments": "a"}}]}}]}) * 500)),
+    "endless-comments": _but(CHAT_AT, _flood(b": still here\n\n", DRIP_S)),
+    "comment-flood": _but(CHAT_AT, _flood(b":\n" * 32_000)),
+    "small-lines": _but(CHAT_AT, _flood(b"data: {}\n" * 7000)),
+    "loris-answer": _but(CHAT_AT, _flood(b"d", DRIP_S)),
+    "loris-head": _but(CHAT_AT, _slow_head),
+    "hanging-answer": _but(CHAT_AT, lambda peer, _: peer.silence()),
+    "answer-bomb": _but(CHAT_AT, _gzip_bomb),
+    "metrics-endless": _but("/metrics", _endless),
+    "metrics-bomb": _but("/metrics", _gzip_bomb),
+    "metrics-digits": _but("/metrics", _json(
+        'vllm:cache_config_info{num_gpu_blocks="²",block_size="' + "9" * 5000 + '"} 1.0\n')),
+    "version-deep": _but("/version", _json(_deep(100_000))),
+    "version-long": _but("/version", _json({"version": "v" * 1_000_000})),
+    "models-gzip": _but(MODELS_AT, _gzip_bomb),
+    "models-deep": _but(MODELS_AT, _json(_deep(100_000))),
+    "models-bad": _models({"data": [{"id": 7}, "x", None]}),
+    "models-null": _models({"data": None}),
+    "models-no-object": _models("null"),
+    "models-length": _models({"data": [{"id": "hostile", "max_model_len": 1 << 70}]}),
+    "models-endless": _but(MODELS_AT, _endless),
+    "models-slow": _but(MODELS_AT, _byte_by_byte),
+    "models-control": _models({"data": [{"id": "\x1b[2J\u202e\ud800"}]}),
+    "tokenize-odd": _but("/tokenize", _json({"tokens": ["a", None, {}], "token_strs": 3})),
+    "histogram-huge": _with_rounds({"acceptance_histogram": [3_000_000_000, 1]}),
+    "histogram-wrong": _with_rounds({"acceptance_histogram": ["many", None]}),
+    "rounds-huge": _with_rounds({"per_step_drafted": [1 << 40], "per_step_accepted": [1 << 40]}),
+    "rounds-no-object": _with_rounds([1, 2, 3]),
+    "usage-types": _with_usage({"prompt_tokens": "3", "completion_tokens": [2]}),
+    "usage-details": _with_usage({"prompt_tokens": 3, "prompt_tokens_details": [1]}),
+    "usage-huge": _with_usage({"prompt_tokens": 3, "completion_tokens": 1 << 62}),
+    "usage-negative": _with_usage({"prompt_tokens": -3, "completion_tokens": -2}),
+    "answer-deep": _answers(_deep(100_000).encode()),
+    "error-deep": _answers(b'{"error": {"message": ' + _deep(900).encode() + b"}}"),
+    "refusal-deep": _but(CHAT_AT, _json('{"error": ' + _deep(900) + "}", status="400 Bad Request")),
+    "retry-nan": _but(CHAT_AT, lambda peer, _: peer.answer(
+        "{}", status="503 Busy", headers={"Retry-After": "nan"})),
+    "redirect-prompt": _but(CHAT_AT, _redirect),
+    "redirect-models": _but(MODELS_AT, _redirect),
+    "key-echo": _but(CHAT_AT, _echo),
+    "key-echo-part": _but(CHAT_AT, lambda peer, asked: (
+        peer.head("200 OK", {}), _echo_in_part(peer, asked))[0]),
+    "key-echo-models": _but(MODELS_AT, _echo),
+}  # fmt: skip
+"""What `replay URL` meets; everything but one thing is answered as it should be."""
+
+
+# The workers' answers to `probe URL`
+
+
+STATUS = {"source": "worker0-1", "closed": False, "rows": {"draft": 1}, "dropped": {}, "errors": {}}
+
+
+def _process(**odd: Any) -> Behaviour:
+    return _json({"results": [{**STATUS, **odd}]})
+
+
+CONTROL: dict[str, Behaviour] = {
+    "status-deep": _json(_deep(100_000)),
+    "status-null": _json("null"),
+    "status-list": _json("[1, 2]"),
+    "status-words": _json({"results": ["closed"]}),
+    "status-empty": _json({"results": [{}]}),
+    "status-rows": _process(rows=[1, 2]),
+    "status-counts": _process(dropped={"queue_full": "many"}),
+    "status-rate": _process(rate="all"),
+    "status-control": _process(control={"labels": 7, "every": "x"}),
+    "status-error": _json({"results": [{"error": ["\x1b[2J"]}]}),
+    "status-endless": _endless,
+    "status-bomb": _gzip_bomb,
+    "status-slow": _byte_by_byte,
+}
+"""What `probe status URL` meets."""
+
+
+if __name__ == "__main__":
+    import sys
+
+    with hostile_server() as running:
+        print(running.url(""), flush=True)
+        sys.stdin.read()
