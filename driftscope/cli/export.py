@@ -38,6 +38,7 @@ def export(
     import sys
 
     from driftscope.errors import UsageError
+    from driftscope.file_output import write_file
     from driftscope.telemetry import settings as telemetry
     from driftscope.telemetry.replay import replays, send, to_openmetrics
     from driftscope.trace.reader import read_trace
@@ -53,7 +54,7 @@ def export(
         if prometheus == STDOUT:
             typer.echo(text, nl=False)
         else:
-            prometheus.write_text(text, encoding="utf-8")
+            write_file(prometheus, text.encode())
             sys.stderr.write(f"written: {prometheus}\n")
             sys.stderr.write(
                 f"next: promtool tsdb create-blocks-from openmetrics {prometheus} DATA_DIRECTORY\n"

@@ -20,8 +20,7 @@ from driftscope.telemetry.tally import Key, Point, Tally
 from driftscope.terminal_text import shown
 from driftscope.trace.manifest import read_manifest
 from driftscope.trace.ranks import place_of
-from driftscope.trace.reader import read_segment
-from driftscope.trace.schema import conform
+from driftscope.trace.reader import read_rows
 from driftscope.trace.segment import segments, source_of
 from driftscope.trace.status import read_statuses
 
@@ -73,13 +72,13 @@ class FollowedRun:
         return self._tally.snapshot()
 
     def _read(self, record: str, path: Path) -> None:
-        table = read_segment(path, [])
+        table = read_rows(path, record, [])
         new = table.slice(self._rows[path.stem])
         self._rows[path.stem] = max(table.num_rows, self._rows[path.stem])
         if not new.num_rows:
             return
         feed = self._feeds[place_of(source_of(path, record)).rank == 0]
-        batches = conform(new, record).combine_chunks().to_batches()
+        batches = new.combine_chunks().to_batches()
         for name, batch in in_order([(record, batch) for batch in batches]):
             try:
                 feed.take(name, batch)

@@ -8,12 +8,13 @@ that is killed, and go on when the trace has reached its bound on disk.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from driftscope import strict_json
+from driftscope.file_input import read_json
+from driftscope.file_output import PRIVATE_FILE, write_file
 from driftscope.telemetry.feed import NotableChain
 from driftscope.telemetry.tally import Snapshot, from_rows, to_rows
 from driftscope.trace.ranks import place_of
@@ -38,9 +39,7 @@ def publish(run: Path, shared: Shared) -> None:
         "points": to_rows(shared.points),
         "chains": [asdict(chain) for chain in shared.chains],
     }
-    partial = path.with_suffix(".partial")
-    partial.write_text(strict_json.dumps(content), encoding="utf-8")
-    partial.replace(path)
+    write_file(path, strict_json.dumps(content).encode(), mode=PRIVATE_FILE, durable=False)
 
 
 def workers_of(run: Path, replica: int) -> Iterator[Shared]:
@@ -50,7 +49,7 @@ def workers_of(run: Path, replica: int) -> Iterator[Shared]:
         if (place_of(source).replica or 0) != replica:
             continue
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = read_json(path, follow=False)
             yield Shared(source=source, points=from_rows(raw["points"]), chains=_chains(raw))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue

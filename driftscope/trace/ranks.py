@@ -21,11 +21,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from driftscope.bounds import MAX_RANKS
+
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 _SLOWEST = ("probe_s", "gpu_draft_s", "gpu_probe_s")
 """Of a step: the rank that takes longest holds up the others."""
 _KEYS = {"draft": ("replica", "step", "request", "position"), "step": ("replica", "step")}
-_SOURCE = re.compile(r"(?P<role>worker|engine)(?P<number>\d+)(?:\.dp(?P<replica>\d+))?-\d+")
+_SOURCE = re.compile(
+    r"(?P<role>worker|engine)(?P<number>[0-9]{1,18})(?:\.dp(?P<replica>[0-9]{1,18}))?-[0-9]+"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +46,12 @@ def place_of(source: str) -> Place:
     found = _SOURCE.fullmatch(source)
     if found is None:
         return Place()
-    number, replica = int(found["number"]), found["replica"]
+    number, replica = int(found["number"]), int(found["replica"] or 0)
+    if max(number, replica) > MAX_RANKS:  # no process has such a name
+        return Place()
     if found["role"] == "engine":
         return Place(replica=number)
-    return Place(rank=number, replica=None if replica is None else int(replica))
+    return Place(rank=number, replica=None if found["replica"] is None else replica)
 
 
 def with_replica(table: pa.Table, place: Place) -> pa.Table:

@@ -28,6 +28,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from driftscope.errors import DriftscopeError, UsageError
+from driftscope.file_input import read_text
 from driftscope.workloads.plan import Level
 from driftscope.workloads.prompt import Prompt
 from driftscope.workloads.render import Renderer
@@ -170,7 +171,7 @@ def load_suite(name: str) -> Suite:
         raise UsageError(
             f"--suite {name}: neither a shipped suite ({', '.join(shipped_suites())}) nor a file"
         )
-    return parse_suite(path.read_text("utf-8"), path.stem, where=str(path), folder=path.parent)
+    return parse_suite(read_text(path), path.stem, where=str(path), folder=path.parent)
 
 
 def parse_suite(

@@ -6,6 +6,7 @@ it or its time is up; what it was at is in shared memory, so that a crash has a 
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import resource
@@ -23,6 +24,7 @@ from typing import Any
 
 from support.odd_runs import ODD, RECORDED, ROOT
 
+from driftscope.trace.segment import digest_of
 from faults.cases import Case, case_of, figures_of, run_case
 
 LIMIT_S = 10
@@ -47,12 +49,23 @@ class Found:
 
 
 def sound_runs(folder: Path) -> list[Path]:
-    """Write the odd runs of the tests to `folder`, and return them with the recorded ones that can
-    be read."""
-    runs = [ROOT / name for name in RECORDED]
-    for name, write in sorted(ODD.items()):
-        runs.append(write(folder / name.replace(" ", "-")))
+    """Write to `folder` the recorded runs and the odd ones of the tests that can be read, each
+    with the digests of its sealed files, as this version notes them."""
+    runs = [
+        Path(shutil.copytree(ROOT / name, folder / name.replace("/", "-"))) for name in RECORDED
+    ]
+    runs += [write(folder / name.replace(" ", "-")) for name, write in sorted(ODD.items())]
+    for run in runs:
+        _note_digests(run)
     return [run for run in runs if _readable(run)]
+
+
+def _note_digests(run: Path) -> None:
+    for path in run.glob("status-*.json"):
+        status = json.loads(path.read_text())
+        mine = run.glob(f"*-{status['source']}-*.parquet")
+        status["digests"] = {each.name: digest_of(each) for each in mine}
+        path.write_text(json.dumps(status))
 
 
 def _readable(run: Path) -> bool:
@@ -93,10 +106,9 @@ class _Worker:
         self._receive, send = context.Pipe(duplex=False)
         self._sound, self._folder = sound, folder / str(first)
         self._at, self._since = first, time.monotonic()
-        self._end = first + CASES_PER_PROCESS
-        self._rest = (known, folder, deadline)
         self.process = context.Process(
-            target=_work, args=(first, self._end, sound, known, self._folder, deadline, send)
+            target=_work,
+            args=(first, first + CASES_PER_PROCESS, sound, known, self._folder, deadline, send),
         )
         self.process.start()
         send.close()

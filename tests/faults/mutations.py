@@ -246,7 +246,7 @@ def rename_file(run: Path, random: Random) -> Path:
     ))  # fmt: skip
     path.rename(run / name)
     if random.random() < 0.2:
-        (run / name).rename(os.fsencode(run) + b"/status-\xff.json")
+        os.rename(run / name, os.fsencode(run) + b"/status-\xff.json")  # noqa: PTH104
     return run
 
 

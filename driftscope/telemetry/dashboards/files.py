@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from driftscope import strict_json
+from driftscope.file_output import write_file
 from driftscope.telemetry.dashboards.alerts import Alert, Thresholds, alerts, runbook
 from driftscope.telemetry.dashboards.grafana import dashboards
 from driftscope.telemetry.dashboards.recording import Rule, Times, rules
@@ -28,8 +29,7 @@ def write(
         content[f"runbooks/{alert.name}.md"] = runbook(alert)
     for name, text in content.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text.encode(), parents=True)
     return tuple(folder / name for name in content)
 
 

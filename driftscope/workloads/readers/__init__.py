@@ -13,12 +13,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from driftscope.bounds import MAX_INPUT_BYTES
 from driftscope.errors import UsageError
+from driftscope.file_input import open_regular, parse_json, read_bytes, read_json
 from driftscope.workloads.prompt import Prompt
 from driftscope.workloads.readers.results import guidellm_rows, vllm_bench_rows
 from driftscope.workloads.readers.rows import prompt_of
@@ -60,24 +62,27 @@ def _parquet(path: Path) -> Iterable[Row]:
     import pyarrow.parquet as pq
 
     try:
-        rows: list[Row] = pq.read_table(path).to_pylist()
+        rows: list[Row] = pq.read_table(pa.py_buffer(read_bytes(path))).to_pylist()
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
     return rows
 
 
 def _jsonl(path: Path) -> Iterable[Row]:
-    with path.open(encoding="utf-8") as handle:
+    with (
+        open_regular(path) as descriptor,
+        os.fdopen(os.dup(descriptor), encoding="utf-8") as handle,
+    ):
         for number, line in enumerate(handle, start=1):
             if line.strip():
                 try:
-                    yield _mapping(json.loads(line))
+                    yield _mapping(parse_json(line))
                 except ValueError as error:
                     raise ValueError(f"line {number}: {error}") from error
 
 
 def _json(path: Path) -> Iterable[Row]:
-    value = json.loads(path.read_text("utf-8"))
+    value = read_json(path, limit=MAX_INPUT_BYTES)
     if isinstance(value, dict) and "benchmarks" in value:
         return guidellm_rows(value)
     if isinstance(value, dict) and "input_lens" in value:

@@ -1,0 +1,89 @@
+"""A minute of the campaign, and cases that once failed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.odd_runs import RECORDED, ROOT
+
+from faults.campaign import Found, campaign, sound_runs, table
+from faults.cases import Case, case_of, figures_of, run_case
+from faults.mutations import MUTATIONS
+
+SECONDS = 40
+
+
+def test_a_minute_of_the_campaign() -> None:
+    """Cases of other numbers in each run: a failure is printed with its number."""
+    first = int.from_bytes(os.urandom(3), "big") * 1000
+    found = campaign(SECONDS, processes=1, first=first)
+    assert not found.failures, "\n".join(table(found))
+    assert found.cases.total() > 20
+
+
+def test_a_case_is_the_same_each_time(tmp_path: Path) -> None:
+    sound = [ROOT / name for name in RECORDED]
+    assert [case_of(n, sound) for n in range(50)] == [case_of(n, sound) for n in range(50)]
+
+
+@pytest.mark.parametrize("mutation", sorted(MUTATIONS))
+def test_every_mutation_changes_something(mutation: str, tmp_path: Path) -> None:
+    """Of ten tries on a run: one may exchange a value for itself."""
+    changed = 0
+    for n in range(10):
+        run = tmp_path / str(n) / "run"
+        run.mkdir(parents=True)
+        for path in (ROOT / "tests/trace/data/run-1.0").iterdir():
+            (run / path.name).write_bytes(path.read_bytes())
+        before = _content(run)
+        after = MUTATIONS[mutation](run, Random(n))
+        changed += after != run or _content(after) != before
+    assert changed >= 5
+
+
+def _content(run: Path) -> dict[bytes, object]:
+    """By name: a regular file's bytes, and of anything else what it is."""
+    return {
+        os.fsencode(path.name): path.read_bytes()
+        if path.is_file() and not path.is_symlink()
+        else oct(path.lstat().st_mode)
+        for path in run.iterdir()
+    }
+
+
+def test_a_crash_a_hang_and_an_error_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign itself: what must fail it does."""
+    import faults.campaign as under_test
+
+    def hostile(case: Case, folder: Path, known: object) -> None:
+        if case.number == 3:
+            os.abort()
+        if case.number == 5:
+            raise KeyError("what")
+
+    monkeypatch.setattr(under_test, "run_case", hostile)
+    monkeypatch.setattr(under_test, "CASES_PER_PROCESS", 4)
+    monkeypatch.setattr(under_test, "sound_runs", lambda _: [ROOT / RECORDED[0]])
+    found: Found = under_test.campaign(3.0, processes=1)
+    assert any(what.startswith("ended with -6") for what in found.failures)
+    assert any(what.startswith("KeyError") for what in found.failures)
+
+
+ONCE_FAILED = {
+    "a process of a rank beyond any": ("tests/trace/data/run-1.0-killed", "file names", 100595),
+}
+"""Cases that once failed: the recorded run, the mutation and its number."""
+
+
+@pytest.mark.parametrize("name", sorted(ONCE_FAILED))
+def test_what_once_failed(name: str, tmp_path: Path) -> None:
+    sound, mutation, number = ONCE_FAILED[name]
+    case = Case(number=number, sound=ROOT / sound, mutation=mutation, command="read")
+    run_case(case, tmp_path, {case.sound: figures_of(case.sound)})
+
+
+def test_sound_runs_are_many(tmp_path: Path) -> None:
+    assert len(sound_runs(tmp_path)) > 30
