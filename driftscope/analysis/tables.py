@@ -9,7 +9,7 @@ reads them goes through `parts`, file layout by file layout.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -288,8 +288,16 @@ def _schema(path: Path) -> pa.Schema:
 
 
 def _check_columns(schema: pa.Schema, record: str, path: Path) -> None:
-    """Raise DamagedTraceError for a column of another kind than the record's."""
+    """Raise DamagedTraceError for a column of another kind than the record's, and for two that
+    engines of queries take for one."""
     known = schema_of(record)
+    for name, times in Counter(map(str.lower, schema.names)).most_common(1):
+        if times == 1:
+            break
+        raise DamagedTraceError(
+            f"{path}: has {times} columns called {name!r} in small letters or large; move it away "
+            "to analyse the rest of the run"
+        )
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in known.names or kind.equals(known.field(name).type):
             continue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from driftscope.analysis.conditions.columns import COLUMNS
 from driftscope.cli.engine import DUCKDB, EngineOption
 
 if TYPE_CHECKING:
@@ -81,9 +82,8 @@ def analyze(
         str | None,
         typer.Option(
             metavar="EXPR",
-            help="Only these rows: SQL over label, context, prompt_tokens, output_tokens, batch, "
-            "temperature, structured, finish_reason, execution, runner, mode, replica, request, "
-            "position, time_s.",
+            help="Only rows that meet this condition, such as \"label = 'chat' and context > 4096\"; "
+            f"it may compare {', '.join(COLUMNS)}; docs/conditions.md has the language.",
         ),
     ] = None,
     since: Annotated[

@@ -184,6 +184,8 @@ def _check_nodes(tree: exp.Expression) -> None:
         used = {name for name, value in node.args.items() if value}
         if type(node) not in ARGUMENTS or used - allowed:
             raise refused(f"is not part of a condition; {LANGUAGE}", *_part(node))
+        if isinstance(node, exp.Column) and column_of(node) not in COLUMNS:
+            raise refused(f"cannot stand here; {LANGUAGE}", *_part(node))  # such as a lone `is`
 
 
 def _deeper(node: exp.Expression, child: exp.Expression) -> int:
