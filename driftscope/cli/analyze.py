@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from driftscope.analysis.filters import Filter
 
 STDOUT = Path("-")
+WHERE = (
+    "Only rows that meet a condition such as \"label = 'chat' and context > 4096\", over "
+    f"{', '.join(COLUMNS)}; docs/conditions.md has the language."
+)
 
 
 class Format(StrEnum):
@@ -82,8 +86,7 @@ def analyze(
         str | None,
         typer.Option(
             metavar="EXPR",
-            help="Only rows that meet this condition, such as \"label = 'chat' and context > 4096\"; "
-            f"it may compare {', '.join(COLUMNS)}; docs/conditions.md has the language.",
+            help=WHERE,
         ),
     ] = None,
     since: Annotated[

@@ -128,7 +128,7 @@ def test_texts_and_conditions_mean_the_same(spark: Any) -> None:
 
 def test_what_spark_cannot_do_is_one_line(spark: Any, tmp_path: Path) -> None:
     missing = Files(paths=(tmp_path / "no.parquet",), columns={"a": pa.int64()}, constant={})
-    with pytest.raises(DamagedTraceError, match="no.parquet") as caught:
+    with pytest.raises(DamagedTraceError, match=r"no\.parquet") as caught:
         spark.view("missing", [missing], pa.schema([("a", pa.int64())]))
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(DamagedTraceError, match="Spark: "):
