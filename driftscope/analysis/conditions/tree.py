@@ -160,7 +160,7 @@ def _words(node: exp.Expression) -> str:
 
 
 def _part(node: exp.Expression) -> tuple[str, int | None]:
-    """Return what a node says and where its first name is, which newer sqlglots note."""
+    """Return what a node says and where its first name is, which sqlglot notes since 26.17."""
     places = (each.meta.get("start") for each in node.find_all(exp.Identifier))
     return _sql(node), min((place for place in places if place is not None), default=None)
 

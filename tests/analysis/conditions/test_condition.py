@@ -90,7 +90,7 @@ def test_names_are_those_of_columns_not_of_texts() -> None:
     [
         ("", "is no condition"),
         (" ", "is no condition"),
-        ("context = 'abc'", "character 1: .*context is a number and \"'abc'\" is a text"),
+        ("context = 'abc'", "context = 'abc'.*context is a number and \"'abc'\" is a text"),
         ("label > 5", "label is a text and '5' is a number"),
         ("k between 'a' and 'b'", "k is a number"),
         ("k in (1, 'a')", "k is a number"),
