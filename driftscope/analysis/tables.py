@@ -282,7 +282,8 @@ _EXECUTED = tuple(name for name in QUERIED if "execution" in schema_of(name).nam
 
 def _schema(path: Path) -> pa.Schema:
     try:
-        return pq.read_schema(path)
+        with path.open("rb") as file:  # by its name, Arrow would take some for a URL
+            return pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, error) from error
 

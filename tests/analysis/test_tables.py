@@ -102,6 +102,7 @@ def _figures(path: Path) -> str:
 @example(name="a*b")
 @example(name="a?b")
 @example(name="a[X]b")
+@example(name="\udcff")
 def test_no_figure_depends_on_what_a_folder_is_called(plain: tuple[Path, str], name: str) -> None:
     path, figures = plain
     with tempfile.TemporaryDirectory() as base:
