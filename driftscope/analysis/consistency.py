@@ -120,7 +120,7 @@ def check_rounds(tables: Tables, rounds: pa.Table) -> None:
         )
     if not whole(rounds, "rounds").sum() and tables.conditions:
         raise NoDataError(
-            f"{tables.path}: no round in it meets {' and '.join(tables.conditions)}; "
+            f"{tables.path}: no round in it meets {' and '.join(map(str, tables.conditions))}; "
             "`driftscope analyze RUN` without --where and --since says what is in it"
         )
     if not whole(rounds, "rounds").sum():

@@ -1,29 +1,18 @@
-"""Some of a run's rows: conditions in SQL over rows and what is known of their requests and run."""
+"""Some of a run's rows: conditions on rows and what is known of their requests and run."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from driftscope.analysis.conditions.columns import OF_REQUESTS, OF_RUNS, Names
+from driftscope.analysis.conditions.condition import Condition, condition_of
+from driftscope.analysis.engine import Dialect
 from driftscope.errors import UsageError
 from driftscope.trace.manifest import Manifest
-
-OF_ROWS = ("time_s", "position", "context", "batch", "k", "replica", "request", "execution")
-OF_REQUESTS = (
-    "label", "prompt_tokens", "output_tokens", "temperature", "finish_reason", "structured",
-)  # fmt: skip
-OF_RUNS = ("runner", "mode")
-COLUMNS = (*OF_ROWS, *OF_REQUESTS, *OF_RUNS)
-"""What a condition may name. `context` is the length of the context in tokens, `batch` the requests
-in the step, `k` the tokens that the round drafted or the chain has, `execution` how the drafter of
-a recorded chain ran, or of all chains where all ran alike; columns of requests are null for one
-that has not finished."""
-OF_STEPS = ("time_s", "batch", "k", "replica", "execution", *OF_RUNS)
-"""Those that a worker's step has, too; other conditions do not narrow steps."""
-
-Names = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,25 +20,35 @@ class Filter:
     """Rows to keep; all of them by default."""
 
     where: str | None = None
-    """SQL over COLUMNS."""
+    """A condition, see `driftscope.analysis.conditions`."""
     since: str | None = None
     """A span such as "2h", counted back from the last round, or a time in ISO 8601."""
 
-    def conditions(self, last_s: float) -> tuple[str, ...]:
-        """As SQL; `last_s` is the time of the last round. Raises UsageError."""
-        since = () if self.since is None else (f"time_s >= {since_s(self.since, last_s)!r}",)
-        return (*((f"({self.where})",) if self.where else ()), *since)
+    def __post_init__(self) -> None:
+        """Raise UsageError for a condition that makes no sense, before anything is read."""
+        if self.where is not None:
+            condition_of(self.where)
+
+    def conditions(self, last_s: float) -> tuple[Condition, ...]:
+        """Return what rows must meet; `last_s` is the time of the last round. Raises UsageError."""
+        texts = [] if self.where is None else [self.where]
+        begin_s = -math.inf if self.since is None else since_s(self.since, last_s)
+        if math.isfinite(begin_s):  # a run without rounds has no last one
+            texts.append(f"time_s >= {begin_s!r}")
+        return tuple(condition_of(text) for text in texts)
 
 
+MAX_SPAN_S = 1e10
+"""Three centuries: beyond, a time has no room for its seconds' fractions."""
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
-_NAME = re.compile(r"[a-z_]+")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def span_s(text: str) -> float | None:
-    """Seconds of a span such as "30m"; None for anything else."""
+    """Seconds of a span such as "30m"; None for anything else, and beyond MAX_SPAN_S."""
     found = _SPAN.fullmatch(text.strip())
-    return float(found[1]) * _SECONDS[found[2]] if found else None
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else None
+    return None if seconds is None or seconds > MAX_SPAN_S else seconds
 
 
 def since_s(text: str, last_s: float) -> float:
@@ -63,11 +62,6 @@ def since_s(text: str, last_s: float) -> float:
             f"--since {text!r}: neither a span such as 30m, 2h or 1d nor a time in ISO 8601"
         ) from None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-def names_in(sql: Sequence[str]) -> Names:
-    """Which of COLUMNS a text may name."""
-    return frozenset(COLUMNS) & {name for text in sql for name in _NAME.findall(text.lower())}
 
 
 def wide(source: str, columns: Sequence[str], names: Names, said: Mapping[str, str | None]) -> str:
@@ -95,19 +89,16 @@ def wide(source: str, columns: Sequence[str], names: Names, said: Mapping[str, s
     return f"SELECT {', '.join(more)} FROM {source} t {' '.join(joins)}"
 
 
-def said_of(manifest: Manifest, executions: Sequence[str]) -> dict[str, str | None]:
+def said_of(
+    manifest: Manifest, executions: Sequence[str], dialect: Dialect
+) -> dict[str, str | None]:
     """What `wide` is told of a run whose steps ran in these ways."""
     alike = set(executions)
     return {
-        "runner": quoted(manifest.runner),
-        "mode": quoted(manifest.mode),
-        "execution": quoted(alike.pop()) if len(alike) == 1 else None,
+        "runner": dialect.text(manifest.runner),
+        "mode": dialect.text(manifest.mode),
+        "execution": dialect.text(alike.pop()) if len(alike) == 1 else None,
     }
-
-
-def quoted(text: str) -> str:
-    """As a literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 _REQUESTS = (

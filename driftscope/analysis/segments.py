@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis import measure
-from driftscope.analysis.buckets import BY_K, RANK, bucket_of, name_of
+from driftscope.analysis.buckets import BY_K, RANK, Bucket, bucket_of, name_of
 from driftscope.analysis.chains import Chains
 from driftscope.analysis.collect import Sums, collect
 from driftscope.analysis.columns import floats, sums
@@ -117,13 +117,13 @@ def _drift(chains: Chains) -> _Drift:
     )
 
 
-def _rounds_in(run: Sums, bucket: str) -> pa.Table:
+def _rounds_in(run: Sums, bucket: Bucket) -> pa.Table:
     cut(run.tables, "verify", "verify", bucket)
     found = run.tables.engine.rows(rounds_in_buckets(run.shape))
     return found.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
 
 
-def _drift_in(run: Sums, bucket: str, *, by_k: bool) -> dict[str, _Drift]:
+def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
     """By bucket; `by_k`: to the last depth of the bucket's own chains."""
     if not len(run.chains) + run.shallower.chains:
         return {}

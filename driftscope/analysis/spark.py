@@ -8,23 +8,48 @@ under the same path.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from driftscope.analysis.engine import Content, Files, column, sql_of
+from driftscope.analysis.engine import Content, Dialect, Files, column, sql_of
 from driftscope.errors import DamagedTraceError, UsageError
 
 SCHEME = "spark://"
-TYPES: Mapping[pa.DataType, str] = {
-    pa.int64(): "BIGINT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.bool_(): "BOOLEAN",
-    pa.list_(pa.float32()): "ARRAY<FLOAT>",
-    pa.list_(pa.int32()): "ARRAY<INT>",
+
+
+def _text(value: str) -> str:
+    """Spark reads a backslash in a text as the begin of an escape."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _identifier(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+DIALECT = Dialect(
+    name="pyspark",
+    types={
+        pa.int64(): "BIGINT",
+        pa.float64(): "DOUBLE",
+        pa.string(): "STRING",
+        pa.bool_(): "BOOLEAN",
+        pa.list_(pa.float32()): "ARRAY<FLOAT>",
+        pa.list_(pa.int32()): "ARRAY<INT>",
+    },
+    micros="unix_micros",
+    text=_text,
+    identifier=_identifier,
+)
+LITERAL_PATHS: Mapping[str, str] = {
+    # A path is no pattern. Spark's own name for what its SQL reads files of a catalogue with.
+    "__globPaths__": "false",
+    # A folder called name=value is no column.
+    "recursiveFileLookup": "true",
 }
 SETTINGS: Mapping[str, str] = {
     # As DuckDB has it: an element that a list lacks is null, and so is a division by zero.
@@ -54,6 +79,8 @@ class Spark:
     Raises ModuleNotFoundError without pyspark, UsageError where there is no Java or no cluster.
     """
 
+    dialect = DIALECT
+
     def __init__(self, url: str) -> None:
         import ibis
 
@@ -73,35 +100,38 @@ class Spark:
         for name, value in SETTINGS.items():
             self._session.conf.set(name, value)
 
+    def admit(self, paths: Iterable[Path]) -> None:
+        """See `driftscope.analysis.engine.Engine`; what a cluster may read is its owner's to say.
+
+        The SQL that reaches it is made of checked expressions alone.
+        """
+
     def view(self, name: str, content: Content, schema: pa.Schema) -> None:
-        """See `driftscope.analysis.engine.Engine`."""
+        """See `driftscope.analysis.engine.Engine`. Raises DamagedTraceError as `rows` does."""
         if isinstance(content, pa.Table):
-            with _of_pandas():
+            with _reading(), _of_pandas():
                 self._session.createDataFrame(content).createOrReplaceTempView(f"{name}_rows")
-            self.define(name, f"SELECT * FROM {name}_rows")
+            self.define(name, f"SELECT * FROM {_identifier(f'{name}_rows')}")
             return
         parts = [self._select(name, at, files, schema) for at, files in enumerate(content)]
         self.define(name, " UNION ALL ".join(parts))
 
     def define(self, name: str, sql: str) -> None:
-        """See `driftscope.analysis.engine.Engine`."""
-        self._session.sql(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
+        """See `driftscope.analysis.engine.Engine`. Raises DamagedTraceError as `rows` does."""
+        with _reading():
+            self._session.sql(f"CREATE OR REPLACE TEMP VIEW {_identifier(name)} AS {sql}")
 
     def keep(self, name: str, query: Any) -> None:
-        """See `driftscope.analysis.engine.Engine`."""
-        found = self._session.sql(sql_of(query.op(), "pyspark"))
-        found.cache().createOrReplaceTempView(name)
+        """See `driftscope.analysis.engine.Engine`. Raises DamagedTraceError as `rows` does."""
+        with _reading():
+            found = self._session.sql(sql_of(query.op(), self.dialect.name))
+            found.cache().createOrReplaceTempView(name)
 
     def rows(self, query: Any) -> pa.Table:
         """See `driftscope.analysis.engine.Engine`. Raises DamagedTraceError for what Spark cannot
         read or finish."""
-        from pyspark.errors import PySparkException
-
-        try:
-            with _of_pandas():
-                return self._session.sql(sql_of(query.op(), "pyspark")).toArrow()
-        except PySparkException as error:
-            raise DamagedTraceError(f"Spark: {_first_line(error)}") from error
+        with _reading(), _of_pandas():
+            return self._session.sql(sql_of(query.op(), self.dialect.name)).toArrow()
 
     def close(self) -> None:
         """See `driftscope.analysis.engine.Engine`. The process keeps its connection to Spark."""
@@ -110,9 +140,24 @@ class Spark:
 
     def _select(self, name: str, at: int, files: Files, schema: pa.Schema) -> str:
         view = f"{name}_files_{at}"
-        self._session.read.parquet(*map(str, files.paths)).createOrReplaceTempView(view)
-        columns = ", ".join(column(files, f, TYPES, "unix_micros") for f in schema)
-        return f"SELECT {columns} FROM {view}"
+        # Without a leading slash, Hadoop takes what stands before a colon for a scheme.
+        paths = [str(path.absolute()) for path in files.paths]
+        with _reading():
+            found = self._session.read.options(**LITERAL_PATHS).parquet(*paths)
+            found.createOrReplaceTempView(view)
+        columns = ", ".join(column(files, f, self.dialect) for f in schema)
+        return f"SELECT {columns} FROM {_identifier(view)}"
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise DamagedTraceError(f"Spark: {_first_line(error)}") from error
 
 
 @contextmanager

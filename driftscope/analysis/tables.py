@@ -9,8 +9,8 @@ reads them goes through `parts`, file layout by file layout.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,9 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftscope.analysis import filters
-from driftscope.analysis.engine import Content, DuckDB, Engine, Files
-from driftscope.analysis.filters import names_in
-from driftscope.errors import DamagedTraceError, UsageError
+from driftscope.analysis.buckets import Bucket
+from driftscope.analysis.conditions.columns import COLUMNS, OF_STEPS, Names
+from driftscope.analysis.conditions.condition import Condition
+from driftscope.analysis.engine import Content, DuckDB, Engine, Files, sql_of
+from driftscope.errors import DamagedTraceError
 from driftscope.trace.compact import DERIVED_KEY
 from driftscope.trace.manifest import Manifest, read_manifest
 from driftscope.trace.ranks import place_of
@@ -49,6 +51,8 @@ PART = "draft_part"
 """The view of the draft rows of one layout."""
 IN_BUCKETS = "in_buckets"
 """Ending of the views of a record's rows with the bucket that each is in."""
+WIDE = "wide"
+"""Ending of the views of a record's rows with all that conditions on them name."""
 Derived = tuple[tuple[str, str], ...]
 """Columns that files leave out, and what each follows from, by name; see `compact`."""
 
@@ -65,8 +69,8 @@ class Tables:
     engine: Engine
     parts: Mapping[Derived, Content]
     """The draft rows by what their files leave out."""
-    conditions: tuple[str, ...] = ()
-    """SQL that the rows of all views meet, see `narrow`."""
+    conditions: tuple[Condition, ...] = ()
+    """What the rows of all views meet, see `narrow`."""
 
     def use(self, derived: Derived) -> None:
         """Have the view PART stand for the draft rows of this layout."""
@@ -109,8 +113,11 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
     manifest, statuses = read_manifest(run), read_statuses(run)
     problems: list[str] = []
     parts: dict[Derived, Content] = {}
-    for record in QUERIED:
-        found = _in_place(run, record, manifest) if rank is None else None
+    in_place = {
+        record: _in_place(run, record, manifest) if rank is None else None for record in QUERIED
+    }
+    engine.admit(_paths(each for found in in_place.values() if found for each in found.values()))
+    for record, found in in_place.items():
         if found is None:
             of_rank = rank if record in OF_RANKS else None
             rows = read_record(run, record, manifest, problems, rank=of_rank)
@@ -130,12 +137,18 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
     )
 
 
-def narrow(tables: Tables, conditions: Sequence[str]) -> Tables:
-    """The same run with only the rows that meet `conditions`, SQL over `filters.COLUMNS`, besides
-    those that it has to meet already; and only requests that have such a round.
+def _paths(contents: Iterable[Content]) -> Iterator[Path]:
+    """Return the paths of all files among the `contents`."""
+    for content in contents:
+        if not isinstance(content, pa.Table):
+            yield from (path for files in content for path in files.paths)
 
-    The views of `tables` itself are those of the narrowed run from here on. Raises UsageError for
-    SQL that makes no sense.
+
+def narrow(tables: Tables, conditions: Sequence[Condition]) -> Tables:
+    """The same run with only the rows that meet `conditions`, besides those that it has to meet
+    already; and only requests that have such a round.
+
+    The views of `tables` itself are those of the narrowed run from here on.
     """
     met, engine = (*tables.conditions, *conditions), tables.engine
     for record in ("verify", "draft"):
@@ -149,46 +162,60 @@ def narrow(tables: Tables, conditions: Sequence[str]) -> Tables:
     return replace(tables, conditions=met)
 
 
-def cut(tables: Tables, source: str, record: str, bucket: str) -> None:
-    """Have `<source>_in_buckets` stand for the rows of `source`, each with the `bucket`, SQL over
-    `filters.COLUMNS`, that it is in."""
+def cut(tables: Tables, source: str, record: str, bucket: Bucket) -> None:
+    """Have `<source>_in_buckets` stand for the rows of `source`, each with the `bucket` that it is
+    in."""
     columns = queried(record).names
-    rows = filters.wide(source, columns, names_in([bucket]), _said(tables, [bucket]))
-    sql = f"SELECT {', '.join(columns)}, {bucket} AS bucket FROM ({rows}) w"
+    rows = filters.wide(source, columns, bucket.names, _said(tables, bucket.names))
+    sql = f"SELECT {', '.join(columns)}, {bucket.sql} AS bucket FROM ({rows}) w"
     tables.engine.define(f"{source}_{IN_BUCKETS}", sql)
 
 
-def _define(tables: Tables, view: str, record: str, conditions: Sequence[str]) -> None:
+def _define(tables: Tables, view: str, record: str, conditions: Sequence[Condition]) -> None:
     """`view` as the rows of `<view>_all` that meet the conditions."""
-    columns = queried(record).names
-    rows = filters.wide(f"{view}_all", columns, names_in(conditions), _said(tables, conditions))
-    sql = f"SELECT {', '.join(columns)} FROM ({rows}) w WHERE {_all(conditions)}"
-    try:
-        tables.engine.define(view, sql)
-    except Exception as error:  # each engine has its own for SQL that it does not understand
-        first = str(error).splitlines()[0]
-        raise UsageError(
-            f"{' and '.join(conditions)}: not a condition ({first}); it may name "
-            f"{', '.join(filters.COLUMNS)}"
-        ) from error
+    names = _names(conditions)
+    rows = filters.wide(f"{view}_all", queried(record).names, names, _said(tables, names))
+    _keep_met(tables, view, record, rows, conditions)
 
 
-def _define_steps(tables: Tables, conditions: Sequence[str]) -> None:
+def _define_steps(tables: Tables, conditions: Sequence[Condition]) -> None:
     """Steps are narrowed by what they have."""
-    mine = [each for each in conditions if names_in([each]) <= set(filters.OF_STEPS)]
-    names = names_in(mine) - {"batch"}
-    rows = filters.wide("step_all", queried("step").names, names, _said(tables, mine))
-    source = f"(SELECT w.*, w.requests AS batch FROM ({rows}) w) v" if mine else "step_all"
-    columns = ", ".join(queried("step").names)
-    tables.engine.define("step", f"SELECT {columns} FROM {source} WHERE {_all(mine)}")
+    mine = [each for each in conditions if each.names <= set(OF_STEPS)]
+    names = _names(mine) - {"batch"}
+    rows = filters.wide("step_all", queried("step").names, names, _said(tables, names))
+    source = (
+        f"SELECT w.*, w.requests AS batch FROM ({rows}) w" if mine else "SELECT * FROM step_all"
+    )
+    _keep_met(tables, "step", "step", source, mine)
 
 
-def _said(tables: Tables, conditions: Sequence[str]) -> dict[str, str | None]:
-    """Columns that are the same in all rows; looked up only where a condition may name one."""
-    if "execution" not in names_in(conditions):
-        return filters.said_of(tables.manifest, ())
+def _keep_met(
+    tables: Tables, view: str, record: str, rows: str, conditions: Sequence[Condition]
+) -> None:
+    """`view` as those of `rows`, SQL, that meet the conditions."""
+    import ibis
+
+    engine, wide = tables.engine, f"{view}_{WIDE}"
+    engine.define(wide, rows)
+    schema = ibis.Schema.from_pyarrow(queried(record))
+    more = {name: COLUMNS[name].type for name in _names(conditions) if name not in schema}
+    named = ibis.table({**schema, **more}, name=wide)
+    met = named.filter([each.on(named) for each in conditions]) if conditions else named
+    query = met.select(*queried(record).names)
+    engine.define(view, sql_of(query.op(), engine.dialect.name))
+
+
+def _names(conditions: Sequence[Condition]) -> Names:
+    return frozenset[str]().union(*(each.names for each in conditions))
+
+
+def _said(tables: Tables, names: Names) -> dict[str, str | None]:
+    """Columns that are the same in all rows; looked up only where one of them is named."""
+    dialect = tables.engine.dialect
+    if "execution" not in names:
+        return filters.said_of(tables.manifest, (), dialect)
     found = tables.engine.rows(executions()).column("execution").to_pylist()
-    return filters.said_of(tables.manifest, found)
+    return filters.said_of(tables.manifest, found, dialect)
 
 
 @cache
@@ -199,10 +226,6 @@ def executions() -> ir.Table:
     schema = ibis.Schema.from_pyarrow(queried("step"))
     steps = ibis.table(schema, name="step_all")
     return steps.filter(steps.chains > 0).select("execution").distinct()
-
-
-def _all(conditions: Sequence[str]) -> str:
-    return " AND ".join(conditions) or "true"
 
 
 def queried(record: str) -> pa.Schema:
@@ -259,14 +282,23 @@ _EXECUTED = tuple(name for name in QUERIED if "execution" in schema_of(name).nam
 
 def _schema(path: Path) -> pa.Schema:
     try:
-        return pq.read_schema(path)
+        with path.open("rb") as file:  # by its name, Arrow would take some for a URL
+            return pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, error) from error
 
 
 def _check_columns(schema: pa.Schema, record: str, path: Path) -> None:
-    """Raise DamagedTraceError for a column of another kind than the record's."""
+    """Raise DamagedTraceError for a column of another kind than the record's, and for two that
+    engines of queries take for one."""
     known = schema_of(record)
+    for name, times in Counter(map(str.lower, schema.names)).most_common(1):
+        if times == 1:
+            break
+        raise DamagedTraceError(
+            f"{path}: has {times} columns called {name!r} in small letters or large; move it away "
+            "to analyse the rest of the run"
+        )
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in known.names or kind.equals(known.field(name).type):
             continue

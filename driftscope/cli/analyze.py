@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from driftscope.analysis.conditions.columns import COLUMNS
 from driftscope.cli.engine import DUCKDB, EngineOption
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from driftscope.analysis.filters import Filter
 
 STDOUT = Path("-")
+WHERE = (
+    "Only rows that meet a condition such as \"label = 'chat' and context > 4096\", over "
+    f"{', '.join(COLUMNS)}; docs/conditions.md has the language."
+)
 
 
 class Format(StrEnum):
@@ -81,9 +86,7 @@ def analyze(
         str | None,
         typer.Option(
             metavar="EXPR",
-            help="Only these rows: SQL over label, context, prompt_tokens, output_tokens, batch, "
-            "temperature, structured, finish_reason, execution, runner, mode, replica, request, "
-            "position, time_s.",
+            help=WHERE,
         ),
     ] = None,
     since: Annotated[

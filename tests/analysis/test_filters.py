@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.filters import Filter, since_s
@@ -131,10 +132,56 @@ def test_a_time_in_words() -> None:
         since_s("yesterday", 0.0)
 
 
-@pytest.mark.parametrize("where", ["no_such_column > 1", "label ="])
-def test_a_condition_that_makes_no_sense_says_what_may_be_named(run: Path, where: str) -> None:
+@pytest.mark.parametrize("where", ["no_such_column > 1", "label =", "accepted = 0"])
+def test_a_condition_that_makes_no_sense_says_what_may_be_named(where: str) -> None:
+    """Before any run is looked at."""
     with pytest.raises(UsageError, match="prompt_tokens"):
-        summarise(open_run(run), "run", only=Filter(where=where))
+        Filter(where=where)
+
+
+@pytest.mark.parametrize(
+    ("where", "same"),
+    [
+        ("label in ('long', 'none')", "label = 'long'"),
+        ("prompt_tokens - 2000 between 0 and 20", "label = 'long'"),
+        ("label = 'context batch' or execution = 'eager'", "execution = 'eager'"),
+        ("replica + 1 > 1", "replica = 1"),
+    ],
+)
+def test_conditions_in_other_words(run: Path, where: str, same: str) -> None:
+    one, other = (
+        summarise(open_run(run), "run", only=Filter(where=each)) for each in (where, same)
+    )
+    assert one.rounds == other.rounds > 0
+    assert one.acceptance == other.acceptance
+    assert one.hidden == other.hidden
+
+
+def test_steps_are_not_narrowed_by_a_word_in_a_text(run: Path) -> None:
+    """`context` is no column of a step, and here it is no column at all."""
+    some = summarise(open_run(run), "run", only=Filter(where="mode <> 'context' and batch <= 4"))
+    assert max(cell.batch for cell in some.cells) <= 4
+
+
+def test_the_end_of_a_run_without_rounds_is_no_data(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(requests=0))
+    with pytest.raises(NoDataError):
+        summarise(open_run(path), "run", only=Filter(since="1h"))
+
+
+@pytest.mark.parametrize("by", ["9" * 400 + "d", "0s", "0.0001s"])
+def test_a_span_that_is_none_is_refused(run: Path, by: str) -> None:
+    with pytest.raises(UsageError, match="not one of"):
+        summarise(open_run(run), "run", by=by)
+    with pytest.raises(UsageError, match="neither a span"):
+        since_s("9" * 400 + "d", 0.0)
+
+
+def test_a_run_is_cut_into_as_many_spans_as_there_are(run: Path) -> None:
+    found = summarise(open_run(run), "run", by="0.001s")
+    names = [each.label for each in found.segments]
+    assert len(names) == len(set(names)) > 100
+    assert sum(each.rounds for each in found.segments) == found.rounds
 
 
 def test_a_condition_that_no_row_meets_is_no_data(run: Path) -> None:

@@ -10,14 +10,20 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import ibis
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.simulate import Prompts, Truth, simulate
 
+from driftscope.analysis.conditions.condition import condition_of
+from driftscope.analysis.engine import DuckDB, Files
 from driftscope.analysis.filters import Filter
 from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import open_run
+from driftscope.errors import DamagedTraceError
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark: make spark"),
@@ -54,6 +60,79 @@ def test_counts_are_equal_and_sums_to_rounding(both: tuple[RunSummary, RunSummar
     for field in fields(RunSummary):
         ours, theirs = (getattr(run, field.name) for run in (spark, duck))
         _same(ours, theirs, field.name)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from driftscope.analysis.spark import Spark
+
+    with closing(Spark(LOCAL)) as spark:
+        yield spark
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "accepted=8",
+        "a*b",
+        "a?b",
+        "a[X]b",
+        "{aXb,c}",
+        "a\\b",
+        "%41",
+        "s3:",
+        "it's `\"",
+        "_x",
+        "ü \n#",
+    ],
+)
+def test_a_path_is_literal_whatever_the_folder_is_called(
+    spark: Any, tmp_path: Path, name: str
+) -> None:
+    schema = pa.schema([("accepted", pa.int64())])
+    paths = [tmp_path / each / "verify-0.parquet" for each in (name, "aXb")]
+    for path, accepted in zip(paths, (1, 2), strict=True):
+        path.parent.mkdir()
+        pq.write_table(pa.table({"accepted": [accepted]}, schema), path)
+    files = Files(paths=(paths[0],), columns={"accepted": pa.int64()}, constant={})
+    spark.admit(files.paths)
+    spark.view("literal", [files], schema)
+    found = spark.rows(ibis.table({"accepted": "int64"}, name="literal"))
+    assert found.to_pylist() == [{"accepted": 1}]
+
+
+def test_texts_and_conditions_mean_the_same(spark: Any) -> None:
+    """What a manifest or a user says stays a text, whatever Spark reads into a backslash."""
+    texts = ["", "it's", "a\\b", "\\' OR true --", "\\", "\\u0041", '"', "`", "%", "a\nb"]
+    rows = pa.table({"row": list(range(len(texts))), "label": texts, "k": list(range(len(texts)))})
+    conditions = [
+        *("label = '" + text.replace("'", "''") + "'" for text in texts),
+        "label like '%a%'", "label not like '_'", "k / 0 > 1", "k / (k - 2) >= 1 or k is null",
+        "k * 4611686018427387904 * 4 > 0", "k between 1 and 2.5", "label in ('%', '\\')",
+    ]  # fmt: skip
+    found = []
+    with closing(DuckDB()) as duck:
+        for engine in (duck, spark):
+            engine.view("given", rows, rows.schema)
+            columns = ", ".join(f"{engine.dialect.text(t)} AS t{n}" for n, t in enumerate(texts))
+            engine.define("texts", f"SELECT {columns}")
+            named = ibis.table(ibis.Schema.from_pyarrow(rows.schema), name="given")
+            met = {f"c{n}": condition_of(c).on(named) for n, c in enumerate(conditions)}
+            found.append(engine.rows(named.select("row", **met).order_by("row")).to_pylist())
+            said = ibis.table({f"t{n}": "string" for n in range(len(texts))}, name="texts")
+            assert list(engine.rows(said).to_pylist()[0].values()) == texts
+    duck_met, spark_met = found
+    assert duck_met == spark_met
+    assert [row[f"c{n}"] for n, row in enumerate(duck_met)] == [True] * len(texts)
+
+
+def test_what_spark_cannot_do_is_one_line(spark: Any, tmp_path: Path) -> None:
+    missing = Files(paths=(tmp_path / "no.parquet",), columns={"a": pa.int64()}, constant={})
+    with pytest.raises(DamagedTraceError, match=r"no\.parquet") as caught:
+        spark.view("missing", [missing], pa.schema([("a", pa.int64())]))
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(DamagedTraceError, match="Spark: "):
+        spark.define("wrong", "SELECT nothing FROM nowhere")
 
 
 def test_another_engine_is_refused(tmp_path: Path) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given, settings
+from support.folders import folder_names
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis import requests
+from driftscope.analysis.analyze import conclude
 from driftscope.analysis.closeup import rows
 from driftscope.analysis.collect import collect
 from driftscope.analysis.passes.rounds import by_context
@@ -24,6 +29,7 @@ from driftscope.errors import DamagedTraceError
 from driftscope.trace.compact import DERIVED_KEY
 from driftscope.trace.reader import read_trace
 from driftscope.trace.rounding import RELATIVE_ERROR
+from driftscope_reports.summary_json import to_json
 
 
 def _close(a: object, b: object) -> bool:
@@ -69,6 +75,50 @@ def test_replicas_and_lists_that_files_leave_out(tmp_path: Path) -> None:
     there, read = _both(path)
     assert _close(there, read)
     assert there.requests == 60
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run under a plain name, and all its figures."""
+    path = write_run(
+        tmp_path_factory.mktemp("named") / "plain", Spec(requests=6, labels=("a", "b"))
+    )
+    return path, _figures(path)
+
+
+def _figures(path: Path) -> str:
+    return to_json(conclude([summarise(open_run(path), "run")]))
+
+
+@settings(max_examples=20)
+@given(name=folder_names())
+@example(name="accepted=8")
+@example(name="accepted=3")
+@example(name="replica=3")
+@example(name="request=abc")
+@example(name="drafted=1")
+@example(name="k=4")
+@example(name="time_s=1")
+@example(name="a*b")
+@example(name="a?b")
+@example(name="a[X]b")
+@example(name="\udcff")
+def test_no_figure_depends_on_what_a_folder_is_called(plain: tuple[Path, str], name: str) -> None:
+    path, figures = plain
+    with tempfile.TemporaryDirectory() as base:
+        write_run(Path(base) / "aXb" / "run", Spec(requests=4, growth=1.0))
+        shutil.copytree(path, Path(base) / name / "run", dirs_exist_ok=True)
+        assert _figures(Path(base) / name / "run") == figures
+
+
+def test_columns_that_differ_in_case_only_are_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(requests=4))
+    file = next(path.glob("verify-*.parquet"))
+    table = pq.read_table(file)
+    more = table.append_column("Accepted", table.column("drafted"))
+    pq.write_table(more.replace_schema_metadata(table.schema.metadata), file)
+    with pytest.raises(DamagedTraceError, match=f"{file.name}: has 2 columns called 'accepted'"):
+        open_run(path)
 
 
 def test_a_run_that_goes_on_is_read_to_its_last_batch(tmp_path: Path) -> None:

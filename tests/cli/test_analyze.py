@@ -116,6 +116,44 @@ def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:
     assert content["runs"][0]["hidden"]["fed_rms"] is not None
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "true); COPY (SELECT 42) TO 'pwn1.csv'; --",
+        "true); ATTACH 'pwn3.db'; SELECT (true",
+        "read_text('secret.csv') <> ''",
+        "CAST((SELECT content FROM read_text('secret.csv')) AS INT) > 1",
+        "true); SET memory_limit = '64GB'; SELECT (true",
+        "true); INSTALL httpfs; SELECT (true",
+        "label in (SELECT a FROM read_csv('http://127.0.0.1:1/a.csv'))",
+        " ",
+        "context = 'abc'",
+        "'abc'",
+        "CAST(request AS INT) > 1",
+        "k in range(10000000000)",
+        "label = repeat('x', 2000000000)",
+        " OR ".join(["k = 1"] * 10_000),
+    ],
+    ids=lambda where: where[:24],
+)
+def test_a_condition_is_no_sql(runs: list[Path], tmp_path: Path, where: str) -> None:
+    (tmp_path / "secret.csv").write_text("s3cret")
+    done = driftscope("analyze", runs[0], "--where", where, cwd=tmp_path)
+    _fails(done, 2, "--where")
+    assert "s3cret" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
+
+
+def test_a_condition_keeps_what_meets_it(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope(
+        "analyze", runs[0], "--where", "context > 100 and not label is null", "--json", "-",
+        cwd=tmp_path,
+    )  # fmt: skip
+    whole = driftscope("analyze", runs[0], "--json", "-", cwd=tmp_path)
+    rounds = [json.loads(each.stdout)["runs"][0]["rounds"] for each in (done, whole)]
+    assert 0 < rounds[0] <= rounds[1]
+
+
 def test_missing_path(tmp_path: Path) -> None:
     _fails(driftscope("analyze", "nowhere", cwd=tmp_path), 1, "nowhere", "no such directory")
 

@@ -43,6 +43,20 @@ def test_a_gate_that_holds_says_nothing_on_stdout(driftscope: Driftscope, tmp_pa
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "name", ["accepted=8", "accepted=3", "replica=3", "k=4", "time_s=1", "a*b"]
+)
+def test_the_name_of_a_folder_turns_no_gate(
+    driftscope: Driftscope, tmp_path: Path, name: str
+) -> None:
+    """`accepted=8/run` passed once, and `a*b` read a neighbour's rounds, too."""
+    write_run(tmp_path / "aXb" / "run", Spec(conditional=(1.0, 1.0, 1.0, 1.0)))
+    run = write_run(tmp_path / name / "run", Spec())
+    done = driftscope("check", run, "--fail-on", f"{LENGTH} < 3.6")
+    assert done.returncode == 3
+    assert done.stdout.startswith(f"broken: {LENGTH} < 3.6 [run]: {LENGTH} = 2.")
+
+
 def test_json_holds_every_rule_with_its_figures(driftscope: Driftscope, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Spec())
     done = driftscope(

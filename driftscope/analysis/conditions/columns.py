@@ -1,0 +1,67 @@
+"""The columns that a condition may name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What an expression yields."""
+
+    NUMBER = "a number"
+    TEXT = "a text"
+    TRUTH = "true or false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A documented column."""
+
+    type: str
+    """As Ibis calls it."""
+    meaning: str
+
+    @property
+    def kind(self) -> Kind:
+        """What it holds."""
+        return Kind.TEXT if self.type == "string" else Kind.NUMBER
+
+
+def _column(type_: str, meaning: str) -> Column:
+    return Column(type=type_, meaning=meaning)
+
+
+_OF_ROWS = {
+    "time_s": _column("float64", "Unix time in seconds"),
+    "position": _column("int64", "index of the last verified token in its request, from 0"),
+    "context": _column("int64", "length of the context in tokens, position + 1"),
+    "batch": _column("int64", "requests in the round's engine step"),
+    "k": _column("int64", "tokens that the round drafted, or that the chain has"),
+    "replica": _column("int64", "data-parallel rank"),
+    "request": _column("string", "the request's id"),
+    "execution": _column("string", "how the drafter of a recorded chain ran, such as eager"),
+}
+_OF_REQUESTS = {
+    "label": _column("string", "workload label"),
+    "prompt_tokens": _column("int64", "tokens of the prompt"),
+    "output_tokens": _column("int64", "tokens of the answer"),
+    "temperature": _column("float64", "sampling temperature"),
+    "finish_reason": _column("string", "why the request ended, such as stop or length"),
+    "structured": _column("string", "kind of structured output, such as json, or none"),
+}
+_OF_RUNS = {
+    "runner": _column("string", "vLLM's model runner, such as v2"),
+    "mode": _column("string", "how the engine runs its models, such as full graphs"),
+}
+OF_REQUESTS = tuple(_OF_REQUESTS)
+"""Null in rows of a request that has not finished."""
+OF_RUNS = tuple(_OF_RUNS)
+COLUMNS: Mapping[str, Column] = {**_OF_ROWS, **_OF_REQUESTS, **_OF_RUNS}
+"""All columns by name. `execution` is null in a round without a recorded chain, unless all chains
+of the run ran alike."""
+OF_STEPS = ("time_s", "batch", "k", "replica", "execution", *OF_RUNS)
+"""Columns that a worker's step has, too; other conditions do not narrow steps."""
+
+Names = frozenset[str]

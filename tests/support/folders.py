@@ -1,0 +1,30 @@
+"""Names of folders that engines of queries are known to read something into."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from driftscope.analysis.tables import QUERIED, queried
+
+COLUMNS = sorted({name for record in QUERIED for name in queried(record).names})
+MAX_BYTES = 200
+"""Shorter than any file system's bound on a name."""
+
+
+def folder_names() -> SearchStrategy[str]:
+    """name=value as of a partitioned data set, patterns, quotes, and any other character."""
+    partition = st.builds(
+        "{}={}".format,
+        st.sampled_from([*COLUMNS, "batch", "context", "label", "any"]),
+        st.sampled_from(["8", "3", "1", "abc", "", "2026-01-01", "null", "%20"]),
+    )
+    odd = st.text("ab*?[]{}!^\\'\"`=;:,$%~#@&|<> \t\n.-ü😀", min_size=1, max_size=12)
+    anything = st.text(
+        st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20
+    )
+    return st.one_of(partition, odd, anything).filter(_is_name)
+
+
+def _is_name(name: str) -> bool:
+    return name not in (".", "..") and len(name.encode()) <= MAX_BYTES
