@@ -8,25 +8,26 @@ reads them goes through `parts`, file layout by file layout.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from driftscope.analysis import filters
 from driftscope.analysis.buckets import Bucket
 from driftscope.analysis.conditions.columns import COLUMNS, OF_STEPS, Names
 from driftscope.analysis.conditions.condition import Condition
 from driftscope.analysis.engine import Content, DuckDB, Engine, Files, sql_of
+from driftscope.analysis.row_check import check_view
 from driftscope.errors import DamagedTraceError
-from driftscope.trace.compact import DERIVED_KEY
+from driftscope.trace.compact import derived_of
+from driftscope.trace.integrity import damaged_files
 from driftscope.trace.manifest import Manifest, read_manifest
+from driftscope.trace.parquet_input import open_parquet
 from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import (
     Trace,
@@ -111,21 +112,26 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
     """
     run, engine = Path(run), engine or DuckDB()
     manifest, statuses = read_manifest(run), read_statuses(run)
-    problems: list[str] = []
+    damaged = damaged_files(run, statuses)
+    problems = list(damaged.values())
     parts: dict[Derived, Content] = {}
     in_place = {
-        record: _in_place(run, record, manifest) if rank is None else None for record in QUERIED
+        record: _in_place(run, record, manifest, damaged) if rank is None else None
+        for record in QUERIED
     }
     engine.admit(_paths(each for found in in_place.values() if found for each in found.values()))
     for record, found in in_place.items():
         if found is None:
             of_rank = rank if record in OF_RANKS else None
-            rows = read_record(run, record, manifest, problems, rank=of_rank)
-            table = _queried(rows, record)
-            found = {(): table}
+            rows = read_record(run, record, manifest, problems, rank=of_rank, left_out=damaged)
+            view: dict[Derived, Content] = {(): _queried(rows, record)}
+        else:
+            view = found
         if record == "draft":
-            parts = dict(found)
-        engine.view(f"{record}_all", _together(found), queried(record))
+            parts = view
+        engine.view(f"{record}_all", _together(view), queried(record))
+        if found is not None:
+            check_view(engine, f"{record}_all", record, run)
         engine.define(record, f"SELECT * FROM {record}_all")
     return Tables(
         path=run,
@@ -244,9 +250,11 @@ def _together(parts: Mapping[Derived, Content]) -> Content:
     return [files for content in parts.values() for files in content]
 
 
-def _in_place(run: Path, record: str, manifest: Manifest) -> dict[Derived, Content] | None:
+def _in_place(
+    run: Path, record: str, manifest: Manifest, left_out: Container[Path]
+) -> dict[Derived, Content] | None:
     """The sealed files of a record by layout; None where they have to be read."""
-    paths = segments(run, record)
+    paths = [path for path in segments(run, record) if path not in left_out]
     ranks = {place_of(source_of(path, record)).rank for path in paths}
     if not paths or len(ranks) > 1 or any(path.suffix != SEALED for path in paths):
         return None
@@ -255,7 +263,7 @@ def _in_place(run: Path, record: str, manifest: Manifest) -> dict[Derived, Conte
         schema = _schema(path)
         check_segment(schema, path)
         _check_columns(schema, record, path)
-        derived = json.loads((schema.metadata or {}).get(DERIVED_KEY, b"{}"))
+        derived = _derived(schema, path)
         columns = tuple(zip(schema.names, schema.types, strict=True))
         replica = place_of(source_of(path, record)).replica
         alike[tuple(sorted(derived.items())), columns, replica].append(path)
@@ -282,9 +290,16 @@ _EXECUTED = tuple(name for name in QUERIED if "execution" in schema_of(name).nam
 
 def _schema(path: Path) -> pa.Schema:
     try:
-        with path.open("rb") as file:  # by its name, Arrow would take some for a URL
-            return pq.read_schema(file)
-    except (pa.ArrowException, OSError) as error:
+        with open_parquet(path) as file:
+            return file.schema_arrow
+    except (ValueError, RuntimeError, OSError) as error:
+        raise unreadable(path, error) from error
+
+
+def _derived(schema: pa.Schema, path: Path) -> Mapping[str, str]:
+    try:
+        return derived_of(schema)
+    except ValueError as error:
         raise unreadable(path, error) from error
 
 
