@@ -144,8 +144,8 @@ def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
     rules, failed = [rule_of(text) for text in GATE], 0
     for baseline, run in twice(truth, trials, paired=paired):
         facts = Facts(
-            run=_figures(run, truth.k),
-            baseline=_figures(baseline, truth.k),
+            run=_figures(run),
+            baseline=_figures(baseline),
             found=lambda _: None,
             correlated=of_acceptance(run.rounds, baseline.rounds) if paired else {},
         )
@@ -153,9 +153,9 @@ def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
     return Calls(run=name, pairing=PAIRED[paired], called=failed / trials)
 
 
-def _figures(run: Side, k: int) -> dict[str, Any]:
+def _figures(run: Side) -> dict[str, Any]:
     """As the JSON report has them."""
-    found: dict[str, Any] = json.loads(json.dumps(asdict(acceptance(run.rounds, k, spread=True))))
+    found: dict[str, Any] = json.loads(json.dumps(asdict(acceptance(run.rounds, spread=True))))
     return {"acceptance": found}
 
 

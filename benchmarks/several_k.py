@@ -117,4 +117,5 @@ def _series(rounds: Rounds, tokens: np.ndarray) -> Series:
         tokens=tokens,
         rounds=rounds.rounds.astype(np.float64),
         labels=np.full(n, "all"),
+        several_k=True,
     )

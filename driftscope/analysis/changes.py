@@ -5,11 +5,16 @@ difference that any split of the requests shows is larger than in almost all ran
 same requests. So no round counts as independent of the others of its request, and a run that does
 not change is cut in at most ALPHA of cases (`make calibration`). Each level of further splits is
 tested at a share of ALPHA, so that all of one level together keep to it.
+
+In a run of several K requests do not all scatter alike: those of a long K scatter more, and where K
+changes with time so does the scatter. Random orders would then find changes in it. There each
+request stays in its place and keeps the size of its residual; its sign is random (wild bootstrap:
+Wu 1986, https://doi.org/10.1214/aos/1176350142).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -95,6 +100,8 @@ class Series:
     request's own mix of K adds."""
     rounds: Matrix
     labels: NDArray[np.str_]
+    several_k: bool = False
+    """Whether requests may scatter differently, because they drafted with different K."""
 
 
 def changes_of(run: Sums) -> Changes | None:
@@ -113,6 +120,7 @@ def changes_of(run: Sums) -> Changes | None:
             tokens=tokens[order],
             rounds=rounds[order].astype(np.float64),
             labels=labels[order],
+            several_k=bool(run.rounds.mix.any()),
         )
     )
 
@@ -141,7 +149,8 @@ def _splits(
     """Where requests from `first` to `end` are split, and the p-value of each."""
     if end - first < 2 * LEAST or not depth:
         return
-    p = _p_value(series.tokens[first:end], series.rounds[first:end], random)
+    null = _signs if series.several_k else _orders
+    p = _p_value(series.tokens[first:end], series.rounds[first:end], null, random)
     if p > ALPHA / 2 ** (DEPTH - depth):
         return
     at = first + int(_apart(series.tokens[first:end], series.rounds[first:end], LEAST).argmax())
@@ -164,13 +173,27 @@ def _apart(tokens: Matrix, rounds: Matrix, least: int) -> Matrix:
     return out
 
 
-def _p_value(tokens: Matrix, rounds: Matrix, random: np.random.RandomState) -> float:
-    """Of the largest difference that any split shows, against random orders."""
+Null = Callable[[Matrix, Matrix, np.random.RandomState], tuple[Matrix, Matrix]]
+"""Makes the tokens and rounds, [ORDERS, n], of runs without a change out of those of a run."""
+
+
+def _orders(tokens: Matrix, rounds: Matrix, random: np.random.RandomState) -> tuple[Matrix, Matrix]:
+    orders = np.argsort(random.random_sample((ORDERS, len(tokens))), axis=1)
+    return tokens[orders], rounds[orders]
+
+
+def _signs(tokens: Matrix, rounds: Matrix, random: np.random.RandomState) -> tuple[Matrix, Matrix]:
+    level = rounds * (tokens.sum() / rounds.sum())
+    signs = random.choice([-1.0, 1.0], size=(ORDERS, len(tokens)))
+    return level + signs * (tokens - level), np.broadcast_to(rounds, signs.shape)
+
+
+def _p_value(tokens: Matrix, rounds: Matrix, null: Null, random: np.random.RandomState) -> float:
+    """Return the share of runs of the null with as large a difference at any split."""
     at = np.unique(np.linspace(0, len(tokens), BLOCKS + 1).astype(int))[:-1]
     least = max(1, LEAST * len(at) // len(tokens))
     tokens, rounds = np.add.reduceat(tokens, at), np.add.reduceat(rounds, at)
-    orders = np.argsort(random.random_sample((ORDERS, len(tokens))), axis=1)
-    shuffled = _apart(tokens[orders], rounds[orders], least).max(axis=1)
+    shuffled = _apart(*null(tokens, rounds, random), least).max(axis=1)
     real = _apart(tokens, rounds, least).max()
     return float((1 + (shuffled >= real).sum()) / (1 + ORDERS))
 
