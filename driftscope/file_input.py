@@ -114,7 +114,10 @@ def encodable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says first; the name of its class where it says nothing."""
+    """Return what an error says first, without the number and the file of an OSError; the name of
+    its class where it says nothing."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 

@@ -23,7 +23,7 @@ from driftscope.bounded import (
     UnixTime,
 )
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
-from driftscope.file_input import read_json
+from driftscope.file_input import first_line, read_json
 from driftscope.trace.records import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope.trace.schema import SCHEMA_VERSION
 from driftscope.trace.validation import validated
@@ -167,7 +167,7 @@ def read_manifest(run: Path) -> Manifest:
         raw = read_json(path)
         version = raw["schema_version"]
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise DamagedTraceError(f"{path}: not a readable manifest ({error!r})") from error
+        raise DamagedTraceError(f"{path}: not a readable manifest ({_words(error)})") from error
     check_version(str(version), path)
     try:
         return _from_dict(raw)
@@ -191,6 +191,10 @@ def check_version(version: str, path: Path) -> None:
             f"{path}: trace schema {ascii(version[:_SHOWN])[1:-1]}, this driftscope reads up to "
             f"{ours}.x; upgrade driftscope"
         )
+
+
+def _words(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else first_line(error)
 
 
 def _from_dict(raw: dict[str, Any]) -> Manifest:

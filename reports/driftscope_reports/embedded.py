@@ -15,7 +15,7 @@ from driftscope.analysis.side import grouped
 from driftscope.analysis.summary import RunSummary
 from driftscope.bounds import MAX_REPORT_BYTES
 from driftscope.errors import DamagedTraceError, SchemaVersionError
-from driftscope.file_input import parse_json, read_text
+from driftscope.file_input import first_line, parse_json, read_text
 from driftscope_reports.codec import from_plain, to_plain
 from driftscope_reports.markup import Markup, script_json
 
@@ -104,7 +104,7 @@ def _content(path: Path) -> dict[str, Any]:
         found = _ELEMENT.search(read_text(path, limit=MAX_REPORT_BYTES))
         content = parse_json(found["text"]) if found else None
     except (OSError, ValueError, RecursionError) as error:
-        raise DamagedTraceError(f"{path}: not a readable report ({error})") from error
+        raise DamagedTraceError(f"{path}: not a readable report ({first_line(error)})") from error
     if not isinstance(content, dict):
         raise DamagedTraceError(
             f"{path}: no driftscope report; give a run directory, or an HTML file that "
