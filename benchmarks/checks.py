@@ -1,0 +1,74 @@
+"""What it costs to hold a run to its checksums and its bounds, beside its whole analysis.
+
+Simulated runs with K = 7, in one process: the CRC-32 of every sealed file, then the query over the
+least and the most of every column, then all that `analyze` does, checks included.
+
+    PYTHONPATH=.:tests python benchmarks/checks.py [--rounds 1e6] [--repeat 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.scale import analyze, make
+from driftscope.analysis.engine import DuckDB
+from driftscope.analysis.row_check import check_view
+from driftscope.analysis.tables import QUERIED, open_run
+from driftscope.trace.integrity import damaged_files
+from driftscope.trace.segment import digest_of
+from driftscope.trace.status import read_statuses
+
+
+def note_digests(run: Path) -> None:
+    """As the writer does: simulated runs have none."""
+    for path in run.glob("status-*.json"):
+        status = json.loads(path.read_text())
+        files = run.glob(f"*-{status['source']}-*.parquet")
+        path.write_text(json.dumps({**status, "digests": {f.name: digest_of(f) for f in files}}))
+
+
+def seconds(action: Callable[[], object], repeat: int) -> float:
+    """Median over repeats."""
+    found = []
+    for _ in range(repeat):
+        begun = time.perf_counter()
+        action()
+        found.append(time.perf_counter() - begun)
+    return statistics.median(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=float, default=1e6)
+    parser.add_argument("--repeat", type=int, default=3)
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="driftscope-checks-") as folder:
+        run = make(Path(folder), int(wanted.rounds))
+        note_digests(run)
+        size = sum(path.stat().st_size for path in run.iterdir())
+        engine = DuckDB()
+        open_run(run, engine)
+
+        def bounds() -> None:
+            for record in QUERIED:
+                check_view(engine, f"{record}_all", record, run)
+
+        whole = seconds(lambda: analyze(run), wanted.repeat)
+        print(f"{wanted.rounds:.0f} rounds, {size / 1e6:.0f} MB; analyze {whole:.2f} s")
+        for name, action in {
+            "checksums": lambda: damaged_files(run, read_statuses(run)),
+            "bounds": bounds,
+        }.items():
+            took = seconds(action, wanted.repeat)
+            print(f"{name:10} {took:7.3f} s  {took / whole:6.1%} of analyze")
+        engine.close()
+
+
+if __name__ == "__main__":
+    main()
