@@ -8,7 +8,7 @@ TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless seeds situations broken faults audit variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test lint type layers truth harmless seeds situations broken faults disk-faults audit variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 
 faults: $(VENV)/installed-dev ## damaged runs by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
 	PYTHONPATH=tests $(BIN)/python -m faults
+
+disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, as a table
+	PYTHONPATH=tests $(BIN)/python -m vllm_engine.disk_faults
 
 audit: $(VENV)/installed-dev ## known vulnerabilities of what is installed (needs the network)
 	$(BIN)/python -m pip install --quiet pip-audit

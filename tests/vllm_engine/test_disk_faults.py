@@ -1,0 +1,51 @@
+"""A disk that fails, or a receiver that hangs, costs rows and says so; the output is as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vllm_engine.disk_faults import FAULTS, JOB, lost, with_fault, with_silent_receiver
+from vllm_engine.job import Outcome, run_job
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def off(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_job(replace(JOB, probe={}), tmp_path_factory.mktemp("off"))
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> None:
+    """Skips where no small disk can be mounted."""
+    (tmp_path / "try").mkdir()
+    mount = ["mount", "-t", "tmpfs", "tmpfs", str(tmp_path / "try")]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted")
+    subprocess.run(["umount", str(tmp_path / "try")], check=False)
+
+
+@pytest.mark.usefixtures("mounts")
+@pytest.mark.parametrize("fault", ["full", "removed"])
+def test_a_disk_that_fails(fault: str, off: Outcome, tmp_path: Path) -> None:
+    fared = with_fault(FAULTS[fault], tmp_path)
+    for batch in range(len(JOB.sizes)):
+        assert fared.outcome.tokens(batch) == off.tokens(batch)
+    assert "rows are being lost (disk_error); serving goes on" in fared.outcome.log
+    if fault == "full":
+        assert lost(fared) > 0, "the status file has kept room for itself"
+    if fault == "removed":
+        assert fared.statuses == ()
+
+
+def test_a_receiver_that_hangs(off: Outcome, tmp_path: Path) -> None:
+    fared = with_silent_receiver(tmp_path)
+    for batch in range(len(JOB.sizes)):
+        assert fared.outcome.tokens(batch) == off.tokens(batch)
+    assert lost(fared) == 0
+    assert all(status.closed for status in fared.statuses)
