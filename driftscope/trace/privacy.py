@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from driftscope.trace.arrays import array_of
 from driftscope.trace.schema import schema_of
 
 CONTENT = "content"
@@ -113,6 +114,6 @@ class Pseudonyms:
 
     def _hashed(self, requests: pa.Array) -> pa.Array:
         """Each id is hashed once: a batch has many rows of few requests."""
-        encoded = requests.dictionary_encode()
-        hashed = [self.name(each) for each in encoded.dictionary.to_pylist()]
-        return pa.array(hashed, pa.string()).take(encoded.indices)
+        given = requests.to_pylist()
+        hashed = {each: self.name(each) for each in set(given)}
+        return array_of([hashed[each] for each in given], requests.type)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,6 +137,26 @@ def test_telemetry_is_given_no_identifiers(tmp_path: Path) -> None:
     assert Pseudonyms(KEY).name("req-0") in told
     assert "req-0" not in told
     assert PARENT not in told
+
+
+_IN_A_SERVER = """
+import sys
+import pyarrow as pa
+from driftscope.trace.privacy import Pseudonyms
+from driftscope.trace.arrays import array_of
+ids = array_of(["a", "b", "a"], pa.string())
+print(Pseudonyms(b"key").batch(pa.RecordBatch.from_arrays([ids], names=["request"])).num_rows)
+assert "pandas" not in sys.modules
+"""
+
+
+def test_pandas_stays_out_of_the_serving_process() -> None:
+    """pyarrow imports it for what it takes from Python by itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_SERVER], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("3\n", 0), done.stderr
 
 
 def test_a_hash_depends_on_the_key_and_the_id() -> None:
