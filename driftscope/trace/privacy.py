@@ -60,8 +60,6 @@ MARKED: Mapping[str, Mapping[str, str]] = {
 REQUEST, TRACEPARENT = "request", "traceparent"
 NAME_BYTES = 8
 """Bytes of a hashed request id. Two of a million requests share one with probability 3e-8."""
-KEY_BYTES = 16
-"""Bytes of a random key."""
 
 
 def kind_of(record: str, column: str) -> str:

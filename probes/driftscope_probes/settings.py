@@ -17,7 +17,6 @@ from driftscope.errors import ProbeError
 from driftscope.file_input import read_text
 from driftscope.telemetry import settings as telemetry
 from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
-from driftscope.trace.privacy import KEY_BYTES
 from driftscope.trace.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 from driftscope_probes.sampling import DEFAULT_BUDGET
 
@@ -33,6 +32,7 @@ RUN_ID = "DRIFTSCOPE_RUN_ID"
 REQUEST_KEY = "DRIFTSCOPE_REQUEST_KEY"
 """Variable by which the processes of one start hash request ids alike, 32 hex digits; written to no
 file."""
+KEY_BYTES = 16
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 
