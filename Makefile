@@ -6,9 +6,10 @@ OLDER  := 0.31.0 0.27.0
 OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
+NO_ENGINE := tests/trace tests/metrics tests/analysis tests/cli/test_analyze.py tests/cli/test_check.py
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless seeds situations broken faults disk-faults audit variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test lint type layers truth harmless seeds situations broken faults disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -59,6 +60,10 @@ disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed 
 audit: $(VENV)/installed-dev ## known vulnerabilities of what is installed (needs the network)
 	$(BIN)/python -m pip install --quiet pip-audit
 	$(BIN)/python -m pip_audit --skip-editable
+
+# pip takes the newest of what these depend on themselves, whose deprecations are not ours to fix.
+oldest: $(VENV)/oldest/installed ## tests without an engine on the oldest dependencies that pyproject.toml allows
+	PYTHONPATH=.:probes:reports:tests $(VENV)/oldest/bin/python -m pytest -W default --numprocesses 2 --dist loadgroup $(NO_ENGINE)
 
 alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live traffic (4 minutes)
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.alerts_main
@@ -139,6 +144,13 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+$(VENV)/oldest/installed: pyproject.toml tests/support/oldest.py
+	$(PYTHON) -m venv --clear $(VENV)/oldest
+	$(PYTHON) tests/support/oldest.py > $(VENV)/oldest/requirements.txt
+	$(VENV)/oldest/bin/python -m pip install --quiet -r $(VENV)/oldest/requirements.txt \
+	  'pytest>=8.3,<9' pytest-timeout pytest-xdist hypothesis psutil
 	touch $@
 
 # Other vLLMs, put before the installed one on PYTHONPATH by the tests.

@@ -81,7 +81,7 @@ def ask(
     sent = dict(headers or {}) | {"Accept-Encoding": "identity"}
     if target.authorization:
         sent["Authorization"] = target.authorization
-    request = urllib.request.Request(target.plain, body, sent)
+    request = urllib.request.Request(target.plain, body, sent)  # noqa: S310  ServerUrl: http(s) only
     secrets = (*target.secrets, _secret_of(sent))
     deadline = Deadline(limits.seconds)
     try:

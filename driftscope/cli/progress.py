@@ -15,8 +15,10 @@ def steps(items: Sequence[T], what: str, *, quiet: bool = False) -> Iterator[T]:
     """`items` one by one, with a bar that is gone in the end; none without a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    shown = console.is_terminal and not quiet
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+    if quiet or not console.is_terminal:
+        yield from items  # rich before 14.3 prints an empty line even where it shows no bar
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=len(items))
         for item in items:
             yield item

@@ -55,9 +55,11 @@ def watched(*, quiet: bool) -> Iterator[Watcher]:
     columns = (
         BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn(),
     )  # fmt: skip
-    shown = console.is_terminal and not quiet
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        yield Bar(progress) if shown else Watcher()
+    if quiet or not console.is_terminal:
+        yield Watcher()  # rich before 14.3 prints an empty line even where it shows no bar
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bar(progress)
 
 
 def tell(done: Done, *, as_json: bool, quiet: bool) -> int:

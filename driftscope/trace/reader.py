@@ -22,7 +22,7 @@ from driftscope.trace.ranks import joined, place_of, with_replica
 from driftscope.trace.records import RECORDS, Execution
 from driftscope.trace.row_bounds import check_rows
 from driftscope.trace.schema import conform
-from driftscope.trace.segment import SEALED, STREAM, VERSION_KEY, segments, source_of
+from driftscope.trace.segment import SEALED, VERSION_KEY, segments, source_of
 from driftscope.trace.status import STATUS_S, Status, read_statuses
 from driftscope.trace.stream import read_stream
 
@@ -154,7 +154,6 @@ def _read_sealed(path: Path) -> pa.Table:
 
 def _read_stream(path: Path, problems: list[str]) -> pa.Table:
     """All intact batches of an Arrow stream; what is missing is noted, not raised."""
-    assert path.suffix == STREAM
     try:
         content = read_stream(path)
     except FileNotFoundError:  # sealed since the directory was listed

@@ -419,7 +419,7 @@ class UndraftedReason:
     """The grammar rejected the whole draft."""
     PREEMPTED = "preempted"
     """First output after a preemption: its draft was thrown away."""
-    TOKEN_BUDGET = "token_budget"
+    TOKEN_BUDGET = "token_budget"  # noqa: S105  tokens of text, no secret
     """The batch used up max_num_batched_tokens: the draft was thrown away unverified."""
     NO_DRAFT = "no_draft"
     """The drafter ran or could have run, and gave nothing: none of the above."""

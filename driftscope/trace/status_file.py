@@ -26,8 +26,11 @@ class StatusFile:
         content += b" " * (-len(content) % ROOM_BYTES)
         try:
             write_file(self._path, content, mode=PRIVATE_FILE, durable=False)
-        except OSError:
-            self._overwrite(content)
+        except OSError as error:
+            try:
+                self._overwrite(content)
+            except FileNotFoundError:  # there is none yet: what the disk said first is the cause
+                raise error from None
 
     def _overwrite(self, content: bytes) -> None:
         """Write over what is there; a reader may meet half of it, and reads once more."""

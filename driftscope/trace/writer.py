@@ -28,6 +28,7 @@ from driftscope.file_output import (
 )
 from driftscope.trace.block import Block
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
+from driftscope.trace.privacy import Pseudonyms
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.records import Row
 from driftscope.trace.scribe import scribe_of
@@ -97,15 +98,19 @@ class TraceWriter:
         clock: Callable[[], float] = time.time,
         sampler: Deferred | None = None,
         cpus: frozenset[int] | None = None,
+        pseudonyms: Pseudonyms | None = None,
     ) -> None:
         """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come.
-        `cpus`: where the writer's thread runs, else where the one that opens the writer does."""
+        `cpus`: where the writer's thread runs, else where the one that opens the writer does.
+        `pseudonyms`: what identifiers are replaced with, in files, in what `listen` is given and
+        in errors; None: they are kept."""
         self._run, self._source, self._clock = run, source, clock
         self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
         self.put: Callable[[Item], bool] = self._queue.put
         """Hand over a row, a function that makes rows, or a `Work`; never blocks, never raises. The
         queue's own, since every step calls it on the serving thread."""
         self._files = RecordFiles(run, source, max_bytes)
+        self._pseudonyms = pseudonyms
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
@@ -140,9 +145,14 @@ class TraceWriter:
     def count_error(self, hook: str, error: BaseException) -> None:
         """Count an exception that a hook swallowed."""
         if self._first_error is None:
-            self._first_error = f"{hook}: {type(error).__name__}: {error}"
+            self._first_error = f"{hook}: {self._words(error)}"
         self._errors[hook] += 1
         self._urgent = True
+
+    def _words(self, error: BaseException) -> str:
+        """An error's message may quote a request id: without identifiers only its class is kept."""
+        name = type(error).__name__
+        return name if self._pseudonyms else f"{name}: {error}"
 
     def count_dropped(self, cause: str, rows: int) -> None:
         """Count rows that are lost; the first of each cause are reported in the log."""
@@ -243,8 +253,9 @@ class TraceWriter:
     def _encoded(self, rows: list[Row | Block]) -> list[Batch]:
         batches: list[Batch] = []
         try:
-            for each in batches_of(rows):
-                batches.append(each)  # noqa: PERF402  what was made before an error is kept
+            for record, batch in batches_of(rows):
+                named = batch if self._pseudonyms is None else self._pseudonyms.batch(batch)
+                batches.append((record, named))  # what was made before an error is kept
         except Exception as error:  # a value that does not fit its column
             number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
             self.count_dropped("encode_error", number - sum(b.num_rows for _, b in batches))

@@ -91,7 +91,7 @@ def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[R
     with _told_to_end():
         with log.open("wb") as sink:
             # A session of its own: Ctrl-C is for the replay, which then stops the server in order.
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603  contenders are this Python, no shell
                 contender.command(port, trace), env=contender.environment(), stdout=sink,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip

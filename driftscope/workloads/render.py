@@ -40,7 +40,7 @@ class Renderer:
 
     async def tokens(self, prompt: Prompt) -> list[int] | None:
         """Token ids of a prompt that says how it is rendered; None: it has no BOS to leave out."""
-        assert prompt.raw is not None
+        assert prompt.raw is not None  # noqa: S101  the caller picks such prompts
         chat, first = await self._templated(prompt)
         bos = chat[:1] if first in BOS_TOKENS else []
         if not bos and not prompt.raw.bos:

@@ -165,7 +165,7 @@ class _Session:
 
     def manifest(self, notes: tuple[str, ...]) -> Any:
         """Of the run."""
-        assert self._facts is not None
+        assert self._facts is not None  # noqa: S101  a run is written once it is planned
         workload = {**self._order.suite.said(), "seed": self._seed, **self._order.note}
         facts = {
             name: self._access.recorded(value) if isinstance(value, str) else value

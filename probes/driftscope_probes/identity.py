@@ -22,6 +22,8 @@ SINKS_SOUGHT = (
     f"{MIN_CHAINS} recorded chains of {MIN_REQUESTS} requests into the run"
 )
 """Note of a run until then."""
+IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was recorded"
+"""Note of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
@@ -57,7 +59,9 @@ def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest
     )  # fmt: skip
 
 
-def _manifest(config: Any, runner: str, settings: Settings, **of_drafter: Any) -> Manifest:
+def _manifest(
+    config: Any, runner: str, settings: Settings, *, notes: tuple[str, ...] = (), **of_drafter: Any
+) -> Manifest:
     import vllm
 
     speculation, parallel = config.speculative_config, config.parallel_config
@@ -83,6 +87,7 @@ def _manifest(config: Any, runner: str, settings: Settings, **of_drafter: Any) -
         sink_tokens=len(settings.sink_slots),
         sink_slots=settings.sink_slots,
         sink_source=settings.sink_source,
+        notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
         **of_drafter,
     )
 

@@ -28,15 +28,15 @@ class PerHead:
 
     def hold(self, batch: int, event: Any) -> Landing | None:
         """Room on the host for what was last taken, for `fill`."""
-        assert self._values is not None and self._ring is not None
+        assert self._values is not None and self._ring is not None  # noqa: S101  after `take`
         return self._ring.hold(batch, self._values[0].numel(), event)
 
     def fill(self, landing: Landing, batch: int) -> None:
         """Copy it there."""
-        assert self._values is not None
+        assert self._values is not None  # noqa: S101  after `take`
         landing.fill(self._values[:batch].flatten(1))
 
     def send(self, batch: int) -> Landing | None:
         """Start copying what was last taken."""
-        assert self._values is not None and self._ring is not None
+        assert self._values is not None and self._ring is not None  # noqa: S101  after `take`
         return self._ring.send(self._values[:batch].flatten(1))

@@ -10,11 +10,12 @@ import os
 import uuid
 from typing import Any
 
+from driftscope.trace.privacy import Pseudonyms
 from driftscope.trace.ranks import Place
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.cores import CORES
 from driftscope_probes.resources import sample
-from driftscope_probes.settings import RUN_ID, Settings
+from driftscope_probes.settings import RUN_ID, Settings, request_key
 
 CLOSE_PRIORITY = 100
 
@@ -62,7 +63,7 @@ def open_writer(settings: Settings, role: str) -> TraceWriter:
 
     Closed by the seam's shutdown hook; failing that when the process ends: multiprocessing's
     children leave through os._exit, which runs finalizers but no atexit functions.
-    Raises TraceError when the run directory cannot be written.
+    Raises TraceError when the run directory cannot be written, ProbeError for a bad key.
     """
     source = f"{role}-{os.getpid()}"
     writer = TraceWriter(
@@ -71,6 +72,7 @@ def open_writer(settings: Settings, role: str) -> TraceWriter:
         max_bytes=settings.max_mb << 20,
         sampler=lambda: sample(source),
         cpus=CORES,
+        pseudonyms=None if settings.identifiers else Pseudonyms(request_key()),
     )
     multiprocessing.util.Finalize(None, writer.close, exitpriority=CLOSE_PRIORITY)
     return writer

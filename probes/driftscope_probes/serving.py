@@ -107,7 +107,7 @@ def replace_with_server(
         os.environ[DEV_MODE] = "1"
         _say(OPENED)
     command = server_command(model, options)
-    os.execv(command[0], command)
+    os.execv(command[0], command)  # noqa: S606  vLLM of this environment, no shell
 
 
 def _announce(run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 import tomllib
 import uuid
@@ -28,6 +29,10 @@ IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
 RUN_ID = "DRIFTSCOPE_RUN_ID"
 """Variable by which the processes of one start know each other; not a setting."""
+REQUEST_KEY = "DRIFTSCOPE_REQUEST_KEY"
+"""Variable by which the processes of one start hash request ids alike, 32 hex digits; written to no
+file."""
+KEY_BYTES = 16
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 
@@ -55,6 +60,8 @@ class Settings:
     """Attention masses: "lse" with the served kernel's log-sum-exp, "keys" from all keys."""
     token_ids: bool = False
     """Also record the drafted token ids."""
+    identifiers: bool = True
+    """Record request ids and trace context as clients give them; False: hashed ids, no context."""
     labels: tuple[str, ...] = ()
     """Record the chains of requests with one of these workload labels only; (): of all."""
     max_mb: int = DEFAULT_MAX_MB
@@ -89,6 +96,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         recording=_choice("recording", values.get("recording", RECORDINGS[0]), RECORDINGS),
         strategy=_choice("strategy", values.get("strategy", STRATEGIES[0]), STRATEGIES),
         token_ids=_flag("token_ids", values.get("token_ids", "")),
+        identifiers=_flag("identifiers", values.get("identifiers", "on")),
         labels=_labels(values.get("labels", "")),
         max_mb=_number("max_mb", values.get("max_mb", DEFAULT_MAX_MB), 1, 1 << 30),
         telemetry=telemetry.settings_from({**environ, **_telemetry(values)}),
@@ -97,11 +105,31 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
 
 
 def fix_run_directory(settings: Settings) -> None:
-    """Settle the run's directory and id, for this process and those that it starts."""
+    """Settle the run's directory, its id and its key for request ids, for this process and those
+    that it starts."""
     now = time.strftime("%Y%m%d-%H%M%S")
     path = str(settings.trace).replace("{time}", now).replace("{pid}", str(os.getpid()))
     os.environ["DRIFTSCOPE_TRACE"] = path
     os.environ.setdefault(RUN_ID, uuid.uuid4().hex[:12])
+    if not settings.identifiers:
+        request_key()
+
+
+def request_key() -> bytes:
+    """Return the key that this start hashes request ids with, a random one if there is none yet.
+
+    Raises ProbeError for one that is not hexadecimal: a weak key would be no protection.
+    """
+    given = os.environ.setdefault(REQUEST_KEY, secrets.token_hex(KEY_BYTES))
+    try:
+        key = bytes.fromhex(given)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ProbeError(
+            f"{REQUEST_KEY}: give {2 * KEY_BYTES} random hex digits, or leave it unset"
+        )
+    return key
 
 
 _NAMES = (
@@ -114,6 +142,7 @@ _NAMES = (
     "recording",
     "strategy",
     "token_ids",
+    "identifiers",
     "max_mb",
     "otlp",
     "prometheus",

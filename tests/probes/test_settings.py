@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,7 +13,15 @@ import pytest
 
 from driftscope.errors import ProbeError
 from driftscope.trace.control import MAX_LABEL_CHARS
-from driftscope_probes.settings import _NAMES, Settings, fix_run_directory, settings_from
+from driftscope.trace.privacy import Pseudonyms
+from driftscope_probes.settings import (
+    _NAMES,
+    REQUEST_KEY,
+    Settings,
+    fix_run_directory,
+    request_key,
+    settings_from,
+)
 
 
 @pytest.fixture
@@ -38,6 +48,7 @@ def test_the_defaults() -> None:
         recording="in-graph",
         strategy="auto",
         token_ids=False,
+        identifiers=True,
         max_mb=2048,
         test_raise="",
     )
@@ -63,7 +74,7 @@ def test_a_config_file_says_where_figures_go(tmp_path: Path) -> None:
 
 def test_every_setting_has_a_variable() -> None:
     environ = {"TRACE": "/runs/a", "EVERY": "3", "BUDGET": "2%", "PER_HEAD": "1",
-               "LABELS": "a, b,,a", "SINK_TOKENS": "1", "TOKEN_IDS": "yes",
+               "LABELS": "a, b,,a", "SINK_TOKENS": "1", "TOKEN_IDS": "yes", "IDENTIFIERS": "off",
                "RECORDING": "shadow", "STRATEGY": "keys",
                "MAX_MB": "7", "TEST_RAISE": "after"}  # fmt: skip
     assert settings_from({f"DRIFTSCOPE_{k}": v for k, v in environ.items()}) == Settings(
@@ -75,6 +86,7 @@ def test_every_setting_has_a_variable() -> None:
         sink_tokens=1,
         sink_source="given",
         token_ids=True,
+        identifiers=False,
         max_mb=7,
         test_raise="after",
         recording="shadow",
@@ -137,7 +149,7 @@ def test_disable_may_be_spelt_out_as_no(value: str) -> None:
         ("EVERY", "1000001"), ("SINK_TOKENS", "0"), ("SINK_TOKENS", "4097"),
         ("SINK_TOKENS", "four"), ("SINK_TOKENS", "1,x"), ("SINK_TOKENS", "0,4096"),
         ("SINK_TOKENS", ","), ("SINK_TOKENS", "-1,2"),
-        ("TOKEN_IDS", "maybe"), ("MAX_MB", "0"), ("MAX_MB", "2GB"),
+        ("TOKEN_IDS", "maybe"), ("IDENTIFIERS", "hashed"), ("MAX_MB", "0"), ("MAX_MB", "2GB"),
         ("BUDGET", "0"), ("BUDGET", "1.5"), ("BUDGET", "1%%"), ("BUDGET", "nan"),
         ("PER_HEAD", "all"), ("TEST_RAISE", "during"), ("DISABLE", "perhaps"),
         ("LABELS", "x" * (MAX_LABEL_CHARS + 1)),
@@ -222,3 +234,61 @@ def test_a_sink_set_in_a_config_file(tmp_path: Path, toml: str, slots: tuple[int
     found = settings_from({"DRIFTSCOPE_CONFIG": str(path)})
     assert found is not None
     assert found.sink_slots == slots
+
+
+@pytest.mark.parametrize("value", ["off", "0", "no", "false"])
+def test_identifiers_can_be_switched_off(tmp_path: Path, value: str) -> None:
+    found = settings_from({"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_IDENTIFIERS": value})
+    assert found is not None
+    assert not found.identifiers
+    file = tmp_path / "driftscope.toml"
+    file.write_text('trace = "/a"\nidentifiers = false\n')
+    found = settings_from({"DRIFTSCOPE_CONFIG": str(file)})
+    assert found is not None
+    assert not found.identifiers
+
+
+_CHILD = """
+from driftscope.trace.privacy import Pseudonyms
+from driftscope_probes.settings import request_key
+print(Pseudonyms(request_key()).name("cmpl-7"))
+"""
+
+
+def _name_in_a_child() -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD], capture_output=True, text=True, check=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_processes_of_one_start_hash_alike_and_another_start_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = []
+    for _ in range(2):
+        monkeypatch.setenv("DRIFTSCOPE_TRACE", "/runs/a")
+        monkeypatch.setenv(REQUEST_KEY, "")  # monkeypatch then takes back what is set below
+        monkeypatch.delenv(REQUEST_KEY)
+        fix_run_directory(Settings(trace=Path("/runs/a"), identifiers=False))
+        names.append(Pseudonyms(request_key()).name("cmpl-7"))
+        assert _name_in_a_child() == names[-1]
+    assert names[0] != names[1]
+
+
+def test_no_key_is_made_where_identifiers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_TRACE", "/runs/a")
+    monkeypatch.delenv(REQUEST_KEY, raising=False)
+    fix_run_directory(Settings(trace=Path("/runs/a")))
+    assert REQUEST_KEY not in os.environ
+
+
+@pytest.mark.parametrize("key", ["", "secret", "ab", "zz" * 16, "ab" * 64])
+def test_a_key_that_is_no_key_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv(REQUEST_KEY, key)
+    with pytest.raises(ProbeError) as caught:
+        request_key()
+    assert re.fullmatch(rf"{REQUEST_KEY}: give 32 random hex digits, or [^\n]+", str(caught.value))

@@ -18,6 +18,7 @@ from driftscope.trace.manifest import MANIFEST, read_manifest
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import RECORDS, Floats, Ints, Row
 from driftscope.trace.rounding import RELATIVE_ERROR
+from driftscope.trace.row_bounds import BOUNDS
 from driftscope.trace.schema import record_of
 from driftscope.trace.sink import RecordFiles
 from driftscope.trace.writer import FLUSH_S, TraceWriter, create_run
@@ -34,13 +35,16 @@ _VALUES: dict[object, st.SearchStrategy[object]] = {
 
 
 def _row(cls: type[Row]) -> st.SearchStrategy[Row]:
-    def values(hint: object) -> st.SearchStrategy[object]:
-        if hint in _VALUES:
+    def values(name: str, hint: object) -> st.SearchStrategy[object]:
+        if hint not in _VALUES:
+            (inner,) = (a for a in typing.get_args(hint) if a is not type(None))
+            return st.none() | values(name, inner)
+        if name not in BOUNDS or hint not in (int, float):
             return _VALUES[hint]
-        (inner,) = (a for a in typing.get_args(hint) if a is not type(None))
-        return st.none() | _VALUES[inner]
+        low, high = BOUNDS[name]  # readers refuse what lies beyond
+        return st.integers(int(low), int(high)) if hint is int else st.floats(low, high)
 
-    columns = {name: values(hint) for name, hint in typing.get_type_hints(cls).items()}
+    columns = {name: values(name, hint) for name, hint in typing.get_type_hints(cls).items()}
     if "execution" in columns:  # an unsaid one is read as the manifest's mode
         columns["execution"] = st.text(min_size=1, max_size=8)
     return st.builds(cls, **columns)

@@ -55,7 +55,7 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
     if excess is None or not excess > MOVES_ABOVE:
         return None
     own, expected = run.attention.self_mass, run.attention.no_drift_self_mass
-    assert own is not None and expected is not None
+    assert own is not None and expected is not None  # noqa: S101  as excess_self has it
     trust, because = judged(run.requests, spread, above=expected[-1] + MOVES_ABOVE)
     return Finding(
         id="attention_moves_to_chain",
@@ -91,7 +91,7 @@ def no_sink(case: Case) -> Finding | None:
     if run.manifest.sinkless:
         return _none_found(run)
     sink, even = run.attention.sink_mass, run.attention.even_sink_mass
-    assert sink is not None and even is not None
+    assert sink is not None and even is not None  # noqa: S101  has_sink is False then
     slots = run.manifest.sink_slots
     return Finding(
         id="no_sink",

@@ -84,7 +84,7 @@ def _finding(
     advice: str,
 ) -> Finding:
     fed, grown, spread = run.hidden.fed_rms, run.hidden.growth, run.hidden.growth_interval
-    assert fed is not None and grown is not None
+    assert fed is not None and grown is not None  # noqa: S101  callers look at growth
     grows = name == "hidden_state_grows"
     trust, because = judged(
         run.requests,

@@ -136,7 +136,7 @@ def slower_than_none(case: Case) -> Finding | None:
 
 def _by_baseline(case: Case) -> Finding | None:
     plain, run = case.plain, case.run
-    assert plain is not None
+    assert plain is not None  # noqa: S101  the caller looks at its interval
     a, b = run.latency, plain.latency
     if a.tpot_s is None or b.tpot_s is None or not a.tpot_s_interval or not b.tpot_s_interval:
         return None

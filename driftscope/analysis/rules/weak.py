@@ -54,7 +54,7 @@ def acceptance_falls(case: Case) -> Finding | None:
         return None
     rate, spread = run.acceptance.conditional[depth - 1], conditional_interval(run, depth)
     first = run.acceptance.marginal[0]
-    assert rate is not None and spread is not None
+    assert rate is not None and spread is not None  # noqa: S101  as steepest has it
     trust, because = judged(run.requests, spread, below=FALLS_BELOW * first)
     suspects = suspects_of(case, loss)
     return Finding(

@@ -92,7 +92,7 @@ def _start(engine: Engine, label: str, drafter: str, folder: Path, core: int) ->
     if engine.name == "reference":
         command.append(str(run))
     with log.open("wb") as sink:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603  this Python and modules of ours
             command, env=_environment(run, core), stdout=sink, stderr=subprocess.STDOUT
         )
     return Child(label=label, run=run, log=log, process=process)

@@ -160,7 +160,7 @@ class _Request:
     def _draft(self) -> Chain:
         last = len(self._ids) - 2
         self._extend_context()
-        assert self._context is not None
+        assert self._context is not None  # noqa: S101  it was just extended
         (chain,) = draft_chains(
             self._target,
             self._drafter,
