@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.runs import Spec, manifest, verify
 
 from driftscope.analysis.tables import open_run, queried
 from driftscope.errors import TraceError
+from driftscope.trace.control import Change, ask, read_control
 from driftscope.trace.reader import read_trace
 from driftscope.trace.segment import SEALED
 from driftscope.trace.status import Status, read_statuses
@@ -99,3 +101,22 @@ def test_a_status_that_is_met_twice_in_a_listing_counts_once(
     monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), *listed(folder)])
     (status,) = read_statuses(run)
     assert isinstance(status, Status)
+
+
+def test_requests_to_a_probe_that_come_at_once_are_all_kept(run: Path) -> None:
+    """Each has a revision of its own, and the file holds what all of them asked for."""
+    each, start = 5, threading.Barrier(4)
+    changes = [
+        Change(recording=False), Change(every=7), Change(per_head=True), Change(labels=("a", "b")),
+    ]  # fmt: skip
+
+    def request(change: Change) -> list[int]:
+        start.wait(10)
+        return [ask(run, change).revision for _ in range(each)]
+
+    with ThreadPoolExecutor(len(changes)) as pool:
+        revisions = [number for found in pool.map(request, changes) for number in found]
+    assert sorted(revisions) == list(range(1, len(changes) * each + 1))
+    asked = read_control(run)
+    assert asked.revision == len(revisions)
+    assert asked.change == Change(recording=False, every=7, per_head=True, labels=("a", "b"))
