@@ -2,6 +2,8 @@
 
     write_file(path, content)     replace a file whole; a device or a pipe is written in place
     create_file(path)             a descriptor of a new file, which must not exist
+    create_whole(path, content)   a new file that is never seen unfinished
+    remove_leftovers(folder)      delete what killed processes left unfinished
     make_private_directory(path)  a directory that only its owner can enter
 
 A temporary file has a name that nobody can predict and lies in the target's folder; it is removed
@@ -10,10 +12,12 @@ when writing fails. `-` as the name of a file that a user gives stands for stand
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +27,11 @@ PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 PARTIAL = ".partial"
 """Suffix of a file that is not finished."""
+LEFTOVER_S = 600.0
+"""Age in seconds from which an unfinished file belongs to nobody. The longest that one is written
+is the seconds that a full segment takes to be sealed, and each write makes it young again."""
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""Error numbers of `link` on a file system without hard links."""
 
 
 def write_file(
@@ -61,6 +70,42 @@ def create_file(path: Path | str, mode: int = PRIVATE_FILE) -> int:
     already, a link included."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, mode)
+
+
+def create_whole(path: Path, content: bytes) -> None:
+    """Write a private file that must not be there yet, complete from the moment it appears.
+
+    Raises FileExistsError where anything is there already, and OSError; then nothing is left. On a
+    file system without hard links a reader may see it unfinished.
+    """
+    partial = temporary_path(path)
+    try:
+        _fill(os.open(partial, os.O_WRONLY | os.O_CLOEXEC), content)
+        os.link(partial, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _create_in_place(path, content)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def remove_leftovers(folder: Path, older_s: float = LEFTOVER_S) -> None:
+    """Delete the unfinished files in `folder` that nobody has written to for `older_s` seconds.
+
+    Age is the rule, not the process that wrote the file: several engines may share a folder across
+    containers and hosts, where a process number says nothing. Where the rule is wrong, such as for
+    a process that was stopped meanwhile, that process's rename fails and what it would have
+    replaced stays. Whatever cannot be deleted stays, too; raises nothing.
+    """
+    before_s = time.time() - older_s
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.name.startswith(".") and path.name.endswith(PARTIAL):
+                with suppress(OSError):
+                    if path.lstat().st_mtime < before_s:
+                        path.unlink()
 
 
 def write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
@@ -118,6 +163,24 @@ def _replace(target: Path, content: bytes, mode: int, durable: bool) -> None:
         Path(partial).replace(target)
     except BaseException:
         Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def _fill(descriptor: int, content: bytes) -> None:
+    """Write `content` to disk and close the descriptor."""
+    try:
+        write_all(descriptor, [content])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _create_in_place(path: Path, content: bytes) -> None:
+    descriptor = create_file(path)
+    try:
+        _fill(descriptor, content)
+    except OSError:
+        path.unlink(missing_ok=True)
         raise
 
 

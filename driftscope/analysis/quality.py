@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from driftscope.analysis.by_k import first_token_differs
@@ -14,6 +14,8 @@ from driftscope.analysis.words import count, ks_of, percent
 FEW_REQUESTS = 30
 """Below this, resampling requests gives intervals that are too narrow: the usual rule of thumb for
 a percentile bootstrap over clusters."""
+LOSS = "loss"
+"""`QualityWarning.id` of what a run lacks."""
 MANY_SHORT = 0.05
 """Share of rounds drafted shorter than K from which the deep rates are worth a word."""
 
@@ -29,9 +31,15 @@ class QualityWarning:
     message: str
 
 
+def losses_among(warnings: Iterable[QualityWarning]) -> list[QualityWarning]:
+    """Return the warnings about rows that a run lacks: every report begins with them, because its
+    figures lack those rows, too."""
+    return [warning for warning in warnings if warning.id == LOSS]
+
+
 def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
     """Every warning about `run`; what the reader found missing comes first."""
-    losses = [("loss", "run", problem) for problem in run.problems]
+    losses = [(LOSS, "run", problem) for problem in run.problems]
     notes = [("note", "run", note) for note in run.manifest.notes]
     doubts = [(name, affects, doubt(run)) for name, affects, doubt in _DOUBTS]
     return tuple(
@@ -43,7 +51,7 @@ def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
 
 def sender_warnings(run: SenderSummary) -> tuple[QualityWarning, ...]:
     """Every warning about a replay."""
-    said = [("loss", problem) for problem in run.problems]
+    said = [(LOSS, problem) for problem in run.problems]
     said += [("note", note) for note in run.manifest.notes]
     return tuple(
         QualityWarning(id=name, run=run.label, affects="senders", message=message)

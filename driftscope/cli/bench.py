@@ -61,7 +61,8 @@ def bench(
     """Serve MODEL with each drafter, one after another, replay a suite to each, and compare.
 
     Starts and stops vLLM by itself; every other option goes to vLLM unchanged. Ends in one report.
-    Exits 1 when a request was not answered, 130 after Ctrl-C; the report has what was done.
+    Exits 1 when a request was not answered or rows were lost, 130 after Ctrl-C; the report has what
+    was done.
     """
     from driftscope.cli.analyze import write_reports
     from driftscope.cli.extras import needs
@@ -103,6 +104,7 @@ def bench(
     with talk.watched(quiet=quiet) as watcher:
         for result in run_all(contenders, order, folder, rounds=rounds, watcher=watcher):
             results.append(result)
+            talk.say_lost(result.done)
             if not quiet:
                 talk.say(f"{result.label}: {talk.counted(result.done)}")
     named = [
@@ -122,7 +124,7 @@ def bench(
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
     if any(result.done.stopped for result in results):
         raise typer.Exit(talk.INTERRUPTED)
-    if any(result.done.answered < result.done.planned for result in results):
+    if not all(result.done.whole for result in results):
         raise typer.Exit(EXIT_ERROR)
 
 

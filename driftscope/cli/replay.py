@@ -68,8 +68,9 @@ def replay(
 ) -> None:
     """Send a suite of prompts to a server and record what came back, as a run for `analyze`.
 
-    Exits 1 when a request was not answered in the end, 4 when none was, 130 after Ctrl-C; the run
-    holds every request in any case. A key, or a user and password in the URL, is recorded nowhere.
+    Exits 1 when a request was not answered in the end or rows were lost, as on a full disk, 4 when
+    none was answered, 130 after Ctrl-C; the run holds every other request in any case. A key, or a
+    user and password in the URL, is recorded nowhere.
     """
     from driftscope.cli.extras import needs
     from driftscope.errors import UsageError

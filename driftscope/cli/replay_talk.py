@@ -63,19 +63,33 @@ def watched(*, quiet: bool) -> Iterator[Watcher]:
 
 
 def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
-    """Print what came of it; the exit code is returned. Raises NoDataError without an answer."""
+    """Print what came of it; the exit code is returned. Raises NoDataError without an answer.
+
+    Rows that the run directory lacks are reported whatever else is to be quiet about.
+    """
     if as_json:
         content = {
             "run": str(done.run), "planned": done.planned, "ended": dict(done.ended),
-            "stopped": done.stopped, "notes": list(done.notes),
+            "stopped": done.stopped, "notes": list(done.notes), "lost": dict(done.lost),
         }  # fmt: skip
         sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
+    say_lost(done)
     if not quiet:
         _say(done)
     if done.stopped:
         return INTERRUPTED
     require_answers(done)
-    return EXIT_OK if done.answered == done.planned else EXIT_ERROR
+    return EXIT_OK if done.whole else EXIT_ERROR
+
+
+def say_lost(done: Done) -> None:
+    """Print one line when the run directory lacks rows; every figure of the run lacks them, too."""
+    if done.lost:
+        causes = ", ".join(
+            f"{cause.replace('_', ' ')} {count:,}" for cause, count in sorted(done.lost.items())
+        )
+        total = sum(done.lost.values())
+        say(f"error: {done.run}: {total:,} rows lost ({causes}); make room and replay once more")
 
 
 def _say(done: Done) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from driftscope.telemetry.identity import Identity
 
+STOP_S = 5.0
+"""Longest time to wait for the endpoint to stop answering, in seconds."""
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 _RUN_LABEL = "service.instance.id"
 
@@ -62,9 +65,12 @@ def serve(source: Source, host: str, port: int) -> Callable[[], None]:
         ) from error
 
     def stop() -> None:
-        server.shutdown()
+        # On the trace writer's thread: what answers a scrape that hangs must not keep it.
+        last = threading.Thread(target=server.shutdown, daemon=True)
+        last.start()
+        last.join(STOP_S)
         server.server_close()
-        thread.join()
+        thread.join(STOP_S)
 
     return stop
 

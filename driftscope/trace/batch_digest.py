@@ -44,6 +44,18 @@ def has_digest(content: bytes) -> bool:
     return end is not None and _digest_before(content, end) is not None
 
 
+def first_is_torn(content: bytes) -> bool:
+    """Return whether a stream ends within its first message, as after a kill: nothing follows."""
+    if len(content) < _HEAD.size:
+        return _CONTINUATION.startswith(content[: len(_CONTINUATION)])
+    continuation, length = _HEAD.unpack_from(content)
+    return (
+        continuation == _CONTINUATION
+        and length > len(content) - _HEAD.size
+        and _next(content, _HEAD.size) == len(content)
+    )
+
+
 def intact_messages(content: bytes) -> Iterator[pa.Message | None]:
     """Yield each message whose bytes are those of its digest, and None for each stretch between
     two that is something else, or at the end of the stream."""

@@ -14,6 +14,7 @@ from typing import Any
 from driftscope import strict_json
 from driftscope.bounds import MAX_LABEL_CHARS
 from driftscope.file_input import read_json
+from driftscope.file_lock import locked
 from driftscope.file_output import write_file
 
 CONTROL = "control.json"
@@ -119,16 +120,18 @@ def read_control(run: Path) -> Asked:
 def ask(run: Path, change: Change) -> Asked:
     """Add `change` to what the run's probe is asked for.
 
-    A file that is not right is replaced. Raises OSError.
+    Requests that come at the same time are taken one after the other, each with a revision of its
+    own. A file that is not right is replaced. Raises OSError.
     """
-    try:
-        before = read_control(run)
-    except ControlValueError:
-        before = Asked()
-    after = Asked(revision=before.revision + 1, change=before.change.then(change))
-    content = {"revision": after.revision, **after.change.given()}
-    text = strict_json.dumps(content, sort_keys=True) + "\n"
-    write_file(run / CONTROL, text.encode(), mode=_READABLE)
+    with locked(run):
+        try:
+            before = read_control(run)
+        except ControlValueError:
+            before = Asked()
+        after = Asked(revision=before.revision + 1, change=before.change.then(change))
+        content = {"revision": after.revision, **after.change.given()}
+        text = strict_json.dumps(content, sort_keys=True) + "\n"
+        write_file(run / CONTROL, text.encode(), mode=_READABLE)
     return after
 
 

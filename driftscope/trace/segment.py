@@ -31,6 +31,22 @@ def segment_path(run: Path, record: str, source: str, number: int) -> Path:
     return run / f"{record}-{source}-{number:04d}{STREAM}"
 
 
+def next_number(run: Path, record: str, source: str) -> int:
+    """Return the number after the last segment of a record that `source` has, open or sealed.
+
+    A process that was killed may have had the same source: containers start counting processes
+    anew. Its sealed files must not be replaced. Raises OSError.
+    """
+    taken = [
+        int(number)
+        for path in run.iterdir()
+        if path.suffix in (STREAM, SEALED) and path.name.startswith(f"{record}-")
+        if source_of(path, record) == source
+        if (number := path.stem.rpartition("-")[2]).isdecimal()
+    ]
+    return max(taken, default=-1) + 1
+
+
 def source_of(path: Path, record: str) -> str:
     """The source that wrote the segment at `path`."""
     return path.stem.removeprefix(f"{record}-").rpartition("-")[0]

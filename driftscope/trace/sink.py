@@ -12,7 +12,7 @@ import pyarrow as pa
 from driftscope.trace.block import Block
 from driftscope.trace.records import Row
 from driftscope.trace.schema import SCHEMA_VERSION, record_of, schema_of, to_batch
-from driftscope.trace.segment import VERSION_KEY, digest_of, seal, segment_path
+from driftscope.trace.segment import VERSION_KEY, digest_of, next_number, seal, segment_path
 from driftscope.trace.stream import StreamFile
 
 SEGMENT_BYTES = 64 << 20
@@ -48,7 +48,8 @@ class RecordFiles:
     def __init__(self, run: Path, source: str, max_bytes: int) -> None:
         self._run, self._source, self._max_bytes = run, source, max_bytes
         self._open: dict[str, StreamFile] = {}
-        self._number: Counter[str] = Counter()
+        self._number: dict[str, int] = {}
+        """The next segment of each record that was looked for on disk."""
         self._sealed_bytes = 0
         self.rows: Counter[str] = Counter()
         """Rows written, by record."""
@@ -98,6 +99,8 @@ class RecordFiles:
 
     def _segment(self, record: str) -> StreamFile:
         if record not in self._open:
+            if record not in self._number:
+                self._number[record] = next_number(self._run, record, self._source)
             path = segment_path(self._run, record, self._source, self._number[record])
             self._number[record] += 1
             schema = schema_of(record).with_metadata({VERSION_KEY: SCHEMA_VERSION.encode()})

@@ -68,7 +68,9 @@ def status_path(run: Path, source: str) -> Path:
 
 def read_statuses(run: Path) -> tuple[Status, ...]:
     """Every status in the run directory, by source; raises DamagedTraceError."""
-    paths = sorted(path for path in run.iterdir() if _is_status(path.name)) if run.is_dir() else []
+    # A set: a file that is replaced while the directory is listed may be met twice.
+    found = {path for path in run.iterdir() if _is_status(path.name)} if run.is_dir() else set()
+    paths = sorted(found)
     if len(paths) > MAX_STATUSES:
         raise DamagedTraceError(
             f"{run}: {len(paths)} status files, where a run has one per process and at most "

@@ -29,15 +29,20 @@ class StatusFile:
         except OSError as error:
             try:
                 self._overwrite(content)
-            except FileNotFoundError:  # there is none yet: what the disk said first is the cause
+            except FileNotFoundError:  # it was never written: what matters is why
                 raise error from None
 
     def _overwrite(self, content: bytes) -> None:
-        """Write over what is there; a reader may meet half of it, and reads once more."""
+        """Write over what is there; a reader may meet half of it, and reads once more.
+
+        First the file grows by blanks where it is too short: if the disk has no room even for
+        those, or the process is killed meanwhile, it still holds what it held.
+        """
         descriptor = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            write_all(descriptor, [content])
-            if os.fstat(descriptor).st_size > len(content):
-                os.ftruncate(descriptor, len(content))
+            size = os.lseek(descriptor, 0, os.SEEK_END)
+            write_all(descriptor, [b" " * (len(content) - size)])
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            write_all(descriptor, [content.ljust(size)])
         finally:
             os.close(descriptor)

@@ -13,7 +13,13 @@ import pyarrow as pa
 from driftscope.bounds import MAX_STREAM_BYTES
 from driftscope.file_input import first_line, read_bytes
 from driftscope.file_output import create_file, write_all
-from driftscope.trace.batch_digest import END, has_digest, intact_messages, with_digest
+from driftscope.trace.batch_digest import (
+    END,
+    first_is_torn,
+    has_digest,
+    intact_messages,
+    with_digest,
+)
 
 
 class StreamFile:
@@ -77,11 +83,14 @@ def read_stream(path: Path) -> StreamContent:
     """Read the intact batches of a stream.
 
     A stream of an older version has no digests: it is read up to the first batch that is torn or
-    not valid. Raises OSError, and ValueError for a file that is no Arrow stream.
+    not valid. One that ends before its columns are complete has no rows. Raises OSError, and
+    ValueError for a file that is no Arrow stream.
     """
     content = read_bytes(path, limit=MAX_STREAM_BYTES)
     if not content:
         return StreamContent(table=pa.table({}))
+    if first_is_torn(content):
+        return StreamContent(table=pa.table({}), torn=True)
     try:
         return _digested(content) if has_digest(content) else _undigested(content)
     except (pa.ArrowException, EOFError) as error:

@@ -21,9 +21,9 @@ from typing import Any
 from driftscope.errors import DamagedTraceError, TraceError
 from driftscope.file_output import (
     PRIVATE_FILE,
-    create_file,
+    create_whole,
     make_private_directory,
-    write_all,
+    remove_leftovers,
     write_file,
 )
 from driftscope.trace.block import Block
@@ -55,7 +55,8 @@ SAMPLE_S = 10.0
 QUEUE_ITEMS = 4096
 """Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
 MANIFEST_S = 2.0
-"""Longest time that a manifest may take to be written once its file is there."""
+"""Longest time that a manifest may take to be written once its file is there, on a file system
+without hard links."""
 MAX_BYTES = 2 << 30
 """Default bound of one process's record files on disk."""
 
@@ -196,6 +197,7 @@ class TraceWriter:
     def _prepare(self) -> None:
         try:
             make_private_directory(self._run)
+            remove_leftovers(self._run)
             self._write_status(closed=False)
         except OSError as error:
             raise TraceError(
@@ -384,7 +386,8 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
     try:
         make_private_directory(run)
         _check_owner(run)
-        _write_new(run / MANIFEST, manifest.to_json().encode())
+        remove_leftovers(run)
+        create_whole(run / MANIFEST, manifest.to_json().encode())
     except OSError as error:
         if isinstance(error, FileExistsError) and (run / MANIFEST).exists():
             check_unused(run, manifest.run_id if join else None)
@@ -393,18 +396,6 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
             f"{run}: cannot write a trace there ({error.strerror or error}); "
             "point DRIFTSCOPE_TRACE at a writable directory"
         ) from error
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not be there yet; raises OSError, and leaves no half of one."""
-    descriptor = create_file(path)
-    try:
-        write_all(descriptor, [content])
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def _check_owner(run: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from driftscope.errors import NoDataError, UsageError
 from driftscope.trace.records import ClientRow, Ended
+from driftscope.trace.status import Status
 from driftscope.trace.writer import TraceWriter
 from driftscope.workloads.body import body_of
 from driftscope.workloads.load import Load
@@ -28,6 +29,8 @@ from driftscope.workloads.server_access import Access
 from driftscope.workloads.suite import Suite, facts_for
 from driftscope.workloads.wire import Wire
 
+UNWRITTEN = "not written in time"
+"""Cause of a loss that the writer's status does not count: its disk hangs."""
 ID_DIGITS = 12
 """Of the run's id in the id of a request: runs of one server do not meet."""
 DEFAULT_LEVELS = (Level(concurrency=4),)
@@ -72,6 +75,13 @@ class Done:
     stopped: bool
     """By the user."""
     notes: tuple[str, ...]
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Rows that the run directory does not have, by cause, see `driftscope.trace.status`."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every request was answered and every row is in the run directory."""
+        return self.answered == self.planned and not self.lost
 
     @property
     def answered(self) -> int:
@@ -113,6 +123,7 @@ async def _replay(order: Order, watcher: Watcher) -> Done:
         return Done(
             run=order.run, planned=len(shots), ended=dict(session.counts),
             stopped=session.stopped, notes=notes,
+            lost=lost_of(writer.status(), session.counts.total()),
         )  # fmt: skip
 
 
@@ -253,6 +264,17 @@ def _left_out(
         for name in planned
         if planned[name] and not kept[name]
     ]
+
+
+def lost_of(status: Status, handed_over: int) -> dict[str, int]:
+    """Rows that a sender's closed writer lost, by cause, of so many requests' rows.
+
+    What is neither written nor counted as dropped was still waiting when the writer was given up.
+    """
+    lost = dict(status.dropped)
+    if (waiting := handed_over - status.rows.get("client", 0) - sum(lost.values())) > 0:
+        lost[UNWRITTEN] = waiting
+    return lost
 
 
 def require_answers(done: Done) -> None:

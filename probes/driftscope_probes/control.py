@@ -93,12 +93,17 @@ class Control:
         seen = (found.st_mtime_ns, found.st_ino, found.st_size)
         if seen == self._seen:
             return
+        # The serving thread takes the lock for an RPC and must never wait for the disk: the file is
+        # read before. What it said is out of date if something came over RPC meanwhile.
+        try:
+            asked = read_control(self._run)
+        except ControlValueError:
+            self._seen = seen  # it is counted once
+            raise
         with self._lock:
             if self._unkept:
                 return
-            self._seen = seen  # also of a file that is not right: it is counted once
-            asked = read_control(self._run)
-            self._revision = asked.revision
+            self._seen, self._revision = seen, asked.revision
             self.apply(asked.change)
 
     def _keep(self, change: Change) -> tuple[()]:

@@ -13,7 +13,7 @@ import driftscope
 from driftscope import strict_json
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.closeup.effect import Effect
-from driftscope.analysis.quality import QualityWarning
+from driftscope.analysis.quality import LOSS, QualityWarning, losses_among
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed
 from driftscope_reports import found, page, provenance, top
@@ -138,7 +138,7 @@ def _page(analysis: Analysis, command: str | None) -> str:
         el("header", el("p", "driftscope", class_="brand"), _contents(made)),
         el(
             "main",
-            top.opening(analysis, _elsewhere(analysis, made)),
+            top.opening(analysis, _elsewhere(analysis, made), _losses(analysis)),
             el("div", found.findings(analysis), glossary(), class_="split"),
             [page.section(n, s, analysis.warnings) for n, s in enumerate(made, start=2)],
         ),
@@ -162,7 +162,12 @@ def _page(analysis: Analysis, command: str | None) -> str:
 def _elsewhere(analysis: Analysis, made: list[Section]) -> Markup | None:
     """Warnings that no section stands for: they are about the run as a whole."""
     shown = {affected for section in made for affected in section.affects}
-    return page.warning_box([w for w in analysis.warnings if w.affects not in shown])
+    left = [w for w in analysis.warnings if w.affects not in shown and w.id != LOSS]
+    return page.warning_box(left)
+
+
+def _losses(analysis: Analysis) -> Markup | None:
+    return page.warning_box(losses_among(analysis.warnings), "Not everything was recorded:")
 
 
 _FOOTER = (

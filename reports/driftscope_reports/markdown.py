@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import driftscope
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.finding import Finding
+from driftscope.analysis.quality import LOSS, QualityWarning, losses_among
 from driftscope.analysis.words import NOTHING, ks_of, listed, number
 from driftscope_reports.terminal import MARKS, figure_rows, plain
 
@@ -17,7 +18,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 def to_markdown(analysis: Analysis) -> str:
     """The report as GitHub-flavoured Markdown, newline at the end."""
     first, *rest = analysis.verdict
-    parts = [f"### {text(first)}", text(" ".join(rest)), _figures(analysis), _by_depth(analysis)]
+    parts = [_losses(analysis), f"### {text(first)}", text(" ".join(rest))]
+    parts += [_figures(analysis), _by_depth(analysis)]
     parts += [_findings(analysis), _warnings(analysis)]
     parts.append(f"driftscope {driftscope.__version__}")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -89,6 +91,14 @@ def _assumed(finding: Finding) -> str:
     return f" Assumed: {text('; '.join(finding.assumed))}." if finding.assumed else ""
 
 
+def _losses(analysis: Analysis) -> str:
+    return _quoted("Not everything was recorded:", losses_among(analysis.warnings))
+
+
 def _warnings(analysis: Analysis) -> str:
-    said = [f"> - {text(warning.run)}: {text(warning.message)}" for warning in analysis.warnings]
-    return "\n".join(["> Mind:", *said]) if said else ""
+    return _quoted("Mind:", [each for each in analysis.warnings if each.id != LOSS])
+
+
+def _quoted(head: str, warnings: Sequence[QualityWarning]) -> str:
+    said = [f"> - {text(warning.run)}: {text(warning.message)}" for warning in warnings]
+    return "\n".join([f"> {head}", *said]) if said else ""

@@ -102,10 +102,10 @@ def definitions(known: Sequence[Definition]) -> Markup:
     return el("details", el("summary", "Definition"), el("dl", entries))
 
 
-def warning_box(here: Sequence[QualityWarning]) -> Markup | None:
+def warning_box(here: Sequence[QualityWarning], head: str = "Mind:") -> Markup | None:
     """Beside the section that they affect."""
     if not here:
         return None
     items = [el("li", el("b", f"{w.run}: "), f"{w.message}.") for w in here]
-    return el("aside", el("b", "⚠ Mind:"), el("ul", items), class_="warning",
+    return el("aside", el("b", f"⚠ {head}"), el("ul", items), class_="warning",
               aria_label="Quality warnings")  # fmt: skip

@@ -14,6 +14,7 @@ from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.changes import Changes
 from driftscope.analysis.finding import Finding, Severity, Suspect
 from driftscope.analysis.interval import Interval
+from driftscope.analysis.quality import losses_among
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import NOTHING, ks_of, listed, milliseconds, number, percent, times
 from driftscope_reports.sections.senders import length, ratio
@@ -47,8 +48,9 @@ _SEGMENTS = 12
 
 
 def render(analysis: Analysis) -> RenderableType:
-    """Verdict, one column per run, and the findings in short."""
+    """What was not recorded, verdict, one column per run, and the findings in short."""
     return Group(
+        *_losses(analysis),
         Text(plain(" ".join(analysis.verdict)), style="bold"),
         "",
         *((_table(analysis), "") if analysis.runs else ()),
@@ -57,6 +59,11 @@ def render(analysis: Analysis) -> RenderableType:
         *((_versus(analysis), "") if analysis.versus else ()),
         *(_finding_lines(analysis)),
     )
+
+
+def _losses(analysis: Analysis) -> list[RenderableType]:
+    found = losses_among(analysis.warnings)
+    return [Text(plain(f"missing: {each.run}: {each.message}"), style="bold red") for each in found]
 
 
 def plain(text: str) -> str:

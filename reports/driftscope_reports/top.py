@@ -27,14 +27,16 @@ _STATE = {
 """The worst severity in three words, over the verdict."""
 
 
-def opening(analysis: Analysis, warnings: Markup | None) -> Markup:
+def opening(analysis: Analysis, warnings: Markup | None, losses: Markup | None = None) -> Markup:
     """Section 1: the sentence, what it means in plain words, and one figure per run.
 
-    `warnings` are those that no later section shows.
+    `warnings` are those that no later section shows; `losses`, what was not recorded, stand before
+    every figure.
     """
     first, *rest = analysis.verdict
     return el(
         "section",
+        losses,
         _state(analysis),
         el("h1", first),
         el("p", plainly(analysis.runs), class_="lead") if analysis.runs else None,

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,21 @@ def test_same_command_same_bytes(runs: list[Path], tmp_path: Path) -> None:
         assert driftscope("analyze", *runs, "--json", "j", cwd=tmp_path / name).returncode == 0
         made.append([(tmp_path / name / f).read_bytes() for f in ("report.html", "j")])
     assert made[0] == made[1]
+
+
+def test_two_commands_that_write_one_file_at_once(runs: list[Path], tmp_path: Path) -> None:
+    """The file is that of one of them, whole."""
+    one, two = ((each, "-o", "report.html", "-q") for each in runs)
+    alone = []
+    for arguments in (one, two):
+        assert driftscope("analyze", *arguments, cwd=tmp_path).returncode == 0
+        alone.append((tmp_path / "report.html").read_bytes())
+    assert alone[0] != alone[1]
+    with ThreadPoolExecutor() as pool:
+        done = pool.map(lambda given: driftscope("analyze", *given, cwd=tmp_path), (one, two))
+        assert [each.returncode for each in done] == [0, 0]
+    assert (tmp_path / "report.html").read_bytes() in alone
+    assert not list(tmp_path.glob(".*")), "nothing unfinished is left"
 
 
 def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:

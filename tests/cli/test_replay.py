@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.runs import Spec, write_run
+from support.small_disk import fill, small_disk
 from support.stub_server import stub_server
 
 from driftscope.trace.reader import read_trace
@@ -50,6 +51,24 @@ def test_exit_codes(driftscope: Driftscope, tmp_path: Path, texts: list[str], co
     assert done.returncode == code, done.stderr
     assert read_trace(tmp_path / "run").client.num_rows == len(texts)
     assert done.stdout == ""
+
+
+def test_rows_that_the_disk_has_no_room_for(driftscope: Driftscope, tmp_path: Path) -> None:
+    """Every request was answered, and the run still lacks some: that is no success."""
+    mine = _prompts(tmp_path, *map(str, range(60)))
+    suite = tmp_path / "plain.yaml"
+    suite.write_text("{prompts: chat, baseline: a, conditions: {a: []}}")
+    with small_disk(tmp_path / "disk", 300) as disk, stub_server(piece_s=0.02) as stub:
+        fill(disk, leave=24 << 10)
+        done = driftscope("replay", stub.url, "--suite", suite, "--prompts", mine, "--warmup", 0,
+                          "--concurrency", 2, "-o", disk / "run", "--json", "--quiet")  # fmt: skip
+        said, rows = json.loads(done.stdout), read_trace(disk / "run").client.num_rows
+    assert done.returncode == 1
+    assert said["ended"] == {"answered": 60}
+    lost = said["lost"]["disk_error"]
+    assert rows + lost >= 60 > rows
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert f"{lost} rows lost (disk error {lost})" in line and str(disk / "run") in line
 
 
 @pytest.mark.parametrize(

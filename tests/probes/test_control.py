@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from driftscope.trace.control import CONTROL, Change, ask, read_control
+from driftscope.trace.control import CONTROL, Asked, Change, ask, read_control
 from driftscope.trace.status import Status, read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.attach import recorder_of_runner
@@ -142,6 +143,30 @@ def test_a_file_from_before_an_rpc_does_not_undo_it(tmp_path: Path) -> None:
     assert parts.sampler.every == 5
     assert read_control(tmp_path).change.every == 5
     parts.writer.close()
+
+
+def test_an_rpc_does_not_wait_for_a_disk_that_hangs(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered on the engine's thread, between two steps."""
+    hangs, over = threading.Event(), threading.Event()
+
+    def hanging(run: Path) -> Asked:
+        found = read_control(run)
+        hangs.set()
+        over.wait(20)
+        return found
+
+    monkeypatch.setattr("driftscope_probes.control.read_control", hanging)
+    ask(parts.run, Change(every=2))
+    assert hangs.wait(20)
+    begun = time.monotonic()
+    answer = parts.control.answer("set", {"every": 5})
+    waited_s = time.monotonic() - begun
+    over.set()
+    assert waited_s < 5 and answer["control"]["every"] == 5
+    parts.until(lambda: parts.status().control["revision"] == 2)
+    assert parts.sampler.every == 5, "the older request does not undo it"
 
 
 def test_the_file_holds_all_that_was_asked_for(tmp_path: Path) -> None:

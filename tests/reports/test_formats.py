@@ -92,7 +92,9 @@ def test_what_is_no_report_is_refused(
 
 def test_markdown_says_verdict_figures_and_findings(analysis: Analysis) -> None:
     made = to_markdown(analysis)
-    assert made.startswith("### eagle3 drifts")
+    lost, verdict = made.split("\n\n")[:2]
+    assert lost.startswith("> Not everything was recorded:\n> - eagle3: worker0-1 dropped 3 rows")
+    assert verdict.startswith("### eagle3 drifts") and made.count("dropped 3 rows") == 1
     assert "| acceptance length | 2.46" in made
     for finding in analysis.findings:
         assert text(finding.statement) in made

@@ -107,6 +107,12 @@ def test_the_verdict_comes_first(page: Page) -> None:
     assert page.tags.index("h1") < page.tags.index("h2")
 
 
+def test_what_was_not_recorded_stands_before_every_figure(page: Page) -> None:
+    assert page.words.index("dropped 3 rows (queue full)") < page.words.index("eagle3 drifts")
+    assert page.tags.index("aside") < page.tags.index("h1")
+    assert page.words.count("dropped 3 rows (queue full)") == 1
+
+
 def test_every_section_is_there_in_order(page: Page) -> None:
     assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
     assert len(page.ids) == len(set(page.ids))

@@ -22,7 +22,9 @@ def _text(analysis: Analysis) -> str:
 def test_verdict_first_then_the_report_s_figures(tmp_path: Path) -> None:
     found = pair(tmp_path)
     text = _text(found)
-    assert text.startswith("eagle3 drifts")
+    lost, verdict = text.split("\n")[:2]
+    assert lost == "missing: eagle3: worker0-1 dropped 3 rows (queue full)", "before any figure"
+    assert verdict.startswith("eagle3 drifts")
     for run in found.runs:
         assert f"{run.acceptance.mean_length:.2f}" in text
         assert f"{run.hidden.growth:.2f}×" in text

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,14 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+
+def fill(disk: Path, *, leave: int = 0) -> Path:
+    """Take the room that is left on a disk but for `leave` bytes; returns the file that does."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        with suppress(OSError):
+            while file.write(os.urandom(4096)):
+                pass
+        file.truncate(max(ballast.stat().st_size - leave, 0))
+    return ballast

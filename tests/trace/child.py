@@ -11,10 +11,13 @@ from pathlib import Path
 
 from support.runs import Spec, rows, verify
 
+from driftscope.trace import sink
+from driftscope.trace import writer as trace_writer
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
 
 ROWS = 50
+SEALING_S = 4.0
 
 
 def endless(run: Path) -> None:
@@ -59,6 +62,17 @@ def full(run: Path) -> None:
     writer.close()
 
 
+def seals(run: Path) -> None:
+    """Hand over numbered rows for SEALING_S seconds, with a new segment and status all the time."""
+    sink.SEGMENT_BYTES, trace_writer.STATUS_S = 4000, 0.0
+    writer, step = TraceWriter(run, source="child", flush_s=0.002), 0
+    end_s = time.monotonic() + SEALING_S
+    while time.monotonic() < end_s:
+        step += writer.put(verify(0, step, time.time(), step, 4, 1))
+        time.sleep(0.0005)
+    writer.close()
+
+
 def _some(writer: TraceWriter) -> None:
     for step in range(ROWS):
         writer.put(verify(0, step, time.time(), step, 4, 1))
@@ -87,5 +101,8 @@ def _written(run: Path) -> int:
 
 if __name__ == "__main__":
     os.environ.pop("DRIFTSCOPE_TRACE", None)
-    modes = {"endless": endless, "exits": exits, "raises": raises, "forks": forks, "full": full}
+    modes = {
+        "endless": endless, "exits": exits, "raises": raises, "forks": forks, "full": full,
+        "seals": seals,
+    }  # fmt: skip
     modes[sys.argv[1]](Path(sys.argv[2]))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.runs import Spec, manifest, verify
-from support.small_disk import small_disk
+from support.small_disk import fill, small_disk
 
 from driftscope.trace.reader import read_trace
 from driftscope.trace.status import read_statuses
@@ -31,15 +29,6 @@ def hand_over(writer: TraceWriter, rows: int = ROWS) -> None:
     for i in range(rows):
         while not writer.put(verify(0, i, float(i), i, 4, 1)):
             writer.hurry()
-
-
-def fill(disk: Path) -> Path:
-    """Take all the room that is left."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(os.urandom(4096)):
-            pass
-    return ballast
 
 
 def test_a_disk_that_stays_full(disk: Path, until: Until, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,10 +22,19 @@ from driftscope.errors import DriftscopeError, NoDataError, TraceError
 from driftscope.trace.manifest import CLIENT
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import ClientRow, Ended
+from driftscope.trace.status import Status
 from driftscope.workloads.load import GONE_AFTER, Load
 from driftscope.workloads.plan import Level, Shot, plan
 from driftscope.workloads.prompt import Prompt, chat
-from driftscope.workloads.replay import Done, Order, Watcher, replay, require_answers
+from driftscope.workloads.replay import (
+    UNWRITTEN,
+    Done,
+    Order,
+    Watcher,
+    lost_of,
+    replay,
+    require_answers,
+)
 from driftscope.workloads.rows import unsent_row
 from driftscope.workloads.sending import Patience
 from driftscope.workloads.server_access import Access
@@ -361,3 +370,26 @@ def test_a_killed_replay_is_readable_up_to_its_last_flush(tmp_path: Path) -> Non
     trace: Trace = read_trace(tmp_path / "run")
     assert trace.client.num_rows >= 30
     assert any("killed" in problem for problem in trace.problems)
+
+
+@pytest.mark.parametrize(
+    ("written", "dropped", "lost"),
+    [
+        (5, {}, {}),
+        (3, {"disk_error": 2}, {"disk_error": 2}),
+        (5, {"encode_error": 1}, {"encode_error": 1}),  # one of the machine's resources
+        (1, {}, {UNWRITTEN: 4}),
+        (1, {"queue_full": 1}, {"queue_full": 1, UNWRITTEN: 3}),
+    ],
+)
+def test_every_row_is_written_or_lost_for_a_reason(
+    written: int, dropped: dict[str, int], lost: dict[str, int]
+) -> None:
+    status = Status(
+        source="client-1", closed=True, flushed_s=1.0, rows={"client": written}, dropped=dropped
+    )
+    assert lost_of(status, 5) == lost
+    done = Done(
+        run=Path("run"), planned=5, ended={Ended.ANSWERED: 5}, stopped=False, notes=(), lost=lost
+    )
+    assert done.whole is not bool(lost)
