@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from annotated_types import Interval, MaxLen
+from annotated_types import Interval as Within
+from annotated_types import MaxLen
 
 from driftscope.bounds import (
     MAX_ITEMS,
@@ -23,18 +24,18 @@ from driftscope.bounds import (
     MAX_UNIX_S,
 )
 
-Count = Annotated[int, Interval(ge=0, le=MAX_ROWS_COUNTED)]
-DraftLength = Annotated[int, Interval(ge=0, le=MAX_K)]
-LayerCount = Annotated[int, Interval(ge=0, le=MAX_LAYERS)]
-SinkCount = Annotated[int, Interval(ge=0, le=MAX_SINKS)]
-RankNumber = Annotated[int, Interval(ge=0, le=MAX_RANKS)]
-RankCount = Annotated[int, Interval(ge=1, le=MAX_RANKS)]
-Position = Annotated[int, Interval(ge=0, le=MAX_TOKENS)]
-SamplingInterval = Annotated[int, Interval(ge=0, le=MAX_TOKENS)]
-Seconds = Annotated[float, Interval(ge=0.0, le=MAX_SECONDS)]
-UnixTime = Annotated[float, Interval(ge=0.0, le=MAX_UNIX_S)]
-Share = Annotated[float, Interval(ge=0.0, le=1.0)]
-Ratio = Annotated[float, Interval(ge=0.0, le=1e6)]
+Count = Annotated[int, Within(ge=0, le=MAX_ROWS_COUNTED)]
+DraftLength = Annotated[int, Within(ge=0, le=MAX_K)]
+LayerCount = Annotated[int, Within(ge=0, le=MAX_LAYERS)]
+SinkCount = Annotated[int, Within(ge=0, le=MAX_SINKS)]
+RankNumber = Annotated[int, Within(ge=0, le=MAX_RANKS)]
+RankCount = Annotated[int, Within(ge=1, le=MAX_RANKS)]
+Position = Annotated[int, Within(ge=0, le=MAX_TOKENS)]
+SamplingInterval = Annotated[int, Within(ge=0, le=MAX_TOKENS)]
+Seconds = Annotated[float, Within(ge=0.0, le=MAX_SECONDS)]
+UnixTime = Annotated[float, Within(ge=0.0, le=MAX_UNIX_S)]
+Share = Annotated[float, Within(ge=0.0, le=1.0)]
+Ratio = Annotated[float, Within(ge=0.0, le=1e6)]
 Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
 SinkSlots = Annotated[tuple[Position, ...], MaxLen(MAX_SINKS)]
 Notes = Annotated[tuple[Text, ...], MaxLen(MAX_ITEMS)]

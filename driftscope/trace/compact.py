@@ -60,7 +60,7 @@ def derived_of(schema: pa.Schema) -> Mapping[str, str]:
     found = parse_json((schema.metadata or {}).get(DERIVED_KEY, b"{}"))
     if not isinstance(found, dict) or not found.keys() <= _RESTORED.keys():
         raise ValueError(f"{DERIVED_KEY.decode()} in its metadata is not what driftscope writes")
-    if not set(found.values()) <= _SOURCES:
+    if not all(isinstance(each, str) and each in _SOURCES for each in found.values()):
         raise ValueError(f"{DERIVED_KEY.decode()} in its metadata names an unknown column")
     return found
 
@@ -72,10 +72,21 @@ def restore(table: pa.Table) -> pa.Table:
     """
     derived = derived_of(table.schema)
     columns = {name: _seconds(table.column(name)) for name in table.column_names}
+    if derived:
+        _check_types(columns)
     for name in _ORDER:
         if name in derived:
             columns[name] = _RESTORED[name](columns, derived[name])
     return pa.table(columns)
+
+
+def _check_types(columns: Mapping[str, pa.Array]) -> None:
+    """Raise ValueError for a column, which others follow from, of another type than is written."""
+    for name in (*_STATES, *_OTHER_MASSES, "fed_rms", "in_rms"):
+        if name in columns and columns[name].type != _FLOAT_LIST:
+            raise ValueError(f"{name} holds {columns[name].type}")
+    if "fc_rms" in columns and columns["fc_rms"].type != pa.float64():
+        raise ValueError(f"fc_rms holds {columns['fc_rms'].type}")
 
 
 def encodings(table: pa.Table) -> dict[str, Any]:

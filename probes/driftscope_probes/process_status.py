@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from driftscope.bounds import MAX_COUNT, MAX_LABEL_CHARS, MAX_TEXT_CHARS
+from driftscope.bounds import MAX_COUNT, MAX_ITEMS, MAX_LABEL_CHARS, MAX_TEXT_CHARS
 from driftscope.trace.control import MAX_LABELS
 
 Process = dict[str, Any]
@@ -82,6 +82,14 @@ def _counts(value: Any) -> bool:
     )
 
 
+def _names(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= MAX_ITEMS
+        and all(_name(key) and _name(each) for key, each in value.items())
+    )
+
+
 def _labels(value: Any) -> bool:
     return isinstance(value, list) and len(value) <= MAX_LABELS and all(map(_name, value))
 
@@ -119,4 +127,5 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "recording": _or_none(_truth),
     "answered": _truth,
     "control": _or_none(_control),
+    "digests": _names,
 }

@@ -15,8 +15,11 @@ def main() -> int:
     minutes = float(os.environ.get("FAULTS_MINUTES", "5"))
     parser.add_argument("--seconds", type=float, default=60 * minutes)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--first", type=int, help="number of the first case; another each time")
     wanted = parser.parse_args()
+    if wanted.first is None:
+        wanted.first = int.from_bytes(os.urandom(4), "big") * 1000
+    print(f"from case {wanted.first} on")
     found = campaign(wanted.seconds, wanted.processes, wanted.first)
     for line in table(found):
         print(line)

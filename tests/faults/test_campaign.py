@@ -17,9 +17,8 @@ SECONDS = 40
 
 
 def test_a_minute_of_the_campaign() -> None:
-    """Cases of other numbers in each run: a failure is printed with its number."""
-    first = int.from_bytes(os.urandom(3), "big") * 1000
-    found = campaign(SECONDS, processes=1, first=first)
+    """The same cases each time; `make faults` tries others."""
+    found = campaign(SECONDS, processes=1)
     assert not found.failures, "\n".join(table(found))
     assert found.cases.total() > 20
 
