@@ -291,16 +291,21 @@ def main(argv: list[str] | None = None, say: Say = print) -> int:
     parser.add_argument("--json", type=Path, help="tables that are not asked for stay as they are")
     parser.add_argument("--only", choices=TABLES, nargs="+", default=list(TABLES))
     wanted = parser.parse_args(argv)
-    found = {name: TABLES[name](wanted.trials, say) for name in wanted.only}
-    if wanted.json:
-        before = json.loads(wanted.json.read_text()) if wanted.json.exists() else {}
-        plain = {
-            name: [{f: getattr(r, f) for f in r.__slots__} for r in rows]
-            for name, rows in found.items()
-        }
-        content = {**before, **plain}
-        wanted.json.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    for name in wanted.only:
+        rows = TABLES[name](wanted.trials, say)
+        if wanted.json:
+            plain = [{f: getattr(r, f) for f in r.__slots__} for r in rows]
+            keep(wanted.json, name, plain, wanted.trials)
     return 0
+
+
+def keep(path: Path, name: str, rows: list[dict[str, Any]], trials: int) -> None:
+    """Write a table, and how many trials it stands on, to the results as soon as it is there: all
+    of them take an hour."""
+    content = json.loads(path.read_text()) if path.exists() else {}
+    content[name] = rows
+    content["trials"] = {**content.get("trials", {}), name: trials}
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
