@@ -57,6 +57,8 @@ QUEUE_ITEMS = 4096
 MANIFEST_S = 2.0
 """Longest time that a manifest may take to be written once its file is there, on a file system
 without hard links."""
+ERROR_CHARS = 2000
+"""Characters of the first error that the status file keeps."""
 MAX_BYTES = 2 << 30
 """Default bound of one process's record files on disk."""
 
@@ -153,7 +155,7 @@ class TraceWriter:
     def _words(self, error: BaseException) -> str:
         """An error's message may quote a request id: without identifiers only its class is kept."""
         name = type(error).__name__
-        return name if self._pseudonyms else f"{name}: {error}"
+        return name if self._pseudonyms else f"{name}: {error}"[:ERROR_CHARS]
 
     def count_dropped(self, cause: str, rows: int) -> None:
         """Count rows that are lost; the first of each cause are reported in the log."""

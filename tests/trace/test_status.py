@@ -10,6 +10,7 @@ import pytest
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.reader import read_trace
 from driftscope.trace.status import Status, read_statuses, status_path
+from driftscope.trace.writer import TraceWriter
 
 FULL = Status(
     source="worker0-7",
@@ -57,3 +58,12 @@ def test_what_was_lost_is_said_in_words(run: Path) -> None:
         "worker0-7 caught 5 errors in its hooks (attention 4, write 1); "
         "first: attention: ValueError: no"
     )
+
+
+def test_an_error_of_any_length_leaves_the_status_readable(run: Path) -> None:
+    writer = TraceWriter(run, source="worker0-1")
+    writer.count_error("verify", ValueError("x" * 1_000_000))
+    writer.close()
+    (status,) = read_statuses(run)
+    assert str(status.first_error).startswith("verify: ValueError: xxx")
+    assert len(str(status.first_error)) < 3000
