@@ -76,8 +76,9 @@ def _readable(run: Path) -> bool:
     return True
 
 
-def campaign(seconds: float, processes: int, first: int = 0) -> Found:
-    """Work through cases from number `first` on, for so many seconds."""
+def campaign(seconds: float, processes: int, first: int = 0, limit_s: float = LIMIT_S) -> Found:
+    """Work through cases from number `first` on, for so many seconds; one that takes longer than
+    `limit_s` hangs."""
     found, deadline = Found(), time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name:
         folder = Path(name)
@@ -90,7 +91,7 @@ def campaign(seconds: float, processes: int, first: int = 0) -> Found:
                 worker = _Worker(next(numbers), sound, known, folder, deadline)
                 running[worker.process] = worker
             for process, worker in list(running.items()):
-                if worker.over(found):
+                if worker.over(found, limit_s):
                     del running[process]
             time.sleep(0.02)
     return found
@@ -113,7 +114,7 @@ class _Worker:
         self.process.start()
         send.close()
 
-    def over(self, found: Found) -> bool:
+    def over(self, found: Found, limit_s: float) -> bool:
         """Take what it has said; True when it has ended, of itself or because it hung."""
         while self._receive.poll():
             try:
@@ -126,11 +127,11 @@ class _Worker:
                 found.fail(what, case)
             self._at, self._since = number + 1, time.monotonic()
         if self.process.is_alive():
-            if time.monotonic() - self._since < LIMIT_S:
+            if time.monotonic() - self._since < limit_s:
                 return False
             self.process.kill()
             self.process.join()
-            found.fail(f"took more than {LIMIT_S} s", case_of(self._at, self._sound))
+            found.fail(f"took more than {limit_s:g} s", case_of(self._at, self._sound))
         elif self.process.exitcode:
             found.fail(f"ended with {self.process.exitcode}", case_of(self._at, self._sound))
         self.process.join()
