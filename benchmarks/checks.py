@@ -1,4 +1,4 @@
-"""What it costs to hold a run to its checksums and its bounds, beside its whole analysis.
+"""Time the checks of a run's checksums and bounds, as shares of its whole analysis.
 
 Simulated runs with K = 7, in one process: the CRC-32 of every sealed file, then the query over the
 least and the most of every column, then all that `analyze` does, checks included.
@@ -26,7 +26,7 @@ from driftscope.trace.status import read_statuses
 
 
 def note_digests(run: Path) -> None:
-    """As the writer does: simulated runs have none."""
+    """Write the digests into the statuses, as the writer does: simulated runs have none."""
     for path in run.glob("status-*.json"):
         status = json.loads(path.read_text())
         files = run.glob(f"*-{status['source']}-*.parquet")
@@ -34,7 +34,7 @@ def note_digests(run: Path) -> None:
 
 
 def seconds(action: Callable[[], object], repeat: int) -> float:
-    """Median over repeats."""
+    """Return the median time of an action, in seconds."""
     found = []
     for _ in range(repeat):
         begun = time.perf_counter()

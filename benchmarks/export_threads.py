@@ -32,8 +32,9 @@ from driftscope.telemetry.live import Publisher, Speaker
 from driftscope.telemetry.settings import OTLP, settings_from
 from driftscope.trace.block import Block, Lists
 from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow
+from driftscope.trace.run_directory import create_run
 from driftscope.trace.schema import schema_of
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.writer import TraceWriter
 
 HANGS = "collector hangs"
 CPU, WALL = 0, 1

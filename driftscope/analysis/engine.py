@@ -41,10 +41,10 @@ Content: TypeAlias = pa.Table | Sequence[Files]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What differs between engines in the SQL that driftscope writes itself."""
+    """The parts of driftscope's own SQL that differ between engines."""
 
     name: str
-    """As Ibis calls it."""
+    """The engine's name in Ibis."""
     types: Mapping[pa.DataType, str]
     micros: str
     """The function from timestamps to microseconds."""

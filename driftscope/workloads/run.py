@@ -13,7 +13,8 @@ import driftscope
 from driftscope.errors import TraceError
 from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest, Model
 from driftscope.trace.records import SINK_DEFAULT, Strategy
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.run_directory import create_run
+from driftscope.trace.writer import TraceWriter
 from driftscope.workloads.resources import Sampler
 
 QUEUE_ROWS = 1 << 20

@@ -15,7 +15,8 @@ import pytest
 from support.runs import Spec, manifest
 
 from driftscope.trace.control import CONTROL, read_control
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.run_directory import create_run
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.control import Control
 from driftscope_probes.labels import Selection
 from driftscope_probes.sampling import Sampler

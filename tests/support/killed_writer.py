@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from support.runs import Spec, manifest, verify
 
-from driftscope.trace import sink, writer
+from driftscope.trace import run_directory, sink, writer
 from driftscope.trace.records import VerifyRow
 
 SOURCE = "worker0-1"
@@ -67,7 +67,7 @@ def write(run: Path) -> None:
     """Write a run as a probe does."""
     sink.SEGMENT_BYTES = SEGMENT_BYTES
     writer.STATUS_S = 0.0  # each flush rewrites the status
-    writer.create_run(run, manifest(Spec()))
+    run_directory.create_run(run, manifest(Spec()))
     open_writer, rows = writer.TraceWriter(run, source=SOURCE, flush_s=60.0), handed_over()
     for first in range(0, len(rows), ROWS_AT_ONCE):
         turn = rows[first : first + ROWS_AT_ONCE]

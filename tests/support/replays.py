@@ -9,8 +9,8 @@ from typing import Any
 from support.runs import START_S, write_rows
 
 from driftscope.trace.records import ClientRow, Ended
+from driftscope.trace.run_directory import create_run
 from driftscope.trace.status import Status, status_path
-from driftscope.trace.writer import create_run
 from driftscope.workloads.run import manifest_of
 
 BASELINE = "as asked"

@@ -22,8 +22,8 @@ from driftscope.telemetry.statuses import tell
 from driftscope.telemetry.tally import Tally
 from driftscope.telemetry.view import view
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.run_directory import create_run
 from driftscope.trace.status import Status
-from driftscope.trace.writer import create_run
 
 SPEC = Spec(undrafted=("k_zero", "preempted"), requests=12, labels=("a", "b"))
 

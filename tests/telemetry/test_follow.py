@@ -23,7 +23,8 @@ from driftscope.telemetry.follow import FollowedEndpoint, FollowedRun, follow
 from driftscope.telemetry.settings import PROMETHEUS, settings_from
 from driftscope.telemetry.view import Depth, View, view
 from driftscope.trace.reader import read_trace
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.run_directory import create_run
+from driftscope.trace.writer import TraceWriter
 
 SPEC = Spec(requests=6, undrafted=("k_zero",))
 ROUNDS = SPEC.requests * SPEC.rounds

@@ -19,7 +19,8 @@ from driftscope.errors import TelemetryError
 from driftscope.telemetry import live
 from driftscope.telemetry.settings import OTLP, PROMETHEUS, Settings, settings_from
 from driftscope.trace.records import RequestRow, Row, VerifyRow
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.run_directory import create_run
+from driftscope.trace.writer import TraceWriter
 
 SPEC = Spec(requests=6)
 ROUNDS = SPEC.requests * SPEC.rounds

@@ -16,9 +16,10 @@ from driftscope.analysis.tables import open_run, queried
 from driftscope.errors import TraceError
 from driftscope.trace.control import Change, ask, read_control
 from driftscope.trace.reader import read_trace
+from driftscope.trace.run_directory import create_run
 from driftscope.trace.segment import SEALED
 from driftscope.trace.status import Status, read_statuses
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.writer import TraceWriter
 
 Child = Callable[[str, Path], "subprocess.Popen[str]"]
 VERIFY = ibis.table(ibis.Schema.from_pyarrow(queried("verify")), name="verify")

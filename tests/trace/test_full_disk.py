@@ -12,8 +12,9 @@ from support.runs import Spec, manifest, verify
 from support.small_disk import fill, small_disk
 
 from driftscope.trace.reader import read_trace
+from driftscope.trace.run_directory import create_run
 from driftscope.trace.status import read_statuses
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.writer import TraceWriter
 
 ROWS = 40_000
 Until = Callable[[Callable[[], bool]], None]

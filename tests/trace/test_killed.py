@@ -20,12 +20,13 @@ from driftscope.errors import NotATraceError
 from driftscope.file_output import LEFTOVER_S, PARTIAL
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace
+from driftscope.trace.run_directory import create_run
 from driftscope.trace.schema import to_batch
 from driftscope.trace.segment import SEALED, STREAM, next_number, seal, segment_path
 from driftscope.trace.sink import RecordFiles
 from driftscope.trace.status import read_statuses, status_path
 from driftscope.trace.status_file import ROOM_BYTES, StatusFile
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.writer import TraceWriter
 
 WRITER = Path(killed_writer.__file__)
 LATE = [verify(9, 1000 + i, float(i), i, 4, 1) for i in range(7)]

@@ -26,9 +26,10 @@ from driftscope.trace.privacy import (
 )
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import RECORDS, RequestRow, Row
+from driftscope.trace.run_directory import create_run
 from driftscope.trace.schema import schema_of, to_batch
 from driftscope.trace.status import read_statuses
-from driftscope.trace.writer import TraceWriter, create_run
+from driftscope.trace.writer import TraceWriter
 
 PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 KEY = bytes(range(16))

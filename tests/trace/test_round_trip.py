@@ -19,9 +19,10 @@ from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import RECORDS, Floats, Ints, Row
 from driftscope.trace.rounding import RELATIVE_ERROR
 from driftscope.trace.row_bounds import BOUNDS
+from driftscope.trace.run_directory import create_run
 from driftscope.trace.schema import record_of
 from driftscope.trace.sink import RecordFiles
-from driftscope.trace.writer import FLUSH_S, TraceWriter, create_run
+from driftscope.trace.writer import FLUSH_S, TraceWriter
 
 _INT64 = st.integers(-(2**63), 2**63 - 1)
 _VALUES: dict[object, st.SearchStrategy[object]] = {

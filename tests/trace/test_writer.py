@@ -20,10 +20,11 @@ from driftscope.trace.manifest import MANIFEST, read_manifest
 from driftscope.trace.queue import BoundedQueue
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RECORDS, Row
+from driftscope.trace.run_directory import check_unused, create_run
 from driftscope.trace.segment import segments
 from driftscope.trace.sink import Batch
 from driftscope.trace.status import Status, read_statuses
-from driftscope.trace.writer import TraceWriter, check_unused, create_run
+from driftscope.trace.writer import TraceWriter
 
 Until = Callable[[Callable[[], bool]], float]
 DISK_BYTES = 64 << 10
@@ -380,7 +381,7 @@ def test_a_manifest_that_is_being_written_is_waited_for(
     create_run(run, first, join=True)
     late.join()
     (run / MANIFEST).write_text("{")
-    monkeypatch.setattr("driftscope.trace.writer.MANIFEST_S", 0.05)
+    monkeypatch.setattr("driftscope.trace.run_directory.MANIFEST_S", 0.05)
     with pytest.raises(TraceError, match="already holds a run"):
         create_run(run, first, join=True)
 

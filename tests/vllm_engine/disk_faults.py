@@ -9,7 +9,6 @@ time of the requests as a ratio to that of the same engine with nothing wrong.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
@@ -22,6 +21,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from support.small_disk import fill, small_disk
+
 from driftscope.errors import DriftscopeError
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.status import Status, read_statuses
@@ -29,7 +30,7 @@ from vllm_engine.job import Job, Outcome, run_job
 
 JOB = Job(drafter="eagle31", probe={"EVERY": "1"}, sizes=(8, 8))
 DISK_KB = 2048
-Fault = Callable[[Path], None]
+Fault = Callable[[Path], object]
 """Given the disk that the run is on, once the engine has begun to write there."""
 
 
@@ -40,13 +41,6 @@ class Fared:
     outcome: Outcome
     statuses: tuple[Status, ...]
     """As they lie on the disk afterwards; none where the folder is gone."""
-
-
-def fill(disk: Path) -> None:
-    """Take all the room that is left."""
-    with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(os.urandom(4096)):
-            pass
 
 
 def remove(disk: Path) -> None:
@@ -64,17 +58,6 @@ def read_only(disk: Path) -> None:
 FAULTS: Mapping[str, Fault] = {"full": fill, "removed": remove, "read-only": read_only}
 
 
-@contextmanager
-def _disk(folder: Path) -> Iterator[Path]:
-    folder.mkdir(parents=True)
-    size = f"size={DISK_KB}k,nr_inodes=1k"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=False)
-
-
 def _begun(run: Path) -> bool:
     """Whether the worker and the engine core have opened their writers: what fails from here on
     fails while serving."""
@@ -83,7 +66,7 @@ def _begun(run: Path) -> bool:
 
 def with_fault(fault: Fault | None, folder: Path, core: str = "0") -> Fared:
     """Run JOB on a small disk that `fault` befalls as soon as the engine records."""
-    with _disk(folder / "disk") as disk:
+    with small_disk(folder / "disk", DISK_KB) as disk:
         over = threading.Event()
 
         def strike() -> None:

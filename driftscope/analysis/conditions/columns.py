@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an expression yields."""
+    """The type of value that an expression yields."""
 
     NUMBER = "a number"
     TEXT = "a text"
@@ -20,12 +20,12 @@ class Column:
     """A documented column."""
 
     type: str
-    """As Ibis calls it."""
+    """The column's type, by Ibis's name of it."""
     meaning: str
 
     @property
     def kind(self) -> Kind:
-        """What it holds."""
+        """The kind of value that the column holds."""
         return Kind.TEXT if self.type == "string" else Kind.NUMBER
 
 

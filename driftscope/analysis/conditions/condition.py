@@ -26,7 +26,7 @@ class Condition:
     """A condition that was checked; made by `condition_of`."""
 
     text: str
-    """As it was written."""
+    """The condition in the user's own words."""
     tree: exp.Expression = field(repr=False, compare=False)
 
     @property

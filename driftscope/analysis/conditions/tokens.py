@@ -31,7 +31,7 @@ _OPERANDS = (
     TokenType.R_PAREN,
 )  # fmt: skip
 _ENDS = (TokenType.AND, TokenType.OR, TokenType.COMMA)
-"""What ends the reach of a NOT or a minus sign."""
+"""Tokens up to which a NOT or a minus sign reaches."""
 _SIGNS = (
     TokenType.L_PAREN,
     *(TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE),
