@@ -20,9 +20,10 @@ demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM
 test: $(VENV)/installed-dev lint type layers browser prometheus $(TESTED_IN) ## all checks and tests
 	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 20
 
-lint: $(VENV)/installed-dev ## ruff
+lint: $(VENV)/installed-dev ## ruff, which alone decides how a line is broken
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	! git grep -nE '# fmt: *(skip|off)' -- '*.py'
 
 type: $(VENV)/installed-dev ## mypy, strict
 	$(BIN)/mypy

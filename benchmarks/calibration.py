@@ -267,8 +267,10 @@ def show_parting(trials: int, say: Say) -> list[Parted]:
                 row = parted(name, truth, world, trials, paired=paired)
                 first = "" if row.first is None else f"{row.first:.1f}"
                 bound = "" if row.bound is None else f"{row.bound:.1%}"
-                say(f"{row.run:32}{row.world:20}{row.pairing:10}{row.pairs:6}{row.parted:9.1%}"
-                    f"{first:>7}{bound:>9}")  # fmt: skip
+                say(
+                    f"{row.run:32}{row.world:20}{row.pairing:10}{row.pairs:6}{row.parted:9.1%}"
+                    f"{first:>7}{bound:>9}"
+                )
                 rows.append(row)
     return rows
 

@@ -50,9 +50,12 @@ def _set(llm: Any, wanted: dict[str, Any]) -> dict[str, Any]:
             sampler.set(every=wanted.get("every"), budget=wanted.get("budget"))
         costs = sampler.costs
         return {
-            "rate": sampler.rate, "overhead": sampler.overhead, "step_s": costs.step_s,
-            "recorded_s": costs.recorded_s, "passed_s": costs.passed_s,
-        }  # fmt: skip
+            "rate": sampler.rate,
+            "overhead": sampler.overhead,
+            "step_s": costs.step_s,
+            "recorded_s": costs.recorded_s,
+            "passed_s": costs.passed_s,
+        }
 
     found: dict[str, Any] = llm.collective_rpc(apply)[0]
     return found

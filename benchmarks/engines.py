@@ -27,16 +27,24 @@ class Engine:
     """A child process with one vLLM."""
 
     def __init__(
-        self, name: str, options: dict[str, Any], env: dict[str, str], log: Path,
+        self,
+        name: str,
+        options: dict[str, Any],
+        env: dict[str, str],
+        log: Path,
         child: Path = CHILD,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self._log = name, log
         # -P: the folder of this script must not come before the engine's own modules.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(child), json.dumps(options)],
-            env={**os.environ, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=log.open("wb"), text=True, start_new_session=True,
-        )  # fmt: skip
+            env={**os.environ, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("wb"),
+            text=True,
+            start_new_session=True,
+        )
 
     def ask(self, **question: Any) -> dict[str, Any]:
         """One line there, one line back; an empty question only waits for the start."""
@@ -60,10 +68,17 @@ class Engine:
 
 
 def measure(
-    engines: dict[str, Engine], point: tuple[int, int], repeats: int, tokens: int,
-    prompts: list[list[int]], settings: Settings, deadline: float, *, calls: int = 1,
+    engines: dict[str, Engine],
+    point: tuple[int, int],
+    repeats: int,
+    tokens: int,
+    prompts: list[list[int]],
+    settings: Settings,
+    deadline: float,
+    *,
+    calls: int = 1,
     rest_s: float = 0.0,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Each of FIGURES by setting, one per repeat, and what the sampler says at the end. A repeat is
     the median of `calls`, after a rest of `rest_s` for the engine before to fall asleep."""
     names = ("absent", *settings)

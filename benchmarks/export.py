@@ -53,16 +53,22 @@ def main() -> None:
         turns = [_round(servers, number) for number in range(options.repeats)]
         batches, spans = len(collector.metrics), len(collector.all_spans())
     found = {mode: _ratio(turns, mode) for mode in MODES}
-    print(f"{options.repeats} turns of {CLIENTS} clients x {TOKENS} tokens; the collector took "
-          f"{batches} batches of metrics and {spans} spans")  # fmt: skip
+    print(
+        f"{options.repeats} turns of {CLIENTS} clients x {TOKENS} tokens; the collector took "
+        f"{batches} batches of metrics and {spans} spans"
+    )
     for mode, (middle, least, most) in found.items():
         tpot = statistics.median(turn[mode] for turn in turns) * 1000
         print(f"{mode:20} {tpot:7.2f} ms per token   {middle:.3f} ({least:.3f}-{most:.3f})")
     words = (f"{mode} {m:.3f} ({least:.3f}-{most:.3f})" for mode, (m, least, most) in found.items())
     ResultsFile(options.json, "cpu", again=True).write(
-        complete=True, verdict="time per token as a ratio to off: " + ", ".join(words),
-        turns=turns, ratios=found, batches=batches, spans=spans,
-    )  # fmt: skip
+        complete=True,
+        verdict="time per token as a ratio to off: " + ", ".join(words),
+        turns=turns,
+        ratios=found,
+        batches=batches,
+        spans=spans,
+    )
 
 
 @contextlib.contextmanager
@@ -92,10 +98,15 @@ def _turn(server: Server) -> float:
     with ThreadPoolExecutor(CLIENTS) as pool:
         begun = time.perf_counter()
         asked = [
-            pool.submit(server.complete, f"turn-{n}", prompt=prompt.in_distribution,
-                        add_special_tokens=False, max_tokens=TOKENS)
+            pool.submit(
+                server.complete,
+                f"turn-{n}",
+                prompt=prompt.in_distribution,
+                add_special_tokens=False,
+                max_tokens=TOKENS,
+            )
             for n, prompt in enumerate(prompts)
-        ]  # fmt: skip
+        ]
         for each in asked:
             each.result()
         return (time.perf_counter() - begun) / TOKENS

@@ -75,32 +75,46 @@ Point = tuple[int, int]
 
 def _start(folder: Path, *names: str) -> dict[str, Engine]:
     options = {
-        "model": str(trio_path() / "target"), "dtype": "float32", "max_model_len": 2048,
-        "max_num_seqs": max(BATCHES), "enable_prefix_caching": True, "skip_tokenizer_init": True,
-        "speculative_config": {"method": "eagle3", "model": str(trio_path() / DRAFTER),
-                               "num_speculative_tokens": K},
-    }  # fmt: skip
+        "model": str(trio_path() / "target"),
+        "dtype": "float32",
+        "max_model_len": 2048,
+        "max_num_seqs": max(BATCHES),
+        "enable_prefix_caching": True,
+        "skip_tokenizer_init": True,
+        "speculative_config": {
+            "method": "eagle3",
+            "model": str(trio_path() / DRAFTER),
+            "num_speculative_tokens": K,
+        },
+    }
     base = {
-        "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
         "OMP_NUM_THREADS": "1",  # vLLM's binding alone leaves as many threads as there are cores
         "VLLM_CPU_OMP_THREADS_BIND": str(max(os.sched_getaffinity(0))),
-        "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-    }  # fmt: skip
+    }
     none = {"VLLM_PLUGINS": ""}
     off = {"DRIFTSCOPE_TRACE": ""}
     on = {
-        "DRIFTSCOPE_TRACE": str(folder / "run"), "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "DRIFTSCOPE_TRACE": str(folder / "run"),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "PYTHONPATH": os.pathsep.join(sys.path),
-    }  # fmt: skip
+    }
     environments = {"absent": none, "off": off, "probe": on, "compiled": none}
     engines = {
         name: Engine(
-            name, {**options, "enforce_eager": name != "compiled"}, {**base, **environments[name]},
-            folder / name, *([TURNS_CHILD] if name == "probe" else []),
+            name,
+            {**options, "enforce_eager": name != "compiled"},
+            {**base, **environments[name]},
+            folder / name,
+            *([TURNS_CHILD] if name == "probe" else []),
         )
         for name in names
-    }  # fmt: skip
+    }
     for engine in engines.values():
         engine.ask()
     return engines
@@ -118,9 +132,12 @@ def print_within(record: Record) -> None:
     step_s = statistics.median(each[ABSENT][0] for each in rounds)
     shares = [account[name] / account["step_s"] for name in ("recorded_s", "passed_s")]
     own = " and ".join(f"{share:.2%}" for share in shares)
-    print(f"context {record['context']:5}  batch {record['concurrency']:2}  rounds {len(rounds):4}"
-          f"  {step_s * 1000:6.2f} ms a step  by its own account {own} of a recorded and a passed "
-          f"step, rate {account['rate']:.3f}", flush=True)  # fmt: skip
+    print(
+        f"context {record['context']:5}  batch {record['concurrency']:2}  rounds {len(rounds):4}"
+        f"  {step_s * 1000:6.2f} ms a step  by its own account {own} of a recorded and a passed "
+        f"step, rate {account['rate']:.3f}",
+        flush=True,
+    )
     for state in STATES[1:]:
         fixed = record["fixed"].get(state)
         drawn = turns.Drawn(**record.get("drawn", {}).get(state, {}))  # an older file has none
@@ -160,9 +177,11 @@ def print_between(record: Record) -> None:
             f"{name} {statistics.median(found):.3f} ({min(medians):.3f}-{max(medians):.3f})"
         )
     tpot = record["tpot_s"]["absent"]
-    print(f"context {record['context']:5}  batch {record['concurrency']:2}  repeats "
-          f"{len(tpot):3}  {statistics.median(tpot) * 1000:6.2f} ms  "
-          f"{'  '.join(cells)}")  # fmt: skip
+    print(
+        f"context {record['context']:5}  batch {record['concurrency']:2}  repeats "
+        f"{len(tpot):3}  {statistics.median(tpot) * 1000:6.2f} ms  "
+        f"{'  '.join(cells)}"
+    )
 
 
 def _point(text: str) -> Point:
@@ -176,8 +195,13 @@ def main() -> None:
     parser.add_argument("--others", type=float, default=45, help="seconds of each other point")
     parser.add_argument("--starts", type=int, default=STARTS, help="of the engines to compare")
     parser.add_argument("--between", type=float, default=6, help="seconds a point and start")
-    parser.add_argument("--points", nargs="+", type=_point, help="such as 64x1; default: all",
-                        default=[(c, b) for c in CONTEXTS for b in BATCHES])  # fmt: skip
+    parser.add_argument(
+        "--points",
+        nargs="+",
+        type=_point,
+        help="such as 64x1; default: all",
+        default=[(c, b) for c in CONTEXTS for b in BATCHES],
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", type=Path, help="print what an earlier run has found")
     options = parser.parse_args()
@@ -208,14 +232,18 @@ def main() -> None:
 
 
 def _print(within: list[Record], between: list[Record]) -> None:
-    print("within one engine: time per step as a ratio to steps without a hook of driftscope's, "
-          "trimmed mean of the rounds and its 95 % interval; of a budget, how many steps were "
-          "recorded and what those add; what the writer's flushes take of the steps in that state; "
-          "all together")  # fmt: skip
+    print(
+        "within one engine: time per step as a ratio to steps without a hook of driftscope's, "
+        "trimmed mean of the rounds and its 95 % interval; of a budget, how many steps were "
+        "recorded and what those add; what the writer's flushes take of the steps in that state; "
+        "all together"
+    )
     for record in within:
         print_within(record)
-    print("between engines: TPOT as a ratio to one that loads no plugin, median of paired "
-          "repeats, the least and the most of the medians of each start")  # fmt: skip
+    print(
+        "between engines: TPOT as a ratio to one that loads no plugin, median of paired "
+        "repeats, the least and the most of the medians of each start"
+    )
     for record in between:
         print_between(record)
 
@@ -232,10 +260,16 @@ def _within(engine: Engine, point: Point, seconds: float) -> Record:
 def _between(engines: dict[str, Engine], point: Point, seconds: float) -> Record:
     context, batch = point
     found = measure(
-        engines, (batch, context), MOST_REPEATS,
-        TOKENS_OF_MANY if batch == max(BATCHES) else TOKENS, _prompts(context, batch), SETTINGS,
-        time.time() + seconds, calls=CALLS if batch == 1 else 1, rest_s=REST_S,
-    )  # fmt: skip
+        engines,
+        (batch, context),
+        MOST_REPEATS,
+        TOKENS_OF_MANY if batch == max(BATCHES) else TOKENS,
+        _prompts(context, batch),
+        SETTINGS,
+        time.time() + seconds,
+        calls=CALLS if batch == 1 else 1,
+        rest_s=REST_S,
+    )
     return {**found, "repeats": [len(found["tpot_s"]["absent"])]}
 
 

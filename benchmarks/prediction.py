@@ -40,14 +40,27 @@ def serve(k: int, repeats: int, answer: Path) -> None:
 
     from driftscope_probes.trio import encode, load_prompts, trio_path
 
-    speculation = {"speculative_config": {
-        "method": "eagle3", "model": str(trio_path() / DRAFTER), "num_speculative_tokens": k,
-    }} if k else {}  # fmt: skip
+    speculation = (
+        {
+            "speculative_config": {
+                "method": "eagle3",
+                "model": str(trio_path() / DRAFTER),
+                "num_speculative_tokens": k,
+            }
+        }
+        if k
+        else {}
+    )
     llm = LLM(
-        model=str(trio_path() / "target"), dtype="float32", max_model_len=512, enforce_eager=True,
-        max_num_seqs=max(BATCHES), enable_prefix_caching=False, skip_tokenizer_init=True,
+        model=str(trio_path() / "target"),
+        dtype="float32",
+        max_model_len=512,
+        enforce_eager=True,
+        max_num_seqs=max(BATCHES),
+        enable_prefix_caching=False,
+        skip_tokenizer_init=True,
         **speculation,
-    )  # fmt: skip
+    )
     engine = llm.llm_engine
     texts = [encode(prompt.in_distribution)[:CONTEXT] for prompt in load_prompts()[:PROMPTS]]
     params = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True, detokenize=False)
@@ -99,11 +112,16 @@ def run_engine(folder: Path, k: int, repeats: int) -> dict[str, list[float]]:
         else {"DRIFTSCOPE_DISABLE": "1"}
     )
     env = {
-        **os.environ, **probe, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        **os.environ,
+        **probe,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": str(max(os.sched_getaffinity(0))),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_V2_MODEL_RUNNER": "0",
-    }  # fmt: skip
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+    }
     command = [sys.executable, __file__, "--serve", str(k), str(repeats), str(answer)]
     with log.open("wb") as sink:
         subprocess.run(command, env=env, stdout=sink, stderr=sink, check=False, timeout=600)

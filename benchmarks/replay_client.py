@@ -64,8 +64,9 @@ def prompts(count: int) -> list[Prompt]:
 def whole(url: str, asked: list[Prompt], level: Level) -> float:
     """Processor seconds per request of this process, over a replay."""
     with tempfile.TemporaryDirectory() as folder:
-        order = Order(url=url, suite=SUITE, run=Path(folder) / "run", prompts=asked, warmup=0,
-                      levels=[level])  # fmt: skip
+        order = Order(
+            url=url, suite=SUITE, run=Path(folder) / "run", prompts=asked, warmup=0, levels=[level]
+        )
         begun = time.process_time()
         done = replay(order)
         took = time.process_time() - begun
@@ -118,16 +119,20 @@ async def _below(session: aiohttp.ClientSession, body: dict[str, Any]) -> None:
 
 def _session(url: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        url, connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(),
+        url,
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Content-Type": "application/json"},
-    )  # fmt: skip
+    )
 
 
 def _usual(url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
-        base_url=f"{url}/v1", api_key="none", max_retries=0,
+        base_url=f"{url}/v1",
+        api_key="none",
+        max_retries=0,
         http_client=openai.DefaultAioHttpClient(timeout=None),
-    )  # fmt: skip
+    )
 
 
 REPLAY, BELOW = "replay", "aiohttp alone, bytes"
@@ -141,9 +146,11 @@ MEASURED: dict[str, Callable[..., float]] = {
 
 def server(piece_s: float) -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(TESTS), str(piece_s)], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", SERVER, str(TESTS), str(piece_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
 
@@ -184,8 +191,10 @@ def main() -> None:
     options = parser.parse_args()
     found = closed_loop(options.requests, options.concurrency, options.times)
     found["replay, open loop, pieces apart"] = [open_loop()]
-    print(f"{options.requests} requests at concurrency {options.concurrency}, {options.times} "
-          f"times; goal at {RATE:g} requests/s: {GOAL:.0%} of a core")  # fmt: skip
+    print(
+        f"{options.requests} requests at concurrency {options.concurrency}, {options.times} "
+        f"times; goal at {RATE:g} requests/s: {GOAL:.0%} of a core"
+    )
     print(f"{'':32} {'ms per request':>22} {'of a core':>10}")
     for name, each in found.items():
         spread = f"{1000 * min(each):.2f}-{1000 * max(each):.2f}"

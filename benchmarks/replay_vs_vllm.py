@@ -88,9 +88,10 @@ def by_replay(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figu
     (cell,) = summarise_sender(read_trace(folder), "replay").cells
     assert cell.tpot_s is not None and cell.throughput is not None and cell.ttft_s is not None
     return {
-        "tpot_ms": 1000 * cell.tpot_s, "tokens_per_s": cell.throughput,
+        "tpot_ms": 1000 * cell.tpot_s,
+        "tokens_per_s": cell.throughput,
         "ttft_ms": 1000 * cell.ttft_s,
-    }  # fmt: skip
+    }
 
 
 class VllmBench:
@@ -99,10 +100,13 @@ class VllmBench:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._process = subprocess.Popen(
-            [sys.executable, "-c", BENCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=log.open("wb"), text=True,
+            [sys.executable, "-c", BENCH],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("wb"),
+            text=True,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
-        )  # fmt: skip
+        )
 
     def run(self, arguments: list[str]) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -122,13 +126,21 @@ def by_vllm(bench: VllmBench, url: str, asked: list[Prompt], level: Level, folde
     rows = "".join(json.dumps({"prompt": text}) + "\n" for text in in_order(asked, level))
     (folder / "prompts.jsonl").write_text(rows)
     options = {
-        "backend": "openai-chat", "base-url": url, "endpoint": "/v1/chat/completions",
-        "model": MODEL, "tokenizer": str(trio_path() / "target"), "dataset-name": "custom",
-        "dataset-path": str(folder / "prompts.jsonl"), "custom-output-len": str(MAX_TOKENS),
-        "num-prompts": str(len(asked)), "max-concurrency": str(level.concurrency),
-        "num-warmups": str(WARMUP), "temperature": "0", "result-dir": str(folder),
+        "backend": "openai-chat",
+        "base-url": url,
+        "endpoint": "/v1/chat/completions",
+        "model": MODEL,
+        "tokenizer": str(trio_path() / "target"),
+        "dataset-name": "custom",
+        "dataset-path": str(folder / "prompts.jsonl"),
+        "custom-output-len": str(MAX_TOKENS),
+        "num-prompts": str(len(asked)),
+        "max-concurrency": str(level.concurrency),
+        "num-warmups": str(WARMUP),
+        "temperature": "0",
+        "result-dir": str(folder),
         "result-filename": "result.json",
-    }  # fmt: skip
+    }
     flags = ["skip-chat-template", "disable-shuffle", "ignore-eos", "save-result", "disable-tqdm"]
     values = [part for name, value in options.items() for part in (f"--{name}", value)]
     bench.run([*(f"--{flag}" for flag in flags), *values])
@@ -136,17 +148,19 @@ def by_vllm(bench: VllmBench, url: str, asked: list[Prompt], level: Level, folde
     found = json.loads(path.read_text())
     assert found["completed"] == len(asked), found["completed"]
     return {
-        "tpot_ms": found["mean_tpot_ms"], "tokens_per_s": found["output_throughput"],
+        "tpot_ms": found["mean_tpot_ms"],
+        "tokens_per_s": found["output_throughput"],
         "ttft_ms": found["mean_ttft_ms"],
-    }  # fmt: skip
+    }
 
 
 def compare(url: str, levels: list[int], times: int, count: int, folder: Path) -> Iterator[Row]:
     """Figures of both, turn by turn, load by load."""
     asked, bench = asked_of(count), VllmBench(folder / "vllm.log")
     tools: dict[str, Callable[..., Figures]] = {
-        "driftscope": by_replay, "vllm": partial(by_vllm, bench)
-    }  # fmt: skip
+        "driftscope": by_replay,
+        "vllm": partial(by_vllm, bench),
+    }
     try:
         for level in levels:
             found: Row = {"concurrency": level, **{name: [] for name in tools}}

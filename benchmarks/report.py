@@ -87,8 +87,16 @@ def _six(folder: Path) -> Analysis:
 
     from driftscope.analysis.analyze import conclude
 
-    wide = Spec(k=16, conditional=(0.9,) * 16, requests=40, rounds=50, layers=2, per_head=True,
-                heads=16, labels=tuple(f"label {i}" for i in range(60)))  # fmt: skip
+    wide = Spec(
+        k=16,
+        conditional=(0.9,) * 16,
+        requests=40,
+        rounds=50,
+        layers=2,
+        per_head=True,
+        heads=16,
+        labels=tuple(f"label {i}" for i in range(60)),
+    )
     run = folder / "wide"
     one = _analysed([run if run.exists() else write_run(run, wide)]).runs[0]
     return conclude([replace(one, label=f"run {i}") for i in range(6)])
@@ -127,8 +135,10 @@ def opened(browser: Browser, page: Path) -> dict[str, float]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Median (least to most) of each time."""
-    print(f"{'page of':<42}{'bytes':>11}{'first paint, ms':>20}{'first picture, ms':>20}"
-          f"{'live picture, ms':>20}")  # fmt: skip
+    print(
+        f"{'page of':<42}{'bytes':>11}{'first paint, ms':>20}{'first picture, ms':>20}"
+        f"{'live picture, ms':>20}"
+    )
     for row in rows:
         times = "".join(
             f"{_spread(row[name]):>20}" for name in ("painted_s", "picture_s", "live_s")
@@ -163,16 +173,19 @@ def main() -> int:
         browser.close()
         rows = [
             {
-                "page": name, "bytes": path.stat().st_size,
+                "page": name,
+                "bytes": path.stat().st_size,
                 **{key: [each[key] for each in found[name]] for key in found[name][0]},
             }
             for name, path in made.items()
-        ]  # fmt: skip
+        ]
     show(rows)
     slowest = max(statistics.median(row["picture_s"]) for row in rows)
     largest = max(row["bytes"] for row in rows)
-    verdict = (f"first picture after at most {1000 * slowest:.0f} ms in the median of "
-               f"{wanted.repeats}, pages of at most {largest:,} bytes")  # fmt: skip
+    verdict = (
+        f"first picture after at most {1000 * slowest:.0f} ms in the median of "
+        f"{wanted.repeats}, pages of at most {largest:,} bytes"
+    )
     print(verdict)
     ok = slowest < WITHIN_S and largest <= MOST_BYTES
     ResultsFile(wanted.json, "cpu", again=True).write(

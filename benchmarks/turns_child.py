@@ -76,9 +76,11 @@ class Probe:
         costs = sampler.costs
         sampler.set(budget=0.01)
         return {
-            "step_s": costs.step_s, "recorded_s": costs.recorded_s, "passed_s": costs.passed_s,
+            "step_s": costs.step_s,
+            "recorded_s": costs.recorded_s,
+            "passed_s": costs.passed_s,
             "rate": sampler.rate,
-        }  # fmt: skip
+        }
 
 
 def _hooks() -> Iterator[tuple[type, str, Any]]:

@@ -26,8 +26,12 @@ with locked(Path(sys.argv[1])):
 
 def test_another_process_waits_and_a_killed_one_lets_go(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)],
-                              env=environment, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     with holder:
         assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
         begun = time.monotonic()

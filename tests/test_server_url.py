@@ -31,9 +31,18 @@ def test_its_parts(
 
 @pytest.mark.parametrize(
     "url",
-    ["", "h:80", "ftp://me:s3cret@h", "http://", "http://me:s3cret@", "http://me:s3/cret@h",
-     "http://me:s3cret@h:port", "http://[s3cret", "http://me:s3cret@h/\x1b[2J"],
-)  # fmt: skip
+    [
+        "",
+        "h:80",
+        "ftp://me:s3cret@h",
+        "http://",
+        "http://me:s3cret@",
+        "http://me:s3/cret@h",
+        "http://me:s3cret@h:port",
+        "http://[s3cret",
+        "http://me:s3cret@h/\x1b[2J",
+    ],
+)
 def test_what_is_none(url: str) -> None:
     with pytest.raises(BadUrlError) as caught:
         ServerUrl.parsed(url)

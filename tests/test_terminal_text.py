@@ -17,8 +17,12 @@ def test_no_text_steers_a_terminal(text: str) -> None:
     found = shown(text)
     found.encode("utf-8")
     assert not [sign for sign in found if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp")]
-    assert not [sign for sign in found if unicodedata.bidirectional(sign) in
-                ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")]  # fmt: skip
+    assert not [
+        sign
+        for sign in found
+        if unicodedata.bidirectional(sign)
+        in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    ]
 
 
 def test_what_was_there_can_be_read() -> None:

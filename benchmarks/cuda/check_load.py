@@ -67,8 +67,10 @@ def stand_in_for_the_driver(site: Path) -> None:
     """Load a libcuda.so.1 that has the functions which the packed shared objects name."""
     listing = subprocess.run(
         ["nm", "--dynamic", "--undefined-only", *site.glob("vllm/**/*.so")],
-        check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     words = {line.split()[-1] for line in listing.splitlines() if " U " in line}
     names = sorted(word for word in words if word[:2] == "cu" and word[2:3].isupper())
     source = "\n".join(f"int {name}(void) {{ return {NO_DEVICE}; }}" for name in names)
@@ -76,8 +78,11 @@ def stand_in_for_the_driver(site: Path) -> None:
         library = Path(folder) / "libcuda.so.1"
         subprocess.run(
             ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-xc", "-", "-o", library],
-            check=True, input=source, text=True, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            check=True,
+            input=source,
+            text=True,
+            stderr=subprocess.DEVNULL,
+        )
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 

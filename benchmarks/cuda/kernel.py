@@ -78,11 +78,12 @@ def taps(batch: int) -> dict[str, tuple[float, int]]:
     found = {
         "rms": (graph_time_s(lambda: kernels.rms(hidden, "in_rms")), hidden.numel() * 2),
         "copy query": (
-            graph_time_s(lambda: kernels.copy_query("layer", query)), 2 * query.numel() * 2
+            graph_time_s(lambda: kernels.copy_query("layer", query)),
+            2 * query.numel() * 2,
         ),
         "copy lse": (graph_time_s(lambda: kernels.copy_lse("layer", lse)), 2 * lse.numel() * 4),
         "confidence": (graph_time_s(lambda: kernels.confidence(logits)), logits.numel() * 2),
-    }  # fmt: skip
+    }
     # Last: it counts past the depths that the others write.
     found["advance"] = graph_time_s(kernels.advance), 8 * batch
     kernels.skip()
@@ -130,8 +131,10 @@ def on_gpu(file: ResultsFile) -> None:
     print(f"{torch.cuda.get_device_name()}: a large copy moves {rate / 1e12:.2f} TB/s")
     for row in rows:
         floor = row["bytes"] / rate
-        print(f"{row['kernel']:24} batch {row['batch']:3} {row['seconds'] * 1e6:8.2f} us "
-              f"floor {floor * 1e6:8.2f} us")  # fmt: skip
+        print(
+            f"{row['kernel']:24} batch {row['batch']:3} {row['seconds'] * 1e6:8.2f} us "
+            f"floor {floor * 1e6:8.2f} us"
+        )
     slowest = max(rows, key=lambda row: row["seconds"])
     verdict = (
         f"{len(rows)} rows; the slowest, {slowest['kernel']} at batch {slowest['batch']}, takes "
@@ -145,12 +148,29 @@ def on_cpu(file: ResultsFile, selected: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", str(TWINS), f"--junitxml={report}",
-             "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning", "-k", selected],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SHIM), *sys.path]),
-                 "TRITON_INTERPRET": "1", "DRIFTSCOPE_TRITON_ON_CPU": "1"},
-            cwd=REPO, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                str(TWINS),
+                f"--junitxml={report}",
+                "-p",
+                "no:cacheprovider",
+                "-W",
+                "ignore::RuntimeWarning",
+                "-k",
+                selected,
+            ],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(SHIM), *sys.path]),
+                "TRITON_INTERPRET": "1",
+                "DRIFTSCOPE_TRITON_ON_CPU": "1",
+            },
+            cwd=REPO,
+            check=False,
+        )
         if not report.exists():
             raise SystemExit("the kernels' cases did not run: see above")
         cases = {

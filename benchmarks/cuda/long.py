@@ -114,8 +114,12 @@ def serve(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run the traffic; samples by series, and what the child counted."""
     job = folder / "job.json"
     job.write_text(json.dumps(_job(options, folder)))
-    env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING",
-           "HF_HUB_OFFLINE": "1"}  # fmt: skip
+    env = {
+        **os.environ,
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+    }
     if options.device == "cpu":
         env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
     if options.without_probe:
@@ -154,26 +158,41 @@ def _job(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         target, drafter = trio_path() / "target", trio_path() / "eagle31"
         own: dict[str, Any] = {"max_model_len": 1100, "dtype": "float32"}
         if options.device == "cuda":
-            own |= {"dtype": "bfloat16", "attention_backend": "FLASH_ATTN",
-                    "gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": 1 << 30}  # fmt: skip
+            own |= {
+                "dtype": "bfloat16",
+                "attention_backend": "FLASH_ATTN",
+                "gpu_memory_utilization": 0.1,
+                "kv_cache_memory_bytes": 1 << 30,
+            }
         else:
             own |= {"enforce_eager": True, "num_gpu_blocks_override": CPU_BLOCKS}
     else:
         target, drafter = shape.write(folder)
-        own = {"load_format": "dummy", "max_model_len": 16_000, "attention_backend": "FLASH_ATTN",
-               "gpu_memory_utilization": 0.4, "kv_cache_memory_bytes": 24_000_000_000}  # fmt: skip
+        own = {
+            "load_format": "dummy",
+            "max_model_len": 16_000,
+            "attention_backend": "FLASH_ATTN",
+            "gpu_memory_utilization": 0.4,
+            "kv_cache_memory_bytes": 24_000_000_000,
+        }
     return {
         "llm": {
-            "model": str(target), "skip_tokenizer_init": True, "max_num_seqs":
-            traffic["concurrency"], **own, "speculative_config": {
-                "method": "eagle3", "model": str(drafter),
+            "model": str(target),
+            "skip_tokenizer_init": True,
+            "max_num_seqs": traffic["concurrency"],
+            **own,
+            "speculative_config": {
+                "method": "eagle3",
+                "model": str(drafter),
                 "num_speculative_tokens": K[options.shape],
             },
         },
         "vocabulary": 1000 if options.shape == "trio" else 100_000,
-        "seconds": options.seconds, "temperatures": TEMPERATURES, "aborted_share": ABORTED_SHARE,
+        "seconds": options.seconds,
+        "temperatures": TEMPERATURES,
+        "aborted_share": ABORTED_SHARE,
         **traffic,
-    }  # fmt: skip
+    }
 
 
 def recorded(run: Path) -> dict[str, Any]:
@@ -228,17 +247,26 @@ def main() -> None:
         if fit := growth([t for t, _ in kept], [v for _, v in kept]):
             memory[series] = fit
             low, high = fit["interval"]
-            print(f"{series:28} {fit['first_bytes'] / 1e6:8.1f} -> {fit['last_bytes'] / 1e6:8.1f} "
-                  f"MB  {fit['bytes_per_s'] / 1e3:+8.2f} kB/s ({low / 1e3:+.2f} to "
-                  f"{high / 1e3:+.2f})")  # fmt: skip
+            print(
+                f"{series:28} {fit['first_bytes'] / 1e6:8.1f} -> {fit['last_bytes'] / 1e6:8.1f} "
+                f"MB  {fit['bytes_per_s'] / 1e3:+8.2f} kB/s ({low / 1e3:+.2f} to "
+                f"{high / 1e3:+.2f})"
+            )
     ok, verdict = judge(memory, trace, smoke=options.device == "cpu")
     if options.device == "cpu":
         verdict = f"CPU: {verdict}"
     file.write(
-        complete=True, ok=ok, verdict=verdict, shape=options.shape, seconds=options.seconds,
-        probe=not options.without_probe, traffic=found["counts"], memory=memory, trace=trace,
+        complete=True,
+        ok=ok,
+        verdict=verdict,
+        shape=options.shape,
+        seconds=options.seconds,
+        probe=not options.without_probe,
+        traffic=found["counts"],
+        memory=memory,
+        trace=trace,
         samples={s: [(round(t, 1), v) for t, v in p] for s, p in found["samples"].items()},
-    )  # fmt: skip
+    )
     print(verdict)
 
 

@@ -33,10 +33,20 @@ SETTINGS = {
 }
 """Setting -> engine and what its sampler is set to; each is held against "absent"."""
 POINTS: dict[str, Points] = {
-    "llama-8b": ((1, 1000), (16, 1000), (1, 8000), (64, 1000), (4, 8000), (1, 32_000), (16, 8000),
-                 (4, 32_000), (1, 100_000), (4, 1000)),
+    "llama-8b": (
+        (1, 1000),
+        (16, 1000),
+        (1, 8000),
+        (64, 1000),
+        (4, 8000),
+        (1, 32_000),
+        (16, 8000),
+        (4, 32_000),
+        (1, 100_000),
+        (4, 1000),
+    ),
     "trio": ((1, 1000), (4, 1000), (16, 1000), (64, 1000), (1, 200), (64, 200)),
-}  # fmt: skip
+}
 """Shape -> (concurrency, context); what one engine's cache holds is the limit."""
 SMOKE_POINTS = ((1, 64), (4, 200))
 CACHE_BYTES = 24_000_000_000
@@ -48,23 +58,36 @@ def _options(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         own: dict[str, Any] = {"max_model_len": 1200, "max_num_seqs": 64}
         # Eager: what a smoke shows is not worth three compilations on a CPU.
         smoke = {"dtype": "float32", "max_num_seqs": 8, "enforce_eager": True}
-        own |= smoke if options.smoke else {
-            "attention_backend": "FLASH_ATTN", "gpu_memory_utilization": 0.1,
-            "kv_cache_memory_bytes": 1 << 30,
-        }  # fmt: skip
+        own |= (
+            smoke
+            if options.smoke
+            else {
+                "attention_backend": "FLASH_ATTN",
+                "gpu_memory_utilization": 0.1,
+                "kv_cache_memory_bytes": 1 << 30,
+            }
+        )
     else:
         target, drafter = shape.write(folder)
         own = {
-            "load_format": "dummy", "max_model_len": 104_000, "max_num_seqs": 64,
-            "kv_cache_memory_bytes": CACHE_BYTES, "gpu_memory_utilization": 0.3,
+            "load_format": "dummy",
+            "max_model_len": 104_000,
+            "max_num_seqs": 64,
+            "kv_cache_memory_bytes": CACHE_BYTES,
+            "gpu_memory_utilization": 0.3,
             "attention_backend": "FLASH_ATTN",
-        }  # fmt: skip
+        }
     return {
-        "model": str(target), "skip_tokenizer_init": True, "enable_prefix_caching": True, **own,
+        "model": str(target),
+        "skip_tokenizer_init": True,
+        "enable_prefix_caching": True,
+        **own,
         "speculative_config": {
-            "method": "eagle3", "model": str(drafter), "num_speculative_tokens": options.k
+            "method": "eagle3",
+            "model": str(drafter),
+            "num_speculative_tokens": options.k,
         },
-    }  # fmt: skip
+    }
 
 
 def _tiny(options: argparse.Namespace) -> bool:
@@ -73,8 +96,12 @@ def _tiny(options: argparse.Namespace) -> bool:
 
 def _start(folder: Path, asked: argparse.Namespace) -> dict[str, Engine]:
     options = _options(folder, asked)
-    base = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1"}  # fmt: skip
+    base = {
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+    }
     if asked.smoke:
         # Three engines' default caches do not fit beside each other on a small machine.
         base["VLLM_CPU_KVCACHE_SPACE"] = "1"
@@ -119,7 +146,7 @@ def run(points: Points, options: argparse.Namespace, file: ResultsFile) -> list[
                 measure(
                     engines, point, options.repeats, options.tokens, prompts, SETTINGS, deadline
                 )
-            )  # fmt: skip
+            )
             print("\n".join(table.points(records[-1:])), flush=True)
             file.write(k=options.k, shape=options.shape, records=records)
         for engine in engines.values():

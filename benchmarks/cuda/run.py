@@ -137,9 +137,11 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
         return Result(stage=name, state="FAILED", seconds=0.0, words=words)
     if had.get("complete"):
         return Result(
-            stage=name, state="had" if had["ok"] is not False else "MISSED", seconds=0.0,
+            stage=name,
+            state="had" if had["ok"] is not False else "MISSED",
+            seconds=0.0,
             words=had["verdict"],
-        )  # fmt: skip
+        )
     if why := missing(stage, options.device):
         return Result(stage=name, state="CANNOT RUN", seconds=0.0, words=why)
     return _result(name, path, *_run(name, options.seconds or stage.seconds, options))

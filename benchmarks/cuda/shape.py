@@ -12,26 +12,44 @@ from typing import Any
 CONTEXT = 131_072
 AUX_LAYERS = [2, 16, 29]
 _SIZES = {
-    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14_336, "head_dim": 128,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256,
-    "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
-    "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "head_dim": 128,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128_256,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
     "torch_dtype": "bfloat16",
-}  # fmt: skip
+}
 
 
 def write(folder: Path) -> tuple[Path, Path]:
     """Folders of the target's and the drafter's config.json."""
     target: dict[str, Any] = {
-        **_SIZES, "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32,
-    }  # fmt: skip
+        **_SIZES,
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 32,
+    }
     drafter: dict[str, Any] = {
-        **_SIZES, "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1,
-        "draft_vocab_size": 32_000, "fc_norm": True, "norm_output": True,
+        **_SIZES,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": 32_000,
+        "fc_norm": True,
+        "norm_output": True,
         "eagle_aux_hidden_state_layer_ids": AUX_LAYERS,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": AUX_LAYERS,
-                         "use_aux_hidden_state": True},
-    }  # fmt: skip
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": AUX_LAYERS,
+            "use_aux_hidden_state": True,
+        },
+    }
     paths = []
     for name, config in (("target", target), ("drafter", drafter)):
         path = folder / name

@@ -41,9 +41,15 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     few = ["--prompts", CPU_PROMPTS] if options.device == "cpu" else []
     out = folder / "held-out.json"
     _python(
-        "driftscope_probes.trio.held_out", "--weights", folder, "--json", folder / "records.json",
-        "--out", out, *few,
-    )  # fmt: skip
+        "driftscope_probes.trio.held_out",
+        "--weights",
+        folder,
+        "--json",
+        folder / "records.json",
+        "--out",
+        out,
+        *few,
+    )
     found: dict[str, Any] = json.loads(out.read_text())
     return found
 

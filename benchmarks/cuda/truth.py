@@ -39,12 +39,18 @@ BF16_TRITON = {"dtype": "bfloat16", "attention_backend": "TRITON_ATTN"}
 MEMORY = {"gpu_memory_utilization": 0.08, "kv_cache_memory_bytes": 1 << 30, "max_num_seqs": 8}
 
 
-def _job(runner: str, graphs: bool, llm: dict[str, Any], drafter: str = "eagle31",
-         **probe: str) -> Job:  # fmt: skip
+def _job(
+    runner: str, graphs: bool, llm: dict[str, Any], drafter: str = "eagle31", **probe: str
+) -> Job:
     return Job(
-        drafter=drafter, runner=runner, compiled=graphs, device="cuda", processes=True,
-        llm={**MEMORY, **llm}, probe={**RECORD, **probe},
-    )  # fmt: skip
+        drafter=drafter,
+        runner=runner,
+        compiled=graphs,
+        device="cuda",
+        processes=True,
+        llm={**MEMORY, **llm},
+        probe={**RECORD, **probe},
+    )
 
 
 def _off(job: Job) -> Job:

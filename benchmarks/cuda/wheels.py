@@ -17,8 +17,10 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 PYTHON = (3, 12)
 # pip matches the minor version exactly, so every glibc from the oldest wheel's to the host's.
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)] + [
-    "manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64",
-]  # fmt: skip
+    "manylinux2014_x86_64",
+    "manylinux2010_x86_64",
+    "manylinux1_x86_64",
+]
 MARKERS = {
     "implementation_name": "cpython",
     "os_name": "posix",
@@ -133,12 +135,25 @@ def _fetch(needs: Mapping[str, Requirement], cache: Path) -> dict[str, Path]:
         wanted = [f"{need.name}{need.specifier}" for need in missing]
         platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
         subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-             "--only-binary=:all:", "--implementation", "cp",
-             "--python-version", ".".join(map(str, PYTHON)), *platforms,
-             "--dest", str(cache), *wanted],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--implementation",
+                "cp",
+                "--python-version",
+                ".".join(map(str, PYTHON)),
+                *platforms,
+                "--dest",
+                str(cache),
+                *wanted,
+            ],
             check=True,
-        )  # fmt: skip
+        )
     found = {name: _cached(name, need, cache) for name, need in needs.items()}
     return {name: wheel for name, wheel in found.items() if wheel is not None}
 

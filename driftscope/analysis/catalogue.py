@@ -26,9 +26,19 @@ from driftscope.analysis.rules.healthy import ENTRIES as HEALTHY
 from driftscope.analysis.rules.healthy import healthy
 
 _MODULES = (
-    hidden_state, attention, captured, acceptance, weak, circumstance, decay, drops, modes, speed,
-    fallback, pairs,
-)  # fmt: skip
+    hidden_state,
+    attention,
+    captured,
+    acceptance,
+    weak,
+    circumstance,
+    decay,
+    drops,
+    modes,
+    speed,
+    fallback,
+    pairs,
+)
 _ASKED: tuple[Entry[Case], ...] = tuple(entry for module in _MODULES for entry in module.ENTRIES)
 """Order among findings alike in cost and severity: what the paper calls the cause comes first."""
 

@@ -105,11 +105,20 @@ LIMIT = Cause(
 CAUSES: Mapping[Loss, tuple[Cause, ...]] = {
     Loss.NOTHING: (NORM_FLAG, LAYERS, TOKEN_IDS, EMBEDDING, ROPE, TARGET, QUANTISED, GRAPH),
     Loss.LOW: (
-        LAYERS, NORM_FLAG, TEMPLATE, TARGET, QUANTISED, SAMPLING, EMBEDDING, ROPE, CACHE, GRAPH,
+        LAYERS,
+        NORM_FLAG,
+        TEMPLATE,
+        TARGET,
+        QUANTISED,
+        SAMPLING,
+        EMBEDDING,
+        ROPE,
+        CACHE,
+        GRAPH,
     ),
     Loss.FALLS: (NORM_FLAG, TRAINED_DEPTHS, POSITIONS, ROPE, LAYERS, CACHE, GRAPH),
     Loss.STOPS: (TRAINED_DEPTHS, LIMIT, GRAPH, NORM_FLAG, CACHE),
-}  # fmt: skip
+}
 """By how acceptance is lost."""
 WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 """Methods of vLLM that look guesses up: none of this can be wrong with them."""

@@ -201,12 +201,14 @@ def _cells(
     speeds = _throughputs(answered)
     return tuple(
         _cell(
-            key, len(planned[key]), done.get(key, []),
+            key,
+            len(planned[key]),
+            done.get(key, []),
             done.get((baseline, *key[1:]), []) if key[0] != baseline else [],
             speeds.get(key[1:]),
         )
         for key in order
-    )  # fmt: skip
+    )
 
 
 def _cell(
@@ -216,15 +218,22 @@ def _cell(
     rounds = int(sum(bottom for _, bottom in lengths.values()))
     tokens = sum(top for top, _ in lengths.values())
     return Cell(
-        condition=key[0], concurrency=key[1], rate=key[2], requests=planned, answered=len(rows),
-        ttft_s=_mean(rows, "ttft_s"), tpot_s=_mean(rows, "tpot_s"), e2e_s=_mean(rows, "e2e_s"),
-        throughput=speed, rounds=rounds,
+        condition=key[0],
+        concurrency=key[1],
+        rate=key[2],
+        requests=planned,
+        answered=len(rows),
+        ttft_s=_mean(rows, "ttft_s"),
+        tpot_s=_mean(rows, "tpot_s"),
+        e2e_s=_mean(rows, "e2e_s"),
+        throughput=speed,
+        rounds=rounds,
         mean_length=mean_length(tokens - rounds, rounds) if rounds else None,
         mean_length_interval=_length_interval(lengths),
         length_ratio=paired_ratio(lengths, _lengths(baseline)),
         tpot_ratio=paired_ratio(_tpots(rows), _tpots(baseline)),
         outcomes={name: found for name in OUTCOMES if (found := _counted(rows, name))[1]},
-    )  # fmt: skip
+    )
 
 
 def _throughputs(rows: Sequence[Row]) -> dict[tuple[int | None, float | None], float | None]:

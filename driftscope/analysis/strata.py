@@ -106,9 +106,13 @@ def _shared(first: Codes, second: Codes) -> int:
 
 
 def _contrast(
-    cells: Cells, group: Codes, pair: tuple[int, int], stratum: Codes,
-    groups: Sequence[str], strata: Sequence[str],
-) -> Contrast | None:  # fmt: skip
+    cells: Cells,
+    group: Codes,
+    pair: tuple[int, int],
+    stratum: Codes,
+    groups: Sequence[str],
+    strata: Sequence[str],
+) -> Contrast | None:
     """The comparison of two groups; None where the first accepts nothing."""
     there = _requests(stratum, group, len(strata), len(groups))[:, pair]
     shared = np.flatnonzero((there >= FEWEST).all(axis=1))

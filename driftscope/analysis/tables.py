@@ -278,10 +278,12 @@ def _in_place(
         said = {"execution": defaults_of(manifest)["execution"]} if record in _EXECUTED else {}
         parts[derived].append(
             Files(
-                paths=tuple(mine), columns=dict(columns), constant={**filled, **constant},
+                paths=tuple(mine),
+                columns=dict(columns),
+                constant={**filled, **constant},
                 unsaid=said,
             )
-        )  # fmt: skip
+        )
     return dict(parts)
 
 

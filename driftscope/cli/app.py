@@ -57,8 +57,18 @@ def driftscope_command(
 
 
 for command in (
-    demo, analyze, check, advise, findings, compare, replay, watch, export, dashboards, doctor,
-):  # fmt: skip
+    demo,
+    analyze,
+    check,
+    advise,
+    findings,
+    compare,
+    replay,
+    watch,
+    export,
+    dashboards,
+    doctor,
+):
     app.command(epilog=EPILOG)(command)
 app.command(
     epilog=EPILOG,

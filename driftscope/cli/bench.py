@@ -78,9 +78,15 @@ def bench(
         from driftscope.workloads.suite import load_suite
     api_key_env = key_variable(api_key_env, context.args)
     contenders = contenders_of(
-        model, drafter or [], draft_tokens(k), context.args, method=method, every=every,
-        no_spec=no_spec, api_key_env=api_key_env,
-    )  # fmt: skip
+        model,
+        drafter or [],
+        draft_tokens(k),
+        context.args,
+        method=method,
+        every=every,
+        no_spec=no_spec,
+        api_key_env=api_key_env,
+    )
     if not contenders:
         raise UsageError("give --drafter or --no-spec: there is nothing to serve")
     folder = run_path(output)

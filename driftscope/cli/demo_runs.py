@@ -26,9 +26,13 @@ def record_demo(folder: Path) -> dict[str, Path]:
     console.print(f"driftscope demo: {engine.reason}")
     total = len(requests())
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"),
-        TimeElapsedColumn(), console=console,
-    ) as progress:  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("requests"),
+        TimeElapsedColumn(),
+        console=console,
+    ) as progress:
         bars = {label: progress.add_task(label, total=total) for label in DRAFTERS}
 
         def show(finished: dict[str, int]) -> None:

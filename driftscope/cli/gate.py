@@ -47,11 +47,15 @@ def run_gate(
     named = list(zip(runs, labels_of(runs, None), strict=True))
     replays = {run for run in [*runs, *([baseline] if baseline else [])] if _is_replay(run)}
     held, held_sums = _baseline(None if baseline in replays else baseline, engine)
-    sums = {label: collect(open_run(run, engine_of(engine)))
-            for run, label in named if run not in replays}  # fmt: skip
+    sums = {
+        label: collect(open_run(run, engine_of(engine)))
+        for run, label in named
+        if run not in replays
+    }
     servers = [read_trace(run) for run in runs if run not in replays] if replays else []
-    senders = [summarise_sender(read_trace(run), label, servers)
-               for run, label in named if run in replays]  # fmt: skip
+    senders = [
+        summarise_sender(read_trace(run), label, servers) for run, label in named if run in replays
+    ]
     if baseline in replays and baseline is not None:
         held = summarise_sender(read_trace(baseline), BASELINE)
     summaries = [summarise(run, label) for label, run in sums.items()]
@@ -123,8 +127,11 @@ def outcome(judgements: Sequence[Judgement]) -> int:
 def show(judgements: Sequence[Judgement], *, as_json: bool) -> None:
     """Broken and undecided rules on stdout, a count on stderr; as JSON all of them."""
     if as_json:
-        content = {"schema_version": 1, "exit_code": outcome(judgements),
-                   "rules": [_plain(judgement) for judgement in judgements]}  # fmt: skip
+        content = {
+            "schema_version": 1,
+            "exit_code": outcome(judgements),
+            "rules": [_plain(judgement) for judgement in judgements],
+        }
         sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
         return
     for judgement in judgements:

@@ -15,9 +15,17 @@ from driftscope.server_url import public
 from driftscope.terminal_text import shown
 
 _COLUMNS = (
-    "process", "state", "sampling", "rate", "overhead", "by head", "requests", "draft rows",
-    "dropped", "errors",
-)  # fmt: skip
+    "process",
+    "state",
+    "sampling",
+    "rate",
+    "overhead",
+    "by head",
+    "requests",
+    "draft rows",
+    "dropped",
+    "errors",
+)
 _PIPE_WIDTH = 140
 """Columns when the output is no terminal."""
 

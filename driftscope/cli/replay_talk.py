@@ -53,8 +53,11 @@ def watched(*, quiet: bool) -> Iterator[Watcher]:
     """A bar on a terminal, else nothing."""
     console = Console(stderr=True)
     columns = (
-        BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn(),
-    )  # fmt: skip
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+    )
     if quiet or not console.is_terminal:
         yield Watcher()  # rich before 14.3 prints an empty line even where it shows no bar
         return
@@ -69,9 +72,13 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
     """
     if as_json:
         content = {
-            "run": str(done.run), "planned": done.planned, "ended": dict(done.ended),
-            "stopped": done.stopped, "notes": list(done.notes), "lost": dict(done.lost),
-        }  # fmt: skip
+            "run": str(done.run),
+            "planned": done.planned,
+            "ended": dict(done.ended),
+            "stopped": done.stopped,
+            "notes": list(done.notes),
+            "lost": dict(done.lost),
+        }
         sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
     say_lost(done)
     if not quiet:
@@ -128,8 +135,10 @@ def lists(*, suites: bool, transforms: bool) -> None:
             ]
         out += ["", f"prompts (--prompts): {', '.join([*shipped_sets(), TRIO])}, or a file"]
     for name, kind in TRANSFORMS.items() if transforms else ():
-        fields = ", ".join(f"{field}={info.default!r}" if not info.is_required() else field
-                           for field, info in kind.model_fields.items())  # fmt: skip
+        fields = ", ".join(
+            f"{field}={info.default!r}" if not info.is_required() else field
+            for field, info in kind.model_fields.items()
+        )
         words = " ".join((kind.__doc__ or "").split())
         out += [f"{name}: {{{fields}}}", _indented(words)]
     sys.stdout.write("\n".join(out) + "\n")

@@ -77,9 +77,15 @@ def serve(
         raise UsageError("--label: a label with a comma cannot be given at the start; see `probe`")
     try:
         recording = Recording(
-            trace=trace, every=every, budget=budget, labels=tuple(label) if label else None,
-            sink_tokens=sink_tokens, token_ids=token_ids, otlp=otlp, prometheus=prometheus,
-        )  # fmt: skip
+            trace=trace,
+            every=every,
+            budget=budget,
+            labels=tuple(label) if label else None,
+            sink_tokens=sink_tokens,
+            token_ids=token_ids,
+            otlp=otlp,
+            prometheus=prometheus,
+        )
     except ControlValueError as error:
         raise UsageError(f"--{error}") from error
     replace_with_server(model, context.args, recording, control=control)

@@ -39,12 +39,30 @@ def _figures(shown: View) -> Table:
         table.add_column(style="dim")
         table.add_column(justify="right")
     reasons = sum(shown.undrafted.values()) if shown.length is not None else None
-    table.add_row("acceptance length", _number(shown.length), "per token", _ms(shown.tpot_s),
-                  "rejected", _percent(shown.rejected))  # fmt: skip
-    table.add_row("estimated speedup", _number(shown.speedup, "x"), "first token",
-                  _ms(shown.ttft_s), "undrafted", _percent(reasons))  # fmt: skip
-    table.add_row("draft, verify", f"{_ms(shown.draft_s)}, {_ms(shown.verify_s)}", "sampling",
-                  _percent(shown.rate), "probe", _percent(shown.overhead))  # fmt: skip
+    table.add_row(
+        "acceptance length",
+        _number(shown.length),
+        "per token",
+        _ms(shown.tpot_s),
+        "rejected",
+        _percent(shown.rejected),
+    )
+    table.add_row(
+        "estimated speedup",
+        _number(shown.speedup, "x"),
+        "first token",
+        _ms(shown.ttft_s),
+        "undrafted",
+        _percent(reasons),
+    )
+    table.add_row(
+        "draft, verify",
+        f"{_ms(shown.draft_s)}, {_ms(shown.verify_s)}",
+        "sampling",
+        _percent(shown.rate),
+        "probe",
+        _percent(shown.overhead),
+    )
     table.add_row("rows dropped", f"{shown.dropped:,}", "", "", "", "")
     if shown.undrafted:
         named = ", ".join(f"{reason} {_percent(v)}" for reason, v in shown.undrafted.items())

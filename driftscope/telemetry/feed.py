@@ -197,11 +197,15 @@ def _note(
     requests = strings(batch, "request")
     feed.notable.extend(
         NotableChain(
-            time_s=float(times[at]), request=requests[at] or "", position=int(positions[at]), k=k,
-            growth=_finite(growth[at]), excess=_finite(beyond[at]),
+            time_s=float(times[at]),
+            request=requests[at] or "",
+            position=int(positions[at]),
+            k=k,
+            growth=_finite(growth[at]),
+            excess=_finite(beyond[at]),
         )
         for at in hard.tolist()
-    )  # fmt: skip
+    )
 
 
 def _finite(value: float) -> float | None:

@@ -65,14 +65,24 @@ class Instrument:
 
 
 def _defined(
-    definition: Definition, name: str, kind: str, *, more: str = "", unit: str | None = None,
-    attributes: tuple[str, ...] = (), bounds: tuple[float, ...] = (),
-) -> Instrument:  # fmt: skip
+    definition: Definition,
+    name: str,
+    kind: str,
+    *,
+    more: str = "",
+    unit: str | None = None,
+    attributes: tuple[str, ...] = (),
+    bounds: tuple[float, ...] = (),
+) -> Instrument:
     """An instrument whose words are a definition's."""
     return Instrument(
-        name=name, kind=kind, unit=definition.unit if unit is None else unit,
-        description=f"{definition.meaning} {more}".strip(), attributes=attributes, bounds=bounds,
-    )  # fmt: skip
+        name=name,
+        kind=kind,
+        unit=definition.unit if unit is None else unit,
+        description=f"{definition.meaning} {more}".strip(),
+        attributes=attributes,
+        bounds=bounds,
+    )
 
 
 ROUNDS = Instrument(
@@ -95,9 +105,13 @@ ACCEPTED = Instrument(
     "target's own.",
 )
 REACHED = _defined(
-    COUNTED, "driftscope.rounds.reached", COUNTER, unit="{round}", attributes=(DEPTH,),
+    COUNTED,
+    "driftscope.rounds.reached",
+    COUNTER,
+    unit="{round}",
+    attributes=(DEPTH,),
     more="Counts the rounds that were; divide by driftscope.rounds.",
-)  # fmt: skip
+)
 AT_RISK = Instrument(
     name="driftscope.rounds.at_risk",
     kind=COUNTER,
@@ -108,21 +122,35 @@ AT_RISK = Instrument(
     attributes=(DEPTH,),
 )
 REJECTED_ROUNDS = _defined(
-    REJECTED, "driftscope.rounds.rejected", COUNTER, unit="{round}",
+    REJECTED,
+    "driftscope.rounds.rejected",
+    COUNTER,
+    unit="{round}",
     more="Counts them; divide by rounds and undrafted steps.",
-)  # fmt: skip
+)
 UNDRAFTED_STEPS = _defined(
-    UNDRAFTED, "driftscope.steps.undrafted", COUNTER, unit="{step}", attributes=(REASON,),
+    UNDRAFTED,
+    "driftscope.steps.undrafted",
+    COUNTER,
+    unit="{step}",
+    attributes=(REASON,),
     more="Counts them; divide by rounds and undrafted steps.",
-)  # fmt: skip
+)
 LENGTH = _defined(
-    MEAN_LENGTH, "driftscope.acceptance.length", HISTOGRAM, bounds=TOKEN_BOUNDS,
+    MEAN_LENGTH,
+    "driftscope.acceptance.length",
+    HISTOGRAM,
+    bounds=TOKEN_BOUNDS,
     more="One observation per round.",
-)  # fmt: skip
+)
 REQUEST_LENGTH = _defined(
-    MEAN_LENGTH, "driftscope.request.acceptance_length", HISTOGRAM, attributes=(LABEL,),
-    bounds=TOKEN_BOUNDS, more="One observation per finished request: the mean of its rounds.",
-)  # fmt: skip
+    MEAN_LENGTH,
+    "driftscope.request.acceptance_length",
+    HISTOGRAM,
+    attributes=(LABEL,),
+    bounds=TOKEN_BOUNDS,
+    more="One observation per finished request: the mean of its rounds.",
+)
 MASS = Instrument(
     name="driftscope.attention.mass",
     kind=HISTOGRAM,
@@ -132,9 +160,12 @@ MASS = Instrument(
     attributes=(DEPTH, CLASS),
 )
 EXPECTED = _defined(
-    attention.NO_DRIFT, "driftscope.attention.expected", HISTOGRAM, attributes=(DEPTH,),
+    attention.NO_DRIFT,
+    "driftscope.attention.expected",
+    HISTOGRAM,
+    attributes=(DEPTH,),
     more="One observation per recorded chain; compare with the class self.",
-)  # fmt: skip
+)
 RMS = Instrument(
     name="driftscope.hidden.rms",
     kind=HISTOGRAM,
@@ -144,9 +175,12 @@ RMS = Instrument(
     attributes=(DEPTH, PLACE),
 )
 GROWTH = _defined(
-    hidden.GROWTH, "driftscope.hidden.growth", HISTOGRAM, bounds=RATIO_BOUNDS,
+    hidden.GROWTH,
+    "driftscope.hidden.growth",
+    HISTOGRAM,
+    bounds=RATIO_BOUNDS,
     more="One observation per recorded chain.",
-)  # fmt: skip
+)
 TOP1 = _defined(confidence.TOP1, "driftscope.confidence.top1", HISTOGRAM, attributes=(DEPTH,))
 ENTROPY = _defined(
     confidence.ENTROPY, "driftscope.confidence.entropy", HISTOGRAM, attributes=(DEPTH,)
@@ -167,13 +201,19 @@ VERIFY_TIME = Instrument(
     bounds=STEP_BOUNDS_S,
 )
 TTFT = _defined(
-    latency.TTFT, "gen_ai.server.time_to_first_token", HISTOGRAM, bounds=TTFT_BOUNDS_S,
+    latency.TTFT,
+    "gen_ai.server.time_to_first_token",
+    HISTOGRAM,
+    bounds=TTFT_BOUNDS_S,
     attributes=(OPERATION, PROVIDER),
-)  # fmt: skip
+)
 TPOT = _defined(
-    latency.TPOT, "gen_ai.server.time_per_output_token", HISTOGRAM, bounds=TPOT_BOUNDS_S,
+    latency.TPOT,
+    "gen_ai.server.time_per_output_token",
+    HISTOGRAM,
+    bounds=TPOT_BOUNDS_S,
     attributes=(OPERATION, PROVIDER),
-)  # fmt: skip
+)
 REQUESTS = Instrument(
     name="driftscope.requests",
     kind=COUNTER,
@@ -202,9 +242,13 @@ ERRORS = Instrument(
     attributes=(SOURCE, HOOK),
 )
 PROBE_TIME = _defined(
-    OVERHEAD, "driftscope.probe.time", COUNTER, unit="s", attributes=(SOURCE,),
+    OVERHEAD,
+    "driftscope.probe.time",
+    COUNTER,
+    unit="s",
+    attributes=(SOURCE,),
     more="This counts the seconds; divide by driftscope.step.time.",
-)  # fmt: skip
+)
 STEP_TIME = Instrument(
     name="driftscope.step.time",
     kind=COUNTER,
@@ -219,9 +263,12 @@ RATE = Instrument(
     attributes=(SOURCE,),
 )
 PROBE_OVERHEAD = _defined(
-    OVERHEAD, "driftscope.probe.overhead", GAUGE, attributes=(SOURCE,),
+    OVERHEAD,
+    "driftscope.probe.overhead",
+    GAUGE,
+    attributes=(SOURCE,),
     more="Of late, a moving mean.",
-)  # fmt: skip
+)
 CONFIGURED_K = Instrument(
     name="driftscope.draft.tokens_configured",
     kind=GAUGE,

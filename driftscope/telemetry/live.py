@@ -109,9 +109,14 @@ class Speaker:
     """
 
     def __init__(
-        self, run: Path, source: str, settings: Settings, status: Callable[[], Status], *,
+        self,
+        run: Path,
+        source: str,
+        settings: Settings,
+        status: Callable[[], Status],
+        *,
         model: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`model`: the name under which the engine serves it."""
         from driftscope.telemetry.exporters import metric_exporter, span_exporter
         from driftscope.telemetry.sender import MetricSender, SpanSender
@@ -133,13 +138,20 @@ class Speaker:
         self._closed = threading.Event()
         metrics, spans = metric_exporter(settings), span_exporter(settings)
         self._metrics = metrics and MetricSender(
-            metrics, self._health, interval_s=settings.interval_s, timeout_s=settings.timeout_s,
-            collect=self._collect, taken=self._taken,
-        )  # fmt: skip
+            metrics,
+            self._health,
+            interval_s=settings.interval_s,
+            timeout_s=settings.timeout_s,
+            collect=self._collect,
+            taken=self._taken,
+        )
         self._traces = spans and SpanSender(
-            spans, self._health, self._spans, interval_s=settings.span_delay_s,
+            spans,
+            self._health,
+            self._spans,
+            interval_s=settings.span_delay_s,
             batch=settings.span_batch,
-        )  # fmt: skip
+        )
         self._health.set(i.SPANS_LOST, 0)
         self._health.set(i.LISTENER_ERRORS, 0)
         self._scrape = self._serve()
@@ -241,9 +253,13 @@ class Speaker:
         if delta:
             start_s, snapshot = self._before[0], difference(snapshot, self._before[1])
         return metrics_data(
-            snapshot, resource=identity.resource(), constants=identity.attributes,
-            start_s=start_s, time_s=now_s, delta=delta,
-        )  # fmt: skip
+            snapshot,
+            resource=identity.resource(),
+            constants=identity.attributes,
+            start_s=start_s,
+            time_s=now_s,
+            delta=delta,
+        )
 
     def _taken(self) -> None:
         self._before = self._sending

@@ -30,9 +30,14 @@ SCOPE = InstrumentationScope("driftscope", driftscope.__version__)
 
 
 def metrics_data(
-    snapshot: Snapshot, *, resource: Resource, constants: Mapping[str, str], start_s: float,
-    time_s: float, delta: bool = False,
-) -> MetricsData:  # fmt: skip
+    snapshot: Snapshot,
+    *,
+    resource: Resource,
+    constants: Mapping[str, str],
+    start_s: float,
+    time_s: float,
+    delta: bool = False,
+) -> MetricsData:
     """`snapshot` as one export; `constants` are attributes of every point."""
     by_name: defaultdict[str, list[Point]] = defaultdict(list)
     for point in snapshot.values():
@@ -51,9 +56,12 @@ def nano(seconds: float) -> int:
 
 
 def _metric(
-    name: str, points: Sequence[Point], constants: Mapping[str, str], when: Mapping[str, Any],
+    name: str,
+    points: Sequence[Point],
+    constants: Mapping[str, str],
+    when: Mapping[str, Any],
     kind: AggregationTemporality,
-) -> Metric:  # fmt: skip
+) -> Metric:
     instrument = INSTRUMENTS[name]
     data: Sum | Gauge | Histogram
     if instrument.kind == COUNTER:

@@ -54,8 +54,14 @@ def _row(one: Instrument) -> str:
     bounds = ", ".join(f"{bound:g}" for bound in one.bounds)
     if one.kind == HISTOGRAM and not bounds:
         bounds = "none: sum and count"
-    cells = (f"`{one.name}`", f"`{name}`", one.unit, one.kind,
-             ", ".join(f"`{each}`" for each in one.attributes), bounds)  # fmt: skip
+    cells = (
+        f"`{one.name}`",
+        f"`{name}`",
+        one.unit,
+        one.kind,
+        ", ".join(f"`{each}`" for each in one.attributes),
+        bounds,
+    )
     return f"| {' | '.join(cells)} |\n"
 
 

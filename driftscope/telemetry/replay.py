@@ -184,9 +184,13 @@ def _metrics(replay: Replay, *, delta: bool) -> Iterator[Any]:
     for moment in replay.moments:
         points = difference(moment.points, before) if delta else moment.points
         yield metrics_data(
-            points, resource=resource, constants=constants, start_s=start_s,
-            time_s=moment.time_s, delta=delta,
-        )  # fmt: skip
+            points,
+            resource=resource,
+            constants=constants,
+            start_s=start_s,
+            time_s=moment.time_s,
+            delta=delta,
+        )
         if delta:
             start_s, before = moment.time_s, moment.points
 
@@ -239,9 +243,15 @@ def to_openmetrics(replays: Sequence[Replay]) -> str:
         [
             (
                 [(moment.time_s, moment.points) for moment in replay.moments],
-                {**replay.identity.attributes, **({"driftscope.replica": str(
-                    replay.identity.replica)} if len(replays) > 1 else {})},
+                {
+                    **replay.identity.attributes,
+                    **(
+                        {"driftscope.replica": str(replay.identity.replica)}
+                        if len(replays) > 1
+                        else {}
+                    ),
+                },
             )
             for replay in replays
         ]
-    )  # fmt: skip
+    )

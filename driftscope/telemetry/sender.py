@@ -54,9 +54,15 @@ class MetricSender:
     ended."""
 
     def __init__(
-        self, exporter: Any, health: Tally, *, interval_s: float, timeout_s: float,
-        collect: Callable[[], MetricsData | None], taken: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        exporter: Any,
+        health: Tally,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        collect: Callable[[], MetricsData | None],
+        taken: Callable[[], None],
+    ) -> None:
         self._exporter, self._health, self._timeout_s = exporter, health, timeout_s
         self._collect, self._taken = collect, taken
         self.back = Back(interval_s)

@@ -28,8 +28,10 @@ LOOPBACK = "127.0.0.1"
 """Where scrapes are answered unless a host is given: an endpoint has no password."""
 MAX_LABELS = 8
 """Labels that may become an attribute: each is some twenty series."""
-_EXPORTERS = {METRICS: ("otlp", "console", "prometheus", "none"), TRACES: ("otlp", "console",
-                                                                           "none")}  # fmt: skip
+_EXPORTERS = {
+    METRICS: ("otlp", "console", "prometheus", "none"),
+    TRACES: ("otlp", "console", "none"),
+}
 _TEMPORALITIES = ("cumulative", "delta", "lowmemory")
 
 

@@ -107,9 +107,11 @@ class Spans:
         ):
             if value is not None:
                 self.exemplars[instrument.name, named(by)] = Exemplar(
-                    value=value, time_s=row["time_s"], trace_id=context.trace_id,
+                    value=value,
+                    time_s=row["time_s"],
+                    trace_id=context.trace_id,
                     span_id=context.span_id,
-                )  # fmt: skip
+                )
 
 
 class _Ended(SpanProcessor):

@@ -120,11 +120,13 @@ class Tally:
             depths = dict(self._depths)
         points = [
             Point(
-                name=key[0], attributes=key[1], value=value,
+                name=key[0],
+                attributes=key[1],
+                value=value,
                 buckets=tuple(buckets[key].tolist()) if key in buckets else (),
             )
             for key, value in values.items()
-        ]  # fmt: skip
+        ]
         for key, (counts, sums) in depths.items():
             points += _by_depth(key, counts, sums)
         return {point.key: point for point in points}
@@ -193,12 +195,14 @@ def from_rows(rows: Sequence[Sequence[Any]]) -> dict[Key, Point]:
     """
     points = [
         Point(
-            name=str(name), attributes=attributes(given), value=_number(value),
+            name=str(name),
+            attributes=attributes(given),
+            value=_number(value),
             buckets=tuple(int(count) for count in buckets),
         )
         for name, given, value, buckets in rows
         if name in INSTRUMENTS
-    ]  # fmt: skip
+    ]
     return {point.key: point for point in points}
 
 

@@ -22,28 +22,51 @@ from driftscope.trace.schema import SCHEMA_VERSION, record_defaults, schema_of
 from driftscope.trace.segment import SEALED, STREAM
 
 _SHAPES = {
-    **dict.fromkeys(("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass"),
-                    "[k × layers], depth by depth"),
-    **dict.fromkeys(("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy",
-                     "token_ids"), "[k]"),
+    **dict.fromkeys(
+        ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass"),
+        "[k × layers], depth by depth",
+    ),
+    **dict.fromkeys(
+        ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy", "token_ids"), "[k]"
+    ),
     **dict.fromkeys(("aux_rms", "aux_norm_rms"), "[captured layers]"),
     "head_mass": "[k × layers × heads × 5]",
     "gaps_s": "[pieces - 1]",
     **dict.fromkeys(("drafted", "accepted"), "[rounds]"),
-}  # fmt: skip
+}
 """Shapes of columns that hold lists; every other column holds one value."""
 _BY_ENDING = {
-    "_s": "s", "_rms": "1 (RMS)", "_mass": "1 (share)", "_bytes": "By", "_tokens": "token",
+    "_s": "s",
+    "_rms": "1 (RMS)",
+    "_mass": "1 (share)",
+    "_bytes": "By",
+    "_tokens": "token",
     "_w": "W",
-}  # fmt: skip
+}
 _UNITS = {
-    "step": "1 (number)", "position": "token (index)", "batch": "request", "k": "token",
-    "layers": "layer", "top1": "1 (probability)", "entropy": "nat", "token_ids": "token (id)",
-    "rate": "1 (share)", "heads": "head", "replica": "1 (number)", "drafted": "token",
-    "accepted": "token", "requests": "request", "chains": "chain", "temperature": "1",
-    "gpu_busy": "1 (share)", "order": "1 (number)", "repeat": "1 (number)",
-    "concurrency": "request", "status": "1 (HTTP status)", "attempts": "1",
-}  # fmt: skip
+    "step": "1 (number)",
+    "position": "token (index)",
+    "batch": "request",
+    "k": "token",
+    "layers": "layer",
+    "top1": "1 (probability)",
+    "entropy": "nat",
+    "token_ids": "token (id)",
+    "rate": "1 (share)",
+    "heads": "head",
+    "replica": "1 (number)",
+    "drafted": "token",
+    "accepted": "token",
+    "requests": "request",
+    "chains": "chain",
+    "temperature": "1",
+    "gpu_busy": "1 (share)",
+    "order": "1 (number)",
+    "repeat": "1 (number)",
+    "concurrency": "request",
+    "status": "1 (HTTP status)",
+    "attempts": "1",
+}
 _UNITS_IN = {("client", "rate"): "request/s"}
 _HEAD = f"""# Columns of a trace
 
@@ -173,9 +196,14 @@ def _section(record: str) -> str:
 
 def _row(column: Column) -> str:
     cells = (
-        f"`{column.name}`", f"`{column.type}`", f"`{column.sealed}`" if column.sealed else "",
-        column.shape, column.unit, column.meaning, column.null or "never",
-    )  # fmt: skip
+        f"`{column.name}`",
+        f"`{column.type}`",
+        f"`{column.sealed}`" if column.sealed else "",
+        column.shape,
+        column.unit,
+        column.meaning,
+        column.null or "never",
+    )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 

@@ -83,8 +83,11 @@ def joined(record: str, by_rank: Mapping[int, pa.Table], problems: list[str]) ->
             f"{left_out} chains were recorded by some of the tensor-parallel ranks only, and are "
             "left out"
         )
-    return _merged(whole, complete, {**dict.fromkeys(MASSES, _mean), "head_mass": _by_head,
-                                     "heads": _total_heads})  # fmt: skip
+    return _merged(
+        whole,
+        complete,
+        {**dict.fromkeys(MASSES, _mean), "head_mass": _by_head, "heads": _total_heads},
+    )
 
 
 Rows = list[int]

@@ -44,9 +44,10 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "layers": (0, MAX_LAYERS),
     "heads": (0, MAX_HEADS),
     "replica": (0, MAX_RANKS),
-    **dict.fromkeys(("step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s"),
-                    (0.0, MAX_SECONDS)),
-}  # fmt: skip
+    **dict.fromkeys(
+        ("step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s"), (0.0, MAX_SECONDS)
+    ),
+}
 """Least and largest value of a column that holds one number a row, by its name."""
 
 

@@ -89,9 +89,14 @@ def write_sealed(table: pa.Table, path: Path, *, level: int = ZSTD_LEVEL) -> Non
     """
     table = compact(table)
     pq.write_table(
-        table, path, compression="zstd", compression_level=level, write_statistics=["step"],
-        write_page_checksum=True, **encodings(table),
-    )  # fmt: skip
+        table,
+        path,
+        compression="zstd",
+        compression_level=level,
+        write_statistics=["step"],
+        write_page_checksum=True,
+        **encodings(table),
+    )
 
 
 def digest_of(path: Path) -> str:

@@ -55,9 +55,19 @@ class Contender:
         if any(option.startswith(metrics[0]) for option in self.options):
             metrics = []
         return [
-            sys.executable, "-m", "driftscope", "serve", self.model, "--trace", str(trace), *every,
-            "--speculative-config", strict_json.dumps(self.speculation), *metrics, *where,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "driftscope",
+            "serve",
+            self.model,
+            "--trace",
+            str(trace),
+            *every,
+            "--speculative-config",
+            strict_json.dumps(self.speculation),
+            *metrics,
+            *where,
+        ]
 
     def environment(self) -> dict[str, str]:
         """The caller's, without its DRIFTSCOPE_* settings: each server has a run of its own."""
@@ -92,9 +102,12 @@ def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[R
         with log.open("wb") as sink:
             # A session of its own: Ctrl-C is for the replay, which then stops the server in order.
             process = subprocess.Popen(  # noqa: S603  contenders are this Python, no shell
-                contender.command(port, trace), env=contender.environment(), stdout=sink,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                contender.command(port, trace),
+                env=contender.environment(),
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         url = f"http://{HOST}:{port}"
         try:
             _wait(process, url, contender.label, log, begun + ready_s)

@@ -121,10 +121,13 @@ async def _replay(order: Order, watcher: Watcher) -> Done:
         finally:
             writer.close()
         return Done(
-            run=order.run, planned=len(shots), ended=dict(session.counts),
-            stopped=session.stopped, notes=notes,
+            run=order.run,
+            planned=len(shots),
+            ended=dict(session.counts),
+            stopped=session.stopped,
+            notes=notes,
             lost=lost_of(writer.status(), session.counts.total()),
-        )  # fmt: skip
+        )
 
 
 class _Session:

@@ -37,17 +37,21 @@ def prompts_of(name: str, folder: Path | None = None) -> list[Prompt]:
 def shipped_sets() -> list[str]:
     """Names of the sets that come with driftscope."""
     folder = files("driftscope.workloads") / "prompts"
-    return sorted(each.name.removesuffix(".yaml") for each in folder.iterdir()
-                  if each.name.endswith(".yaml"))  # fmt: skip
+    return sorted(
+        each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")
+    )
 
 
 def _prompt(name: str, number: int, entry: Mapping[str, Any]) -> Prompt:
     turns = entry.get("turns") or [entry["user"]]
     return chat(
-        f"{name}-{number:02d}", *turns, system=entry.get("system"),
-        category=entry.get("category"), expect=Expect(**entry.get("expect", {})),
+        f"{name}-{number:02d}",
+        *turns,
+        system=entry.get("system"),
+        category=entry.get("category"),
+        expect=Expect(**entry.get("expect", {})),
         tools=TOOLS if entry.get("tools") else (),
-    )  # fmt: skip
+    )
 
 
 def _trio() -> list[Prompt]:

@@ -157,8 +157,9 @@ def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[Level]:
 def shipped_suites() -> list[str]:
     """Names of the suites that come with driftscope."""
     folder = files("driftscope.workloads") / SUITES
-    return sorted(each.name.removesuffix(".yaml") for each in folder.iterdir()
-                  if each.name.endswith(".yaml"))  # fmt: skip
+    return sorted(
+        each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")
+    )
 
 
 def load_suite(name: str) -> Suite:
@@ -193,11 +194,20 @@ def parse_suite(
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from error
     return Suite(
-        name=name, about=file.about, prompts=file.prompts, folder=folder, limit=file.limit,
-        settings=file.settings, seed=file.seed, repeat=file.repeat, baseline=file.baseline,
-        conditions=conditions, concurrency=tuple(file.concurrency), rate=tuple(file.rate),
+        name=name,
+        about=file.about,
+        prompts=file.prompts,
+        folder=folder,
+        limit=file.limit,
+        settings=file.settings,
+        seed=file.seed,
+        repeat=file.repeat,
+        baseline=file.baseline,
+        conditions=conditions,
+        concurrency=tuple(file.concurrency),
+        rate=tuple(file.rate),
         digest=hashlib.sha256(text.encode()).hexdigest()[:16],
-    )  # fmt: skip
+    )
 
 
 async def facts_for(suite: Suite, facts: Facts, renderer: Renderer) -> Facts:

@@ -10,30 +10,69 @@ import random
 from driftscope import strict_json
 
 _WHO = (
-    "the harbour office", "a young surveyor", "the night shift", "our archive", "the town council",
-    "an old clockmaker", "the river crew", "the seed library", "a visiting botanist",
-    "the railway club", "the glass workshop", "the mountain rescue",
-)  # fmt: skip
+    "the harbour office",
+    "a young surveyor",
+    "the night shift",
+    "our archive",
+    "the town council",
+    "an old clockmaker",
+    "the river crew",
+    "the seed library",
+    "a visiting botanist",
+    "the railway club",
+    "the glass workshop",
+    "the mountain rescue",
+)
 _DID = (
-    "kept a careful list of", "repaired", "argued for weeks about", "photographed", "counted",
-    "moved", "measured", "forgot", "described at length", "sold", "restored", "drew a plan of",
-)  # fmt: skip
+    "kept a careful list of",
+    "repaired",
+    "argued for weeks about",
+    "photographed",
+    "counted",
+    "moved",
+    "measured",
+    "forgot",
+    "described at length",
+    "sold",
+    "restored",
+    "drew a plan of",
+)
 _WHAT = (
-    "the copper gauges", "three hundred lanterns", "a collection of field notes", "the lower gate",
-    "the tide tables", "every second bench", "the instruments in the cellar", "the winter road",
-    "a set of brass weights", "the letters from the coast", "the greenhouse roof",
+    "the copper gauges",
+    "three hundred lanterns",
+    "a collection of field notes",
+    "the lower gate",
+    "the tide tables",
+    "every second bench",
+    "the instruments in the cellar",
+    "the winter road",
+    "a set of brass weights",
+    "the letters from the coast",
+    "the greenhouse roof",
     "the signal masts",
-)  # fmt: skip
+)
 _WHEN = (
-    "before the first frost", "in the spring of that year", "while the bridge was closed",
-    "after the long meeting", "on a quiet Tuesday", "when the ferry came back", "twice a month",
-    "without telling anyone", "for the annual report", "as the rules required",
-)  # fmt: skip
+    "before the first frost",
+    "in the spring of that year",
+    "while the bridge was closed",
+    "after the long meeting",
+    "on a quiet Tuesday",
+    "when the ferry came back",
+    "twice a month",
+    "without telling anyone",
+    "for the annual report",
+    "as the rules required",
+)
 _THEN = (
-    "Nobody objected.", "The result was kept in two copies.", "It took longer than planned.",
-    "The costs were shared.", "A second attempt was more careful.", "The weather held.",
-    "Later accounts disagree about the details.", "That settled the matter for a while.",
-)  # fmt: skip
+    "Nobody objected.",
+    "The result was kept in two copies.",
+    "It took longer than planned.",
+    "The costs were shared.",
+    "A second attempt was more careful.",
+    "The weather held.",
+    "Later accounts disagree about the details.",
+    "That settled the matter for a while.",
+)
 _RULES = (
     "Answer only what was asked, and say when something is not known.",
     "Do not give names of people who are not public figures.",

@@ -50,9 +50,10 @@ class Wire:
         self._proxy = _proxy(self._urls[CHAT])
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=tls()),
-            cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(),
             headers={k: v for k, v in made[CHAT].headers.items() if k not in _OWN} | _FORCED,
-        )  # fmt: skip
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -39,9 +39,15 @@ class _Loaded(NamedTuple):
 
 
 def attach_recorder(
-    proposer: Any, runner: str, *, layer_names: set[str], config: Any, without_graphs: bool = True,
-    cache: DrafterCache | None = None, draft_sampling: str | None = None,
-) -> None:  # fmt: skip
+    proposer: Any,
+    runner: str,
+    *,
+    layer_names: set[str],
+    config: Any,
+    without_graphs: bool = True,
+    cache: DrafterCache | None = None,
+    draft_sampling: str | None = None,
+) -> None:
     """Tie a recorder to the drafter `proposer.model`, unless the probe is off; `begin_run` follows.
 
     `without_graphs`: the runner can be made to draft a chain that passes its CUDA graphs by.

@@ -32,11 +32,21 @@ class Encoder:
     """Makes rows of finished steps, in order, on the writer's thread: many steps at once."""
 
     def __init__(
-        self, layout: Layout, *, heads: int, strategy: str, max_slots: int, writer: TraceWriter,
-        sampler: Sampler, same: Mapping[str, str] = MappingProxyType({}),
-        search: SinkSearch | None = None, masses_only: bool = False, compare_ids: bool = False,
-        keep_ids: bool = False, cache: DrafterCache | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        layout: Layout,
+        *,
+        heads: int,
+        strategy: str,
+        max_slots: int,
+        writer: TraceWriter,
+        sampler: Sampler,
+        same: Mapping[str, str] = MappingProxyType({}),
+        search: SinkSearch | None = None,
+        masses_only: bool = False,
+        compare_ids: bool = False,
+        keep_ids: bool = False,
+        cache: DrafterCache | None = None,
+    ) -> None:
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
         `same`: columns by depth that were not written because they are another's. `masses_only`: of
@@ -62,9 +72,10 @@ class Encoder:
     def rows(self, steps: list[Finished]) -> list[Block]:
         """The steps' rows, then the recorded chains, a block for each chain length."""
         lost = {
-            done.number for done in steps
+            done.number
+            for done in steps
             if done.capture is not None and (v := done.capture.values) is not None and v.failed
-        }  # fmt: skip
+        }
         prefilling = prefilling_of(steps, self._prefills, self._writer)
         rows = [step_rows(steps, prefilling, lost)] if steps else []
         self._note(steps)
@@ -92,8 +103,9 @@ class Encoder:
         self._note_writing(taken, len(steps))
         self._writer.set_gauges(
             rate=self._sampler.rate if self._sampler.recording else 0.0,
-            overhead=self._sampler.overhead, recording=self._sampler.recording,
-        )  # fmt: skip
+            overhead=self._sampler.overhead,
+            recording=self._sampler.recording,
+        )
         return rows
 
     def _note(self, steps: list[Finished]) -> None:
@@ -104,8 +116,9 @@ class Encoder:
             if alike:
                 self._sampler.note(
                     [done.step_s - done.probe_s for done in alike],
-                    [done.probe_s + done.core_s for done in alike], recorded=alike is recorded,
-                )  # fmt: skip
+                    [done.probe_s + done.core_s for done in alike],
+                    recorded=alike is recorded,
+                )
 
     def _note_writing(self, encoded_s: float, steps: int) -> None:
         """Of the flush before, all of which the writer knows by now."""
@@ -148,14 +161,25 @@ class Encoder:
         if weights is not None and self._search is not None:
             self._look(self._search, requests, chunked, weights)
         return _Chains(
-            done, capture, k, requests, values, prompt_tokens, len(step.requests), chunked, tokens,
+            done,
+            capture,
+            k,
+            requests,
+            values,
+            prompt_tokens,
+            len(step.requests),
+            chunked,
+            tokens,
             by_head,
-        )  # fmt: skip
+        )
 
     def _look(
-        self, search: SinkSearch, requests: tuple[str, ...], chunked: list[bool],
+        self,
+        search: SinkSearch,
+        requests: tuple[str, ...],
+        chunked: list[bool],
         weights: npt.NDArray[np.float32],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """For the sink set; what fails here costs the decision, not the chains."""
         whole = ~np.array(chunked, dtype=np.bool_)
         mine = [r for r, is_whole in zip(requests, whole, strict=True) if is_whole]
@@ -208,12 +232,16 @@ class Encoder:
                 "layers": self._layout.layers,
                 "chunked_prefill": list(chain.from_iterable(c.chunked for c in chains)),
                 **{name: _known(column) for name, column in depths.items()},
-                **{name: _known(masses[..., i].reshape(len(values), -1))
-                   for i, name in enumerate(MASSES)},
+                **{
+                    name: _known(masses[..., i].reshape(len(values), -1))
+                    for i, name in enumerate(MASSES)
+                },
                 "aux_rms": _known(self._part(values, "aux_rms")),
                 "aux_norm_rms": _known(self._part(values, "aux_norm_rms")),
-                "fc_rms": [None if absent else number
-                           for number, absent in zip(fc.tolist(), np.isnan(fc), strict=True)],
+                "fc_rms": [
+                    None if absent else number
+                    for number, absent in zip(fc.tolist(), np.isnan(fc), strict=True)
+                ],
                 "token_ids": Lists(values=np.concatenate(tokens)) if tokens else None,
                 "rate": each(lambda c: c.done.rate),
                 "head_mass": _by_head(by_head, lost),
@@ -222,7 +250,7 @@ class Encoder:
                 "execution": each(lambda c: c.capture.execution),
                 "replica": 0,
             },
-        )  # fmt: skip
+        )
 
     def _part(self, values: npt.NDArray[np.float32], name: str) -> npt.NDArray[np.float32]:
         at, size = self._columns[name]

@@ -20,16 +20,24 @@ FAST = {"reassoc", "contract", "nsz", "arcp"}
 _P = tuple(
     np.float32(c)
     for c in (
-        1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3,
-        4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1,
+        1.9875691500e-4,
+        1.3981999507e-3,
+        8.3334519073e-3,
+        4.1665795894e-2,
+        1.6666665459e-1,
+        5.0000001201e-1,
     )
-)  # fmt: skip
+)
 _LOG2E, _LN2_HIGH, _LN2_LOW = (
     np.float32(c) for c in (1.44269504088896341, 0.693359375, -2.12194440e-4)
 )
 _ONE, _HALF, _LOWEST, _BIAS, _FRACTION = (
-    np.float32(1), np.float32(0.5), np.float32(_LEAST), np.int32(127), np.int32(23),
-)  # fmt: skip
+    np.float32(1),
+    np.float32(0.5),
+    np.float32(_LEAST),
+    np.int32(127),
+    np.int32(23),
+)
 
 
 def compiled(signature: str | None = None, **options: Any) -> Callable[[Any], Any]:

@@ -34,9 +34,14 @@ class Control:
     """
 
     def __init__(
-        self, run: Path, writer: TraceWriter, selection: Selection,
-        recorder: Recorder | None = None, *, governed: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        run: Path,
+        writer: TraceWriter,
+        selection: Selection,
+        recorder: Recorder | None = None,
+        *,
+        governed: bool = True,
+    ) -> None:
         """Without a `recorder`, as in the engine core, there is the selection to change.
 
         `governed`: a budget may be set.

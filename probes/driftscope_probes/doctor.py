@@ -59,8 +59,12 @@ def _machine() -> Iterator[Check]:
     try:
         yield from _vllm()
     except Exception as error:  # whatever a broken installation raises on import
-        yield Check(topic="vLLM", ok=False, detail=f"cannot be imported: {error!r}"[:400],
-                    hint="repair the installation, then run this again")  # fmt: skip
+        yield Check(
+            topic="vLLM",
+            ok=False,
+            detail=f"cannot be imported: {error!r}"[:400],
+            hint="repair the installation, then run this again",
+        )
 
 
 def _installed() -> Iterator[Check]:
@@ -76,11 +80,19 @@ def _plugin() -> Check:
     found = importlib.metadata.entry_points(group=PLUGIN_GROUP, name="driftscope")
     allowed = os.environ.get("VLLM_PLUGINS")
     if not found:
-        return Check(topic="plugin", ok=False, detail=f"no {PLUGIN_GROUP} entry point",
-                     hint="install driftscope with pip into vLLM's environment")  # fmt: skip
+        return Check(
+            topic="plugin",
+            ok=False,
+            detail=f"no {PLUGIN_GROUP} entry point",
+            hint="install driftscope with pip into vLLM's environment",
+        )
     if allowed is not None and "driftscope" not in allowed.split(","):
-        return Check(topic="plugin", ok=False, detail=f"VLLM_PLUGINS={allowed} leaves it out",
-                     hint="add driftscope to VLLM_PLUGINS")  # fmt: skip
+        return Check(
+            topic="plugin",
+            ok=False,
+            detail=f"VLLM_PLUGINS={allowed} leaves it out",
+            hint="add driftscope to VLLM_PLUGINS",
+        )
     return Check(topic="plugin", ok=True, detail="vLLM will load it in every process")
 
 

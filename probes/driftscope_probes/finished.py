@@ -103,9 +103,12 @@ def prefilling_of(
 
 
 def step_rows(
-    steps: list[Finished], prefilling: list[frozenset[str]], lost: Container[int] = (), *,
+    steps: list[Finished],
+    prefilling: list[frozenset[str]],
+    lost: Container[int] = (),
+    *,
     passed: str = "",
-) -> Block:  # fmt: skip
+) -> Block:
     """A row for each step; `prefilling`: whose prompt goes on after it.
 
     `lost`: numbers of those whose chains could not be measured. `passed`: the execution that is
@@ -125,19 +128,20 @@ def step_rows(
             "requests": [done.requests for done in steps],
             "chains": chains,
             "k": [done.k or 0 for done in steps],
-            "recorded": False if every_passed else
-                        [done.recorded and done.number not in lost for done in steps],
+            "recorded": False
+            if every_passed
+            else [done.recorded and done.number not in lost for done in steps],
             "step_s": [done.step_s for done in steps],
             "draft_s": [done.draft_s for done in steps],
             "probe_s": [done.probe_s for done in steps],
             "rate": [done.rate for done in steps],
-            "execution": passed if every_passed else
-                         [passed if done.capture is None else done.capture.execution
-                          for done in steps],
+            "execution": passed
+            if every_passed
+            else [passed if done.capture is None else done.capture.execution for done in steps],
             **_on_device(steps),
             "replica": 0,
         },
-    )  # fmt: skip
+    )
 
 
 def _on_device(steps: list[Finished]) -> dict[str, list[float | None] | None]:

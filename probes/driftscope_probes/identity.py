@@ -31,7 +31,9 @@ def manifest_of(drafter: Drafter, runner: str, settings: Settings, strategy: str
     """What is recorded and under which settings; `runner` is "v1" or "v2"."""
     speculation = drafter.config.speculative_config
     return _manifest(
-        drafter.config, runner, settings,
+        drafter.config,
+        runner,
+        settings,
         drafter=_model(drafter.config, speculation.draft_model_config),
         norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
         drafter_layers=len(drafter.attention),
@@ -40,7 +42,7 @@ def manifest_of(drafter: Drafter, runner: str, settings: Settings, strategy: str
         per_head=settings.per_head,
         query_kind=drafter.kind.query_kind,
         notes=(SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else (),
-    )  # fmt: skip
+    )
 
 
 def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest:
@@ -50,13 +52,15 @@ def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest
     if speculation.method == "mtp":
         drafter = _model(config, speculation.draft_model_config)
     return _manifest(
-        config, runner, settings,
+        config,
+        runner,
+        settings,
         drafter=drafter,
         norm_flags={},
         drafter_layers=0,
         attention_backend="",
         attention_strategy=Strategy.NONE,
-    )  # fmt: skip
+    )
 
 
 def _manifest(
@@ -95,9 +99,12 @@ def _manifest(
 def with_sinks(manifest: Manifest, found: Found) -> Manifest:
     """`manifest` of a run whose sink set was looked for, once it is found."""
     return replace(
-        manifest, sink_tokens=len(found.slots), sink_slots=found.slots, sink_source=SINK_FOUND,
+        manifest,
+        sink_tokens=len(found.slots),
+        sink_slots=found.slots,
+        sink_source=SINK_FOUND,
         notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), found.note),
-    )  # fmt: skip
+    )
 
 
 def _mode(config: Any) -> str:

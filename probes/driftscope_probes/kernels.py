@@ -114,9 +114,14 @@ class TorchKernels:
             self._states.append((states, self._columns[name] + self._depth - 1, 1))
 
     def rms_of_chunks(
-        self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *,
+        self,
+        x: torch.Tensor,
+        name: str,
+        chunks: int,
+        first: int = 0,
+        *,
         fleeting: bool = False,  # noqa: ARG002  the wanted rows are copied
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self._batch:
             wanted = x.index_select(0, self._rows)
             self._states.append((wanted, self._columns[name] + first, chunks))
@@ -155,9 +160,7 @@ class TorchKernels:
             x, _, parts = states
             alike.setdefault((x.shape[-1] // parts, x.dtype), []).append(states)
         for (size, _), of_size in alike.items():
-            every = torch.cat([
-                x if parts == 1 else x.reshape(-1, size) for x, _, parts in of_size
-            ])  # fmt: skip
+            every = torch.cat([x if parts == 1 else x.reshape(-1, size) for x, _, parts in of_size])
             length = torch.linalg.vector_norm(every, dim=-1, dtype=torch.float32).numpy()
             self._values[self._places(of_size)] = length * size**-0.5
 

@@ -118,9 +118,17 @@ def _copy(copies: _Ints, rows: _Ints) -> None:
     "int32[:,::1], int64[::1])"
 )
 def _measure(
-    numbers: _Ints, states: int, copies: int, size: int, half: bool, rows: _Ints, position: _Ints,
-    values: _Floats, ints: _Bits, columns: _Ints,
-) -> None:  # fmt: skip
+    numbers: _Ints,
+    states: int,
+    copies: int,
+    size: int,
+    half: bool,
+    rows: _Ints,
+    position: _Ints,
+    values: _Floats,
+    ints: _Bits,
+    columns: _Ints,
+) -> None:
     """All of a chain, in one call: between two forwards each costs more than most of its work.
 
     `numbers`: behind each other what describes so many `states`, so many `copies`, and the logits
@@ -135,9 +143,7 @@ def _measure(
     logits = numbers[at + copies * _COPY :]
     if len(logits):
         depths = len(logits) // _LOGITS
-        _confidence(
-            logits.reshape(depths, _LOGITS), size, half, values, columns[1], columns[2]
-        )  # fmt: skip
+        _confidence(logits.reshape(depths, _LOGITS), size, half, values, columns[1], columns[2])
 
 
 _Kept = tuple[torch.Tensor, int, int, bool]
@@ -181,10 +187,17 @@ class CompiledKernels(TorchKernels):
         logits, size, half = self._described_logits()
         numbers = array("q", states + copies + logits)
         _measure(
-            np.frombuffer(numbers, np.int64) if numbers else _NOTHING, len(states) // _STATE,
-            len(copies) // _COPY, size, half, self._row_numbers[:batch], position.numpy(),
-            self._values, self._ints[:batch], self._places_of_all,
-        )  # fmt: skip
+            np.frombuffer(numbers, np.int64) if numbers else _NOTHING,
+            len(states) // _STATE,
+            len(copies) // _COPY,
+            size,
+            half,
+            self._row_numbers[:batch],
+            position.numpy(),
+            self._values,
+            self._ints[:batch],
+            self._places_of_all,
+        )
         if self._states:
             self._measure_states()
         if self._logits and not logits:

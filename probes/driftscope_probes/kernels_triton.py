@@ -50,8 +50,21 @@ def _advance(gate, depth, requests, BLOCK: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit(do_not_specialize=["n_rows", "stride"])  # type: ignore[untyped-decorator]
-def _rms(x, stride, n_rows, gate, depth, rows, out, width, column, depths,  # type: ignore[no-untyped-def]
-         DIM: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _rms(
+    x,
+    stride,
+    n_rows,
+    gate,
+    depth,
+    rows,
+    out,
+    width,
+    column,
+    depths,  # type: ignore[no-untyped-def]
+    DIM: tl.constexpr,
+    FIRST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     request, chunk = tl.program_id(0), tl.program_id(1)
     row, at = _row(gate, depth, rows, request, depths, n_rows, FIRST)
     if row >= 0:
@@ -65,8 +78,19 @@ def _rms(x, stride, n_rows, gate, depth, rows, out, width, column, depths,  # ty
 
 
 @triton.jit(do_not_specialize=["n_rows", "row_stride", "stride"])  # type: ignore[untyped-decorator]
-def _copy(x, row_stride, stride, n_rows, gate, depth, rows, out, depths,  # type: ignore[no-untyped-def]
-          DIM: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _copy(
+    x,
+    row_stride,
+    stride,
+    n_rows,
+    gate,
+    depth,
+    rows,
+    out,
+    depths,  # type: ignore[no-untyped-def]
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     request = tl.program_id(0)
     row, at = _row(gate, depth, rows, request, depths, n_rows, False)
     if row >= 0:
@@ -78,8 +102,21 @@ def _copy(x, row_stride, stride, n_rows, gate, depth, rows, out, depths,  # type
 
 
 @triton.jit(do_not_specialize=["n_rows", "stride", "size"])  # type: ignore[untyped-decorator]
-def _confidence(x, stride, n_rows, size, gate, depth, rows, out, width, top1, entropy, depths,  # type: ignore[no-untyped-def]
-                BLOCK: tl.constexpr):  # fmt: skip
+def _confidence(
+    x,
+    stride,
+    n_rows,
+    size,
+    gate,
+    depth,
+    rows,
+    out,
+    width,
+    top1,
+    entropy,
+    depths,  # type: ignore[no-untyped-def]
+    BLOCK: tl.constexpr,
+):
     request = tl.program_id(0)
     # The logits have a row per request at every depth.
     wanted, at = _request(gate, depth, request, depths)
@@ -141,9 +178,14 @@ class TritonKernels:
         self._rms(x, self._columns[name][0], 1, first=False)
 
     def rms_of_chunks(
-        self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *,
+        self,
+        x: torch.Tensor,
+        name: str,
+        chunks: int,
+        first: int = 0,
+        *,
         fleeting: bool = False,  # noqa: ARG002
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._rms(x, self._columns[name][0] + first, chunks, first=True)
 
     def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
@@ -160,25 +202,49 @@ class TritonKernels:
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
         buffers = self._buffers
         _confidence[(self._programs(logits),)](
-            logits, logits.stride(0), logits.shape[0], logits.shape[1], *self._state,
-            buffers.values, buffers.layout.width, self._columns["top1"][0],
-            self._columns["entropy"][0], buffers.layout.depths, BLOCK=4 * BLOCK, num_warps=8,
-        )  # fmt: skip
+            logits,
+            logits.stride(0),
+            logits.shape[0],
+            logits.shape[1],
+            *self._state,
+            buffers.values,
+            buffers.layout.width,
+            self._columns["top1"][0],
+            self._columns["entropy"][0],
+            buffers.layout.depths,
+            BLOCK=4 * BLOCK,
+            num_warps=8,
+        )
 
     def _rms(self, x: torch.Tensor, column: int, chunks: int, *, first: bool) -> None:
         buffers = self._buffers
         _rms[(self._programs(x), chunks)](
-            x, x.stride(0), x.shape[0], *self._state, buffers.values, buffers.layout.width,
-            column, buffers.layout.depths, DIM=x.shape[1] // chunks, FIRST=first,
+            x,
+            x.stride(0),
+            x.shape[0],
+            *self._state,
+            buffers.values,
+            buffers.layout.width,
+            column,
+            buffers.layout.depths,
+            DIM=x.shape[1] // chunks,
+            FIRST=first,
             BLOCK=BLOCK,
-        )  # fmt: skip
+        )
 
     def _copy(self, x: torch.Tensor, row_stride: int, stride: int, out: torch.Tensor) -> None:
         buffers: Any = self._buffers
         _copy[(self._programs(x),)](
-            x, row_stride, stride, x.shape[0], *self._state, out, buffers.layout.depths,
-            DIM=x.shape[1], BLOCK=BLOCK,
-        )  # fmt: skip
+            x,
+            row_stride,
+            stride,
+            x.shape[0],
+            *self._state,
+            out,
+            buffers.layout.depths,
+            DIM=x.shape[1],
+            BLOCK=BLOCK,
+        )
 
     def _programs(self, x: torch.Tensor) -> int:
         """A forward of n rows holds at most n requests."""

@@ -151,9 +151,16 @@ class CpuAttnKeys:
             keys, rest = cache.chunk(2, dim=2)
             source = digit.to(dtype).contiguous()
             ops.cpu_attn_reshape_and_cache(
-                source, source.clone(), keys, rest, torch.arange(block_size), isa,
-                k_scale=1.0, v_scale=1.0, kv_cache_dtype="auto",
-            )  # fmt: skip
+                source,
+                source.clone(),
+                keys,
+                rest,
+                torch.arange(block_size),
+                isa,
+                k_scale=1.0,
+                v_scale=1.0,
+                kv_cache_dtype="auto",
+            )
             read.append(keys.reshape(-1).float().round().long())
         return read[0] + 128 * read[1]
 

@@ -114,9 +114,10 @@ class Ledger:
         return replace(
             row,
             ttft_s=None if first is None else max(0.0, first - row.arrival_s),
-            tpot_s=None if spent is None or row.output_tokens < 2
+            tpot_s=None
+            if spent is None or row.output_tokens < 2
             else spent / (row.output_tokens - 1),
-        )  # fmt: skip
+        )
 
 
 def _block(rows: list[_Verified]) -> Block:

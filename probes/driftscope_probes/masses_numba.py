@@ -95,10 +95,23 @@ def _sum(x: _Floats) -> np.float32:
 
 
 def _packed_masses(
-    queries: _Floats, keys: Any, order: _Ints, in_order: bool, table: npt.NDArray[np.int32],
-    position: _Ints, prompt_tokens: _Ints, sink_slots: _Ints, biases: _Floats, ahead: int,
-    causal: bool, window: int, kv_heads: int, scale: np.float32, out: _Floats, mean: _Floats,
-) -> None:  # fmt: skip
+    queries: _Floats,
+    keys: Any,
+    order: _Ints,
+    in_order: bool,
+    table: npt.NDArray[np.int32],
+    position: _Ints,
+    prompt_tokens: _Ints,
+    sink_slots: _Ints,
+    biases: _Floats,
+    ahead: int,
+    causal: bool,
+    window: int,
+    kv_heads: int,
+    scale: np.float32,
+    out: _Floats,
+    mean: _Floats,
+) -> None:
     """Fill `out` [B, K, heads, 5], and `mean` [B, K, 5] over the heads, for `queries`
     [B, K, heads * head_size].
 

@@ -22,12 +22,36 @@ FAR = -1.0e30
 
 @triton.jit(do_not_specialize=["blocks_in_row", "splits"])  # type: ignore[untyped-decorator]
 def _partial(  # type: ignore[no-untyped-def]
-    queries, cache, table, position, prompt, sinks_at, lse, partial,
-    q_request, q_depth, k_block, k_slot, k_head, blocks_in_row, splits, scale, softcap,
-    K: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, SOFTCAP: tl.constexpr,
-    LSE: tl.constexpr, ROWS: tl.constexpr, D_PADDED: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    queries,
+    cache,
+    table,
+    position,
+    prompt,
+    sinks_at,
+    lse,
+    partial,
+    q_request,
+    q_depth,
+    k_block,
+    k_slot,
+    k_head,
+    blocks_in_row,
+    splits,
+    scale,
+    softcap,
+    K: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    LSE: tl.constexpr,
+    ROWS: tl.constexpr,
+    D_PADDED: tl.constexpr,
+    N: tl.constexpr,
+):
     """Running maximum and the classes' sums of exp(score - maximum) over one split of the slots.
 
     With LSE the maximum is the served kernel's own log-sum-exp, and the longer of the two classes
@@ -43,8 +67,9 @@ def _partial(  # type: ignore[no-untyped-def]
     dim = tl.arange(0, D_PADDED)
     q = tl.load(
         queries + b * q_request + d[:, None] * q_depth + head[:, None] * D + dim[None, :],
-        mask=live_row[:, None] & (dim < D)[None, :], other=0.0,
-    )  # fmt: skip
+        mask=live_row[:, None] & (dim < D)[None, :],
+        other=0.0,
+    )
     own = p + d
     if LSE:
         m = tl.load(lse + (b * K + d) * (GROUPS * KV_HEADS) + head, mask=live_row, other=0.0)
@@ -78,10 +103,14 @@ def _partial(  # type: ignore[no-untyped-def]
         seen = slot < p + K
         page = tl.load(table + b * blocks_in_row + slot // PAGE, mask=seen, other=0).to(tl.int64)
         keys = tl.load(
-            cache + page[None, :] * k_block + (slot % PAGE)[None, :] * k_slot + h * k_head
+            cache
+            + page[None, :] * k_block
+            + (slot % PAGE)[None, :] * k_slot
+            + h * k_head
             + dim[:, None],
-            mask=seen[None, :] & (dim < D)[:, None], other=0.0,
-        )  # fmt: skip
+            mask=seen[None, :] & (dim < D)[:, None],
+            other=0.0,
+        )
         scores = tl.dot(q, keys, input_precision="ieee").to(tl.float32) * scale
         if SOFTCAP:
             x = scores / softcap
@@ -120,11 +149,27 @@ def _partial(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
 def _combine(  # type: ignore[no-untyped-def]
-    partial, bias, position, prompt, sinks_at, out, per_head, out_request, out_depth, splits,
-    K: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, WINDOW: tl.constexpr,
-    SINKS: tl.constexpr, BIAS: tl.constexpr, LSE: tl.constexpr, PER_HEAD: tl.constexpr,
-    ROWS: tl.constexpr, HEADS_PADDED: tl.constexpr,
-):  # fmt: skip
+    partial,
+    bias,
+    position,
+    prompt,
+    sinks_at,
+    out,
+    per_head,
+    out_request,
+    out_depth,
+    splits,
+    K: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    BIAS: tl.constexpr,
+    LSE: tl.constexpr,
+    PER_HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEADS_PADDED: tl.constexpr,
+):
     """Joins the splits of all heads of one (request, depth) and averages over heads."""
     b, d = tl.program_id(0).to(tl.int64), tl.program_id(1)
     p = tl.load(position + b).to(tl.int32)
@@ -187,10 +232,17 @@ def _combine(  # type: ignore[no-untyped-def]
 
 
 def paged_masses(
-    queries: torch.Tensor, keys: torch.Tensor, block_table: torch.Tensor, chains: Chains,
-    kind: AttentionKind, out: torch.Tensor, *, max_context: int, lse: torch.Tensor | None = None,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    block_table: torch.Tensor,
+    chains: Chains,
+    kind: AttentionKind,
+    out: torch.Tensor,
+    *,
+    max_context: int,
+    lse: torch.Tensor | None = None,
     per_head: torch.Tensor | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write mean masses over heads into `out` [B, K, 5] float32 (last dimension dense).
 
     `queries` [B, >= K, heads * head_size]; `keys` [blocks, block_size, kv_heads, head_size] with
@@ -206,19 +258,55 @@ def paged_masses(
     )
     table = block_table[:batch]
     same = {
-        "K": chains.k, "GROUPS": groups, "KV_HEADS": kind.kv_heads, "ROWS": rows,
-        "WINDOW": kind.window or 0, "SINKS": len(chains.sink_slots), "LSE": lse is not None,
-    }  # fmt: skip
+        "K": chains.k,
+        "GROUPS": groups,
+        "KV_HEADS": kind.kv_heads,
+        "ROWS": rows,
+        "WINDOW": kind.window or 0,
+        "SINKS": len(chains.sink_slots),
+        "LSE": lse is not None,
+    }
     queries = queries if queries.dtype == keys.dtype else queries.to(keys.dtype)
     _partial[(batch, kind.kv_heads, splits)](
-        queries, keys, table, chains.position, chains.prompt_tokens, chains.sink_slots, lse,
-        partial, queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1),
-        keys.stride(2), table.stride(0), splits, kind.scale, kind.softcap, **same, D=kind.head_size,
-        PAGE=keys.shape[1], SOFTCAP=kind.softcap > 0,
-        D_PADDED=triton.next_power_of_2(kind.head_size), N=BLOCK_N, num_warps=4,
-    )  # fmt: skip
+        queries,
+        keys,
+        table,
+        chains.position,
+        chains.prompt_tokens,
+        chains.sink_slots,
+        lse,
+        partial,
+        queries.stride(0),
+        queries.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        keys.stride(2),
+        table.stride(0),
+        splits,
+        kind.scale,
+        kind.softcap,
+        **same,
+        D=kind.head_size,
+        PAGE=keys.shape[1],
+        SOFTCAP=kind.softcap > 0,
+        D_PADDED=triton.next_power_of_2(kind.head_size),
+        N=BLOCK_N,
+        num_warps=4,
+    )
     _combine[(batch, chains.k)](
-        partial, kind.sinks, chains.position, chains.prompt_tokens, chains.sink_slots, out,
-        per_head, out.stride(0), out.stride(1), splits, **same, BIAS=kind.sinks is not None,
-        PER_HEAD=per_head is not None, HEADS_PADDED=triton.next_power_of_2(kind.heads), num_warps=1,
-    )  # fmt: skip
+        partial,
+        kind.sinks,
+        chains.position,
+        chains.prompt_tokens,
+        chains.sink_slots,
+        out,
+        per_head,
+        out.stride(0),
+        out.stride(1),
+        splits,
+        **same,
+        BIAS=kind.sinks is not None,
+        PER_HEAD=per_head is not None,
+        HEADS_PADDED=triton.next_power_of_2(kind.heads),
+        num_warps=1,
+    )

@@ -69,9 +69,14 @@ class Meter:
     """
 
     def __init__(
-        self, drafter: Drafter, buffers: ChainBuffers, sink_slots: tuple[int, ...], *,
-        use_lse: bool, use_triton: bool,
-    ) -> None:  # fmt: skip
+        self,
+        drafter: Drafter,
+        buffers: ChainBuffers,
+        sink_slots: tuple[int, ...],
+        *,
+        use_lse: bool,
+        use_triton: bool,
+    ) -> None:
         """Raises ProbeError for an attention backend that is not supported."""
         self._buffers, self._drafter = buffers, drafter.kind
         self._triton = use_triton and drafter.kind.causal
@@ -139,11 +144,12 @@ class Meter:
         little, rows = self._packed.little(batch, k, context), len(at.rows)
         wanted = [
             Wanted(
-                self._part(name, batch, rows, k), at.block_tables[name],
+                self._part(name, batch, rows, k),
+                at.block_tables[name],
                 None if per_head is None else per_head[:, :k, index],
             )
             for index, name in enumerate(self._layers)
-        ]  # fmt: skip
+        ]
         fill = self._packed.plan(wanted, self._chains(step, at), at_once=little)
         return None if fill is None else Plan(fill, little)
 
@@ -174,14 +180,15 @@ class Meter:
         return Chains(
             k=self._k(step, at),
             position=self._plain(position),
-            prompt_tokens=at.prompt_tokens if self._on_host
+            prompt_tokens=at.prompt_tokens
+            if self._on_host
             else _to(at.prompt_tokens, self._buffers.device),
             sink_slots=self._sinks,
             is_sink=self._is_sink,
             ahead=kind.ahead,
             causal=kind.causal,
             seen=seen,
-        )  # fmt: skip
+        )
 
     def _plain(self, x: torch.Tensor) -> Array:
         """For `masses`, unless a kernel takes it."""
@@ -216,19 +223,30 @@ class Meter:
         return self._parts[key]
 
     def _layer(
-        self, part: _Layer, room: _Room, chains: Chains, table: torch.Tensor, context: int,
+        self,
+        part: _Layer,
+        room: _Room,
+        chains: Chains,
+        table: torch.Tensor,
+        context: int,
         per_head: torch.Tensor | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         cache, queries = cache_of(part.layer), part.reader.queries(room.queries)
         if self._triton and part.reader.paged:
             from driftscope_probes.masses_triton import paged_masses
 
             own = None if per_head is None else torch.empty_like(per_head).contiguous()
             paged_masses(
-                queries, part.reader.pages(cache), table, chains, part.kind, room.masses,
-                max_context=context, per_head=own,
+                queries,
+                part.reader.pages(cache),
+                table,
+                chains,
+                part.kind,
+                room.masses,
+                max_context=context,
+                per_head=own,
                 lse=room.lse.contiguous() if self.strategy == "lse" else None,
-            )  # fmt: skip
+            )
             if per_head is not None and own is not None:
                 per_head.copy_(own)
             return

@@ -71,10 +71,12 @@ class PackedMeter:
         self._of_layer: dict[str, tuple[Any, ...]] = {
             name: (
                 _floats(kind.sinks) if kind.sinks is not None else np.empty(0, np.float32),
-                kind.window or 0, kind.kv_heads, np.float32(kind.scale),
+                kind.window or 0,
+                kind.kv_heads,
+                np.float32(kind.scale),
             )
             for name, (_, kind, _) in self._layers.items()
-        }  # fmt: skip
+        }
         """What else `packed_masses` wants to know of each."""
         self._heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
 
@@ -87,9 +89,12 @@ class PackedMeter:
         if room.size < size:  # what it was keeps those that are in use already
             room = self._room[layer] = np.empty(2 * size, np.float32)
         return Part(
-            layer=layer, queries=queries, mean=mean, floats=queries.numpy() if plain else None,
+            layer=layer,
+            queries=queries,
+            mean=mean,
+            floats=queries.numpy() if plain else None,
             found=room[:size].reshape(shape),
-        )  # fmt: skip
+        )
 
     def takes(self, batch: int, k: int, context: int) -> bool:
         """Whether chains of so many requests, up to that context, had better be measured here."""
@@ -127,10 +132,22 @@ class PackedMeter:
                 blocks = tables[id(table)] = _blocks(table, len(position), at_once=at_once)
             queries = part.floats if part.floats is not None else _floats(part.queries)
             biases, *rest = self._of_layer[part.layer]
-            todo.append((
-                queries, *self._keys(part.layer, reader, cache), blocks, position, prompt,
-                sink_slots, biases, chains.ahead, causal, *rest, part.found, part.mean,
-            ))  # fmt: skip
+            todo.append(
+                (
+                    queries,
+                    *self._keys(part.layer, reader, cache),
+                    blocks,
+                    position,
+                    prompt,
+                    sink_slots,
+                    biases,
+                    chains.ahead,
+                    causal,
+                    *rest,
+                    part.found,
+                    part.mean,
+                )
+            )
             if per_head is not None:
                 # Another thread may not write to vLLM's inference tensors but as arrays.
                 by_head.append((per_head.numpy(), part.found))

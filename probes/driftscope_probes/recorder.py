@@ -42,9 +42,14 @@ class Recorder:
     """A step's life: `step_started`, perhaps `draft`, `step_ended`."""
 
     def __init__(
-        self, drafter: Drafter, settings: Settings, writer: TraceWriter, *,
-        masses_only: bool = False, cache: DrafterCache | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        drafter: Drafter,
+        settings: Settings,
+        writer: TraceWriter,
+        *,
+        masses_only: bool = False,
+        cache: DrafterCache | None = None,
+    ) -> None:
         """`masses_only`: another rank writes what does not depend on attention heads. `cache`: as
         `attach_recorder` has it.
 
@@ -61,22 +66,28 @@ class Recorder:
         queries = drafter.queries
         self._layout = layout
         self._buffers = ChainBuffers(
-            replace(layout, depths=layout.depths // queries), drafter.max_requests * queries,
+            replace(layout, depths=layout.depths // queries),
+            drafter.max_requests * queries,
             drafter.device,
-        )  # fmt: skip
+        )
         on_gpu = drafter.device.type == "cuda"
         self._kernels = _kernels(self._buffers, on_gpu)
         self.meter = Meter(
-            drafter, self._buffers, settings.sink_slots,
-            use_lse=settings.strategy != "keys", use_triton=on_gpu,
-        )  # fmt: skip
+            drafter,
+            self._buffers,
+            settings.sink_slots,
+            use_lse=settings.strategy != "keys",
+            use_triton=on_gpu,
+        )
         seeks = settings.sink_source == SINK_SOUGHT and self.meter.heads > 0
         self.search = SinkSearch() if seeks else None
         """Looks for the sink set; None where it is known, or once it is."""
         self.taps = Taps(
-            drafter, self._kernels, self._guard,
+            drafter,
+            self._kernels,
+            self._guard,
             in_graph=on_gpu and settings.recording == IN_GRAPH,
-        )  # fmt: skip
+        )
         self.sampler = Sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=AIM)
         self.per_head = settings.per_head
         self.selection = Selection(settings.labels)
@@ -90,11 +101,19 @@ class Recorder:
         self._ids_ring = Ring(drafter.max_requests, 2 * drafter.k, drafter.device)
         self._clock = DeviceClock(drafter.device)
         self._encoder = Encoder(
-            layout, heads=self.meter.heads, strategy=self.meter.strategy,
-            max_slots=drafter.max_slots - drafter.kind.lead, writer=writer, sampler=self.sampler,
-            same=self.taps.same, search=self.search, masses_only=masses_only,
-            compare_ids=settings.recording == SHADOW, keep_ids=settings.token_ids, cache=cache,
-        )  # fmt: skip
+            layout,
+            heads=self.meter.heads,
+            strategy=self.meter.strategy,
+            max_slots=drafter.max_slots - drafter.kind.lead,
+            writer=writer,
+            sampler=self.sampler,
+            same=self.taps.same,
+            search=self.search,
+            masses_only=masses_only,
+            compare_ids=settings.recording == SHADOW,
+            keep_ids=settings.token_ids,
+            cache=cache,
+        )
         self._encode = self._encoder.handed_over
         self._number = 0
         self._started, self._draft_s = time.perf_counter(), 0.0
@@ -306,10 +325,20 @@ class Recorder:
         guard = self._guard
         own_s, core_s, guard.failed = guard.taken_s, CORE.probe_s, False
         done = (
-            self._number, time.time(), self._scheduled, self._lengths, self._k, self._capture,
-            self._clock.take() if self._clock.on else NO_MARKS, self.sampler.drawn_at, requests,
-            step_s, self._draft_s, own_s - self._told_s, core_s - self._core_s,
-        )  # fmt: skip
+            self._number,
+            time.time(),
+            self._scheduled,
+            self._lengths,
+            self._k,
+            self._capture,
+            self._clock.take() if self._clock.on else NO_MARKS,
+            self.sampler.drawn_at,
+            requests,
+            step_s,
+            self._draft_s,
+            own_s - self._told_s,
+            core_s - self._core_s,
+        )
         self._told_s, self._core_s = own_s, core_s
         self._writer.put((self._encode, done))
 

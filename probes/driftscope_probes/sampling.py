@@ -59,9 +59,14 @@ class Sampler:
     """
 
     def __init__(
-        self, *, every: int | None, budget: float = DEFAULT_BUDGET, seed: int = 0,
-        seen: float = 1.0, aim: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        every: int | None,
+        budget: float = DEFAULT_BUDGET,
+        seed: int = 0,
+        seen: float = 1.0,
+        aim: float = 1.0,
+    ) -> None:
         """`seen`: share of the probe's cost that whoever notes it can see; `aim`: of the budget
         that is spent."""
         self._seen_share, self._aim = seen, aim

@@ -22,9 +22,12 @@ def speak(writer: TraceWriter, settings: Settings, model_config: Any) -> Speaker
     if settings.telemetry is None:
         return None
     speaker = Speaker(
-        settings.trace, writer.source, settings.telemetry, writer.status,
+        settings.trace,
+        writer.source,
+        settings.telemetry,
+        writer.status,
         model=_served_name(model_config),
-    )  # fmt: skip
+    )
     writer.listen(speaker.hear, speaker.flush)
     return speaker
 

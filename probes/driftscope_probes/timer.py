@@ -66,9 +66,20 @@ class StepTimer:
         self._number += 1
         taken_s = self._guard.taken_s
         done = (
-            self._number, time.time(), self._scheduled, self._lengths, self._k, None, NO_MARKS, 1.0,
-            requests, step_s, self._draft_s, taken_s - self._told_s, 0.0,
-        )  # fmt: skip
+            self._number,
+            time.time(),
+            self._scheduled,
+            self._lengths,
+            self._k,
+            None,
+            NO_MARKS,
+            1.0,
+            requests,
+            step_s,
+            self._draft_s,
+            taken_s - self._told_s,
+            0.0,
+        )
         self._told_s = taken_s
         self._writer.put((self._rows, done))
 

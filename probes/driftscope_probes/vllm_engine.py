@@ -130,10 +130,13 @@ class EngineObserver:
                 continue  # vLLM is about to throw it away
             served.append(
                 (
-                    request, request.num_tokens, request.num_prompt_tokens, request.status,
+                    request,
+                    request.num_tokens,
+                    request.num_prompt_tokens,
+                    request.status,
                     len(sampled[index[name]]) if sampled else 0,
                 )
-            )  # fmt: skip
+            )
         self._writer.put((self._rows, (time.time(), scheduled, served)))
 
     def _finish(self, request: Any) -> None:

@@ -48,8 +48,9 @@ class Schedule:
     def __init__(self, output: Any, limits: Limits) -> None:
         self._output, self._limits = output, limits
         self._places, self._invalid = (
-            output.scheduled_spec_decode_tokens, output.num_invalid_spec_tokens,
-        )  # fmt: skip
+            output.scheduled_spec_decode_tokens,
+            output.num_invalid_spec_tokens,
+        )
         # The V2 runner gets resumed requests as new ones, the V1 runner among the cached.
         resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
         new = output.scheduled_new_reqs

@@ -91,9 +91,11 @@ def _load_model(original: Any) -> Callable[..., Any]:
         result = original(speculator, *args, **kwargs)
         if type(speculator).__name__ == ONE_MODULE_PER_DEPTH:
             attach_timer(
-                speculator, "v2", config=speculator.vllm_config,
+                speculator,
+                "v2",
+                config=speculator.vllm_config,
                 draft_sampling=_draft_sampling(speculator),
-            )  # fmt: skip
+            )
             return result
         attach_recorder(
             speculator,

@@ -82,8 +82,13 @@ def show_dead(run: RunSummary, *, as_json: bool) -> None:
     """The advice on a dead drafter of which too few steps are known for a table."""
     why = f"{none_accepted(run)}: every K costs time and gives nothing"
     if as_json:
-        content = {"run": run.label, "ran_k": run.k, "command": NO_SPECULATION, "useless": True,
-                   "why": why}  # fmt: skip
+        content = {
+            "run": run.label,
+            "ran_k": run.k,
+            "command": NO_SPECULATION,
+            "useless": True,
+            "why": why,
+        }
         sys.stdout.write(strict_json.dumps(content))
         return
     sys.stdout.write(f"{plain(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")

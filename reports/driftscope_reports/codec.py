@@ -73,11 +73,13 @@ def _read(hint: Any, value: Any, where: str) -> Any:
 
 def _record(kind: type[Any], value: Mapping[str, Any], where: str) -> Any:
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
-    return kind(**{
-        name: _read(hints[name], item, f"{where}.{name}")
-        for name, item in value.items()
-        if name in hints
-    })  # fmt: skip
+    return kind(
+        **{
+            name: _read(hints[name], item, f"{where}.{name}")
+            for name, item in value.items()
+            if name in hints
+        }
+    )
 
 
 def _one_of(hints: tuple[Any, ...], value: Any, where: str) -> Any:

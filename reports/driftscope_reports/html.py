@@ -73,9 +73,11 @@ def thinned(analysis: Analysis, share: float) -> Analysis:
         return analysis
     runs = tuple(_thinned(run, share) for run in analysis.runs)
     told = QualityWarning(
-        id="thinned", run="This report", affects="requests",
+        id="thinned",
+        run="This report",
+        affects="requests",
         message=_LEFT_OUT.format(", heads, layers and segments" if share < _HEADS_FROM else ""),
-    )  # fmt: skip
+    )
     return replace(analysis, runs=runs, warnings=(*analysis.warnings, told))
 
 

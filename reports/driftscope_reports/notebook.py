@@ -199,6 +199,10 @@ def _depth_rows(run: RunSummary) -> list[dict[str, object]]:
 
 
 def _titled(made: go.Figure, title: str) -> go.Figure:
-    made.update_layout(title={"text": html.escape(title)}, margin={"t": 60}, paper_bgcolor="white",
-                       showlegend=len(made.data) > 1)  # fmt: skip
+    made.update_layout(
+        title={"text": html.escape(title)},
+        margin={"t": 60},
+        paper_bgcolor="white",
+        showlegend=len(made.data) > 1,
+    )
     return made

@@ -21,8 +21,13 @@ def section(number: int, made: Section, warnings: Sequence[QualityWarning]) -> M
     heading = f"{made.id}-heading"
     return el(
         "section",
-        el("h2", el("span", f"{number}", class_="count", aria_hidden="true"), " ", made.name,
-           id=heading),
+        el(
+            "h2",
+            el("span", f"{number}", class_="count", aria_hidden="true"),
+            " ",
+            made.name,
+            id=heading,
+        ),
         el("p", made.lead, class_="lead") if made.lead else None,
         warning_box([w for w in warnings if w.affects in made.affects]),
         el("p", made.missing, class_="missing") if made.missing else None,
@@ -31,7 +36,7 @@ def section(number: int, made: Section, warnings: Sequence[QualityWarning]) -> M
         made.body,
         id=made.id,
         aria_labelledby=heading,
-    )  # fmt: skip
+    )
 
 
 def _pictures(made: Section) -> list[Markup]:
@@ -55,13 +60,16 @@ def picture(made: Picture) -> Markup:
         el("p", made.note, class_="note") if made.note else None,
         legend(made.chart),
         el(
-            "div", static, live,
+            "div",
+            static,
+            live,
             class_="drawing",
             role="img" if not depth else "group",
             aria_label=f"Picture: {made.title}{_KEYS if depth else ''}",
             tabindex="0" if depth else None,
             data_axis=made.chart.axis.value,
-            data_from=f"{ends.x[0]:g}", data_to=f"{ends.x[1]:g}",
+            data_from=f"{ends.x[0]:g}",
+            data_to=f"{ends.x[1]:g}",
             data_left=f"{LEFT / made.chart.width:.5f}",
             data_right=f"{1 - RIGHT / made.chart.width:.5f}",
             data_depths=str(made.chart.depths) if depth else None,
@@ -82,12 +90,17 @@ def picture(made: Picture) -> Markup:
             class_="more",
         ),
         id=made.id,
-    )  # fmt: skip
+    )
 
 
 def _link(made: Picture) -> Markup:
-    return el("a", "#", href=f"#{made.id}", class_="anchor",
-              aria_label=f"Link to this picture: {made.title}")  # fmt: skip
+    return el(
+        "a",
+        "#",
+        href=f"#{made.id}",
+        class_="anchor",
+        aria_label=f"Link to this picture: {made.title}",
+    )
 
 
 def definitions(known: Sequence[Definition]) -> Markup:
@@ -107,5 +120,10 @@ def warning_box(here: Sequence[QualityWarning], head: str = "Mind:") -> Markup |
     if not here:
         return None
     items = [el("li", el("b", f"{w.run}: "), f"{w.message}.") for w in here]
-    return el("aside", el("b", f"⚠ {head}"), el("ul", items), class_="warning",
-              aria_label="Quality warnings")  # fmt: skip
+    return el(
+        "aside",
+        el("b", f"⚠ {head}"),
+        el("ul", items),
+        class_="warning",
+        aria_label="Quality warnings",
+    )

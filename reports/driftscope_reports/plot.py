@@ -97,15 +97,23 @@ def _bar(s: Series) -> Figure:
 
 
 def _points(s: Series) -> Figure:
-    marker = {"size": 8, "opacity": 0.55, "color": f"@{s.colour}",
-              "symbol": MARKERS[s.style % len(MARKERS)]}  # fmt: skip
+    marker = {
+        "size": 8,
+        "opacity": 0.55,
+        "color": f"@{s.colour}",
+        "symbol": MARKERS[s.style % len(MARKERS)],
+    }
     return {"type": "scatter", "mode": "markers", "marker": marker}
 
 
 _KINDS = {
-    Kind.LINE: _line, Kind.DASHED: _dashed, Kind.AREA: _area, Kind.BAR: _bar, Kind.STACK: _bar,
+    Kind.LINE: _line,
+    Kind.DASHED: _dashed,
+    Kind.AREA: _area,
+    Kind.BAR: _bar,
+    Kind.STACK: _bar,
     Kind.POINTS: _points,
-}  # fmt: skip
+}
 
 
 def _cells(s: Series, row: int, highest: float) -> Figure:
@@ -215,10 +223,17 @@ def _x_axis(chart: Chart, ends: tuple[float, float]) -> Figure:
 def _shapes(chart: Chart) -> list[Figure]:
     line = {"color": "@ink", "width": 1.2}
     out: list[Figure] = [
-        {"type": "line", "x0": m.x, "x1": m.x, "y0": 0, "y1": 1, "yref": "paper",
-         "line": {**line, "dash": "dot"}}
+        {
+            "type": "line",
+            "x0": m.x,
+            "x1": m.x,
+            "y0": 0,
+            "y1": 1,
+            "yref": "paper",
+            "line": {**line, "dash": "dot"},
+        }
         for m in chart.marks
-    ]  # fmt: skip
+    ]
     if chart.level is not None:
         level = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "line": line}
         out.append({**level, "y0": chart.level, "y1": chart.level})
@@ -229,11 +244,20 @@ def _notes(chart: Chart) -> list[Figure]:
     ends = span(chart)
     middle = sum(ends.x) / 2
     marks = [
-        {"x": m.x, "y": 0, "yref": "paper", "text": text(m.text, 40), "showarrow": False,
-         "xanchor": "right" if m.x > middle else "left", "yanchor": "bottom",
-         "yshift": 3 + 18 * (i % 3), "font": {"size": 12, "color": "@ink"}, "bgcolor": "@panel"}
+        {
+            "x": m.x,
+            "y": 0,
+            "yref": "paper",
+            "text": text(m.text, 40),
+            "showarrow": False,
+            "xanchor": "right" if m.x > middle else "left",
+            "yanchor": "bottom",
+            "yshift": 3 + 18 * (i % 3),
+            "font": {"size": 12, "color": "@ink"},
+            "bgcolor": "@panel",
+        }
         for i, m in enumerate(chart.marks)
-    ]  # fmt: skip
+    ]
     return [*marks, *_area_names(chart)]
 
 
@@ -244,16 +268,27 @@ def _area_names(chart: Chart) -> list[Figure]:
         inner = range(1, len(high) - 1) if len(high) > 2 else range(len(high))
         at = max(inner, key=lambda i: high[i] - base[i], default=None)
         if at is not None and high[at] - base[at] >= 0.07:
-            out.append({"x": s.x[at], "y": (high[at] + base[at]) / 2, "text": text(s.name),
-                        "showarrow": False, "bgcolor": "@panel", "borderpad": 2,
-                        "font": {"size": 12, "color": "@ink"}})  # fmt: skip
+            out.append(
+                {
+                    "x": s.x[at],
+                    "y": (high[at] + base[at]) / 2,
+                    "text": text(s.name),
+                    "showarrow": False,
+                    "bgcolor": "@panel",
+                    "borderpad": 2,
+                    "font": {"size": 12, "color": "@ink"},
+                }
+            )
         base = high
     return out
 
 
 _AXIS: Figure = {
-    "gridcolor": "@grid", "linecolor": "@grid", "zeroline": False, "fixedrange": True,
-}  # fmt: skip
+    "gridcolor": "@grid",
+    "linecolor": "@grid",
+    "zeroline": False,
+    "fixedrange": True,
+}
 
 
 def _short(value: float | None) -> float | None:

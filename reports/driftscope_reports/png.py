@@ -38,10 +38,17 @@ def to_svg(picture: Picture) -> str:
     top = _LINE * len(lines) + _LEGEND * rows + 12
     height = top + picture.chart.height
     title = [
-        el("text", line, x="14", y=f"{_LINE * (n + 1)}", font_weight="bold", font_size="15",
-           fill=LIGHT["ink"])
+        el(
+            "text",
+            line,
+            x="14",
+            y=f"{_LINE * (n + 1)}",
+            font_weight="bold",
+            font_size="15",
+            fill=LIGHT["ink"],
+        )
         for n, line in enumerate(lines)
-    ]  # fmt: skip
+    ]
     drawing = svg(picture.chart, id=picture.id, paint=_paint)
     placed = Markup(
         re.sub(
@@ -71,9 +78,13 @@ def _legend(entries: list[tuple[Markup, str]], width: int) -> tuple[Markup, int]
         if x and x + wide > width - 20:
             x, row = 0.0, row + 1
         out.append(
-            el("g", sign, el("text", short, x="32", y="12", fill=LIGHT["ink"]),
-               transform=f"translate({x:.0f} {_LEGEND * row})")
-        )  # fmt: skip
+            el(
+                "g",
+                sign,
+                el("text", short, x="32", y="12", fill=LIGHT["ink"]),
+                transform=f"translate({x:.0f} {_LEGEND * row})",
+            )
+        )
         x += wide
     return join(out), row + 1 if entries else 0
 

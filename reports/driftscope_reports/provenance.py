@@ -44,9 +44,11 @@ def provenance(analysis: Analysis) -> Markup:
         if any(column[name] != NOTHING for column in columns)
     ]
     return table(
-        ["", *(run.label for run in analysis.runs)], rows, words=1 + len(analysis.runs),
+        ["", *(run.label for run in analysis.runs)],
+        rows,
+        words=1 + len(analysis.runs),
         caption="Where these figures come from",
-    )  # fmt: skip
+    )
 
 
 def section(analysis: Analysis, command: str | None) -> Section:

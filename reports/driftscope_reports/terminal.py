@@ -112,10 +112,14 @@ def _segments(analysis: Analysis) -> Table:
         who = [run.label] if len(analysis.runs) > 1 else []
         for each in run.segments[:_SEGMENTS]:
             cells = (
-                each.label, f"{each.requests:,}", f"{each.rounds:,}",
-                _with_ends(each.mean_length, each.mean_length_interval), percent(each.reach),
-                times(each.growth), percent(each.self_mass),
-            )  # fmt: skip
+                each.label,
+                f"{each.requests:,}",
+                f"{each.rounds:,}",
+                _with_ends(each.mean_length, each.mean_length_interval),
+                percent(each.reach),
+                times(each.growth),
+                percent(each.self_mass),
+            )
             table.add_row(*(Text(plain(cell)) for cell in (*who, *cells)))
         if (left := len(run.segments) - _SEGMENTS) > 0:
             table.add_row(*who, f"and {left:,} more in the report")
@@ -132,9 +136,15 @@ def _senders(analysis: Analysis) -> Table:
     for run in analysis.senders:
         for cell in run.cells:
             cells = (
-                run.label, cell.condition, cell.load, length(cell), ratio(cell.length_ratio),
-                milliseconds(cell.tpot_s), number(cell.throughput, 1), milliseconds(cell.ttft_s),
-            )  # fmt: skip
+                run.label,
+                cell.condition,
+                cell.load,
+                length(cell),
+                ratio(cell.length_ratio),
+                milliseconds(cell.tpot_s),
+                number(cell.throughput, 1),
+                milliseconds(cell.ttft_s),
+            )
             table.add_row(*(Text(plain(each)) for each in cells))
     return table
 
@@ -149,9 +159,13 @@ def _versus(analysis: Analysis) -> Table:
     for pair in analysis.versus:
         same, of = pair.same_text
         cells = (
-            pair.other, pair.condition, pair.load, ratio(pair.length_ratio),
-            ratio(pair.tpot_ratio), percent(same / of if of else None),
-        )  # fmt: skip
+            pair.other,
+            pair.condition,
+            pair.load,
+            ratio(pair.length_ratio),
+            ratio(pair.tpot_ratio),
+            percent(same / of if of else None),
+        )
         table.add_row(*(Text(plain(each)) for each in cells))
     return table
 

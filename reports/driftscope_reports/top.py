@@ -89,9 +89,12 @@ _SENTENCES = 2
 def _nothing(to_look_at: int) -> Markup:
     look = el("a", f"{count(to_look_at, 'finding')} to look at", href="#findings")
     return el(
-        "article", el("h2", "Nothing to change"), el("p", "No finding asks for another setting or "
-        "another drafter."), el("p", look) if to_look_at else None, class_="card next",
-    )  # fmt: skip
+        "article",
+        el("h2", "Nothing to change"),
+        el("p", "No finding asks for another setting or another drafter."),
+        el("p", look) if to_look_at else None,
+        class_="card next",
+    )
 
 
 def plainly(runs: Sequence[RunSummary]) -> str:
@@ -143,13 +146,23 @@ def _card(index: int, run: RunSummary) -> Markup:
 def _kept(index: int, run: RunSummary) -> Chart:
     rates = run.acceptance.marginal
     bars = Series(
-        name=run.label, kind=Kind.BAR, x=tuple(range(1, len(rates) + 1)), y=rates,
-        colour=colour(index), pattern=PATTERNS[index % len(PATTERNS)],
-    )  # fmt: skip
+        name=run.label,
+        kind=Kind.BAR,
+        x=tuple(range(1, len(rates) + 1)),
+        y=rates,
+        colour=colour(index),
+        pattern=PATTERNS[index % len(PATTERNS)],
+    )
     return Chart(
-        series=(bars,), x_title=axis_name([run]), y_title="of all rounds", unit=Unit.SHARE,
-        said=True, y_most=1.0, width=400, height=190,
-    )  # fmt: skip
+        series=(bars,),
+        x_title=axis_name([run]),
+        y_title="of all rounds",
+        unit=Unit.SHARE,
+        said=True,
+        y_most=1.0,
+        width=400,
+        height=190,
+    )
 
 
 def _kept_words(run: RunSummary) -> str:

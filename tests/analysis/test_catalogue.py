@@ -30,10 +30,19 @@ class Baseline:
 
 
 HEALTHY = Truth(
-    k=4, requests=60, rounds=24, conditional=(0.9, 0.88, 0.86, 0.85), growth=1.0, norm_output=True,
-    sink=(0.30, 0.29), self_last=0.03, aux=(1.0, 1.2, 1.1), batches=(1, 4), rates=(0.3,),
+    k=4,
+    requests=60,
+    rounds=24,
+    conditional=(0.9, 0.88, 0.86, 0.85),
+    growth=1.0,
+    norm_output=True,
+    sink=(0.30, 0.29),
+    self_last=0.03,
+    aux=(1.0, 1.2, 1.1),
+    batches=(1, 4),
+    rates=(0.3,),
     cost=Cost(depth_s=0.0015, token_s=0.0002),
-)  # fmt: skip
+)
 """K = 4 is the best K here, and nothing is wrong."""
 NONE = replace(HEALTHY, k_zero_above=0)
 """The same server without speculation."""
@@ -44,13 +53,18 @@ SLOW = replace(
 )
 TWO = (Prompts(label="own", share=0.5), Prompts(label="foreign", share=0.5, shift=-1.5))
 MIXED = replace(
-    HEALTHY, batches=(*(1,) * 48, 16), requests=128, conditional=(0.5,) * 4,
+    HEALTHY,
+    batches=(*(1,) * 48, 16),
+    requests=128,
+    conditional=(0.5,) * 4,
     cost=Cost(base_s=0.02, token_s=0.004),
-)  # fmt: skip
+)
 """Three requests alone to one in company, where a token costs much."""
 ONE = (Prompts(label="own", share=0.5), Prompts(label="foreign", share=0.5))
-APART = (Prompts(label="own", tokens=(60, 200)),
-         Prompts(label="foreign", tokens=(4000, 8000), shift=-1.5))  # fmt: skip
+APART = (
+    Prompts(label="own", tokens=(60, 200)),
+    Prompts(label="foreign", tokens=(4000, 8000), shift=-1.5),
+)
 LONG = (Prompts(tokens=(200, 400)), Prompts(tokens=(4000, 8000)))
 
 PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] = {
@@ -196,9 +210,13 @@ def test_a_healthy_run_has_good_news_only(analyse: Analyse) -> None:
 
 def test_what_costs_most_comes_first(analyse: Analyse) -> None:
     worst = replace(
-        HEALTHY, prompts=TWO, undrafted={"no_draft": 0.07}, growth=2.0, norm_output=False,
+        HEALTHY,
+        prompts=TWO,
+        undrafted={"no_draft": 0.07},
+        growth=2.0,
+        norm_output=False,
         conditional=(0.8, 0.3, 0.2, 0.2),
-    )  # fmt: skip
+    )
     found = analyse(worst).findings
     asking = [f for f in found if f.severity in (Severity.HIGH, Severity.MEDIUM)]
     costs = [f.cost_tps for f in asking if f.cost_tps is not None]

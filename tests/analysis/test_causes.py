@@ -29,9 +29,11 @@ WAYS = {
 }
 """Conditional acceptance of a run that loses it in this way."""
 FINDINGS = {
-    Loss.NOTHING: "nothing_accepted", Loss.LOW: "acceptance_low",
-    Loss.FALLS: "acceptance_falls", Loss.STOPS: "acceptance_falls",
-}  # fmt: skip
+    Loss.NOTHING: "nothing_accepted",
+    Loss.LOW: "acceptance_low",
+    Loss.FALLS: "acceptance_falls",
+    Loss.STOPS: "acceptance_falls",
+}
 
 
 def _summary(folder: Path, spec: Spec, name: str = "run") -> RunSummary:

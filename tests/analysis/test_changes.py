@@ -72,9 +72,12 @@ def test_a_changed_mix_is_not_held_against_the_drafter() -> None:
     easy = np.random.RandomState(1).random_sample(200) < np.repeat([0.9, 0.1], 100)
     accepted = (data.tokens - data.rounds) * np.where(easy, 1.0, 0.3)
     mixed = Series(
-        start_s=data.start_s, end_s=data.end_s, tokens=data.rounds + accepted, rounds=data.rounds,
+        start_s=data.start_s,
+        end_s=data.end_s,
+        tokens=data.rounds + accepted,
+        rounds=data.rounds,
         labels=np.where(easy, "easy", "hard"),
-    )  # fmt: skip
+    )
     found = changes(mixed)
     assert found is not None
     (point,) = found.points

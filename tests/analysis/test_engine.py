@@ -58,8 +58,9 @@ def test_a_path_is_literal_whatever_the_folder_is_called(name: str) -> None:
         _written(Path(base) / "aXb", "a neighbour")
         path = _written(Path(base) / name, "mine")
         assert _rows(engine, path) == [
-            {"accepted": 1, "label": "mine"}, {"accepted": 2, "label": None},
-        ]  # fmt: skip
+            {"accepted": 1, "label": "mine"},
+            {"accepted": 2, "label": None},
+        ]
 
 
 def test_a_relative_path_is_that_of_the_working_directory(

@@ -15,10 +15,17 @@ from driftscope.analysis.summary import RunSummary
 from driftscope.trace.reader import Trace, read_trace
 
 TRUTH = Truth(
-    requests=60, rounds=12, batches=(1, 4, 12), rates=(1.0,), k_zero_above=8,
-    prompts=(Prompts(label="cold"), Prompts(label="hot", temperature=0.8, shift=-0.8),
-             Prompts(label="unsaid", temperature=None)),
-)  # fmt: skip
+    requests=60,
+    rounds=12,
+    batches=(1, 4, 12),
+    rates=(1.0,),
+    k_zero_above=8,
+    prompts=(
+        Prompts(label="cold"),
+        Prompts(label="hot", temperature=0.8, shift=-0.8),
+        Prompts(label="unsaid", temperature=None),
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +74,13 @@ def test_finish_reasons(trace: Trace, run: RunSummary) -> None:
 
 def test_intervals_by_depth_hold_their_means_and_shrink_with_requests(run: RunSummary) -> None:
     means = {
-        "self_mass": run.attention.self_mass, "sink_mass": run.attention.sink_mass,
-        "fed_rms": run.hidden.fed_rms, "postnorm_rms": run.hidden.postnorm_rms,
-        "top1": run.confidence.top1, "entropy": run.confidence.entropy,
-    }  # fmt: skip
+        "self_mass": run.attention.self_mass,
+        "sink_mass": run.attention.sink_mass,
+        "fed_rms": run.hidden.fed_rms,
+        "postnorm_rms": run.hidden.postnorm_rms,
+        "top1": run.confidence.top1,
+        "entropy": run.confidence.entropy,
+    }
     for name, mean in means.items():
         assert mean is not None
         for value, spread in zip(mean, run.spread[name], strict=True):

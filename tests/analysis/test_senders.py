@@ -30,8 +30,16 @@ def _conditions(count: int = 40, cost: float = 0.5, **values: Any) -> list[Clien
         easy = source.randrange(1, 4)
         for condition, less in ((BASELINE, 0.0), ("harder", cost)):
             accepted = [easy - (source.random() < less) for _ in range(20)]
-            rows.append(client_row(len(rows), pair=f"p{pair}", condition=condition,
-                                   accepted=accepted, drafted=[4] * 20, **values))  # fmt: skip
+            rows.append(
+                client_row(
+                    len(rows),
+                    pair=f"p{pair}",
+                    condition=condition,
+                    accepted=accepted,
+                    drafted=[4] * 20,
+                    **values,
+                )
+            )
     return rows
 
 
@@ -163,9 +171,13 @@ def test_mcnemar() -> None:
 
 @pytest.mark.parametrize(
     ("internal", "told"),
-    [("chatcmpl-abc-12-1a2b3c4d", "chatcmpl-abc-12"), ("cmpl-abc-12-0-1a2b3c4d", "cmpl-abc-12"),
-     ("cmpl-abc-12.2-0-00000000", "cmpl-abc-12.2"), ("chatcmpl-x", "chatcmpl-x")],
-)  # fmt: skip
+    [
+        ("chatcmpl-abc-12-1a2b3c4d", "chatcmpl-abc-12"),
+        ("cmpl-abc-12-0-1a2b3c4d", "cmpl-abc-12"),
+        ("cmpl-abc-12.2-0-00000000", "cmpl-abc-12.2"),
+        ("chatcmpl-x", "chatcmpl-x"),
+    ],
+)
 def test_ids_of_the_engine(internal: str, told: str) -> None:
     assert external_id(internal) == told
 
@@ -210,9 +222,19 @@ def test_a_report_of_a_server_and_its_replay(tmp_path: Path) -> None:
 
 
 def test_a_replay_without_any_answer_can_still_be_read(tmp_path: Path) -> None:
-    rows = [dataclasses.replace(client_row(n), ended=Ended.UNREACHED, tpot_s=None, ttft_s=None,
-                                accepted=None, drafted=None, garbled=None, looping=None)
-            for n in range(3)]  # fmt: skip
+    rows = [
+        dataclasses.replace(
+            client_row(n),
+            ended=Ended.UNREACHED,
+            tpot_s=None,
+            ttft_s=None,
+            accepted=None,
+            drafted=None,
+            garbled=None,
+            looping=None,
+        )
+        for n in range(3)
+    ]
     analysis = _analysis(tmp_path, rows)
     assert analysis.senders[0].cells[0].answered == 0
     assert "0 of 3 requests" in to_html(analysis)

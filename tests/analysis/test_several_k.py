@@ -22,9 +22,12 @@ from driftscope.analysis.tables import open_run
 from driftscope.trace.reader import read_trace
 
 BY_BATCH = Truth(
-    requests=120, rounds=40, batches=(1, 2, 4, 12), k_by_batch=((2, 7), (4, 4), (12, 2)),
+    requests=120,
+    rounds=40,
+    batches=(1, 2, 4, 12),
+    k_by_batch=((2, 7), (4, 4), (12, 2)),
     rates=(0.5,),
-)  # fmt: skip
+)
 """K falls with the batch; nothing else does."""
 HARDER = replace(BY_BATCH, batch=-0.3)
 """Acceptance falls with the batch, too."""
@@ -33,9 +36,13 @@ SHORTER = replace(BY_BATCH, batches=(8,), k_by_batch=(), k_from=((0.5, 2),))
 BUSIER = replace(HARDER, batches=(*(1,) * 40, *(12,) * 7), requests=124)
 """One request at a time first, then twelve: K and acceptance fall together."""
 CIRCUMSTANCES = {
-    "acceptance_drops", "acceptance_decays", "template_sensitivity", "long_context_collapse",
-    "modes_disagree", "looks_like_a_loop",
-}  # fmt: skip
+    "acceptance_drops",
+    "acceptance_decays",
+    "template_sensitivity",
+    "long_context_collapse",
+    "modes_disagree",
+    "looks_like_a_loop",
+}
 
 
 @pytest.fixture(scope="module")

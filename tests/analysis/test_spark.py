@@ -31,10 +31,17 @@ pytestmark = [
 ]
 LOCAL = "spark://local[2]"
 TRUTH = Truth(
-    k=3, requests=24, rounds=6, replicas=2, batches=(2, 6), mode="full graphs", eager_above=4,
-    rates=(0.5, 1.0), undrafted={"no_draft": 0.1},
+    k=3,
+    requests=24,
+    rounds=6,
+    replicas=2,
+    batches=(2, 6),
+    mode="full graphs",
+    eager_above=4,
+    rates=(0.5, 1.0),
+    undrafted={"no_draft": 0.1},
     prompts=(Prompts(label="chat"), Prompts(label="code", tokens=(1000, 2000), shift=-0.5)),
-)  # fmt: skip
+)
 SEVERAL_K = replace(TRUTH, k_by_batch=((2, 3), (6, 2)))
 
 
@@ -107,9 +114,14 @@ def test_texts_and_conditions_mean_the_same(spark: Any) -> None:
     rows = pa.table({"row": list(range(len(texts))), "label": texts, "k": list(range(len(texts)))})
     conditions = [
         *("label = '" + text.replace("'", "''") + "'" for text in texts),
-        "label like '%a%'", "label not like '_'", "k / 0 > 1", "k / (k - 2) >= 1 or k is null",
-        "k * 4611686018427387904 * 4 > 0", "k between 1 and 2.5", "label in ('%', '\\')",
-    ]  # fmt: skip
+        "label like '%a%'",
+        "label not like '_'",
+        "k / 0 > 1",
+        "k / (k - 2) >= 1 or k is null",
+        "k * 4611686018427387904 * 4 > 0",
+        "k between 1 and 2.5",
+        "label in ('%', '\\')",
+    ]
     found = []
     with closing(DuckDB()) as duck:
         for engine in (duck, spark):
@@ -144,8 +156,10 @@ def test_another_engine_is_refused(tmp_path: Path) -> None:
 
 
 def _same(ours: Any, theirs: Any, where: str) -> None:
-    a, b = (list(_leaves(asdict(each) if hasattr(each, "__slots__") else each, where))
-            for each in (ours, theirs))  # fmt: skip
+    a, b = (
+        list(_leaves(asdict(each) if hasattr(each, "__slots__") else each, where))
+        for each in (ours, theirs)
+    )
     assert [path for path, _ in a] == [path for path, _ in b]
     for (path, mine), (_, other) in zip(a, b, strict=True):
         if isinstance(mine, float) and isinstance(other, float):

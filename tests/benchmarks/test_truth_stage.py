@@ -13,9 +13,16 @@ from benchmarks.cuda.truth import CPU_JOBS, CUDA_JOBS, faults, judge, same_token
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "cuda-truth.json"
 GOOD: dict[str, Any] = {
-    "tokens_sha256": "a", "accepted": 9, "accepted_by_vllm": 9, "chains": 5, "drafted_equal": 5,
-    "verified": 4, "accepted_equal": 4, "mass_error": 5e-4, "problems": [],
-}  # fmt: skip
+    "tokens_sha256": "a",
+    "accepted": 9,
+    "accepted_by_vllm": 9,
+    "chains": 5,
+    "drafted_equal": 5,
+    "verified": 4,
+    "accepted_equal": 4,
+    "mass_error": 5e-4,
+    "problems": [],
+}
 
 
 def test_what_was_measured_on_a_gpu_is_the_truth() -> None:

@@ -22,9 +22,13 @@ def _run(
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DRIFTSCOPE_", "VLLM_"))}
     return subprocess.run(
         [sys.executable, "-W", "error", *flags, "-m", "driftscope", *map(str, arguments)],
-        cwd=cwd, env={**clean, "PYTHONPATH": path, "NO_COLOR": "1", **environ},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=cwd,
+        env={**clean, "PYTHONPATH": path, "NO_COLOR": "1", **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -60,8 +64,13 @@ def without_engines(base_install: Path, tmp_path: Path) -> Driftscope:
         *arguments: object, before: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
         first = [] if before is None else [str(before)]
-        return _run(*arguments, cwd=tmp_path, flags=("-S",),
-                    path=os.pathsep.join([*first, *path]), **environ)  # fmt: skip
+        return _run(
+            *arguments,
+            cwd=tmp_path,
+            flags=("-S",),
+            path=os.pathsep.join([*first, *path]),
+            **environ,
+        )
 
     return run
 

@@ -163,9 +163,14 @@ def test_a_condition_is_no_sql(runs: list[Path], tmp_path: Path, where: str) -> 
 
 def test_a_condition_keeps_what_meets_it(runs: list[Path], tmp_path: Path) -> None:
     done = driftscope(
-        "analyze", runs[0], "--where", "context > 100 and not label is null", "--json", "-",
+        "analyze",
+        runs[0],
+        "--where",
+        "context > 100 and not label is null",
+        "--json",
+        "-",
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     whole = driftscope("analyze", runs[0], "--json", "-", cwd=tmp_path)
     rounds = [json.loads(each.stdout)["runs"][0]["rounds"] for each in (done, whole)]
     assert 0 < rounds[0] <= rounds[1]

@@ -45,9 +45,13 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: P
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert json.loads(done.stderr) == [0, []]
     assert done.stdout
 

@@ -64,9 +64,25 @@ def _alive(pid: int) -> bool:
 
 def test_every_contender_is_served_asked_and_stopped(bench: Driftscope, tmp_path: Path) -> None:
     done = bench(
-        "model", "--drafter", "old=a/drafter", "--drafter", "b", "--no-spec", "-k", "3",
-        "--limit", "4", "--concurrency", "2", "--repeat", "1", "--dtype", "float32", "-o", "out",
-    )  # fmt: skip
+        "model",
+        "--drafter",
+        "old=a/drafter",
+        "--drafter",
+        "b",
+        "--no-spec",
+        "-k",
+        "3",
+        "--limit",
+        "4",
+        "--concurrency",
+        "2",
+        "--repeat",
+        "1",
+        "--dtype",
+        "float32",
+        "-o",
+        "out",
+    )
     assert done.returncode == 0, done.stderr
     started = [json.loads(path.read_text()) for path in (tmp_path / "log").iterdir()]
     assert len(started) == 3 and not any(_alive(each["pid"]) for each in started)
@@ -81,12 +97,15 @@ def test_every_contender_is_served_asked_and_stopped(bench: Driftscope, tmp_path
         assert each["argv"][at : at + 2] == ["--dtype", "float32"]
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [replay["label"] for replay in report["replays"]] == [
-        "old (client)", "b (client)", "no speculation (client)",
-    ]  # fmt: skip
+        "old (client)",
+        "b (client)",
+        "no speculation (client)",
+    ]
     assert [replay["ended"] for replay in report["replays"]] == [{"answered": 8}] * 3
     assert {pair["other"] for pair in report["replays_compared"]} == {
-        "b (client)", "no speculation (client)",
-    }  # fmt: skip
+        "b (client)",
+        "no speculation (client)",
+    }
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
@@ -104,8 +123,10 @@ def test_no_server_is_left_when_the_benchmark_is_told_to_end(
     """Here before it answers; while it is asked, a replay stops as by Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, "-m", "driftscope", "bench", "slow", "--drafter", "d", "-o", "out"],
-        cwd=tmp_path, env={**os.environ, **environ}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, **environ},
+        stderr=subprocess.DEVNULL,
+    )
     log = tmp_path / "log"
     deadline = time.monotonic() + 60
     while not (found := [each for each in log.iterdir() if each.stat().st_size]):
@@ -130,9 +151,14 @@ def test_contenders() -> None:
 
 def test_the_shipped_trio_by_name() -> None:
     (found,) = contenders_of(
-        "trio", ["eagle31"], [4], ["--max-model-len", "512"], method="eagle3", every=None,
+        "trio",
+        ["eagle31"],
+        [4],
+        ["--max-model-len", "512"],
+        method="eagle3",
+        every=None,
         no_spec=False,
-    )  # fmt: skip
+    )
     assert found.model == str(trio_path() / "target")
     assert (found.speculation or {})["model"] == str(trio_path() / "eagle31")
     options = list(found.options)

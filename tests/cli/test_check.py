@@ -29,8 +29,16 @@ LENGTH = "acceptance.mean_length"
 
 def test_broken_rules_are_one_line_each_and_exit_3(driftscope: Driftscope, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Spec())
-    done = driftscope("check", run, "--fail-on", "hidden_state_grows", "--fail-on",
-                      f"{LENGTH} < 4", "--fail-on", f"{LENGTH} < 1.1")  # fmt: skip
+    done = driftscope(
+        "check",
+        run,
+        "--fail-on",
+        "hidden_state_grows",
+        "--fail-on",
+        f"{LENGTH} < 4",
+        "--fail-on",
+        f"{LENGTH} < 1.1",
+    )
     assert done.returncode == 3
     first, second = done.stdout.splitlines()
     assert first == "broken: hidden_state_grows [run]"
@@ -119,8 +127,11 @@ def test_rules_come_from_a_file_too(tmp_path: Path) -> None:
     )
     judged = run_gate([write_run(tmp_path / "run", Spec())], ["k > 4"], rules, None)
     assert [str(j.rule) for j in judged] == [
-        "k > 4", "sink_lost", f"{LENGTH} < 1.1", f"tokens per round ({LENGTH} < 9)",
-    ]  # fmt: skip
+        "k > 4",
+        "sink_lost",
+        f"{LENGTH} < 1.1",
+        f"tokens per round ({LENGTH} < 9)",
+    ]
     assert judged[-1].line().startswith("broken: tokens per round")
 
 
@@ -283,7 +294,9 @@ def test_a_run_beside_itself_does_not_part(driftscope: Driftscope, tmp_path: Pat
 
 
 def test_too_few_requests_are_undecided(driftscope: Driftscope, tmp_path: Path) -> None:
-    runs = [simulate(tmp_path / n, Truth(requests=4, rounds=10, k=4, seed=i))
-            for i, n in enumerate("ab")]  # fmt: skip
+    runs = [
+        simulate(tmp_path / n, Truth(requests=4, rounds=10, k=4, seed=i))
+        for i, n in enumerate("ab")
+    ]
     done = driftscope("check", runs[0], "--baseline", runs[1], "--fail-on", "runs_part")
     assert done.returncode == 4

@@ -71,9 +71,12 @@ def _looks(run: Path, usual: Path, out: Path) -> list[list[object]]:
 
 
 COMMANDS: dict[str, Commands] = {
-    "analyze": _reports, "advise": _advice, "compare": _comparisons, "check": _gates,
+    "analyze": _reports,
+    "advise": _advice,
+    "compare": _comparisons,
+    "check": _gates,
     "watch": _looks,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +118,12 @@ def _run(monkeypatch: pytest.MonkeyPatch, command: list[object]) -> tuple[int, s
 @pytest.mark.parametrize("kind", COMMANDS)
 @pytest.mark.parametrize("name", [*RECORDED, *ODD])
 def test_every_command_ends_as_it_should(
-    runs: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    name: str, kind: str,
-) -> None:  # fmt: skip
+    runs: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: str,
+) -> None:
     run, usual = runs(name), runs("usual")
     expected = {EXIT_OK, EXIT_NO_DATA}
     if kind == "check":
@@ -209,13 +215,19 @@ def test_under_python_w_error(runs: Callable[[str], Path], tmp_path: Path, name:
     """The commands themselves, each in a process of its own."""
     run = runs(name)
     commands: list[list[object]] = [
-        ["analyze", run, "-o", tmp_path / "r.html"], ["advise", run], ["watch", run, "--once"],
-    ]  # fmt: skip
+        ["analyze", run, "-o", tmp_path / "r.html"],
+        ["advise", run],
+        ["watch", run, "--once"],
+    ]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for command in commands:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-m", "driftscope", *map(str, command)],
-            capture_output=True, text=True, env=environ, check=False, timeout=300,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=environ,
+            check=False,
+            timeout=300,
+        )
         assert done.returncode in (EXIT_OK, EXIT_NO_DATA), done.stderr
         assert "Traceback" not in done.stderr

@@ -87,8 +87,11 @@ def test_a_change_is_back_when_the_process_does_it(driftscope: Driftscope, worke
     assert "a, b" in done.stdout
     assert (worker.sampler.every, worker.per_head) == (4, True)
     _json(driftscope("probe", "start", worker.run, "--json"))
-    _json(driftscope("probe", "set", worker.run, "--budget", "2%", "--all-labels", "--no-per-head",
-                     "--json"))  # fmt: skip
+    _json(
+        driftscope(
+            "probe", "set", worker.run, "--budget", "2%", "--all-labels", "--no-per-head", "--json"
+        )
+    )
     assert worker.sampler.recording
     assert (worker.sampler.every, worker.sampler.budget) == (None, 0.02)
     assert (worker.selection.labels, worker.per_head) == ((), False)
@@ -164,15 +167,23 @@ def server() -> Iterator[Any]:
 
 
 STATUS = {
-    "source": "worker0-1", "closed": False, "rows": {"draft": 1234}, "dropped": {}, "errors": {},
-    "recording": True, "rate": 0.25, "overhead": None, "control": {"every": 4, "labels": []},
-}  # fmt: skip
+    "source": "worker0-1",
+    "closed": False,
+    "rows": {"draft": 1234},
+    "dropped": {},
+    "errors": {},
+    "recording": True,
+    "rate": 0.25,
+    "overhead": None,
+    "control": {"every": 4, "labels": []},
+}
 
 
 def test_a_server_is_asked_by_vllms_own_rpc(driftscope: Driftscope, server: Any) -> None:
     server.answer = (200, json.dumps({"results": [STATUS, STATUS]}))
-    done = driftscope("probe", "set", server.url + "/", "--every", "4", "--label", "a",
-                      VLLM_API_KEY="secret")  # fmt: skip
+    done = driftscope(
+        "probe", "set", server.url + "/", "--every", "4", "--label", "a", VLLM_API_KEY="secret"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("1,234") == 2
     ((path, body, key),) = server.asked

@@ -12,9 +12,15 @@ from driftscope.cli.probe_table import show
 
 def _process(text: str) -> dict[str, Any]:
     return {
-        "source": text, "closed": False, "answered": False, "rows": {}, "dropped": {},
-        "errors": {text: 1}, "first_error": text, "control": {"labels": [text]},
-    }  # fmt: skip
+        "source": text,
+        "closed": False,
+        "answered": False,
+        "rows": {},
+        "dropped": {},
+        "errors": {text: 1},
+        "first_error": text,
+        "control": {"labels": [text]},
+    }
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

@@ -28,8 +28,19 @@ def _prompts(folder: Path, *texts: str) -> Path:
 
 def test_it_records_a_run_and_says_what_next(driftscope: Driftscope, tmp_path: Path) -> None:
     with stub_server() as stub:
-        done = driftscope("replay", stub.url, "--limit", "3", "--concurrency", "1,2", "-o", "run",
-                          "--warmup", "1", "--json")  # fmt: skip
+        done = driftscope(
+            "replay",
+            stub.url,
+            "--limit",
+            "3",
+            "--concurrency",
+            "1,2",
+            "-o",
+            "run",
+            "--warmup",
+            "1",
+            "--json",
+        )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["ended"] == {"answered": 14} and said["planned"] == 14
@@ -46,8 +57,9 @@ def test_exit_codes(driftscope: Driftscope, tmp_path: Path, texts: list[str], co
     suite, mine = tmp_path / "plain.yaml", _prompts(tmp_path, *texts)
     suite.write_text("{prompts: chat, baseline: a, conditions: {a: []}}")
     with stub_server() as stub:
-        done = driftscope("replay", stub.url, "--suite", suite, "--prompts", mine, "--warmup", 0,
-                          "-o", "run")  # fmt: skip
+        done = driftscope(
+            "replay", stub.url, "--suite", suite, "--prompts", mine, "--warmup", 0, "-o", "run"
+        )
     assert done.returncode == code, done.stderr
     assert read_trace(tmp_path / "run").client.num_rows == len(texts)
     assert done.stdout == ""
@@ -60,8 +72,22 @@ def test_rows_that_the_disk_has_no_room_for(driftscope: Driftscope, tmp_path: Pa
     suite.write_text("{prompts: chat, baseline: a, conditions: {a: []}}")
     with small_disk(tmp_path / "disk", 300) as disk, stub_server(piece_s=0.02) as stub:
         fill(disk, leave=24 << 10)
-        done = driftscope("replay", stub.url, "--suite", suite, "--prompts", mine, "--warmup", 0,
-                          "--concurrency", 2, "-o", disk / "run", "--json", "--quiet")  # fmt: skip
+        done = driftscope(
+            "replay",
+            stub.url,
+            "--suite",
+            suite,
+            "--prompts",
+            mine,
+            "--warmup",
+            0,
+            "--concurrency",
+            2,
+            "-o",
+            disk / "run",
+            "--json",
+            "--quiet",
+        )
         said, rows = json.loads(done.stdout), read_trace(disk / "run").client.num_rows
     assert done.returncode == 1
     assert said["ended"] == {"answered": 60}
@@ -108,10 +134,21 @@ def test_lists(driftscope: Driftscope) -> None:
 def test_ctrl_c(tmp_path: Path) -> None:
     with stub_server(piece_s=0.02) as stub:
         process = subprocess.Popen(
-            [sys.executable, "-m", "driftscope", "replay", stub.url, "--repeat", "500",
-             "-o", "run"],
-            cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "driftscope",
+                "replay",
+                stub.url,
+                "--repeat",
+                "500",
+                "-o",
+                "run",
+            ],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         deadline = time.monotonic() + 60
         while len(stub.seen) < 20 and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -81,16 +81,34 @@ def _started(done: subprocess.CompletedProcess[str]) -> tuple[str, dict[str, obj
 
 def test_it_becomes_the_server(without_engines: Driftscope, vllm: Path, tmp_path: Path) -> None:
     done = without_engines(
-        "serve", "some/model", *SPECULATION, "--port", "8123", "--trace", "runs/{time}",
-        "--every", "16", "--token-ids", "--sink-tokens", "auto", before=vllm,
-    )  # fmt: skip
+        "serve",
+        "some/model",
+        *SPECULATION,
+        "--port",
+        "8123",
+        "--trace",
+        "runs/{time}",
+        "--every",
+        "16",
+        "--token-ids",
+        "--sink-tokens",
+        "auto",
+        before=vllm,
+    )
     assert done.returncode == 7, "the exit code is the server's"
     module, call = _started(done)
     assert module == "vllm.entrypoints.openai.api_server"
     assert call["argv"] == [
-        "--model", "some/model", *SPECULATION, "--port", "8123", "--middleware", LABEL_HEADER,
-        "--shutdown-timeout", DRAIN_S,
-    ]  # fmt: skip
+        "--model",
+        "some/model",
+        *SPECULATION,
+        "--port",
+        "8123",
+        "--middleware",
+        LABEL_HEADER,
+        "--shutdown-timeout",
+        DRAIN_S,
+    ]
     environ = call["environ"]
     assert isinstance(environ, dict)
     trace = environ.pop("DRIFTSCOPE_TRACE")
@@ -159,22 +177,40 @@ def test_unless_told_otherwise_a_governor_sets_the_rate(
 
 def test_a_budget_and_labels(without_engines: Driftscope, vllm: Path) -> None:
     done = without_engines(
-        "serve", "m", *SPECULATION, "--budget", "2%", "--label", "a", "--label", "b", before=vllm,
+        "serve",
+        "m",
+        *SPECULATION,
+        "--budget",
+        "2%",
+        "--label",
+        "a",
+        "--label",
+        "b",
+        before=vllm,
         DRIFTSCOPE_EVERY="4",
-    )  # fmt: skip
+    )
     assert _settings(done) == {
-        "DRIFTSCOPE_BUDGET": "2%", "DRIFTSCOPE_LABELS": "a,b", "DRIFTSCOPE_EVERY": "",
-    }  # fmt: skip
+        "DRIFTSCOPE_BUDGET": "2%",
+        "DRIFTSCOPE_LABELS": "a,b",
+        "DRIFTSCOPE_EVERY": "",
+    }
 
 
 def test_where_figures_go(without_engines: Driftscope, vllm: Path) -> None:
     done = without_engines(
-        "serve", "m", *SPECULATION, "--otlp", "http://collector:4318", "--prometheus", "9464",
+        "serve",
+        "m",
+        *SPECULATION,
+        "--otlp",
+        "http://collector:4318",
+        "--prometheus",
+        "9464",
         before=vllm,
-    )  # fmt: skip
+    )
     assert _settings(done) == {
-        "DRIFTSCOPE_OTLP": "http://collector:4318", "DRIFTSCOPE_PROMETHEUS": "9464",
-    }  # fmt: skip
+        "DRIFTSCOPE_OTLP": "http://collector:4318",
+        "DRIFTSCOPE_PROMETHEUS": "9464",
+    }
     wrong = without_engines("serve", "m", *SPECULATION, "--otlp", "collector", before=vllm)
     _fails(wrong, 1, "give the collector's URL")
 

@@ -33,15 +33,25 @@ def _run(name: str, folder: Path, limit: int) -> Path:
         path.chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
     environ = {
-        **kept, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path), "OUT": str(folder / "out"), "LIMIT": str(limit),
+        **kept,
+        "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
+        "NO_COLOR": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OUT": str(folder / "out"),
+        "LIMIT": str(limit),
         "VLLM_CPU_OMP_THREADS_BIND": str(min(os.sched_getaffinity(0))),
-        "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_LOGGING_LEVEL": "WARNING",
-    }  # fmt: skip
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
     done = subprocess.run(
-        [str(EXAMPLES / name / "run.sh")], cwd=folder, env=environ, capture_output=True, text=True,
-        timeout=800, check=False,
-    )  # fmt: skip
+        [str(EXAMPLES / name / "run.sh")],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return folder / "out"
 

@@ -22,10 +22,15 @@ TWO = (Prompts(label="chat"), Prompts(label="code", shift=-0.5))
 RUNS = {
     "recorded": None,
     "post-norm, two layers, drafts missing": Truth(
-        requests=20, rounds=10, layers=2, norm_output=True, prompts=TWO, rates=(0.5, 0.25),
+        requests=20,
+        rounds=10,
+        layers=2,
+        norm_output=True,
+        prompts=TWO,
+        rates=(0.5, 0.25),
         undrafted={"no_draft": 0.1, "preempted": 0.05},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +77,13 @@ def test_the_script_runs_as_written(tmp_path: Path) -> None:
     (bin_ / "python3").chmod(0o755)
     environ = {**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        [str(FOLDER / "run.sh")], cwd=tmp_path, env=environ, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
+        [str(FOLDER / "run.sh")],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("DuckDB:") == done.stdout.count("pandas:") == 5

@@ -21,15 +21,50 @@ Mutation = Callable[[Path, Random], Path]
 
 NUMBERS = (-1, 0, 1, 2**31, 2**63 - 1, -(2**63), 2**64, 10**30, 1e308, -0.0, 1e-320)
 HOSTILE: tuple[Any, ...] = (
-    *NUMBERS, None, True, "", "x" * 70_000, "\x1b[2J\x1b]0;PWN\x07", "\u202etxt.exe", "\x00",
-    "\ud800", "<script>alert(1)</script>", "'; DROP TABLE draft; --", "../../etc/passwd", [], {},
-    [[]], [1] * 70_000, {"a": {"b": {}}}, float("nan"), float("inf"), "1e999", "²",
-)  # fmt: skip
+    *NUMBERS,
+    None,
+    True,
+    "",
+    "x" * 70_000,
+    "\x1b[2J\x1b]0;PWN\x07",
+    "\u202etxt.exe",
+    "\x00",
+    "\ud800",
+    "<script>alert(1)</script>",
+    "'; DROP TABLE draft; --",
+    "../../etc/passwd",
+    [],
+    {},
+    [[]],
+    [1] * 70_000,
+    {"a": {"b": {}}},
+    float("nan"),
+    float("inf"),
+    "1e999",
+    "²",
+)
 """Values that stand where something else is meant to."""
 FOLDERS = (
-    "accepted=8", "replica=3", "request=abc", "drafted=1", "k=4", "time_s=1", "a*b", "a?b", "[ab]",
-    "it's", 'a"b', "a b", "ü", "{time}", "-x", "a;b", "%41", "a\\b", "$(id)",
-)  # fmt: skip
+    "accepted=8",
+    "replica=3",
+    "request=abc",
+    "drafted=1",
+    "k=4",
+    "time_s=1",
+    "a*b",
+    "a?b",
+    "[ab]",
+    "it's",
+    'a"b',
+    "a b",
+    "ü",
+    "{time}",
+    "-x",
+    "a;b",
+    "%41",
+    "a\\b",
+    "$(id)",
+)
 """Names of folders that must not matter."""
 
 
@@ -57,14 +92,16 @@ def cut_bytes(run: Path, random: Random) -> Path:
     begin, length = random.randrange(len(content)), random.choice((1, 7, 64, 4096))
     stretch = content[begin : begin + length]
     path.write_bytes(
-        random.choice((
-            content[:begin],
-            content[:begin] + content[begin + length :],
-            content[:begin] + stretch + content[begin:],
-            content[:begin] + bytes(len(stretch)) + content[begin + length :],
-            content + random.randbytes(length),
-        ))
-    )  # fmt: skip
+        random.choice(
+            (
+                content[:begin],
+                content[:begin] + content[begin + length :],
+                content[:begin] + stretch + content[begin:],
+                content[:begin] + bytes(len(stretch)) + content[begin + length :],
+                content + random.randbytes(length),
+            )
+        )
+    )
     return run
 
 
@@ -101,9 +138,19 @@ def break_json(run: Path, random: Random) -> Path:
     """A file that is no JSON object."""
     path = _some(run, random, ".json")
     texts = (
-        b"", b"{", b"[]", b"null", b"7", b"\xff\xfe", b"[" * 200_000, b'{"a":' * 50_000,
-        b"9" * 6000, b'{"schema_version": "\xed\xa0\x80"}', b'{"k": 1e999}', b"\xef\xbb\xbf{}",
-    )  # fmt: skip
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b"\xff\xfe",
+        b"[" * 200_000,
+        b'{"a":' * 50_000,
+        b"9" * 6000,
+        b'{"schema_version": "\xed\xa0\x80"}',
+        b'{"k": 1e999}',
+        b"\xef\xbb\xbf{}",
+    )
     if path:
         path.write_bytes(random.choice(texts))
     return run
@@ -168,12 +215,18 @@ def _hostile_of(kind: pa.DataType, random: Random) -> Any:
 
 def _other_type(table: pa.Table, at: int, random: Random) -> pa.Table:
     name = table.schema.field(at).name
-    column = random.choice((
-        pa.array(["x"] * table.num_rows), pa.array([1.5] * table.num_rows),
-        pa.array([[["deep"]]] * table.num_rows), pa.nulls(table.num_rows),
-        pa.array([{"a": 1}] * table.num_rows), pa.array([b"\xff"] * table.num_rows),
-        pa.array([2**63] * table.num_rows, pa.uint64()), pa.array([True] * table.num_rows),
-    ))  # fmt: skip
+    column = random.choice(
+        (
+            pa.array(["x"] * table.num_rows),
+            pa.array([1.5] * table.num_rows),
+            pa.array([[["deep"]]] * table.num_rows),
+            pa.nulls(table.num_rows),
+            pa.array([{"a": 1}] * table.num_rows),
+            pa.array([b"\xff"] * table.num_rows),
+            pa.array([2**63] * table.num_rows, pa.uint64()),
+            pa.array([True] * table.num_rows),
+        )
+    )
     return table.set_column(at, name, column)
 
 
@@ -201,9 +254,15 @@ def _many_equal_rows(table: pa.Table, at: int, random: Random) -> pa.Table:
 
 
 _COLUMNS = (
-    _hostile_values, _hostile_values, _hostile_values, _other_type, _gone, _renamed,
-    _other_metadata, _many_equal_rows,
-)  # fmt: skip
+    _hostile_values,
+    _hostile_values,
+    _hostile_values,
+    _other_type,
+    _gone,
+    _renamed,
+    _other_metadata,
+    _many_equal_rows,
+)
 
 
 def exchange_file(run: Path, random: Random) -> Path:
@@ -237,13 +296,18 @@ def rename_file(run: Path, random: Random) -> Path:
     path = _some(run, random, "")
     if path is None:
         return run
-    name = random.choice((
-        path.name.replace("worker0", "worker" + "9" * random.choice((1, 30))),
-        path.name.replace("worker0", "worker0.dp" + "8" * random.choice((1, 30))),
-        path.name.replace("draft", "verify"), path.name.replace("0000", "9" * 40),
-        "status-\x1b[2J.json", path.name.replace(".parquet", ".arrows"),
-        path.name.replace("-", "--"), path.name + ".partial",
-    ))  # fmt: skip
+    name = random.choice(
+        (
+            path.name.replace("worker0", "worker" + "9" * random.choice((1, 30))),
+            path.name.replace("worker0", "worker0.dp" + "8" * random.choice((1, 30))),
+            path.name.replace("draft", "verify"),
+            path.name.replace("0000", "9" * 40),
+            "status-\x1b[2J.json",
+            path.name.replace(".parquet", ".arrows"),
+            path.name.replace("-", "--"),
+            path.name + ".partial",
+        )
+    )
     path.rename(run / name)
     if random.random() < 0.2:
         os.rename(run / name, os.fsencode(run) + b"/status-\xff.json")  # noqa: PTH104

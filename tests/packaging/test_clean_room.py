@@ -23,16 +23,22 @@ WEIGHTS = "driftscope_probes/trio/weights/"
 def _clean_environment() -> dict[str, str]:
     inherited = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {
-        k: v for k, v in os.environ.items()
+        k: v
+        for k, v in os.environ.items()
         if k not in inherited and not k.startswith("DRIFTSCOPE_")
-    }  # fmt: skip
+    }
 
 
 def _run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env={**_clean_environment(), "NO_COLOR": "1"},
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        list(map(str, command)),
+        cwd=cwd,
+        env={**_clean_environment(), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -118,9 +124,15 @@ def test_help_answers(installed: Path, tmp_path: Path) -> None:
 def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "run", Spec(requests=30))
     done = _run(
-        installed / "driftscope", "analyze", "run", "-o", "report.html", "--json", "report.json",
+        installed / "driftscope",
+        "analyze",
+        "run",
+        "-o",
+        "report.html",
+        "--json",
+        "report.json",
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     content = json.loads((tmp_path / "report.json").read_text())
     assert [run["label"] for run in content["runs"]] == ["run"]
     assert content["runs"][0]["rounds"] == 300
@@ -141,9 +153,14 @@ def test_the_trio_is_found_where_it_is_installed(installed: Path, tmp_path: Path
 
 def test_doctor_says_that_nothing_live_can_be_recorded(installed: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [installed / "driftscope", "doctor", "--json"], cwd=tmp_path, env=_clean_environment(),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [installed / "driftscope", "doctor", "--json"],
+        cwd=tmp_path,
+        env=_clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1
     checks = {check["topic"]: check for check in json.loads(done.stdout)}
     assert checks["plugin"]["ok"] is True

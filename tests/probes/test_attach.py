@@ -45,9 +45,12 @@ class Loaded:
 
     def attach(self) -> None:
         attach_recorder(
-            self.proposer, "v1", layer_names=set(LAYERS), config=self.config,
+            self.proposer,
+            "v1",
+            layer_names=set(LAYERS),
+            config=self.config,
             draft_sampling=GREEDY,
-        )  # fmt: skip
+        )
         begin_run(self.proposer, CAPTURED)
 
 
@@ -80,9 +83,12 @@ def test_a_recording_that_the_runner_cannot_do_is_refused_at_start_up(
     monkeypatch.setenv("DRIFTSCOPE_RECORDING", recording)
     with pytest.raises(ProbeError, match=f"RECORDING={recording} needs .* leave it at in-graph"):
         attach_recorder(
-            loaded.proposer, "v1", layer_names=set(LAYERS), config=loaded.config,
+            loaded.proposer,
+            "v1",
+            layer_names=set(LAYERS),
+            config=loaded.config,
             without_graphs=False,
-        )  # fmt: skip
+        )
     assert recorder_of(loaded.proposer) is None
     assert not run.exists()
 

@@ -118,8 +118,11 @@ def test_the_first_process_says_what_cores_there_are() -> None:
         plain = {name: value for name, value in os.environ.items() if name != cores.VARIABLE}
         return subprocess.run(
             [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{mine}}}); {script}"],
-            env={**plain, **more}, capture_output=True, text=True, check=True,
-        ).stdout.strip()  # fmt: skip
+            env={**plain, **more},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
 
     assert child() == f"[{mine}] {mine}"
     said = f"{mine},{mine + 7}"

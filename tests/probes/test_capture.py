@@ -63,9 +63,14 @@ def _values(step: DraftStep, position: int = 20) -> torch.Tensor:
 
 
 def _finished(
-    step: DraftStep | None, *, recorded: bool = True, ids: torch.Tensor | None = None,
-    head_mass: Landing | None = None, chosen: Any = None, **changes: Any,
-) -> Finished:  # fmt: skip
+    step: DraftStep | None,
+    *,
+    recorded: bool = True,
+    ids: torch.Tensor | None = None,
+    head_mass: Landing | None = None,
+    chosen: Any = None,
+    **changes: Any,
+) -> Finished:
     capture = scheduled = None
     if step is not None and not recorded:
         scheduled = _scheduled(step)
@@ -82,12 +87,20 @@ def _finished(
     new = getattr(changes.get("scheduled", scheduled), "scheduled_new_reqs", [])
     lengths = prompt_lengths(new)
     plain = {
-        "number": 4, "time_s": 1.5, "scheduled": scheduled, "lengths": lengths,
+        "number": 4,
+        "time_s": 1.5,
+        "scheduled": scheduled,
+        "lengths": lengths,
         "k": None if step is None else step.k,
-        "capture": capture, "marks": NO_MARKS, "rate": 0.25,
-        "requests": len(step.requests) if step else 0, "step_s": 0.5, "draft_s": 0.25,
-        "probe_s": 0.125, "core_s": 0.0,
-    }  # fmt: skip
+        "capture": capture,
+        "marks": NO_MARKS,
+        "rate": 0.25,
+        "requests": len(step.requests) if step else 0,
+        "step_s": 0.5,
+        "draft_s": 0.25,
+        "probe_s": 0.125,
+        "core_s": 0.0,
+    }
     return Finished(**{**plain, **changes})  # type: ignore[arg-type]
 
 
@@ -113,9 +126,14 @@ def encoder(writer: TraceWriter) -> Encoder:
 
 def _encoder(writer: TraceWriter, sampler: Sampler | None = None, **options: Any) -> Encoder:
     return Encoder(
-        LAYOUT, heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, writer=writer,
-        sampler=sampler or Sampler(every=4), **options,
-    )  # fmt: skip
+        LAYOUT,
+        heads=HEADS,
+        strategy="keys",
+        max_slots=MAX_SLOTS,
+        writer=writer,
+        sampler=sampler or Sampler(every=4),
+        **options,
+    )
 
 
 def _steps(encoder: Encoder, *done: Finished) -> list[StepRow]:
@@ -137,9 +155,18 @@ def test_a_step_comes_before_its_chains(encoder: Encoder) -> None:
     steps, *chains = encoder.rows([_finished(_step(False, False))])
     (step,) = steps.to_batch().to_pylist()
     assert StepRow(**step) == StepRow(
-        step=4, time_s=1.5, requests=2, chains=2, k=K, recorded=True, step_s=0.5, draft_s=0.25,
-        probe_s=0.125, rate=0.25, execution="eager",
-    )  # fmt: skip
+        step=4,
+        time_s=1.5,
+        requests=2,
+        chains=2,
+        k=K,
+        recorded=True,
+        step_s=0.5,
+        draft_s=0.25,
+        probe_s=0.125,
+        rate=0.25,
+        execution="eager",
+    )
     assert [chain.record for chain in chains] == ["draft"]
 
 

@@ -23,8 +23,11 @@ def done() -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "driftscope", "doctor", "--json"],
         env={**clean, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,11 @@ from driftscope_probes.drafter_cache import KEPT_STEPS, DrafterCache
 
 
 def _step(
-    *, new: dict[str, int] | None = None, going_on: dict[str, int] | None = None,
+    *,
+    new: dict[str, int] | None = None,
+    going_on: dict[str, int] | None = None,
     resumed: tuple[str, ...] = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Requests with the tokens that they have computed when the step begins."""
     return schedule(
         new={name: (1, computed) for name, computed in (new or {}).items()},

@@ -20,9 +20,14 @@ TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def _record(
-    make: Callable[[ChainBuffers], Kernels], rows: list[int], dtype: torch.dtype, *,
-    fleeting: bool = False, k: int = 3, special: float | None = None,
-) -> ChainBuffers:  # fmt: skip
+    make: Callable[[ChainBuffers], Kernels],
+    rows: list[int],
+    dtype: torch.dtype,
+    *,
+    fleeting: bool = False,
+    k: int = 3,
+    special: float | None = None,
+) -> ChainBuffers:
     """A chain of the same random tensors for whoever records it."""
     generator = torch.Generator().manual_seed(3)
 
@@ -69,8 +74,10 @@ def test_every_figure_is_the_twins(
     found = _record(CompiledKernels, rows, dtype, fleeting=fleeting, k=k)
     torch.testing.assert_close(found.values, wanted.values, rtol=1e-5, atol=1e-6, equal_nan=True)
     assert torch.equal(found.queries["a"], wanted.queries["a"])
-    assert torch.equal(found.part("position", 4).view(torch.int32)[:, 0][: len(rows)],
-                       torch.arange(len(rows)) + 70_000)  # fmt: skip
+    assert torch.equal(
+        found.part("position", 4).view(torch.int32)[:, 0][: len(rows)],
+        torch.arange(len(rows)) + 70_000,
+    )
     assert not found.part("entropy", len(rows))[:, :k].isnan().any()
     assert found.values[len(rows) :].isnan().all()
 

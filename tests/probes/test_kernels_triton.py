@@ -36,12 +36,30 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DRIFTSCOPE_", "VLLM_"))}
     done = subprocess.run(
         # The interpreter warns of numbers that a kernel masks.
-        [sys.executable, "-m", "pytest", "-q", str(TWINS), f"--junitxml={report}",
-         "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning"],
-        env={**clean, "PYTHONPATH": os.pathsep.join([str(SHIM), *sys.path]),
-             "TRITON_INTERPRET": "1", "DRIFTSCOPE_TRITON_ON_CPU": "1"},
-        cwd=TWINS.parents[2], capture_output=True, text=True, timeout=800, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            str(TWINS),
+            f"--junitxml={report}",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "ignore::RuntimeWarning",
+        ],
+        env={
+            **clean,
+            "PYTHONPATH": os.pathsep.join([str(SHIM), *sys.path]),
+            "TRITON_INTERPRET": "1",
+            "DRIFTSCOPE_TRITON_ON_CPU": "1",
+        },
+        cwd=TWINS.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
     assert report.exists(), done.stdout[-4000:] + done.stderr[-4000:]
     found: dict[str, list[str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):

@@ -66,8 +66,17 @@ class Cache:
         view = self.tensor.view(BLOCKS, HEADS, size * 2, -1)
         key_cache, value_cache = view.chunk(2, dim=2)
         keys = self.keys[request, start:end].contiguous()
-        self._write(keys, keys * -7, key_cache, value_cache, mapping, self.isa, k_scale=1.0,
-                    v_scale=1.0, kv_cache_dtype="auto")  # fmt: skip
+        self._write(
+            keys,
+            keys * -7,
+            key_cache,
+            value_cache,
+            mapping,
+            self.isa,
+            k_scale=1.0,
+            v_scale=1.0,
+            kv_cache_dtype="auto",
+        )
 
     def expected(self, length: int) -> torch.Tensor:
         """[B, kv_heads, head_size, length] float32."""

@@ -17,9 +17,13 @@ GONE = {"type": "http.disconnect"}
 
 
 def _serve(
-    *bodies: bytes, label: bytes | None = b"mine", path: str = "/v1/completions",
-    headers: Sequence[tuple[bytes, bytes]] = (), then: dict[str, Any] = GONE, **scope: Any,
-) -> tuple[bytes, dict[bytes, bytes], list[str]]:  # fmt: skip
+    *bodies: bytes,
+    label: bytes | None = b"mine",
+    path: str = "/v1/completions",
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    then: dict[str, Any] = GONE,
+    **scope: Any,
+) -> tuple[bytes, dict[bytes, bytes], list[str]]:
     """The body, the headers and the kinds of messages that the app behind it sees."""
     sent = [{"type": "http.request", "body": body, "more_body": True} for body in bodies]
     if sent:

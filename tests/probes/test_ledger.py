@@ -34,19 +34,26 @@ class Core:
     def __init__(self) -> None:
         speculation = SimpleNamespace(draft_model_config=SimpleNamespace(max_model_len=100))
         scheduler = SimpleNamespace(
-            vllm_config=SimpleNamespace(speculative_config=speculation), max_model_len=100,
-            max_num_scheduled_tokens=64, num_spec_tokens=K,
+            vllm_config=SimpleNamespace(speculative_config=speculation),
+            max_model_len=100,
+            max_num_scheduled_tokens=64,
+            num_spec_tokens=K,
             scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
-        )  # fmt: skip
+        )
         self.errors: list[BaseException] = []
         self.ledger = Ledger(scheduler, lambda _, error: self.errors.append(error))
         self.now = 0.0
 
     def step(
-        self, served: dict[str, tuple[int, int]], *, drafted: int = K, asked_k: int = K,
-        invalid: dict[str, int] | None = None, status: Status = Status.RUNNING,
+        self,
+        served: dict[str, tuple[int, int]],
+        *,
+        drafted: int = K,
+        asked_k: int = K,
+        invalid: dict[str, int] | None = None,
+        status: Status = Status.RUNNING,
         **scheduled: Any,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+    ) -> list[dict[str, Any]]:
         """Rows; `served`: request -> (its length before, tokens given); prompts are 10 long."""
         self.now += 1.0
         step = schedule(dict.fromkeys(served, drafted + 1), **scheduled)
@@ -56,19 +63,23 @@ class Core:
         step.total_num_scheduled_tokens = sum(step.num_scheduled_tokens.values())
         of = [
             (
-                SimpleNamespace(request_id=name, use_structured_output=False), length, 10, status,
+                SimpleNamespace(request_id=name, use_structured_output=False),
+                length,
+                10,
+                status,
                 tokens,
             )
             for name, (length, tokens) in served.items()
-        ]  # fmt: skip
+        ]
         blocks = self.ledger.rows([(self.now, step, of)])
         assert all(isinstance(block, Block) for block in blocks)
         return [row for block in blocks for row in block.to_batch().to_pylist()]  # type: ignore[union-attr]
 
     def began(self, *names: str) -> None:
         """Prompts, which give the first token and verify nothing."""
-        assert not self.step(dict.fromkeys(names, (10, 1)), drafted=0,
-                             new=dict.fromkeys(names, (10,)))  # fmt: skip
+        assert not self.step(
+            dict.fromkeys(names, (10, 1)), drafted=0, new=dict.fromkeys(names, (10,))
+        )
 
 
 @pytest.fixture
@@ -80,9 +91,15 @@ def test_a_row_for_each_request_that_verified(core: Core) -> None:
     core.began("a", "b")
     first, second = core.step({"a": (11, 3), "b": (11, 1)}, going_on={"a": 10, "b": 10})
     assert first == {
-        "step": 2, "time_s": 2.0, "request": "a", "position": 9, "drafted": K, "accepted": 2,
-        "reason": None, "replica": 0,
-    }  # fmt: skip
+        "step": 2,
+        "time_s": 2.0,
+        "request": "a",
+        "position": 9,
+        "drafted": K,
+        "accepted": 2,
+        "reason": None,
+        "replica": 0,
+    }
     assert (second["request"], second["drafted"], second["accepted"]) == ("b", K, 0)
     assert core.errors == []
 
@@ -133,10 +150,21 @@ def test_times_of_a_request_that_ended(core: Core) -> None:
     for length in (11, 13, 15):
         core.step({"a": (length, 2)}, going_on={"a": length - 1})
     row = RequestRow(
-        time_s=5.0, request="a", label=None, arrival_s=0.25, prompt_tokens=10, output_tokens=7,
-        ttft_s=None, tpot_s=None, finish_reason="length", temperature=None, max_tokens=None,
-        traced=True, structured=None, traceparent=None,
-    )  # fmt: skip
+        time_s=5.0,
+        request="a",
+        label=None,
+        arrival_s=0.25,
+        prompt_tokens=10,
+        output_tokens=7,
+        ttft_s=None,
+        tpot_s=None,
+        finish_reason="length",
+        temperature=None,
+        max_tokens=None,
+        traced=True,
+        structured=None,
+        traceparent=None,
+    )
     (ended,) = core.ledger.rows([row])
     assert isinstance(ended, RequestRow)
     assert (ended.ttft_s, ended.tpot_s) == (0.75, 3.0 / 6)

@@ -63,19 +63,24 @@ class Batch:
 
     def kind(self) -> AttentionKind:
         return AttentionKind(
-            heads=self.heads, kv_heads=self.kv_heads, head_size=SIZE,
-            scale=self.sharpness / SIZE**0.5, window=self.window, softcap=self.softcap,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_size=SIZE,
+            scale=self.sharpness / SIZE**0.5,
+            window=self.window,
+            softcap=self.softcap,
             sinks=torch.linspace(-1.0, 2.0, self.heads) if self.bias else None,
-        )  # fmt: skip
+        )
 
     def chains(self) -> Chains:
         return Chains(
-            k=self.depths, position=torch.tensor(self.positions),
+            k=self.depths,
+            position=torch.tensor(self.positions),
             prompt_tokens=torch.tensor(self.prompts),
             sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
             is_sink=sink_mask(self.sink_slots),
             seen=min(*self.prompts, *(position + 1 for position in self.positions)),
-        )  # fmt: skip
+        )
 
     def measured(self, *, padding: float = 0.0) -> torch.Tensor:
         """[B, depths, heads, 5] by the probe; slots after each chain hold `padding`."""
@@ -304,9 +309,12 @@ def test_arrays_of_the_host_give_what_tensors_give(window: int | None) -> None:
     keys, queries = batch.tensors()
     chains = batch.chains()
     on_host = replace(
-        chains, position=chains.position.numpy(), prompt_tokens=chains.prompt_tokens.numpy(),
-        sink_slots=chains.sink_slots.numpy(), is_sink=chains.is_sink.numpy(),
-    )  # fmt: skip
+        chains,
+        position=chains.position.numpy(),
+        prompt_tokens=chains.prompt_tokens.numpy(),
+        sink_slots=chains.sink_slots.numpy(),
+        is_sink=chains.is_sink.numpy(),
+    )
     found = masses(queries.flatten(2), score_of(keys), on_host, batch.kind())
     assert torch.equal(found.isnan(), batch.measured().isnan())
     torch.testing.assert_close(found, batch.measured(), equal_nan=True, rtol=0, atol=1e-6)

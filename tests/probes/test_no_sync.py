@@ -15,13 +15,39 @@ import driftscope_probes
 
 FOLDER = Path(driftscope_probes.__file__).parent
 STEP_PATH = (
-    "attention", "buffers", "clock", "host", "kernels", "kernels_triton", "keys", "latent",
-    "masses", "masses_triton", "meter", "norm_op", "packed", "per_head", "recorder", "ring", "taps",
+    "attention",
+    "buffers",
+    "clock",
+    "host",
+    "kernels",
+    "kernels_triton",
+    "keys",
+    "latent",
+    "masses",
+    "masses_triton",
+    "meter",
+    "norm_op",
+    "packed",
+    "per_head",
+    "recorder",
+    "ring",
+    "taps",
     "timer",
-    "vllm_v1", "vllm_v2",
-)  # fmt: skip
-WAITS = {"item", "tolist", "cpu", "numpy", "synchronize", "nonzero", "argwhere", "is_nonzero",
-         "masked_select", "unique"}  # fmt: skip
+    "vllm_v1",
+    "vllm_v2",
+)
+WAITS = {
+    "item",
+    "tolist",
+    "cpu",
+    "numpy",
+    "synchronize",
+    "nonzero",
+    "argwhere",
+    "is_nonzero",
+    "masked_select",
+    "unique",
+}
 """Methods that wait for the device when the tensor is there."""
 CONVERSIONS = {"int", "float", "bool"}
 """Which do so too."""
@@ -151,11 +177,18 @@ def test_nothing_loops_over_requests(module: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "x.item()", "x[0].tolist()", "x.cpu()", "x.detach().numpy()", "torch.cuda.synchronize()",
-        "torch.cuda.current_stream().synchronize()", "int(x.max())", "float(x)", "x.to('cpu')",
+        "x.item()",
+        "x[0].tolist()",
+        "x.cpu()",
+        "x.detach().numpy()",
+        "torch.cuda.synchronize()",
+        "torch.cuda.current_stream().synchronize()",
+        "int(x.max())",
+        "float(x)",
+        "x.to('cpu')",
         "mask.nonzero()",
     ],
-)  # fmt: skip
+)
 def test_a_wait_would_be_found(line: str) -> None:
     nodes = list(_functions(ast.parse(f"def f(x):\n    return {line}")))
     assert {function for function, _ in waits(nodes)} == {"f"}

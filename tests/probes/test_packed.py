@@ -55,18 +55,27 @@ class Situation:
     @property
     def kind(self) -> AttentionKind:
         return AttentionKind(
-            heads=HEADS, kv_heads=KV, head_size=SIZE, scale=self.sharpness / SIZE**0.5,
-            window=self.window, sinks=torch.linspace(-1.0, 2.0, HEADS) if self.biases else None,
-        )  # fmt: skip
+            heads=HEADS,
+            kv_heads=KV,
+            head_size=SIZE,
+            scale=self.sharpness / SIZE**0.5,
+            window=self.window,
+            sinks=torch.linspace(-1.0, 2.0, HEADS) if self.biases else None,
+        )
 
     @property
     def chains(self) -> Chains:
         position, prompt = np.array([40, 7, 63]), np.array([30, 9, 63])
         return Chains(
-            k=self.k, position=position, prompt_tokens=prompt,
-            sink_slots=np.array(self.sinks, dtype=np.int64), is_sink=sink_mask(self.sinks).numpy(),
-            ahead=self.ahead, causal=self.causal, seen=int(min(prompt.min(), 8)),
-        )  # fmt: skip
+            k=self.k,
+            position=position,
+            prompt_tokens=prompt,
+            sink_slots=np.array(self.sinks, dtype=np.int64),
+            is_sink=sink_mask(self.sinks).numpy(),
+            ahead=self.ahead,
+            causal=self.causal,
+            seen=int(min(prompt.min(), 8)),
+        )
 
     def both(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """By torch, and by machine code: by head and the mean."""
@@ -138,9 +147,7 @@ def test_other_keys_are_left_to_torch(dtype: torch.dtype) -> None:
 def test_so_are_caches_of_another_type_than_the_drafters() -> None:
     situation = Situation()
     layer = situation.layer()
-    meter = PackedMeter(
-        {"layer": (layer, situation.kind, situation.reader(layer))}, torch.bfloat16
-    )  # fmt: skip
+    meter = PackedMeter({"layer": (layer, situation.kind, situation.reader(layer))}, torch.bfloat16)
     queries, mean = torch.zeros(3, DEPTHS, HEADS * SIZE), np.zeros((3, DEPTHS, 5))
     table = torch.zeros(3, 10, dtype=torch.int32)
     wanted = Wanted(meter.part("layer", queries, mean), table, None)

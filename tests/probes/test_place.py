@@ -41,8 +41,11 @@ def test_a_worker_is_called_what_the_reader_takes_it_for(
 def test_the_last_pipeline_stage_drafts() -> None:
     stages = {"pipeline_parallel_size": 2, "tensor_parallel_size": 2}
     assert [is_last_stage(_config(**stages, rank=rank)) for rank in range(4)] == [
-        False, False, True, True,
-    ]  # fmt: skip
+        False,
+        False,
+        True,
+        True,
+    ]
     assert is_last_stage(_config())
 
 

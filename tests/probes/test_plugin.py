@@ -22,8 +22,11 @@ def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", REGISTER + code],
         env={**clean, "PYTHONPATH": os.pathsep.join(sys.path), **environ},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(

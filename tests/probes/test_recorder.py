@@ -90,9 +90,11 @@ def start(tmp_path: Path, make_drafter: Callable[..., Drafter]) -> Callable[...,
 @pytest.mark.parametrize("recording", RECORDINGS)
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
 def test_rows_hold_the_chain_computed_by_hand(
-    start: Callable[..., Worker], make_drafter: Callable[..., Drafter], recording: str,
+    start: Callable[..., Worker],
+    make_drafter: Callable[..., Drafter],
+    recording: str,
     flags: dict[str, bool],
-) -> None:  # fmt: skip
+) -> None:
     worker = start(make_drafter(**flags), recording=recording, per_head=True)
     worker.step()
     wanted = by_hand(worker.batches[0], worker.drafter.model, (0, 1))
@@ -173,8 +175,11 @@ def test_each_step_and_each_chain_is_a_row(start: Callable[..., Worker]) -> None
     assert trace.step.column("chains").to_pylist() == [2, 2]
     chains = trace.draft.select(["step", "request", "position", "prompt_tokens", "k"]).to_pylist()
     assert [tuple(chain.values()) for chain in chains] == [
-        (1, "a", 9, 6, 3), (1, "b", 4, 5, 3), (2, "a", 9, 6, 3), (2, "b", 4, 5, 3),
-    ]  # fmt: skip
+        (1, "a", 9, 6, 3),
+        (1, "b", 4, 5, 3),
+        (2, "a", 9, 6, 3),
+        (2, "b", 4, 5, 3),
+    ]
     assert trace.draft.column("token_ids").null_count == 4
     assert trace.draft.column("head_mass").null_count == 4
     assert trace.problems == ()

@@ -24,9 +24,10 @@ def recorded(
 ) -> tuple[Trace, list[Generation], list[list[int]]]:
     path, weights = tmp_path_factory.mktemp("reference") / "run", trio_path()
     prompts = [encode(prompt.in_distribution) for prompt in load_prompts()[:2]]
-    with torch.no_grad(), ReferenceRun(
-        path, weights / "target", weights / request.param, k=K
-    ) as run:  # fmt: skip
+    with (
+        torch.no_grad(),
+        ReferenceRun(path, weights / "target", weights / request.param, k=K) as run,
+    ):
         done = [run.generate(ids, max_tokens=MAX_TOKENS, label="held out") for ids in prompts]
     return read_trace(path), done, prompts
 

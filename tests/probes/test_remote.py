@@ -72,9 +72,13 @@ def test_what_a_worker_says_is_taken_as_it_is() -> None:
     import json
 
     status = Status(
-        source="worker0-1", closed=False, flushed_s=1.5, rows={"draft": 2}, rate=0.5,
+        source="worker0-1",
+        closed=False,
+        flushed_s=1.5,
+        rows={"draft": 2},
+        rate=0.5,
         control={"every": None, "budget": 0.01, "per_head": True, "labels": ["a"], "revision": 3},
-    )  # fmt: skip
+    )
     worker = {"run": "/runs/a", **asdict(status)}
     content = json.dumps({"results": [None, worker, {**worker, "new": [], "newer": 1.0}]})
     assert processes_in(content.encode()) == [worker, {**worker, "new": [], "newer": 1.0}]

@@ -15,9 +15,14 @@ PASSED_S = 1e-6
 
 
 def _serve(
-    sampler: Sampler, steps: int, *, recorded_s: float, step_s: float = STEP_S,
-    encoding_s: float = 0.0, noise: Callable[[], float] = lambda: 1.0,
-) -> tuple[int, float]:  # fmt: skip
+    sampler: Sampler,
+    steps: int,
+    *,
+    recorded_s: float,
+    step_s: float = STEP_S,
+    encoding_s: float = 0.0,
+    noise: Callable[[], float] = lambda: 1.0,
+) -> tuple[int, float]:
     """Simulate steps; (recorded ones, the probe's share of the time without it)."""
     taken, spent = 0, 0.0
     for _ in range(steps):

@@ -73,10 +73,20 @@ def test_a_config_file_says_where_figures_go(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_a_variable() -> None:
-    environ = {"TRACE": "/runs/a", "EVERY": "3", "BUDGET": "2%", "PER_HEAD": "1",
-               "LABELS": "a, b,,a", "SINK_TOKENS": "1", "TOKEN_IDS": "yes", "IDENTIFIERS": "off",
-               "RECORDING": "shadow", "STRATEGY": "keys",
-               "MAX_MB": "7", "TEST_RAISE": "after"}  # fmt: skip
+    environ = {
+        "TRACE": "/runs/a",
+        "EVERY": "3",
+        "BUDGET": "2%",
+        "PER_HEAD": "1",
+        "LABELS": "a, b,,a",
+        "SINK_TOKENS": "1",
+        "TOKEN_IDS": "yes",
+        "IDENTIFIERS": "off",
+        "RECORDING": "shadow",
+        "STRATEGY": "keys",
+        "MAX_MB": "7",
+        "TEST_RAISE": "after",
+    }
     assert settings_from({f"DRIFTSCOPE_{k}": v for k, v in environ.items()}) == Settings(
         trace=Path("/runs/a"),
         every=3,
@@ -145,17 +155,35 @@ def test_disable_may_be_spelt_out_as_no(value: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("EVERY", "often"), ("EVERY", "0"), ("EVERY", "-1"), ("EVERY", "1.5"),
-        ("EVERY", "1000001"), ("SINK_TOKENS", "0"), ("SINK_TOKENS", "4097"),
-        ("SINK_TOKENS", "four"), ("SINK_TOKENS", "1,x"), ("SINK_TOKENS", "0,4096"),
-        ("SINK_TOKENS", ","), ("SINK_TOKENS", "-1,2"),
-        ("TOKEN_IDS", "maybe"), ("IDENTIFIERS", "hashed"), ("MAX_MB", "0"), ("MAX_MB", "2GB"),
-        ("BUDGET", "0"), ("BUDGET", "1.5"), ("BUDGET", "1%%"), ("BUDGET", "nan"),
-        ("PER_HEAD", "all"), ("TEST_RAISE", "during"), ("DISABLE", "perhaps"),
+        ("EVERY", "often"),
+        ("EVERY", "0"),
+        ("EVERY", "-1"),
+        ("EVERY", "1.5"),
+        ("EVERY", "1000001"),
+        ("SINK_TOKENS", "0"),
+        ("SINK_TOKENS", "4097"),
+        ("SINK_TOKENS", "four"),
+        ("SINK_TOKENS", "1,x"),
+        ("SINK_TOKENS", "0,4096"),
+        ("SINK_TOKENS", ","),
+        ("SINK_TOKENS", "-1,2"),
+        ("TOKEN_IDS", "maybe"),
+        ("IDENTIFIERS", "hashed"),
+        ("MAX_MB", "0"),
+        ("MAX_MB", "2GB"),
+        ("BUDGET", "0"),
+        ("BUDGET", "1.5"),
+        ("BUDGET", "1%%"),
+        ("BUDGET", "nan"),
+        ("PER_HEAD", "all"),
+        ("TEST_RAISE", "during"),
+        ("DISABLE", "perhaps"),
         ("LABELS", "x" * (MAX_LABEL_CHARS + 1)),
-        ("BUDGET", "a little"), ("RECORDING", "live"), ("STRATEGY", "fast"),
+        ("BUDGET", "a little"),
+        ("RECORDING", "live"),
+        ("STRATEGY", "fast"),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
     with pytest.raises(ProbeError) as caught:
         settings_from({"DRIFTSCOPE_TRACE": "/a", f"DRIFTSCOPE_{name}": value})
@@ -257,9 +285,13 @@ print(Pseudonyms(request_key()).name("cmpl-7"))
 
 def _name_in_a_child() -> str:
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD], capture_output=True, text=True, check=True, timeout=60,
+        [sys.executable, "-c", _CHILD],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     return done.stdout.strip()
 
 

@@ -180,12 +180,18 @@ class Seeking:
     def __init__(self, drafter: Drafter, run: Path, planted: tuple[int, ...]) -> None:
         self.run, self.planted, self.drafter = run, planted, drafter
         written = replace(
-            manifest(Spec()), sink_slots=(), sink_tokens=0, sink_source=SINK_SOUGHT,
-            notes=("another note", SINKS_SOUGHT), k=3, drafter_layers=len(LAYERS),
-        )  # fmt: skip
+            manifest(Spec()),
+            sink_slots=(),
+            sink_tokens=0,
+            sink_source=SINK_SOUGHT,
+            notes=("another note", SINKS_SOUGHT),
+            k=3,
+            drafter_layers=len(LAYERS),
+        )
         create_run(run, written)
-        settings = Settings(trace=run, every=1, sink_tokens=None, sink_source=SINK_SOUGHT,
-                            per_head=True)  # fmt: skip
+        settings = Settings(
+            trace=run, every=1, sink_tokens=None, sink_source=SINK_SOUGHT, per_head=True
+        )
         self.recorder = Recorder(drafter, settings, TraceWriter(run, source="worker0-1"))
         assert self.recorder.search is not None
         self.recorder.search.tell = lambda found: rewrite_manifest(run, with_sinks(written, found))

@@ -37,8 +37,13 @@ def _refused(check: Callable[[], object], *words: str) -> None:
 
 def _impl(**changes: object) -> Any:
     """As vLLM's CPU implementation sets its attributes for plain attention."""
-    plain = {"sliding_window": (-1, -1), "sinks": None, "logits_soft_cap": 0, "alibi_slopes": None,
-             "kv_cache_dtype": "auto"}  # fmt: skip
+    plain = {
+        "sliding_window": (-1, -1),
+        "sinks": None,
+        "logits_soft_cap": 0,
+        "alibi_slopes": None,
+        "kv_cache_dtype": "auto",
+    }
     return SimpleNamespace(**{**plain, **changes})
 
 
@@ -152,21 +157,23 @@ def test_a_drafter_without_attention(make_drafter: Callable[..., Drafter]) -> No
 def _vllm_config(**changes: object) -> Any:
     def model_config(name: str, **raw: object) -> Any:
         hf = SimpleNamespace(architectures=["Some"], to_dict=lambda: {"n": name, **raw}, **raw)
-        return SimpleNamespace(model=name, hf_config=hf, dtype=torch.bfloat16, enforce_eager=True,
-                               max_model_len=100)  # fmt: skip
+        return SimpleNamespace(
+            model=name, hf_config=hf, dtype=torch.bfloat16, enforce_eager=True, max_model_len=100
+        )
 
     aux = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
     return SimpleNamespace(
         model_config=model_config("tiny"),
         speculative_config=SimpleNamespace(
-            method="eagle3", num_speculative_tokens=5,
+            method="eagle3",
+            num_speculative_tokens=5,
             draft_model_config=model_config("tiny-eagle3", **(changes or {"eagle_config": aux})),
         ),
         cache_config=SimpleNamespace(cache_dtype="auto"),
         parallel_config=SimpleNamespace(),
         scheduler_config=SimpleNamespace(max_num_seqs=9),
         compilation_config=SimpleNamespace(mode=3, static_forward_context={}),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("on", [False, True])
@@ -188,8 +195,11 @@ def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter],
     assert found.target.config_digest != found.drafter.config_digest
     assert found.target.dtype == "bfloat16"
     assert found.norm_flags == {
-        "fc_norm": on, "norm_output": on, "norm_before_fc": False, "norm_before_residual": True,
-    }  # fmt: skip
+        "fc_norm": on,
+        "norm_output": on,
+        "norm_before_fc": False,
+        "norm_before_residual": True,
+    }
     assert (found.attention_backend, found.drafter_layers) == ("TRITON_ATTN", 2)
 
 

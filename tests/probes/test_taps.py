@@ -150,9 +150,11 @@ def test_the_draft_is_the_same_with_hooks_and_without(drafter: Drafter, guard: G
 
 @pytest.mark.parametrize("not_kept", ["sampled", "many"])
 def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
-    make_drafter: Callable[..., Drafter], guard: Guard, not_kept: str,
+    make_drafter: Callable[..., Drafter],
+    guard: Guard,
+    not_kept: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Logits that are sampled from change where they lie; many are not to wait in memory."""
     drafter = make_drafter(k=5)
     drafter.config.speculative_config.draft_sample_method = "greedy"
@@ -201,9 +203,15 @@ def _attributes(model: torch.nn.Module) -> list[Any]:
     found: list[Any] = []
     for name, module in model.named_modules():
         own = {k: v for k, v in vars(module).items() if not k.startswith("_parameters")}
-        found.append((name, sorted(own), dict(own.get("_forward_hooks", {})),
-                      dict(own.get("_forward_pre_hooks", {})),
-                      own.get("_forward_method")))  # fmt: skip
+        found.append(
+            (
+                name,
+                sorted(own),
+                dict(own.get("_forward_hooks", {})),
+                dict(own.get("_forward_pre_hooks", {})),
+                own.get("_forward_method"),
+            )
+        )
     return [*found, *(sorted(vars(a.impl)) for a in model.model.attention)]  # type: ignore[union-attr]
 
 

@@ -53,9 +53,10 @@ def test_a_step_of_the_v1_runner() -> None:
         discard_request_mask=SimpleNamespace(np=np.array([False, True, False])),
     )
     call = {
-        "common_attn_metadata": common, "num_speculative_tokens": 3,
+        "common_attn_metadata": common,
+        "num_speculative_tokens": 3,
         "target_hidden_states": HIDDEN,
-    }  # fmt: skip
+    }
     proposer = SimpleNamespace(hidden=HIDDEN, _driftscope_runner=runner)
     step = _called(vllm_v1._propose, proposer, **call).step()
     runner.discard_request_mask.np[:] = True
@@ -65,8 +66,9 @@ def test_a_step_of_the_v1_runner() -> None:
 def test_a_step_of_a_drafter_that_is_called_with_another_k() -> None:
     runner = SimpleNamespace(
         input_batch=SimpleNamespace(num_reqs=1, req_ids=["a"], hidden=HIDDEN),
-        discard_request_mask=SimpleNamespace(np=np.array([True])), num_spec_tokens=2,
-    )  # fmt: skip
+        discard_request_mask=SimpleNamespace(np=np.array([True])),
+        num_spec_tokens=2,
+    )
     proposer = SimpleNamespace(_driftscope_runner=runner)
     drafted = _called(vllm_v1._propose_lookup, proposer, HIDDEN)
     assert (drafted.k, _checked(drafted.step())) == (2, (("a",), b"\1", 2))
@@ -82,10 +84,13 @@ def test_a_step_of_the_v2_runner() -> None:
         def propose(self, input_batch: Any, attn_metadata: Any, hidden: Any) -> None: ...
 
     batch = SimpleNamespace(
-        num_reqs=2, req_ids=["a", "b"], hidden=HIDDEN,
-        num_computed_prefill_tokens_np=np.array([4, 4]), num_scheduled_tokens=np.array([4, 2]),
+        num_reqs=2,
+        req_ids=["a", "b"],
+        hidden=HIDDEN,
+        num_computed_prefill_tokens_np=np.array([4, 4]),
+        num_scheduled_tokens=np.array([4, 2]),
         prefill_len_np=np.array([8, 8]),
-    )  # fmt: skip
+    )
     speculator = Speculator()
     args = (batch, {"layer": HIDDEN}, HIDDEN)
     call = _called(vllm_v2._propose, speculator, *args)

@@ -247,11 +247,12 @@ class Paged:
     @property
     def chains(self) -> Chains:
         return Chains(
-            k=self.k, position=torch.tensor(self.positions),
+            k=self.k,
+            position=torch.tensor(self.positions),
             prompt_tokens=torch.tensor(self.prompts),
             sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
             is_sink=sink_mask(self.sink_slots),
-        )  # fmt: skip
+        )
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries [B, depths, size], pages as vLLM's cache lies, block table."""
@@ -302,11 +303,16 @@ class Paged:
         out = torch.full((batch, self.depths, 2, 5), -7.0)
         by_head = torch.zeros(batch, self.k, self.kind.heads, 5)
         paged_masses(
-            queries[:, : self.k], own_pages if pages is None else pages, table, self.chains,
-            self.kind, out[:, : self.k, 1],
+            queries[:, : self.k],
+            own_pages if pages is None else pages,
+            table,
+            self.chains,
+            self.kind,
+            out[:, : self.k, 1],
             max_context=self.max_context or max(self.positions) + 1,
-            lse=self.lse() if lse else None, per_head=by_head,
-        )  # fmt: skip
+            lse=self.lse() if lse else None,
+            per_head=by_head,
+        )
         torch.testing.assert_close(
             out[:, : self.k, 1], by_head.mean(2), atol=1e-6, rtol=0, equal_nan=True
         )

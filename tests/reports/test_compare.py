@@ -59,8 +59,11 @@ def test_masses_lie_over_each_other_class_by_class(
             drawn = pictures[f"masses-{name}"].chart.series[i]
             assert drawn.y == getattr(run.attention, f"{name}_mass")
             assert drawn.style == i
-            assert all(low < y < high for low, y, high in zip(drawn.low, drawn.y, drawn.high,
-                       strict=True) if is_number(low) and is_number(y) and y)  # fmt: skip
+            assert all(
+                low < y < high
+                for low, y, high in zip(drawn.low, drawn.y, drawn.high, strict=True)
+                if is_number(low) and is_number(y) and y
+            )
     expected = [s for s in pictures["masses-self"].chart.series if s.kind is Kind.DASHED]
     assert [s.y for s in expected] == [run.attention.no_drift_self_mass for run in runs]
     assert "masses-self" not in _pictures(conclude(runs[:1]))

@@ -20,24 +20,41 @@ MASSES = Chart(
         Series(name="rest", kind=Kind.AREA, x=(1, 2, 3), y=(1.0, 0.75, 0.5), colour="run-1"),
         Series(name="expected", kind=Kind.DASHED, x=(1, 2, 3), y=(0.0, 0.1, 0.2), colour="ink"),
     ),
-    x_title="depth", y_title="share", unit=Unit.SHARE,
-)  # fmt: skip
+    x_title="depth",
+    y_title="share",
+    unit=Unit.SHARE,
+)
 RATES = Chart(
     series=(
-        Series(name="<a>", x=(1, 2, 3), y=(0.8, 0.5, None), low=(0.7, 0.4, None),
-               high=(0.9, 0.6, None)),
+        Series(
+            name="<a>", x=(1, 2, 3), y=(0.8, 0.5, None), low=(0.7, 0.4, None), high=(0.9, 0.6, None)
+        ),
         Series(name="b", x=(1, 2), y=(0.9, 0.7), colour="run-1", style=1),
     ),
-    x_title="depth", y_title="rate", unit=Unit.SHARE, marks=(Mark(x=2, text="here"),),
-)  # fmt: skip
+    x_title="depth",
+    y_title="rate",
+    unit=Unit.SHARE,
+    marks=(Mark(x=2, text="here"),),
+)
 CHANGES = Chart(
     series=(
-        Series(name="worse", kind=Kind.STACK, x=(1, 2), y=(None, -0.2), low=(None, -0.3),
-               high=(None, -0.1), colour="worse"),
+        Series(
+            name="worse",
+            kind=Kind.STACK,
+            x=(1, 2),
+            y=(None, -0.2),
+            low=(None, -0.3),
+            high=(None, -0.1),
+            colour="worse",
+        ),
         Series(name="better", kind=Kind.STACK, x=(1, 2), y=(0.1, None), colour="better"),
     ),
-    x_title="depth", y_title="difference", unit=Unit.SHARE, level=0.0, from_zero=False,
-)  # fmt: skip
+    x_title="depth",
+    y_title="difference",
+    unit=Unit.SHARE,
+    level=0.0,
+    from_zero=False,
+)
 CHARTS = {"masses": MASSES, "rates": RATES, "changes": CHANGES}
 
 

@@ -47,8 +47,16 @@ PLOTLY = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
 """SHA-256 of plotly-basic.min.js 4.1.1 as published to npm."""
 GALLERY = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
 SECTIONS = (
-    "verdict", "drift", "effect", "speed", "fallback", "where", "compare", "requests", "provenance"
-)  # fmt: skip
+    "verdict",
+    "drift",
+    "effect",
+    "speed",
+    "fallback",
+    "where",
+    "compare",
+    "requests",
+    "provenance",
+)
 
 
 class Page(HTMLParser):
@@ -321,8 +329,16 @@ def test_speed_is_held_against_a_baseline_without_speculation() -> None:
 
 
 def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
-    wide = Spec(k=16, conditional=(0.9,) * 16, requests=40, rounds=50, layers=2, per_head=True,
-                heads=16, labels=tuple(f"label {i}" for i in range(60)))  # fmt: skip
+    wide = Spec(
+        k=16,
+        conditional=(0.9,) * 16,
+        requests=40,
+        rounds=50,
+        layers=2,
+        per_head=True,
+        heads=16,
+        labels=tuple(f"label {i}" for i in range(60)),
+    )
     analysis = analysis_of(tmp_path, {"wide": wide})
     six = replace(
         analysis, runs=tuple(replace(analysis.runs[0], label=f"run {i}") for i in range(6))
@@ -335,9 +351,14 @@ def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
 def test_provenance_says_what_was_used(tmp_path: Path) -> None:
     run = pair(tmp_path).runs[0]
     used = replace(
-        run.manifest, sink_slots=(0, 7), sink_source="found", attention_strategy="lse",
-        tensor_parallel=2, query_kind="query index", budget=0.01,
-    )  # fmt: skip
+        run.manifest,
+        sink_slots=(0, 7),
+        sink_source="found",
+        attention_strategy="lse",
+        tensor_parallel=2,
+        query_kind="query index",
+        budget=0.01,
+    )
     parts = provenance.parts(replace(run, manifest=used))
     assert parts["sink set"] == "slots 0, 7 (found)"
     assert parts["masses by"] == "the kernel's log-sum-exp"

@@ -19,31 +19,70 @@ GOLDEN = Path(__file__).parent / "data" / "pair.json"
 
 RUN_KEYS = {
     "acceptance": {
-        "mean_length", "mean_length_interval", "marginal", "marginal_interval", "conditional",
-        "counted", "by_k",
-        "token_rate", "histogram", "mean_length_by_request", "mean_length_by_token",
+        "mean_length",
+        "mean_length_interval",
+        "marginal",
+        "marginal_interval",
+        "conditional",
+        "counted",
+        "by_k",
+        "token_rate",
+        "histogram",
+        "mean_length_by_request",
+        "mean_length_by_token",
     },
     "attention": {
-        "sink", "prompt", "generated", "self", "no_drift", "excess", "sink_retention",
+        "sink",
+        "prompt",
+        "generated",
+        "self",
+        "no_drift",
+        "excess",
+        "sink_retention",
     },
     "hidden": {
-        "in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "growth", "growth_interval",
-        "aux_imbalance", "aux_norm_imbalance",
+        "in_rms",
+        "prenorm_rms",
+        "postnorm_rms",
+        "fed_rms",
+        "growth",
+        "growth_interval",
+        "aux_imbalance",
+        "aux_norm_imbalance",
     },
     "confidence": {"top1", "entropy", "ece", "reliability"},
     "latency": {
-        "tpot_s", "tpot_s_interval", "ttft_s", "ttft_s_interval", "inter_token_s", "draft_s",
+        "tpot_s",
+        "tpot_s_interval",
+        "ttft_s",
+        "ttft_s_interval",
+        "inter_token_s",
+        "draft_s",
         "verify_s",
     },
     "fallback": {
-        "steps", "rejected_rounds", "rejected_share", "undrafted", "undrafted_share", "deliberate",
-        "by_reason", "effective_k",
+        "steps",
+        "rejected_rounds",
+        "rejected_share",
+        "undrafted",
+        "undrafted_share",
+        "deliberate",
+        "by_reason",
+        "effective_k",
     },
     "probe": {"engine", "runner", "mode", "sampling", "dropped", "overhead_fraction"},
-}  # fmt: skip
+}
 PLAIN_KEYS = {
-    "label", "rounds", "requests", "k", "ks", "depths", "segments", "changes", "problems",
-}  # fmt: skip
+    "label",
+    "rounds",
+    "requests",
+    "k",
+    "ks",
+    "depths",
+    "segments",
+    "changes",
+    "problems",
+}
 
 
 def test_keys_are_the_contract(tmp_path: Path) -> None:

@@ -14,35 +14,68 @@ from support.simulate.write import simulate
 
 TRACES = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
 HEALTHY = Truth(
-    requests=48, rounds=16, growth=0.98, norm_output=True, self_last=0.2, sink=(0.3, 0.27),
-    conditional=(0.86, 0.84, 0.82, 0.8, 0.79, 0.78, 0.77), batches=(4,), aux_norm=(1.0, 1.0, 1.0),
-    target="target-8b", drafter="eagle3.1-8b",
-)  # fmt: skip
+    requests=48,
+    rounds=16,
+    growth=0.98,
+    norm_output=True,
+    self_last=0.2,
+    sink=(0.3, 0.27),
+    conditional=(0.86, 0.84, 0.82, 0.8, 0.79, 0.78, 0.77),
+    batches=(4,),
+    aux_norm=(1.0, 1.0, 1.0),
+    target="target-8b",
+    drafter="eagle3.1-8b",
+)
 DRIFTING = Truth(
-    requests=48, rounds=16, batches=(4,), target="target-8b", drafter="eagle3-8b",
+    requests=48,
+    rounds=16,
+    batches=(4,),
+    target="target-8b",
+    drafter="eagle3-8b",
     prompts=(Prompts(label="chat", shift=0.3), Prompts(label="no template", shift=-0.9)),
-)  # fmt: skip
+)
 WITHOUT = replace(DRIFTING, k_zero_above=0)
 """The same server and prompts without speculation."""
 LONG_CONTEXT = Truth(
-    requests=48, rounds=16, batches=(2,), context=-0.7, growth=1.6, target="target-8b",
-    drafter="eagle3-8b", prompts=(Prompts(label="documents", tokens=(200, 30000)),),
-)  # fmt: skip
+    requests=48,
+    rounds=16,
+    batches=(2,),
+    context=-0.7,
+    growth=1.6,
+    target="target-8b",
+    drafter="eagle3-8b",
+    prompts=(Prompts(label="documents", tokens=(200, 30000)),),
+)
 SERVER = Truth(
-    requests=96, rounds=14, change=(0.6, -1.2), batches=(1, 4, 12, 24), k_zero_above=16,
-    growth=1.1, norm_output=True, self_last=0.25, gap_s=0.4,
-    target="target-8b", drafter="eagle3.1-8b",
+    requests=96,
+    rounds=14,
+    change=(0.6, -1.2),
+    batches=(1, 4, 12, 24),
+    k_zero_above=16,
+    growth=1.1,
+    norm_output=True,
+    self_last=0.25,
+    gap_s=0.4,
+    target="target-8b",
+    drafter="eagle3.1-8b",
     undrafted={"structured_output": 0.05, "preempted": 0.01, "token_budget": 0.02},
     prompts=(
         Prompts(label="chat", temperature=0.7),
         Prompts(label="json", shift=0.4),
         Prompts(label="agent", shift=-0.3, temperature=0.2),
     ),
-)  # fmt: skip
+)
 ONE_HEAD = Truth(
-    requests=24, rounds=6, batches=(4,), self_last=0.3, sink=(0.3, 0.12), growth=1.4,
-    by_head=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 2.3), target="target-8b", drafter="eagle3-8b",
-)  # fmt: skip
+    requests=24,
+    rounds=6,
+    batches=(4,),
+    self_last=0.3,
+    sink=(0.3, 0.12),
+    growth=1.4,
+    by_head=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 2.3),
+    target="target-8b",
+    drafter="eagle3-8b",
+)
 RUNS = {
     "healthy": HEALTHY,
     "drifting": DRIFTING,

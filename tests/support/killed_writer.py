@@ -26,8 +26,16 @@ ROWS_AT_ONCE, TURNS = 40, 5
 SEGMENT_BYTES = 9000
 """A segment is sealed every other turn."""
 CHANGES = (
-    "mkdir", "link", "writev", "fsync", "replace", "rename", "unlink", "ftruncate", "fchmod",
-)  # fmt: skip
+    "mkdir",
+    "link",
+    "writev",
+    "fsync",
+    "replace",
+    "rename",
+    "unlink",
+    "ftruncate",
+    "fchmod",
+)
 """Functions of `os` that change files, besides `os.open` where it creates one."""
 LONGEST_S = 20
 MOMENTS = ("before", "after")

@@ -27,8 +27,9 @@ def promtool(*arguments: str | Path) -> str:
     return done.stdout + done.stderr
 
 
-def check_rules_with(folder: Path, rules: Path, series: list[dict[str, str]],
-                     expected: list[dict[str, Any]]) -> None:  # fmt: skip
+def check_rules_with(
+    folder: Path, rules: Path, series: list[dict[str, str]], expected: list[dict[str, Any]]
+) -> None:
     """Have promtool evaluate `rules` over `series` and compare what expressions give."""
     test = {
         "rule_files": [str(rules)],

@@ -34,9 +34,16 @@ START_S = 1_750_000_000.0
 HEADS_APART = 0.01
 """By how much more each head looks at the prompt than the one before."""
 ONLY_RANK_0 = (
-    "in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy", "aux_rms",
-    "aux_norm_rms", "fc_rms",
-)  # fmt: skip
+    "in_rms",
+    "prenorm_rms",
+    "postnorm_rms",
+    "fed_rms",
+    "top1",
+    "entropy",
+    "aux_rms",
+    "aux_norm_rms",
+    "fc_rms",
+)
 """What does not depend on attention heads, so that one rank records it."""
 NOISY_LENGTH = 200
 """Rounds per request of `noisy_rows`."""
@@ -245,9 +252,14 @@ def _line(first: float, last: float, k: int) -> np.ndarray:
 
 
 def _draft(
-    spec: Spec, random: np.random.RandomState, n: int, step: int, now: float, position: int,
+    spec: Spec,
+    random: np.random.RandomState,
+    n: int,
+    step: int,
+    now: float,
+    position: int,
     rate: float,
-) -> DraftRow:  # fmt: skip
+) -> DraftRow:
     k, heads = spec.k, _heads(spec, 0) if spec.tensor_parallel == 1 else range(spec.heads)
     fed = 4.0 * _line(1.0, spec.growth, k) * (1.0 + 0.02 * random.standard_normal())
     fed *= spec.odd if n % 2 else 1.0
@@ -397,16 +409,27 @@ def noisy_rows(rounds: int, k: int = 7, *, norm_output: bool = True) -> Iterator
         yield _noisy_step(random, k, step, now)
         accepted = int(np.argmin(np.append(random.random_sample(k) < NOISY_ACCEPTANCE, False)))
         yield VerifyRow(
-            step=step, time_s=now + float(random.normal(0.01, 0.0004)), request=name,
-            position=position, drafted=k, accepted=accepted, reason=None,
-        )  # fmt: skip
+            step=step,
+            time_s=now + float(random.normal(0.01, 0.0004)),
+            request=name,
+            position=position,
+            drafted=k,
+            accepted=accepted,
+            reason=None,
+        )
         position += accepted + 1
 
 
 def _noisy_draft(
-    random: np.random.RandomState, k: int, step: int, now: float, request: str, position: int,
-    prompt_tokens: int, norm_output: bool,
-) -> DraftRow:  # fmt: skip
+    random: np.random.RandomState,
+    k: int,
+    step: int,
+    now: float,
+    request: str,
+    position: int,
+    prompt_tokens: int,
+    norm_output: bool,
+) -> DraftRow:
     masses = random.dirichlet([4.0, 6.0, 3.0, 5.0], k)
     masses[0] = [*random.dirichlet([4.0, 6.0, 3.0]), 0.0]
     sink, prompt, generated, own = masses.astype(np.float32).T.tolist()
@@ -415,16 +438,35 @@ def _noisy_draft(
     fed = postnorm if norm_output else prenorm
     fc = _lognormal(random, np.array([2.0]))[0]
     return DraftRow(
-        step=step, time_s=now, request=request, position=position, prompt_tokens=prompt_tokens,
-        batch=1, k=k, layers=1, chunked_prefill=False, sink_mass=sink, prompt_mass=prompt,
-        generated_mass=generated, self_mass=own, null_mass=None, in_rms=[fc, *fed[:-1]],
-        prenorm_rms=prenorm, postnorm_rms=postnorm, fed_rms=fed,
+        step=step,
+        time_s=now,
+        request=request,
+        position=position,
+        prompt_tokens=prompt_tokens,
+        batch=1,
+        k=k,
+        layers=1,
+        chunked_prefill=False,
+        sink_mass=sink,
+        prompt_mass=prompt,
+        generated_mass=generated,
+        self_mass=own,
+        null_mass=None,
+        in_rms=[fc, *fed[:-1]],
+        prenorm_rms=prenorm,
+        postnorm_rms=postnorm,
+        fed_rms=fed,
         top1=random.beta(2, 2, k).astype(np.float32).tolist(),
         entropy=_lognormal(random, np.full(k, 1.5)),
         aux_rms=_lognormal(random, np.array([1.0, 4.0, 9.0])),
         aux_norm_rms=_lognormal(random, np.ones(3)) if norm_output else None,
-        fc_rms=fc, token_ids=None, rate=1.0, heads=32, strategy="lse", execution="full",
-    )  # fmt: skip
+        fc_rms=fc,
+        token_ids=None,
+        rate=1.0,
+        heads=32,
+        strategy="lse",
+        execution="full",
+    )
 
 
 def _lognormal(random: np.random.RandomState, around: np.ndarray) -> list[float]:
@@ -437,7 +479,17 @@ def _noisy_step(random: np.random.RandomState, k: int, step: int, now: float) ->
         return float(seconds * random.lognormal(0, 0.05))
 
     return StepRow(
-        step=step, time_s=now, requests=1, chains=1, k=k, recorded=True, step_s=about(0.011),
-        draft_s=about(0.003), probe_s=about(0.0001), rate=1.0, execution="full",
-        gpu_draft_s=float(np.float32(about(0.0028))), gpu_probe_s=float(np.float32(about(4e-5))),
-    )  # fmt: skip
+        step=step,
+        time_s=now,
+        requests=1,
+        chains=1,
+        k=k,
+        recorded=True,
+        step_s=about(0.011),
+        draft_s=about(0.003),
+        probe_s=about(0.0001),
+        rate=1.0,
+        execution="full",
+        gpu_draft_s=float(np.float32(about(0.0028))),
+        gpu_probe_s=float(np.float32(about(4e-5))),
+    )

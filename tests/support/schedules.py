@@ -8,10 +8,13 @@ from typing import Any
 
 
 def schedule(
-    tokens: Mapping[str, int] | None = None, *, new: Mapping[str, Any] | None = None,
-    going_on: Mapping[str, int] | None = None, resumed: Mapping[str, int] | None = None,
+    tokens: Mapping[str, int] | None = None,
+    *,
+    new: Mapping[str, Any] | None = None,
+    going_on: Mapping[str, int] | None = None,
+    resumed: Mapping[str, int] | None = None,
     finished: tuple[str, ...] = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """`tokens` of a step by request, 1 where it is not said.
 
     `new`: request -> (prompt tokens, computed before); `going_on`: request -> computed before;
@@ -21,13 +24,14 @@ def schedule(
     return SimpleNamespace(
         scheduled_new_reqs=[new_request(name, *of) for name, of in new.items()],
         scheduled_cached_reqs=SimpleNamespace(
-            req_ids=list(going_on), num_computed_tokens=list(going_on.values()),
+            req_ids=list(going_on),
+            num_computed_tokens=list(going_on.values()),
             resumed_req_ids=set(resumed),
             num_output_tokens=[resumed.get(name, 1) for name in going_on],
         ),
         num_scheduled_tokens={name: (tokens or {}).get(name, 1) for name in (*new, *going_on)},
         finished_req_ids=set(finished),
-    )  # fmt: skip
+    )
 
 
 def new_request(name: str, prompt_tokens: int, computed: int = 0, **more: Any) -> Any:

@@ -63,8 +63,9 @@ def stub_server(**options: Any) -> Iterator[Stub]:
     stub, ready, loop = Stub(**options), threading.Event(), asyncio.new_event_loop()
 
     async def main() -> None:
-        server = await asyncio.start_server(lambda r, w: _connection(stub, server, r, w),
-                                            "127.0.0.1", stub.port)  # fmt: skip
+        server = await asyncio.start_server(
+            lambda r, w: _connection(stub, server, r, w), "127.0.0.1", stub.port
+        )
         stub.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         ready.set()
         await stopped.wait()
@@ -120,8 +121,13 @@ async def _request(
         return False
     if path not in ("/v1/chat/completions", "/v1/completions"):
         return _json(writer, {"error": "no such thing"}, status=404)
-    seen = Seen(headers.get("x-request-id", ""), headers.get("x-driftscope-label", ""), path,
-                json.loads(content), headers)  # fmt: skip
+    seen = Seen(
+        headers.get("x-request-id", ""),
+        headers.get("x-driftscope-label", ""),
+        path,
+        json.loads(content),
+        headers,
+    )
     stub.seen.append(seen)
     stub.running += 1
     stub.most = max(stub.most, stub.running)
@@ -227,12 +233,20 @@ def _usage(seen: Seen) -> dict[str, Any]:
     return {
         "id": _id(seen),
         "choices": [],
-        "usage": {"prompt_tokens": 11, "completion_tokens": PIECES, "total_tokens": 11 + PIECES,
-                  "prompt_tokens_details": {"cached_tokens": 3}},
-        "metrics": {"speculative_decoding": {
-            "per_step_accepted": ROUNDS, "per_step_drafted": [4] * len(ROUNDS),
-            "acceptance_histogram": [1, 1, 1, 1, 0]}},
-    }  # fmt: skip
+        "usage": {
+            "prompt_tokens": 11,
+            "completion_tokens": PIECES,
+            "total_tokens": 11 + PIECES,
+            "prompt_tokens_details": {"cached_tokens": 3},
+        },
+        "metrics": {
+            "speculative_decoding": {
+                "per_step_accepted": ROUNDS,
+                "per_step_drafted": [4] * len(ROUNDS),
+                "acceptance_histogram": [1, 1, 1, 1, 0],
+            }
+        },
+    }
 
 
 def _id(seen: Seen) -> str:

@@ -230,10 +230,17 @@ def _chain_by_hand(
         normed = tuple(_norm_by_hand(x, n) for x, n in zip(normed, inner.fc_norm, strict=True))
     hidden = torch.cat(normed, -1) @ inner.fc.weight.double().T
     found: dict[str, Any] = {
-        "aux_rms": [rms(x[-1]) for x in states], "aux_norm_rms": [rms(x[-1]) for x in normed],
-        "fc_rms": [rms(hidden[-1])], "in_rms": [], "prenorm_rms": [], "postnorm_rms": [],
-        "fed_rms": [], "top1": [], "entropy": [], "masses": [],
-    }  # fmt: skip
+        "aux_rms": [rms(x[-1]) for x in states],
+        "aux_norm_rms": [rms(x[-1]) for x in normed],
+        "fc_rms": [rms(hidden[-1])],
+        "in_rms": [],
+        "prenorm_rms": [],
+        "postnorm_rms": [],
+        "fed_rms": [],
+        "top1": [],
+        "entropy": [],
+        "masses": [],
+    }
     keys = [layer[b, : position + 1].double().clone() for layer in batch.keys]
     for depth in range(1, batch.k + 1):
         out, residual, masses = torch.zeros_like(hidden), hidden, []

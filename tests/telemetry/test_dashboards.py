@@ -56,12 +56,16 @@ RATES = {
     "gen_ai_server_time_to_first_token_seconds_count": (60, 60),
     "gen_ai_server_time_per_output_token_seconds_sum": (0.6, 0.6),
     "gen_ai_server_time_per_output_token_seconds_count": (60, 60),
-    'driftscope_rows_dropped_total{driftscope_source="worker0", driftscope_cause="queue_full"}':
-        (0, 10),
-    'driftscope_rows_dropped_total{driftscope_source="worker0", driftscope_cause="disk_limit"}':
-        (0, 10),
+    'driftscope_rows_dropped_total{driftscope_source="worker0", driftscope_cause="queue_full"}': (
+        0,
+        10,
+    ),
+    'driftscope_rows_dropped_total{driftscope_source="worker0", driftscope_cause="disk_limit"}': (
+        0,
+        10,
+    ),
     'driftscope_probe_errors_total{driftscope_source="worker0", driftscope_hook="draft"}': (0, 10),
-}  # fmt: skip
+}
 """Counters by what they gain in a minute, when all is well and when it is not."""
 BEHIND = 'driftscope_export_behind_seconds{driftscope_signal="metrics"}'
 
@@ -126,11 +130,16 @@ def test_an_alert_fires_for_its_cause_alone_and_resolves(
     made: Path, tmp_path: Path, wrong: str
 ) -> None:
     firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    check_rules_with(tmp_path, made / RULES, _series(wrong), [
-        {"expr": firing, "eval_time": AT_GOOD, "exp_samples": []},
-        {"expr": firing, "eval_time": AT_BAD, "exp_samples": _firing(FIRES[wrong])},
-        {"expr": firing, "eval_time": AT_END, "exp_samples": []},
-    ])  # fmt: skip
+    check_rules_with(
+        tmp_path,
+        made / RULES,
+        _series(wrong),
+        [
+            {"expr": firing, "eval_time": AT_GOOD, "exp_samples": []},
+            {"expr": firing, "eval_time": AT_BAD, "exp_samples": _firing(FIRES[wrong])},
+            {"expr": firing, "eval_time": AT_END, "exp_samples": []},
+        ],
+    )
 
 
 def test_every_alert_is_tried() -> None:
@@ -139,22 +148,41 @@ def test_every_alert_is_tried() -> None:
 
 
 VALUES = {
-    r.ROUNDS: 10.0, r.LENGTH: 3.0, f'{r.REACHED}{{driftscope_depth="2"}}': 0.1,
-    r.MASS: 0.1, r.EXPECTED: 0.08, r.EXCESS: 0.02, r.RMS: 3.0, r.GROWTH: 1.2, r.TOP1: 0.5,
+    r.ROUNDS: 10.0,
+    r.LENGTH: 3.0,
+    f'{r.REACHED}{{driftscope_depth="2"}}': 0.1,
+    r.MASS: 0.1,
+    r.EXPECTED: 0.08,
+    r.EXCESS: 0.02,
+    r.RMS: 3.0,
+    r.GROWTH: 1.2,
+    r.TOP1: 0.5,
     r.STEPS: 12.5,
-    r.UNDRAFTED_SHARE: 0.2, r.REJECTED_SHARE: 0.08, r.DRAFT_S: 0.004, r.VERIFY_S: 0.01,
-    r.SPEEDUP: 3 * 0.01 / 0.014, r.OVERHEAD_SHARE: 0.01, r.TTFT: 0.05, r.TPOT: 0.01,
-    r.LENGTH_PAST: 3.0, r.EXCESS_PAST: 0.02, r.GROWTH_PAST: 1.2, r.LENGTH_FLEET: 3.0,
-}  # fmt: skip
+    r.UNDRAFTED_SHARE: 0.2,
+    r.REJECTED_SHARE: 0.08,
+    r.DRAFT_S: 0.004,
+    r.VERIFY_S: 0.01,
+    r.SPEEDUP: 3 * 0.01 / 0.014,
+    r.OVERHEAD_SHARE: 0.01,
+    r.TTFT: 0.05,
+    r.TPOT: 0.01,
+    r.LENGTH_PAST: 3.0,
+    r.EXCESS_PAST: 0.02,
+    r.GROWTH_PAST: 1.2,
+    r.LENGTH_FLEET: 3.0,
+}
 
 
 def test_every_recording_rule_gives_what_the_counters_say(made: Path, tmp_path: Path) -> None:
     assert {name.partition("{")[0] for name in VALUES} == {rule.record for rule in r.rules(TIMES)}
     expected = [
-        {"expr": f"abs(max({name}) - {value}) < bool 1e-9", "eval_time": AT_GOOD,
-         "exp_samples": [{"labels": "{}", "value": 1}]}
+        {
+            "expr": f"abs(max({name}) - {value}) < bool 1e-9",
+            "eval_time": AT_GOOD,
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
         for name, value in VALUES.items()
-    ]  # fmt: skip
+    ]
     check_rules_with(tmp_path, made / RULES, _series(""), expected)
 
 
@@ -202,8 +230,10 @@ def _lost(ours: Any, theirs: Any, path: str = "") -> Any:
 
 def test_panels_and_rules_ask_for_series_that_exist(made: Path, tmp_path: Path) -> None:
     """Every metric named anywhere is one that a run exports, or a recording rule."""
-    write_run(tmp_path / "run", Spec(undrafted=("k_zero",), dropped={"queue_full": 1},
-                                     errors={"draft": 1}))  # fmt: skip
+    write_run(
+        tmp_path / "run",
+        Spec(undrafted=("k_zero",), dropped={"queue_full": 1}, errors={"draft": 1}),
+    )
     text = replay.to_openmetrics(list(replay.replays(read_trace(tmp_path / "run"))))
     exported = {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
     # Only a live engine has these three.

@@ -129,8 +129,18 @@ def test_a_span_per_request_tells_of_the_chains_that_went_wrong(trace: Trace) ->
 
 def test_one_engine_at_k_8_has_fewer_than_500_series(tmp_path: Path) -> None:
     """Counted as Prometheus counts: every bucket, sum and count is one."""
-    spec = Spec(k=8, conditional=(0.9,) * 8, undrafted=("k_zero", "preempted", "context_limit",
-                "token_budget", "structured_output", "no_draft"))  # fmt: skip
+    spec = Spec(
+        k=8,
+        conditional=(0.9,) * 8,
+        undrafted=(
+            "k_zero",
+            "preempted",
+            "context_limit",
+            "token_budget",
+            "structured_output",
+            "no_draft",
+        ),
+    )
     write_run(tmp_path / "run", spec)
     text = replay.to_openmetrics(list(replay.replays(read_trace(tmp_path / "run"), interval_s=1e6)))
     series = [line for line in text.splitlines() if not line.startswith("#")]

@@ -147,8 +147,12 @@ def test_an_endpoint_of_something_else_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("k", [4, 16])
 def test_the_screen_fits_into_80_columns(tmp_path: Path, k: int) -> None:
-    spec = replace(SPEC, k=k, conditional=(0.8,) * k, undrafted=("k_zero", "context_limit",
-                   "structured_output", "token_budget"))  # fmt: skip
+    spec = replace(
+        SPEC,
+        k=k,
+        conditional=(0.8,) * k,
+        undrafted=("k_zero", "context_limit", "structured_output", "token_budget"),
+    )
     write_run(tmp_path / "run", spec)
     done = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--once"])
     assert done.exit_code == 0, done.output

@@ -25,8 +25,11 @@ def test_every_instrument_says_all_it_must() -> None:
 
 def test_words_are_those_of_the_definitions() -> None:
     meanings = [definition.meaning for definition in DEFINITIONS.values()]
-    defined = [one for one in INSTRUMENTS.values()
-               if any(one.description.startswith(meaning) for meaning in meanings)]  # fmt: skip
+    defined = [
+        one
+        for one in INSTRUMENTS.values()
+        if any(one.description.startswith(meaning) for meaning in meanings)
+    ]
     assert len(defined) >= 12
 
 

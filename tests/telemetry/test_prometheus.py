@@ -21,8 +21,13 @@ from driftscope.telemetry import instruments as i
 from driftscope.telemetry import replay
 from driftscope.trace.reader import Trace, read_trace
 
-SPEC = Spec(k=8, conditional=(0.9, 0.8, 0.7, 0.7, 0.6, 0.6, 0.5, 0.5), requests=30, rounds=20,
-            undrafted=("k_zero",))  # fmt: skip
+SPEC = Spec(
+    k=8,
+    conditional=(0.9, 0.8, 0.7, 0.7, 0.6, 0.6, 0.5, 0.5),
+    requests=30,
+    rounds=20,
+    undrafted=("k_zero",),
+)
 
 
 class Server:
@@ -57,11 +62,16 @@ def prometheus(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         port = probe.getsockname()[1]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [tool("prometheus"), f"--config.file={folder}/prometheus.yml",
-             f"--storage.tsdb.path={folder}/data", "--storage.tsdb.retention.time=100y",
-             f"--web.listen-address=127.0.0.1:{port}"],
-            stdout=log, stderr=log,
-        )  # fmt: skip
+            [
+                tool("prometheus"),
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                "--storage.tsdb.retention.time=100y",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
     try:
         _wait(f"http://127.0.0.1:{port}/-/ready")
         yield Server(f"http://127.0.0.1:{port}", told[0].moments[-1].time_s + 1)

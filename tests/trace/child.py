@@ -102,7 +102,11 @@ def _written(run: Path) -> int:
 if __name__ == "__main__":
     os.environ.pop("DRIFTSCOPE_TRACE", None)
     modes = {
-        "endless": endless, "exits": exits, "raises": raises, "forks": forks, "full": full,
+        "endless": endless,
+        "exits": exits,
+        "raises": raises,
+        "forks": forks,
+        "full": full,
         "seals": seals,
-    }  # fmt: skip
+    }
     modes[sys.argv[1]](Path(sys.argv[2]))

@@ -48,7 +48,10 @@ def child() -> Callable[..., subprocess.Popen[str]]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.Popen(
             [sys.executable, "-W", "error", str(CHILD), mode, str(run)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     return start

@@ -293,11 +293,27 @@ def test_a_manifest_that_lacks_a_field(run: Path, field: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("target", None), ("target", "tiny"), ("drafter", [1]), ("notes", 3), ("notes", [3]),
-     ("aux_layers", None), ("k", "7"), ("k", 7.5), ("k", True), ("k", None), ("mode", 1),
-     ("per_head", 1), ("every", "2"), ("budget", "small"), ("sink_slots", [0, "1"]),
-     ("norm_flags", {"fc_norm": "yes"}), ("created_s", "now"), ("run_id", [])],
-)  # fmt: skip
+    [
+        ("target", None),
+        ("target", "tiny"),
+        ("drafter", [1]),
+        ("notes", 3),
+        ("notes", [3]),
+        ("aux_layers", None),
+        ("k", "7"),
+        ("k", 7.5),
+        ("k", True),
+        ("k", None),
+        ("mode", 1),
+        ("per_head", 1),
+        ("every", "2"),
+        ("budget", "small"),
+        ("sink_slots", [0, "1"]),
+        ("norm_flags", {"fc_norm": "yes"}),
+        ("created_s", "now"),
+        ("run_id", []),
+    ],
+)
 def test_a_manifest_with_a_field_of_the_wrong_kind(run: Path, field: str, value: object) -> None:
     _with_manifest(run, **{field: value})
     _fails(DamagedTraceError, run, MANIFEST, "a field is missing or wrong (", field)

@@ -73,10 +73,15 @@ def test_states_that_follow_are_left_out_and_come_back(
     other = "postnorm_rms" if state == "prenorm_rms" else "prenorm_rms"
     fc = float("nan") if fc is None else fc
     chains = [
-        {state: fed, other: [1.5], "fed_rms": fed, "fc_rms": fc,
-         "in_rms": None if fed is None else [fc, *fed[:-1]] if fed else []}
+        {
+            state: fed,
+            other: [1.5],
+            "fed_rms": fed,
+            "fc_rms": fc,
+            "in_rms": None if fed is None else [fc, *fed[:-1]] if fed else [],
+        }
         for fed in lists
-    ]  # fmt: skip
+    ]
     table = _table(chains)
     packed = compact(table)
     if not np.isnan(fc):  # one NaN need not have another's bits
@@ -84,8 +89,10 @@ def test_states_that_follow_are_left_out_and_come_back(
     _same_as_rounded(restore(packed), table)
 
 
-@given(lists=st.lists(st.lists(st.floats(0, 1, width=32), min_size=K, max_size=K), max_size=5),
-       apart=_lists())  # fmt: skip
+@given(
+    lists=st.lists(st.lists(st.floats(0, 1, width=32), min_size=K, max_size=K), max_size=5),
+    apart=_lists(),
+)
 def test_states_that_do_not_follow_are_kept(
     lists: list[list[float]], apart: list[list[float] | None]
 ) -> None:
@@ -104,10 +111,14 @@ def test_the_complement_comes_back(parts: list[tuple[float, ...]], hidden: bool)
     for part in parts:
         sink, prompt, own, _ = np.array(part) / max(sum(part), 1e-9)
         chains.append(
-            {"sink_mass": [float("nan") if hidden else sink] * K, "prompt_mass": [prompt] * K,
-             "self_mass": [own] * K, "null_mass": None,
-             "generated_mass": [1.0 - prompt - own - (0.0 if hidden else sink)] * K}
-        )  # fmt: skip
+            {
+                "sink_mass": [float("nan") if hidden else sink] * K,
+                "prompt_mass": [prompt] * K,
+                "self_mass": [own] * K,
+                "null_mass": None,
+                "generated_mass": [1.0 - prompt - own - (0.0 if hidden else sink)] * K,
+            }
+        )
     table = _table(chains)
     assert "generated_mass" in _left_out(table)
     back = restore(compact(table))
@@ -127,8 +138,12 @@ def test_the_complement_comes_back(parts: list[tuple[float, ...]], hidden: bool)
     ],
 )
 def test_what_is_no_complement_is_kept(change: dict[str, Any]) -> None:
-    whole = {"sink_mass": [0.5] * K, "prompt_mass": [0.0] * K, "self_mass": [0.0] * K,
-             "generated_mass": [0.5] * K}  # fmt: skip
+    whole = {
+        "sink_mass": [0.5] * K,
+        "prompt_mass": [0.0] * K,
+        "self_mass": [0.0] * K,
+        "generated_mass": [0.5] * K,
+    }
     table = _table([whole, {**whole, **change}])
     assert "generated_mass" not in _left_out(table)
     _same_as_rounded(restore(compact(table)), table, ["generated_mass"])

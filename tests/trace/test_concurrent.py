@@ -108,8 +108,11 @@ def test_requests_to_a_probe_that_come_at_once_are_all_kept(run: Path) -> None:
     """Each has a revision of its own, and the file holds what all of them asked for."""
     each, start = 5, threading.Barrier(4)
     changes = [
-        Change(recording=False), Change(every=7), Change(per_head=True), Change(labels=("a", "b")),
-    ]  # fmt: skip
+        Change(recording=False),
+        Change(every=7),
+        Change(per_head=True),
+        Change(labels=("a", "b")),
+    ]
 
     def request(change: Change) -> list[int]:
         start.wait(10)

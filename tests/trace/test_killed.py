@@ -38,8 +38,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A run for each step of the writer, killed right before it and right after it, in order."""
     folder = tmp_path_factory.mktemp("killed")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-W", "error", str(WRITER), str(folder)],
-                   env=environment, check=True, timeout=120)  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-W", "error", str(WRITER), str(folder)],
+        env=environment,
+        check=True,
+        timeout=120,
+    )
     return sorted(folder.iterdir(), key=lambda run: (run.name.partition("-")[2], run.name))
 
 

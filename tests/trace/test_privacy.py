@@ -154,9 +154,13 @@ assert "pandas" not in sys.modules
 def test_pandas_stays_out_of_the_serving_process() -> None:
     """pyarrow imports it for what it takes from Python by itself."""
     done = subprocess.run(
-        [sys.executable, "-c", _IN_A_SERVER], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", _IN_A_SERVER],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
     assert (done.stdout, done.returncode) == ("3\n", 0), done.stderr
 
 

@@ -52,16 +52,25 @@ def _run(folder: Path, stack: contextlib.ExitStack) -> None:
     )
     heard = stack.enter_context(_webhook(hook))
     _write_config(folder, *ports)
-    stack.enter_context(_running(
-        tool("prometheus-alertmanager"), f"--config.file={folder}/alertmanager.yml",
-        f"--storage.path={folder}/am", f"--web.listen-address=127.0.0.1:{alertmanager}",
-        "--cluster.listen-address=", log=folder / "am.log",
-    ))  # fmt: skip
-    stack.enter_context(_running(
-        tool("prometheus"), f"--config.file={folder}/prometheus.yml",
-        f"--storage.tsdb.path={folder}/tsdb", f"--web.listen-address=127.0.0.1:{prometheus}",
-        log=folder / "prometheus.log",
-    ))  # fmt: skip
+    stack.enter_context(
+        _running(
+            tool("prometheus-alertmanager"),
+            f"--config.file={folder}/alertmanager.yml",
+            f"--storage.path={folder}/am",
+            f"--web.listen-address=127.0.0.1:{alertmanager}",
+            "--cluster.listen-address=",
+            log=folder / "am.log",
+        )
+    )
+    stack.enter_context(
+        _running(
+            tool("prometheus"),
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/tsdb",
+            f"--web.listen-address=127.0.0.1:{prometheus}",
+            log=folder / "prometheus.log",
+        )
+    )
     traffic = stack.enter_context(_traffic(server))
     _say("traffic in distribution")
     time.sleep(LEARN_S)
@@ -83,20 +92,43 @@ def _run(folder: Path, stack: contextlib.ExitStack) -> None:
 
 def _write_config(folder: Path, scrape: int, prometheus: int, alertmanager: int, hook: int) -> None:
     write(folder, TIMES, Thresholds(least_rounds=0.5, acceptance=0.9))
-    (folder / "prometheus.yml").write_text(json.dumps({
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(folder / RULES)],
-        "alerting": {"alertmanagers": [
-            {"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
-        "scrape_configs": [{"job_name": "vllm", "static_configs": [
-            {"targets": [f"127.0.0.1:{scrape}"]}]}],
-    }))  # fmt: skip
-    (folder / "alertmanager.yml").write_text(json.dumps({
-        "route": {"receiver": "hook", "group_by": ["alertname"], "group_wait": "1s",
-                  "group_interval": "1s", "repeat_interval": "1h"},
-        "receivers": [{"name": "hook", "webhook_configs": [
-            {"url": f"http://127.0.0.1:{hook}/", "send_resolved": True}]}],
-    }))  # fmt: skip
+    (folder / "prometheus.yml").write_text(
+        json.dumps(
+            {
+                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "rule_files": [str(folder / RULES)],
+                "alerting": {
+                    "alertmanagers": [
+                        {"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}
+                    ]
+                },
+                "scrape_configs": [
+                    {"job_name": "vllm", "static_configs": [{"targets": [f"127.0.0.1:{scrape}"]}]}
+                ],
+            }
+        )
+    )
+    (folder / "alertmanager.yml").write_text(
+        json.dumps(
+            {
+                "route": {
+                    "receiver": "hook",
+                    "group_by": ["alertname"],
+                    "group_wait": "1s",
+                    "group_interval": "1s",
+                    "repeat_interval": "1h",
+                },
+                "receivers": [
+                    {
+                        "name": "hook",
+                        "webhook_configs": [
+                            {"url": f"http://127.0.0.1:{hook}/", "send_resolved": True}
+                        ],
+                    }
+                ],
+            }
+        )
+    )
 
 
 class _Traffic:
@@ -113,8 +145,9 @@ class _Traffic:
             prompt = prompts[at % len(prompts)]
             text = prompt.plain_text_roles if self.plain else prompt.in_distribution
             try:
-                self._server.complete(f"{number}-{at}", prompt=text, add_special_tokens=False,
-                                      max_tokens=48)  # fmt: skip
+                self._server.complete(
+                    f"{number}-{at}", prompt=text, add_special_tokens=False, max_tokens=48
+                )
             except OSError:
                 self.failed += not self.stopped.is_set()
             at += CLIENTS

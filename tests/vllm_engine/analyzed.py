@@ -26,6 +26,9 @@ def analyzed(run: Path) -> Analyzed:
         report = Path(folder) / "report.html"
         done = subprocess.run(
             [sys.executable, "-m", "driftscope", "analyze", str(run), "--json", "-", "-o", report],
-            capture_output=True, text=True, timeout=ANALYZE_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=ANALYZE_TIMEOUT_S,
+            check=False,
+        )
     return Analyzed(code=done.returncode, stdout=done.stdout, stderr=done.stderr)

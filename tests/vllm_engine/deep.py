@@ -70,9 +70,10 @@ def write_deep(folder: Path) -> Path:
         drafter = load_drafter(trio_path() / name)
         for how, named in HOW.items():
             drafter.config = replace(
-                drafter.config, aux_layers=CAPTURED if how == DEFAULT else named,
+                drafter.config,
+                aux_layers=CAPTURED if how == DEFAULT else named,
                 names_aux_layers=how != DEFAULT,
-            )  # fmt: skip
+            )
             save_drafter(drafter, folder / f"{how}-{name}")
         _only_nested(folder / f"{NESTED}-{name}" / "config.json")
     return folder
@@ -87,9 +88,12 @@ def _only_nested(path: Path) -> None:
 def deep_job(folder: Path, how: str, drafter: str, runner: str = "v1") -> Job:
     """A job for the installed vLLM; `how` is one of HOW."""
     return Job(
-        drafter=str(folder / f"{how}-{drafter}"), target=str(folder / "target"), runner=runner,
-        probe=RECORD, sampling=SHORT,
-    )  # fmt: skip
+        drafter=str(folder / f"{how}-{drafter}"),
+        target=str(folder / "target"),
+        runner=runner,
+        probe=RECORD,
+        sampling=SHORT,
+    )
 
 
 def older_deep_job(folder: Path, older: Path, how: str, drafter: str, runner: str) -> Job:

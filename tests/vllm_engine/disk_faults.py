@@ -130,8 +130,10 @@ def main() -> None:
                 "log" * ("rows are being lost" in fared.outcome.log),
             ]
             ratio = fared.outcome.batches[-1]["seconds"] / sound.outcome.batches[-1]["seconds"]
-            print(f"{fault:16} {same:>7} of {len(JOB.sizes)} {lost(fared):10} "
-                  f"{', '.join(filter(None, ways)) or '-':>24} {ratio:6.2f}")  # fmt: skip
+            print(
+                f"{fault:16} {same:>7} of {len(JOB.sizes)} {lost(fared):10} "
+                f"{', '.join(filter(None, ways)) or '-':>24} {ratio:6.2f}"
+            )
             time.sleep(0.1)
 
 

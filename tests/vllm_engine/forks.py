@@ -39,9 +39,13 @@ class Forks:
         """`env`: what vLLM reads when it is imported."""
         self._news, self._codes, self._started = threading.Condition(), dict[int, int](), 0
         self._process = subprocess.Popen(
-            [sys.executable, __file__], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, bufsize=1,
-        )  # fmt: skip
+            [sys.executable, __file__],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
         threading.Thread(target=self._listen, daemon=True).start()
 
     def run(

@@ -44,16 +44,20 @@ def main() -> None:
     wanted = {name: jobs[name] for pair in WITHOUT.items() for name in pair}
     with tempfile.TemporaryDirectory(prefix="driftscope-harmless-") as folder:
         outcomes = run_jobs(wanted, Path(folder))
-        print(f"{'engine with the probe':24} {'batch':>5} {'same output':>12} {'rounds':>7} "
-              f"{'chains':>7} {'errors':>7}")  # fmt: skip
+        print(
+            f"{'engine with the probe':24} {'batch':>5} {'same output':>12} {'rounds':>7} "
+            f"{'chains':>7} {'errors':>7}"
+        )
         for name, without in WITHOUT.items():
             on, off = outcomes[name], outcomes[without]
             trace = read_trace(on.run)
             errors = sum(sum(status.errors.values()) for status in trace.statuses)
             for batch, size in enumerate(on.job.sizes):
                 same, every = same_outputs(on, off, batch)
-                print(f"{name:24} {size:5} {same:6}/{every:<5} {trace.verify.num_rows:7} "
-                      f"{trace.draft.num_rows:7} {errors:7}")  # fmt: skip
+                print(
+                    f"{name:24} {size:5} {same:6}/{every:<5} {trace.verify.num_rows:7} "
+                    f"{trace.draft.num_rows:7} {errors:7}"
+                )
 
 
 if __name__ == "__main__":

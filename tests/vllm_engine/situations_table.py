@@ -65,10 +65,12 @@ def print_layers(name: str, outcome: Outcome) -> None:
     truth: Truth = compare(outcome)
     manifest = read_trace(outcome.run).manifest
     k = _lengths([{"k": manifest.k}])
-    print(f"{name:18} {'layers':13} {k:>11} {truth.chains:6} "
-          f"{truth.drafted_equal:5}/{truth.chains:<4} "
-          f"{truth.accepted_equal:5}/{truth.verified:<4} {truth.mass_error:9.1e} "
-          f"{truth.rms_error:9.1e} {0:12} {0:8} {analyzed(outcome.run).code:8}")  # fmt: skip
+    print(
+        f"{name:18} {'layers':13} {k:>11} {truth.chains:6} "
+        f"{truth.drafted_equal:5}/{truth.chains:<4} "
+        f"{truth.accepted_equal:5}/{truth.verified:<4} {truth.mass_error:9.1e} "
+        f"{truth.rms_error:9.1e} {0:12} {0:8} {analyzed(outcome.run).code:8}"
+    )
     layers = ", ".join(map(str, manifest.aux_layers))
     print(f"{'':18} captured {layers}: {manifest.aux_layers_source}")
 
@@ -83,12 +85,14 @@ def print_situations(name: str, outcome: Outcome) -> None:
         wrong = [chain for chain in mine if chain.wrong or chain.empty]
         right = [chain for chain in mine if not chain.empty]
         judged = [chain for chain in right if chain.judged]
-        print(f"{name:18} {situation:13} {_lengths([chain.row for chain in mine]):>11} "
-              f"{len(mine):6} {sum(chain.drafted_equal for chain in right):5}/{len(right):<4} "
-              f"{sum(chain.accepted_equal for chain in judged):5}/{len(judged):<4} "
-              f"{max((chain.mass_error for chain in right), default=math.nan):9.1e} "
-              f"{max((chain.rms_error for chain in right), default=math.nan):9.1e} {len(wrong):12} "
-              f"{sum(chain.row['chunked_prefill'] for chain in wrong):8} {code:8}")  # fmt: skip
+        print(
+            f"{name:18} {situation:13} {_lengths([chain.row for chain in mine]):>11} "
+            f"{len(mine):6} {sum(chain.drafted_equal for chain in right):5}/{len(right):<4} "
+            f"{sum(chain.accepted_equal for chain in judged):5}/{len(judged):<4} "
+            f"{max((chain.mass_error for chain in right), default=math.nan):9.1e} "
+            f"{max((chain.rms_error for chain in right), default=math.nan):9.1e} {len(wrong):12} "
+            f"{sum(chain.row['chunked_prefill'] for chain in wrong):8} {code:8}"
+        )
 
 
 def _lengths(rows: Sequence[dict[str, int]]) -> str:

@@ -122,8 +122,14 @@ def _by_request(trace: Trace) -> dict[str, list[dict[str, Any]]]:
     return rows
 
 
-def _compare_request(outcome: Outcome, ask: Ask, request: str, rows: list[dict[str, Any]],
-                     slots: _Slots, verify: dict[Any, Any]) -> list[Compared]:  # fmt: skip
+def _compare_request(
+    outcome: Outcome,
+    ask: Ask,
+    request: str,
+    rows: list[dict[str, Any]],
+    slots: _Slots,
+    verify: dict[Any, Any],
+) -> list[Compared]:
     tokens = [*ask.prompt, *slots.output(request)]
     assert len(rows) == slots.drafts(request), f"{request}: {len(rows)} chains recorded"
     # An engine may draft past the end of what it gave out, on tokens that nobody has seen.

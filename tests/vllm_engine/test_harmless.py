@@ -27,9 +27,17 @@ def test_compiled_output_is_token_identical(outcomes: dict[str, Outcome]) -> Non
 
 
 WORKER_HOOKS = {
-    "step_started", "draft_started", "combine_hidden_states", "aux_norm", "forward_in", "attention",
-    "forward_out", "compute_logits", "draft_ended", "step_ended",
-}  # fmt: skip
+    "step_started",
+    "draft_started",
+    "combine_hidden_states",
+    "aux_norm",
+    "forward_in",
+    "attention",
+    "forward_out",
+    "compute_logits",
+    "draft_ended",
+    "step_ended",
+}
 """Of an eager drafter; a compiled one has the hook `residual` too."""
 
 

@@ -17,9 +17,12 @@ REQUESTS = 4
 
 def test_records_of_all_processes_join_by_the_same_hashes(tmp_path: Path) -> None:
     job = Job(
-        drafter="eagle3", processes=True, requests=REQUESTS,
-        probe={"EVERY": "1", "IDENTIFIERS": "off"}, llm={"distributed_executor_backend": "mp"},
-    )  # fmt: skip
+        drafter="eagle3",
+        processes=True,
+        requests=REQUESTS,
+        probe={"EVERY": "1", "IDENTIFIERS": "off"},
+        llm={"distributed_executor_backend": "mp"},
+    )
     trace = read_trace(run_job(job, tmp_path).run)
     by_record = {
         record: set(getattr(trace, record).column("request").to_pylist())

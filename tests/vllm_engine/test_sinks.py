@@ -55,10 +55,16 @@ def _by_request(
     end."""
     for index, (ids, output) in enumerate(zip(prompts(REQUESTS), outcome.tokens(), strict=True)):
         tokens = _continued((*ids, *output))
-        yield tokens, len(ids), [
-            row for row in rows
-            if row["request"].partition("-")[0] == str(index) and row["position"] < len(tokens) - 1
-        ]  # fmt: skip
+        yield (
+            tokens,
+            len(ids),
+            [
+                row
+                for row in rows
+                if row["request"].partition("-")[0] == str(index)
+                and row["position"] < len(tokens) - 1
+            ],
+        )
 
 
 @torch.no_grad()

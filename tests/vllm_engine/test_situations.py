@@ -182,8 +182,11 @@ def test_a_run_of_several_k_is_read_while_the_engine_serves(
 
 
 def _keys(table: Any) -> list[tuple[Any, ...]]:
-    names = [n for n in ("step", "request", "position", "k", "drafted", "accepted")
-             if n in table.column_names]  # fmt: skip
+    names = [
+        n
+        for n in ("step", "request", "position", "k", "drafted", "accepted")
+        if n in table.column_names
+    ]
     return [tuple(row.values()) for row in table.select(names).to_pylist()]
 
 

@@ -55,8 +55,14 @@ def test_output_is_untouched_and_counts_are_complete(
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
     port, otlp = _free_port(), _free_port()
-    options = ("--otlp", f"http://127.0.0.1:{otlp}", "--prometheus", f"127.0.0.1:{port}",
-               "--otlp-traces-endpoint", "http://127.0.0.1:9/v1/traces")  # fmt: skip
+    options = (
+        "--otlp",
+        f"http://127.0.0.1:{otlp}",
+        "--prometheus",
+        f"127.0.0.1:{port}",
+        "--otlp-traces-endpoint",
+        "http://127.0.0.1:9/v1/traces",
+    )
     with serve(tmp_path, *options) as server:
         texts = {REFUSES: [_text(a) for a in ask(server, 4, TOKENS)]}
         with http(port=otlp) as first:
@@ -68,8 +74,9 @@ def test_output_is_untouched_and_counts_are_complete(
         texts[DIED] = [_text(a) for a in ask(server, 4, TOKENS)]
         assert all(texts[name] == texts[OK] for name in texts)
         with http(port=otlp) as collector:
-            server.complete("traced", prompt="def f(", max_tokens=4,
-                            headers={"traceparent": PARENT})  # fmt: skip
+            server.complete(
+                "traced", prompt="def f(", max_tokens=4, headers={"traceparent": PARENT}
+            )
             _until(lambda: _scraped(port).get("driftscope_requests_total") == REQUESTS)
             _until(lambda: bool(collector.metrics))
             scraped = _scraped(port)

@@ -95,9 +95,7 @@ def test_a_drafter_of_one_pass_is_told_by_query(results: Any, name: str, runner:
     assert results[name, runner]["query_kind"] == (BY_QUERY if kind(name).block else BY_DEPTH)
 
 
-@pytest.mark.parametrize(
-    ("name", "runner"), [e for e in COVERING if e not in RECORDED]
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "runner"), [e for e in COVERING if e not in RECORDED])
 def test_where_there_is_nothing_to_look_into_steps_are_timed(
     results: Any, name: str, runner: str
 ) -> None:

@@ -151,13 +151,17 @@ def main() -> None:
 
 def print_table(outcomes: dict[str, Outcome]) -> None:
     """One line of errors per outcome."""
-    print(f"{'engine':22} {'chains':>6} {'drafted =':>10} {'accepted =':>11} "
-          f"{'mass err':>9} {'RMS rel':>9} {'top-1 err':>9} {'entropy':>9}")  # fmt: skip
+    print(
+        f"{'engine':22} {'chains':>6} {'drafted =':>10} {'accepted =':>11} "
+        f"{'mass err':>9} {'RMS rel':>9} {'top-1 err':>9} {'entropy':>9}"
+    )
     for name, outcome in outcomes.items():
         t = compare(outcome)
-        print(f"{name:22} {t.chains:6} {t.drafted_equal:6}/{t.chains:<4}"
-              f"{t.accepted_equal:6}/{t.verified:<5}{t.mass_error:9.1e} {t.rms_error:9.1e} "
-              f"{t.top1_error:9.1e} {t.entropy_error:9.1e}")  # fmt: skip
+        print(
+            f"{name:22} {t.chains:6} {t.drafted_equal:6}/{t.chains:<4}"
+            f"{t.accepted_equal:6}/{t.verified:<5}{t.mass_error:9.1e} {t.rms_error:9.1e} "
+            f"{t.top1_error:9.1e} {t.entropy_error:9.1e}"
+        )
 
 
 if __name__ == "__main__":

@@ -42,9 +42,12 @@ def follows_k(job: Job) -> bool:
 def older_job(folder: Path, runner: str, drafter: str) -> Job:
     """Its caches are its own: else each version throws away what the other keeps."""
     return Job(
-        drafter=drafter, runner=runner, probe=RECORD, vllm_path=str(folder),
+        drafter=drafter,
+        runner=runner,
+        probe=RECORD,
+        vllm_path=str(folder),
         env={"VLLM_CACHE_ROOT": f"{folder}-cache"},
-    )  # fmt: skip
+    )
 
 
 def older_jobs(folders: list[Path]) -> dict[str, Job]:

@@ -12,16 +12,23 @@ from driftscope.workloads.sse import BrokenStreamError
 
 
 def test_tokens() -> None:
-    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5,
-             "prompt_tokens_details": {"cached_tokens": 1, "more": "x"}}  # fmt: skip
+    usage = {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 1, "more": "x"},
+    }
     assert counts_of(usage, None) == Counts(prompt_tokens=3, output_tokens=2, cached_tokens=1)
     assert counts_of({"prompt_tokens_details": None}, None) == Counts()
     assert counts_of(None, None) == counts_of({}, {}) == Counts()
 
 
 def test_rounds_as_vllm_tells_them() -> None:
-    detailed = {"per_step_accepted": [1, 0], "per_step_drafted": [4, 4],
-                "acceptance_histogram": [1, 1, 0, 0, 0]}  # fmt: skip
+    detailed = {
+        "per_step_accepted": [1, 0],
+        "per_step_drafted": [4, 4],
+        "acceptance_histogram": [1, 1, 0, 0, 0],
+    }
     assert counts_of(None, detailed) == Counts(drafted=[4, 4], accepted=[1, 0])
     summary = {"acceptance_histogram": [2, 1, 0]}
     assert counts_of(None, summary) == Counts(accepted=[0, 0, 1])

@@ -81,8 +81,9 @@ def _order(url: str, run: Path, **more: Any) -> Order:
     prompts = [chat(f"p{number}", f"a private question {number}") for number in range(3)]
     patience = Patience(timeout_s=TIMEOUT_S, retries=1)
     given: dict[str, Any] = {"suite": PLAIN, "patience": patience, **more}
-    return Order(url=url, run=run, prompts=prompts, warmup=0, levels=[Level(concurrency=3)],
-                 **given)  # fmt: skip
+    return Order(
+        url=url, run=run, prompts=prompts, warmup=0, levels=[Level(concurrency=3)], **given
+    )
 
 
 def _files(run: Path) -> bytes:

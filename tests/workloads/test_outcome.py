@@ -14,9 +14,15 @@ from driftscope.workloads.tools import TOOLS
 
 @pytest.mark.parametrize(
     ("text", "fits"),
-    [("[1, 2]", True), ("```json\n[1]\n```", True), ("[1, 2", False), ("Sure! [1]", False),
-     ('["a"]', False), ("", False)],
-)  # fmt: skip
+    [
+        ("[1, 2]", True),
+        ("```json\n[1]\n```", True),
+        ("[1, 2", False),
+        ("Sure! [1]", False),
+        ('["a"]', False),
+        ("", False),
+    ],
+)
 def test_json(text: str, fits: bool) -> None:
     assert is_json(text, {"type": "array", "items": {"type": "integer"}}) is fits
 
@@ -40,9 +46,11 @@ def test_a_tool_call(name: str, arguments: str, right: bool) -> None:
 
 def test_a_call_that_is_streamed_in_pieces() -> None:
     answer = Answer()
-    for delta in ({"index": 0, "function": {"name": "shell", "arguments": ""}},
-                  {"index": 0, "function": {"arguments": '{"com'}},
-                  {"index": 0, "function": {"arguments": 'mand": "ls"}'}}):  # fmt: skip
+    for delta in (
+        {"index": 0, "function": {"name": "shell", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"com'}},
+        {"index": 0, "function": {"arguments": 'mand": "ls"}'}},
+    ):
         assert answer.add({"choices": [{"delta": {"tool_calls": [delta]}}]})
     (call,) = answer.calls.values()
     assert (call.name, call.arguments) == ("shell", '{"command": "ls"}')
@@ -63,8 +71,17 @@ def test_a_repetition_loop() -> None:
     source = random.Random(3)
     assert is_looping("It began well. " + "and then again " * 12)
     assert is_looping("x" * 100) and is_looping("start " + "self.buffer[0] = 0\n" * 9 + "self.b")
-    for text in ("", "ok", "....", "ha ha ha ha ha", "-" * 60, document(3000, source),
-                 json_result(source), shell(source), stack_trace(source)):  # fmt: skip
+    for text in (
+        "",
+        "ok",
+        "....",
+        "ha ha ha ha ha",
+        "-" * 60,
+        document(3000, source),
+        json_result(source),
+        shell(source),
+        stack_trace(source),
+    ):
         assert not is_looping(text), text
 
 

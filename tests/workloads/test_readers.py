@@ -32,19 +32,34 @@ def _asked(prompt: Prompt) -> str:
 
 
 def test_speed_bench(tmp_path: Path) -> None:
-    table = pa.table({"question_id": ["q7", "q8"], "category": ["coding", "math"],
-                      "sub_category": ["a", "b"], "turns": [["sort this", "now faster"], ["2 + 2"]],
-                      "source": ["x", "x"], "multiturn": [True, False]})  # fmt: skip
+    table = pa.table(
+        {
+            "question_id": ["q7", "q8"],
+            "category": ["coding", "math"],
+            "sub_category": ["a", "b"],
+            "turns": [["sort this", "now faster"], ["2 + 2"]],
+            "source": ["x", "x"],
+            "multiturn": [True, False],
+        }
+    )
     pq.write_table(table, tmp_path / "test.parquet")
     prompts = read_prompts(tmp_path / "test.parquet")
     assert [(p.key, p.category, _asked(p)) for p in prompts] == [
-        ("q7", "coding", "sort this"), ("q8", "math", "2 + 2"),
-    ]  # fmt: skip
+        ("q7", "coding", "sort this"),
+        ("q8", "math", "2 + 2"),
+    ]
 
 
 def test_spec_bench_and_mt_bench(tmp_path: Path) -> None:
-    (prompt,) = _jsonl(tmp_path / "question.jsonl", {"question_id": 81, "category": "writing",
-                       "turns": ["Write a poem.", "Now in prose."], "reference": []})  # fmt: skip
+    (prompt,) = _jsonl(
+        tmp_path / "question.jsonl",
+        {
+            "question_id": 81,
+            "category": "writing",
+            "turns": ["Write a poem.", "Now in prose."],
+            "reference": [],
+        },
+    )
     assert (prompt.key, prompt.category, _asked(prompt)) == ("81", "writing", "Write a poem.")
 
 
@@ -55,12 +70,20 @@ def test_speculator_benchmarks(tmp_path: Path) -> None:
 
 
 def test_sharegpt(tmp_path: Path) -> None:
-    prompts = _json(tmp_path / "sharegpt.json", [
-        {"id": "a", "conversations": [{"from": "human", "value": "hi"},
-                                      {"from": "gpt", "value": "hello"},
-                                      {"from": "human", "value": "bye"}]},
-        {"id": "b", "conversations": [{"from": "gpt", "value": "no question"}]},
-    ])  # fmt: skip
+    prompts = _json(
+        tmp_path / "sharegpt.json",
+        [
+            {
+                "id": "a",
+                "conversations": [
+                    {"from": "human", "value": "hi"},
+                    {"from": "gpt", "value": "hello"},
+                    {"from": "human", "value": "bye"},
+                ],
+            },
+            {"id": "b", "conversations": [{"from": "gpt", "value": "no question"}]},
+        ],
+    )
     assert [(p.key, _asked(p)) for p in prompts] == [("a", "hi")]
 
 
@@ -95,10 +118,12 @@ def test_guidellm(tmp_path: Path) -> None:
         ),
     }
     old = {"id": "r2", "prompt": "old", "output": "x"}
-    report = {"benchmarks": [
-        {"requests": {"successful": [new, old], "errored": [{"prompt": "lost"}]}},
-        {"requests": {"successful": [new]}},
-    ]}  # fmt: skip
+    report = {
+        "benchmarks": [
+            {"requests": {"successful": [new, old], "errored": [{"prompt": "lost"}]}},
+            {"requests": {"successful": [new]}},
+        ]
+    }
     prompts = _json(tmp_path / "benchmarks.json", report)
     assert [_asked(p) for p in prompts] == ["new", "old"]
 

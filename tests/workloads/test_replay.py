@@ -46,8 +46,15 @@ QUICK = Patience(idle_s=1.0, retries=2)
 
 def _order(stub: Stub, run: Path, texts: list[str], **more: Any) -> Order:
     prompts = [chat(f"p{number}", text) for number, text in enumerate(texts)]
-    order = Order(url=stub.url, suite=PLAIN, run=run, prompts=prompts, warmup=0, patience=QUICK,
-                  levels=[Level(concurrency=4)])  # fmt: skip
+    order = Order(
+        url=stub.url,
+        suite=PLAIN,
+        run=run,
+        prompts=prompts,
+        warmup=0,
+        patience=QUICK,
+        levels=[Level(concurrency=4)],
+    )
     return dataclasses.replace(order, **more)
 
 
@@ -159,8 +166,11 @@ def test_a_server_that_dies_leaves_the_rest_unsent(tmp_path: Path) -> None:
     # Those that the four senders had under way when it died, and those that found it gone.
     assert GONE_AFTER <= ended[Ended.UNREACHED] + ended[Ended.INTERRUPTED] <= GONE_AFTER + 2 * 4
     assert ended[Ended.ANSWERED] + ended[Ended.UNSENT] >= 206 - GONE_AFTER - 2 * 4
-    assert all(row["attempts"] == 0 and row["sent_s"] is None and row["e2e_s"] is None
-               for row in rows if row["ended"] == Ended.UNSENT)  # fmt: skip
+    assert all(
+        row["attempts"] == 0 and row["sent_s"] is None and row["e2e_s"] is None
+        for row in rows
+        if row["ended"] == Ended.UNSENT
+    )
 
 
 @pytest.mark.parametrize(("late", "fired"), [(Ended.INTERRUPTED, GONE_AFTER + 2), (None, 40)])
@@ -237,8 +247,15 @@ def test_requests_are_those_of_openais_client(
 def test_more_users_than_a_http_client_likes(tmp_path: Path) -> None:
     """aiohttp stops at a hundred connections unless told otherwise."""
     with stub_server(piece_s=0.05) as stub:
-        replay(_order(stub, tmp_path / "run", [f"{n}" for n in range(150)],
-                      levels=[Level(concurrency=150)], patience=Patience()))  # fmt: skip
+        replay(
+            _order(
+                stub,
+                tmp_path / "run",
+                [f"{n}" for n in range(150)],
+                levels=[Level(concurrency=150)],
+                patience=Patience(),
+            )
+        )
     assert stub.most > 100
 
 
@@ -246,8 +263,13 @@ def test_two_thousand_requests_at_sixty_four(tmp_path: Path) -> None:
     """None lost, none twice, none taken for another."""
     texts = [f"question {number}" for number in range(2000)]
     with stub_server() as stub:
-        order = _order(stub, tmp_path / "run", texts, levels=[Level(concurrency=64)],
-                       patience=Patience(timeout_s=60))  # fmt: skip
+        order = _order(
+            stub,
+            tmp_path / "run",
+            texts,
+            levels=[Level(concurrency=64)],
+            patience=Patience(timeout_s=60),
+        )
         done = replay(order)
     rows = _rows(tmp_path / "run")
     assert done.ended == {Ended.ANSWERED: 2000}
@@ -280,8 +302,9 @@ def test_levels_follow_each_other_and_begin_warm(tmp_path: Path) -> None:
 def test_an_open_loop_sends_when_it_is_time(tmp_path: Path) -> None:
     """Also when the answers before are still coming."""
     with stub_server(piece_s=0.05) as stub:
-        replay(_order(stub, tmp_path / "run", [f"{n}" for n in range(20)],
-                      levels=[Level(rate=40.0)]))  # fmt: skip
+        replay(
+            _order(stub, tmp_path / "run", [f"{n}" for n in range(20)], levels=[Level(rate=40.0)])
+        )
     rows = _rows(tmp_path / "run")
     due = [row["due_s"] for row in rows]
     assert due == sorted(due) and {row["rate"] for row in rows} == {40.0}
@@ -343,11 +366,17 @@ def test_a_template_is_sent_as_tokens(tmp_path: Path) -> None:
         """,
         "templates",
     )
-    prompt = Prompt(key="one", messages=({"role": "system", "content": "be brief"},
-                                         {"role": "user", "content": "say hello"}))  # fmt: skip
+    prompt = Prompt(
+        key="one",
+        messages=(
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "say hello"},
+        ),
+    )
     with stub_server() as stub:
-        replay(dataclasses.replace(_order(stub, tmp_path / "run", []), suite=suite,
-                                   prompts=[prompt]))  # fmt: skip
+        replay(
+            dataclasses.replace(_order(stub, tmp_path / "run", []), suite=suite, prompts=[prompt])
+        )
     sent = {seen.label: seen.body["prompt"] for seen in stub.seen}
     assert sent["regular"] == [1, 12, 15, 13, 15] and sent["no BOS"] == sent["regular"][1:]
     # "System: be brief User: say hello Assistant:"
@@ -358,8 +387,17 @@ def test_a_template_is_sent_as_tokens(tmp_path: Path) -> None:
 
 def test_a_killed_replay_is_readable_up_to_its_last_flush(tmp_path: Path) -> None:
     with stub_server(piece_s=0.01) as stub:
-        command = [sys.executable, "-m", "driftscope", "replay", stub.url, "--repeat", "400",
-                   "-o", str(tmp_path / "run")]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "driftscope",
+            "replay",
+            stub.url,
+            "--repeat",
+            "400",
+            "-o",
+            str(tmp_path / "run"),
+        ]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while len(stub.seen) < 60 and time.monotonic() < deadline:

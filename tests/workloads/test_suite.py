@@ -101,8 +101,11 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_is_documented_and_seeded(name: str) -> None:
-    fields: dict[str, Any] = {"system": {"text": "policy"}, "filler": {"tokens": 300},
-                              "sampling": {"temperature": 1.0}}.get(name, {})  # fmt: skip
+    fields: dict[str, Any] = {
+        "system": {"text": "policy"},
+        "filler": {"tokens": 300},
+        "sampling": {"temperature": 1.0},
+    }.get(name, {})
     assert len(TRANSFORMS[name].__doc__ or "") > 40
     assert _apply(name, **fields) == _apply(name, **fields) != ASKED
     assert _apply(name, **fields).key == ASKED.key

@@ -27,9 +27,14 @@ LANGUAGE = (
 )
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 _OPERANDS = (
-    *_NAMES, TokenType.NUMBER, TokenType.STRING, TokenType.TRUE, TokenType.FALSE, TokenType.NULL,
+    *_NAMES,
+    TokenType.NUMBER,
+    TokenType.STRING,
+    TokenType.TRUE,
+    TokenType.FALSE,
+    TokenType.NULL,
     TokenType.R_PAREN,
-)  # fmt: skip
+)
 _ENDS = (TokenType.AND, TokenType.OR, TokenType.COMMA)
 """Tokens up to which a NOT or a minus sign reaches."""
 _SIGNS = (

@@ -54,8 +54,10 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
     steady[1:] = (np.diff(k) == 0) & (np.diff(batch) == 0) & (np.diff(replica) == 0)
     whole, drafting = _times(step)
     keys = k * (int(batch.max(initial=0)) + 1) + batch
-    found = (_cell(np.flatnonzero(steady & (keys == key)), k, batch, recorded, whole, drafting)
-             for key in np.unique(keys[steady]))  # fmt: skip
+    found = (
+        _cell(np.flatnonzero(steady & (keys == key)), k, batch, recorded, whole, drafting)
+        for key in np.unique(keys[steady])
+    )
     return tuple(cell for cell in found if cell is not None)
 
 
@@ -82,9 +84,13 @@ def _times(step: pa.Table) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _cell(
-    mine: NDArray[np.int64], k: NDArray[np.int64], batch: NDArray[np.int64],
-    recorded: NDArray[np.bool_], whole: NDArray[np.float64], drafting: NDArray[np.float64],
-) -> StepCell | None:  # fmt: skip
+    mine: NDArray[np.int64],
+    k: NDArray[np.int64],
+    batch: NDArray[np.int64],
+    recorded: NDArray[np.bool_],
+    whole: NDArray[np.float64],
+    drafting: NDArray[np.float64],
+) -> StepCell | None:
     plain = mine[~recorded[mine]]
     chosen = plain if len(plain) >= MIN_STEPS else mine
     if len(chosen) < MIN_STEPS:

@@ -33,8 +33,11 @@ from driftscope.errors import UsageError
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _ARITHMETIC: dict[str, Callable[[Quantity, Quantity], Quantity]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-}  # fmt: skip
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
 _INTERVAL = "_interval"
 """Suffix of the JSON key that holds the interval of the figure without it."""
 COUNTED = {("fallback", "by_reason")}
@@ -162,8 +165,9 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
     else:
         name = str(replace(path, baseline=False))
         same = facts.correlated.get(name)
-        shared = None if same is None else Shared(
-            figure=name, baseline=path.baseline, correlation=same)  # fmt: skip
+        shared = (
+            None if same is None else Shared(figure=name, baseline=path.baseline, correlation=same)
+        )
         found = Quantity(value=float(value), low=spread[0], high=spread[1], shared=shared)
     values[str(path)] = found
     return found

@@ -104,9 +104,17 @@ class Not:
 Condition = Comparison | Found | Known | Junction | Not
 
 _SIGNS: dict[type[ast.AST], str] = {
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/",
-}  # fmt: skip
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+}
 
 
 def parse(text: str) -> Condition:

@@ -25,6 +25,14 @@ def requests_that_finished() -> ir.Table:
     """The request rows, a row each."""
     rows = table("request")
     return rows.select(
-        *REQUEST, "label", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s",
-        "temperature", "finish_reason", "time_s",
-    ).order_by("time_s", *REQUEST)  # fmt: skip
+        *REQUEST,
+        "label",
+        "arrival_s",
+        "prompt_tokens",
+        "output_tokens",
+        "ttft_s",
+        "tpot_s",
+        "temperature",
+        "finish_reason",
+        "time_s",
+    ).order_by("time_s", *REQUEST)

@@ -47,6 +47,16 @@ def steps_in_blocks(each: int) -> ir.Table:
     if each > 1:
         rows = rows.filter((rows.step // BLOCK_STEPS) % each == 0)
     return rows.select(
-        "replica", "step", "time_s", "requests", "chains", "k", "recorded", "step_s", "draft_s",
-        "probe_s", "gpu_draft_s", "gpu_probe_s",
-    )  # fmt: skip
+        "replica",
+        "step",
+        "time_s",
+        "requests",
+        "chains",
+        "k",
+        "recorded",
+        "step_s",
+        "draft_s",
+        "probe_s",
+        "gpu_draft_s",
+        "gpu_probe_s",
+    )

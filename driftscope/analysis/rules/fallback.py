@@ -130,9 +130,11 @@ def _beside(case: Case) -> str:
         return ""
     own, other = groups
     spans = own.mean_length_interval, other.mean_length_interval
-    surely = spans[0] is not None and spans[1] is not None and difference(
-        own.mean_length, spans[0], other.mean_length, spans[1]
-    ).excludes_zero()  # fmt: skip
+    surely = (
+        spans[0] is not None
+        and spans[1] is not None
+        and difference(own.mean_length, spans[0], other.mean_length, spans[1]).excludes_zero()
+    )
     return (
         f"; their rounds yield {number(own.mean_length)} tokens, the others' "
         f"{number(other.mean_length)}{'' if surely else ' (not told apart)'}"

@@ -144,9 +144,11 @@ def _by_baseline(case: Case) -> Finding | None:
     if not apart.low > 0:
         return None
     trust, because = judged(
-        min(run.requests, plain.requests), apart, above=0.0,
+        min(run.requests, plain.requests),
+        apart,
+        above=0.0,
         assumed=["the two runs may not have had the same load"],
-    )  # fmt: skip
+    )
     return Finding(
         id="slower_than_none",
         severity=Severity.HIGH,

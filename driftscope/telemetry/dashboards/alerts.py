@@ -72,16 +72,22 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
             "while the engine is busy. Users see it as slower output; quality is unchanged, since "
             "the target verifies every token.",
             causes=(
-                ("Other traffic: a chat template that was lost or changed, another language, "
-                "longer contexts."),
-                ("Another target or drafter: a new fine-tune, a quantisation, a wrong drafter "
-                "configuration (norm flags, captured layers)."),
+                (
+                    "Other traffic: a chat template that was lost or changed, another language, "
+                    "longer contexts."
+                ),
+                (
+                    "Another target or drafter: a new fine-tune, a quantisation, a wrong drafter "
+                    "configuration (norm flags, captured layers)."
+                ),
                 "A new engine version.",
             ),
             steps=(
-                ("Open the dashboard `driftscope / drift by depth`. If depth 1 fell with the rest, "
-                "the drafter no longer fits its input; if only large depths fell, see "
-                "DriftscopeDriftRose."),
+                (
+                    "Open the dashboard `driftscope / drift by depth`. If depth 1 fell with the "
+                    "rest, the drafter no longer fits its input; if only large depths fell, see "
+                    "DriftscopeDriftRose."
+                ),
                 "Compare what is served with what was: template, model names, versions, flags.",
                 "`driftscope analyze` on the run directory; split by label if requests carry one.",
                 "Until it is found, a smaller K costs less per rejected round.",
@@ -97,16 +103,24 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
             "beyond what the slots that they add account for. It is a change over depth that "
             "changed over time.",
             causes=(
-                ("Prompts far from the drafter's training: roles written as plain text, no system "
-                "turn, no begin-of-sequence token."),
-                ("A drafter whose residual stream is not normalised between depths (EAGLE-3), on "
-                "inputs that let it run away."),
+                (
+                    "Prompts far from the drafter's training: roles written as plain text, no "
+                    "system turn, no begin-of-sequence token."
+                ),
+                (
+                    "A drafter whose residual stream is not normalised between depths (EAGLE-3), "
+                    "on inputs that let it run away."
+                ),
             ),
             steps=(
-                ("Look at the hidden RMS by depth beside it: growth names the cause, attention "
-                "shows the effect."),
-                ("Look whether acceptance at large depths fell with it; if not, this is to be "
-                "watched, not mended."),
+                (
+                    "Look at the hidden RMS by depth beside it: growth names the cause, attention "
+                    "shows the effect."
+                ),
+                (
+                    "Look whether acceptance at large depths fell with it; if not, this is to be "
+                    "watched, not mended."
+                ),
                 "Check the chat template that requests arrive with.",
                 "In the long run: a drafter with `fc_norm` and `norm_output` (EAGLE-3.1).",
             ),
@@ -120,15 +134,21 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
             meaning="The state that the drafter feeds to its own next depth grows more from depth "
             "1 to K than it did in the engine's own past.",
             causes=(
-                ("Another drafter, or one whose norm flags were not carried over from its "
-                "configuration."),
+                (
+                    "Another drafter, or one whose norm flags were not carried over from its "
+                    "configuration."
+                ),
                 "Inputs unlike those that it was trained on.",
             ),
             steps=(
-                ("`driftscope probe status RUN` and the run's manifest say which norm flags the "
-                "loaded drafter has."),
-                ("Look at the captured layers' RMS in `driftscope analyze`: a jump there comes "
-                "from the target, not from the drafter."),
+                (
+                    "`driftscope probe status RUN` and the run's manifest say which norm flags the "
+                    "loaded drafter has."
+                ),
+                (
+                    "Look at the captured layers' RMS in `driftscope analyze`: a jump there comes "
+                    "from the target, not from the drafter."
+                ),
                 "Go back to the drafter that was served before.",
             ),
         ),
@@ -160,8 +180,10 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
             ),
             steps=(
                 "Compare the draft and verify times on the overview with those of a quiet hour.",
-                ("Lower K, or let it fall with the batch size "
-                "(`num_speculative_tokens_per_batch_size`)."),
+                (
+                    "Lower K, or let it fall with the batch size "
+                    "(`num_speculative_tokens_per_batch_size`)."
+                ),
                 "Serve one replica without speculation, and compare its time per output token.",
             ),
         ),
@@ -196,8 +218,10 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
             causes=("A long run.",),
             steps=(
                 "Nothing, if the trace is not needed.",
-                ("A larger DRIFTSCOPE_MAX_MB, a lower rate, or a new run directory at the next "
-                "start."),
+                (
+                    "A larger DRIFTSCOPE_MAX_MB, a lower rate, or a new run directory at the next "
+                    "start."
+                ),
             ),
             hold=False,
         ),
@@ -219,8 +243,10 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
             steps=(
                 "Compare the replica's manifest (versions, flags, config digests) with another's.",
                 "Look whether its traffic differs: context length, labels.",
-                ("Take it out, replay the same prompts on it and on another, and compare with "
-                "`driftscope analyze A B`."),
+                (
+                    "Take it out, replay the same prompts on it and on another, and compare with "
+                    "`driftscope analyze A B`."
+                ),
             ),
         ),
         Alert(
@@ -238,7 +264,7 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
                 "Check the endpoint, headers and protocol (OTEL_EXPORTER_OTLP_*).",
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def runbook(alert: Alert) -> str:

@@ -48,9 +48,12 @@ def dashboards(rules: Sequence[Rule], times: Times) -> dict[str, dict[str, Any]]
 def _of(rule: Rule, title: str, legend: str, *, where: str = "", share: bool = False) -> Panel:
     chosen = f"{_CHOSEN}, {where}" if where else _CHOSEN
     return Panel(
-        title=title, exprs=((f"{rule.record}{{{chosen}}}", legend),), description=rule.meaning,
-        unit=rule.unit, share=share,
-    )  # fmt: skip
+        title=title,
+        exprs=((f"{rule.record}{{{chosen}}}", legend),),
+        description=rule.meaning,
+        unit=rule.unit,
+        share=share,
+    )
 
 
 def _overview(by: dict[str, Rule], times: Times) -> list[Panel]:
@@ -88,15 +91,24 @@ def _overview(by: dict[str, Rule], times: Times) -> list[Panel]:
 
 def _drift(by: dict[str, Rule]) -> list[Panel]:
     masses = [
-        _of(by[r.MASS], f"Attention on {words}", "depth {{driftscope_depth}}",
-            where=f'{r.CLASS}="{name}"', share=True)
+        _of(
+            by[r.MASS],
+            f"Attention on {words}",
+            "depth {{driftscope_depth}}",
+            where=f'{r.CLASS}="{name}"',
+            share=True,
+        )
         for name, words in _CLASSES.items()
-    ]  # fmt: skip
+    ]
     states = [
-        _of(by[r.RMS], f"Hidden RMS, {words}", "depth {{driftscope_depth}}",
-            where=f'{r.PLACE}="{name}"')
+        _of(
+            by[r.RMS],
+            f"Hidden RMS, {words}",
+            "depth {{driftscope_depth}}",
+            where=f'{r.PLACE}="{name}"',
+        )
         for name, words in _PLACES.items()
-    ]  # fmt: skip
+    ]
     return [
         _of(by[r.REACHED], "Acceptance by depth", "depth {{driftscope_depth}}", share=True),
         _of(by[r.EXCESS], "Attention on the chain beyond no drift", "{{instance}}", share=True),
@@ -110,11 +122,12 @@ def _drift(by: dict[str, Rule]) -> list[Panel]:
 def _fallback(by: dict[str, Rule]) -> list[Panel]:
     return [
         _of(by[r.REJECTED_SHARE], "Rejected rounds", "{{instance}}", share=True),
-        _of(by[r.UNDRAFTED_SHARE], "Undrafted steps by reason", "{{driftscope_reason}}",
-            share=True),
+        _of(
+            by[r.UNDRAFTED_SHARE], "Undrafted steps by reason", "{{driftscope_reason}}", share=True
+        ),
         _of(by[r.STEPS], "Decode steps", "{{instance}}"),
         _of(by[r.LENGTH], "Acceptance length", "{{instance}}"),
-    ]  # fmt: skip
+    ]
 
 
 def _fleet(by: dict[str, Rule], times: Times) -> list[Panel]:
@@ -129,8 +142,15 @@ def _fleet(by: dict[str, Rule], times: Times) -> list[Panel]:
         ),
         Panel(
             title="Replica against its fleet",
-            exprs=(((f"{r.LENGTH}{{{_CHOSEN}}} / on ({_MODEL}, {_DRAFTER}) group_left () "
-                    f"{r.LENGTH_FLEET}"), "{{instance}}"),),
+            exprs=(
+                (
+                    (
+                        f"{r.LENGTH}{{{_CHOSEN}}} / on ({_MODEL}, {_DRAFTER}) group_left () "
+                        f"{r.LENGTH_FLEET}"
+                    ),
+                    "{{instance}}",
+                ),
+            ),
             description="Acceptance length over the median of the engines with the same model and "
             "drafter.",
             unit="1",
@@ -143,7 +163,7 @@ def _fleet(by: dict[str, Rule], times: Times) -> list[Panel]:
         ),
         _of(by[r.EXCESS], "Attention beyond no drift by replica", "{{instance}}", share=True),
         _of(by[r.GROWTH], "Hidden growth by replica", "{{instance}}"),
-    ]  # fmt: skip
+    ]
 
 
 _CLASSES = {
@@ -188,21 +208,35 @@ def _dashboard(uid: str, title: str, panels: Sequence[Panel]) -> dict[str, Any]:
 
 def _variables() -> list[dict[str, Any]]:
     source = {
-        "name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus",
-        "refresh": 1, "hide": 0,
-    }  # fmt: skip
-    narrower = {"model": "", "drafter": f'{{{_MODEL}=~"$model"}}',
-                "instance": f'{{{_MODEL}=~"$model", {_DRAFTER}=~"$drafter"}}'}  # fmt: skip
+        "name": "datasource",
+        "label": "Prometheus",
+        "type": "datasource",
+        "query": "prometheus",
+        "refresh": 1,
+        "hide": 0,
+    }
+    narrower = {
+        "model": "",
+        "drafter": f'{{{_MODEL}=~"$model"}}',
+        "instance": f'{{{_MODEL}=~"$model", {_DRAFTER}=~"$drafter"}}',
+    }
     label = {"model": _MODEL, "drafter": _DRAFTER, "instance": "instance"}
     chosen = [
         {
-            "name": name, "label": name.capitalize(), "type": "query", "datasource": _SOURCE,
+            "name": name,
+            "label": name.capitalize(),
+            "type": "query",
+            "datasource": _SOURCE,
             "query": f"label_values({r.name_of(i.ROUNDS)}{where}, {label[name]})",
-            "refresh": 2, "hide": 0, "multi": True, "includeAll": True, "allValue": ".*",
+            "refresh": 2,
+            "hide": 0,
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
             "sort": 1,
         }
         for name, where in narrower.items()
-    ]  # fmt: skip
+    ]
     return [source, *chosen]
 
 
@@ -219,18 +253,29 @@ def _panel(at: int, panel: Panel) -> dict[str, Any]:
         "datasource": _SOURCE,
         "gridPos": {"x": at % 2 * WIDTH, "y": at // 2 * HEIGHT, "w": WIDTH, "h": HEIGHT},
         "targets": [
-            {"refId": chr(ord("A") + n), "expr": expr, "legendFormat": legend, "range": True,
-             "datasource": _SOURCE}
+            {
+                "refId": chr(ord("A") + n),
+                "expr": expr,
+                "legendFormat": legend,
+                "range": True,
+                "datasource": _SOURCE,
+            }
             for n, (expr, legend) in enumerate(panel.exprs)
         ],
         "fieldConfig": {
-            "defaults": {"unit": "short" if unit == "1" else unit,
-                         "custom": {"lineWidth": 1, "fillOpacity": 0, "spanNulls": False}},
+            "defaults": {
+                "unit": "short" if unit == "1" else unit,
+                "custom": {"lineWidth": 1, "fillOpacity": 0, "spanNulls": False},
+            },
             "overrides": [],
         },
         "options": {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True,
-                       "calcs": []},
+            "legend": {
+                "displayMode": "list",
+                "placement": "bottom",
+                "showLegend": True,
+                "calcs": [],
+            },
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
-    }  # fmt: skip
+    }

@@ -54,24 +54,33 @@ def rules(times: Times) -> tuple[Rule, ...]:
     """In an order in which each can use those before it."""
     past = f"[{times.past}] offset {times.gap}"
     return (
-        Rule(record=ROUNDS, expr=_rate(name_of(i.ROUNDS), times), meaning=i.ROUNDS.description,
-             unit="{round}/s"),
         Rule(
-            record=LENGTH, meaning=MEAN_LENGTH.meaning, unit=MEAN_LENGTH.unit,
+            record=ROUNDS,
+            expr=_rate(name_of(i.ROUNDS), times),
+            meaning=i.ROUNDS.description,
+            unit="{round}/s",
+        ),
+        Rule(
+            record=LENGTH,
+            meaning=MEAN_LENGTH.meaning,
+            unit=MEAN_LENGTH.unit,
             expr=f"1 + {_rate(name_of(i.ACCEPTED), times)} / ({ROUNDS} > 0)",
         ),
         Rule(
-            record=REACHED, meaning=COUNTED.meaning,
+            record=REACHED,
+            meaning=COUNTED.meaning,
             expr=f"{_rate(name_of(i.REACHED), times, DEPTH)} "
             f"/ on ({', '.join(ENGINE)}) group_left () ({ROUNDS} > 0)",
         ),
         Rule(record=MASS, meaning=i.MASS.description, expr=_mean(i.MASS, times, DEPTH, CLASS)),
         Rule(
-            record=EXPECTED, meaning=attention.NO_DRIFT.meaning,
+            record=EXPECTED,
+            meaning=attention.NO_DRIFT.meaning,
             expr=_mean(i.EXPECTED, times, DEPTH),
         ),
         Rule(
-            record=EXCESS, meaning=f"{attention.EXCESS.meaning} Of the depth with the most of it.",
+            record=EXCESS,
+            meaning=f"{attention.EXCESS.meaning} Of the depth with the most of it.",
             expr=f"max by ({', '.join(ENGINE)}) (sum by ({', '.join((*ENGINE, DEPTH))}) "
             f'({MASS}{{{CLASS}="self"}}) - {EXPECTED})',
         ),
@@ -79,46 +88,70 @@ def rules(times: Times) -> tuple[Rule, ...]:
         Rule(record=GROWTH, meaning=hidden.GROWTH.meaning, expr=_mean(i.GROWTH, times)),
         Rule(record=TOP1, meaning=i.TOP1.description, expr=_mean(i.TOP1, times, DEPTH)),
         Rule(
-            record=STEPS, unit="{step}/s",
+            record=STEPS,
+            unit="{step}/s",
             meaning="Decode steps of single requests: rounds and undrafted steps.",
             expr=f"{ROUNDS} + ({_rate(name_of(i.UNDRAFTED_STEPS), times)} or {ROUNDS} * 0)",
         ),
         Rule(
-            record=UNDRAFTED_SHARE, meaning=UNDRAFTED.meaning,
+            record=UNDRAFTED_SHARE,
+            meaning=UNDRAFTED.meaning,
             expr=f"{_rate(name_of(i.UNDRAFTED_STEPS), times, REASON)} "
             f"/ on ({', '.join(ENGINE)}) group_left () ({STEPS} > 0)",
         ),
         Rule(
-            record=REJECTED_SHARE, meaning=REJECTED.meaning,
+            record=REJECTED_SHARE,
+            meaning=REJECTED.meaning,
             expr=f"{_rate(name_of(i.REJECTED_ROUNDS), times)} / ({STEPS} > 0)",
         ),
-        Rule(record=DRAFT_S, meaning=i.DRAFT_TIME.description, unit="s",
-             expr=_mean(i.DRAFT_TIME, times)),
-        Rule(record=VERIFY_S, meaning=i.VERIFY_TIME.description, unit="s",
-             expr=_mean(i.VERIFY_TIME, times)),
         Rule(
-            record=SPEEDUP, meaning=throughput.SPEEDUP.meaning,
+            record=DRAFT_S,
+            meaning=i.DRAFT_TIME.description,
+            unit="s",
+            expr=_mean(i.DRAFT_TIME, times),
+        ),
+        Rule(
+            record=VERIFY_S,
+            meaning=i.VERIFY_TIME.description,
+            unit="s",
+            expr=_mean(i.VERIFY_TIME, times),
+        ),
+        Rule(
+            record=SPEEDUP,
+            meaning=throughput.SPEEDUP.meaning,
             expr=f"{LENGTH} * {VERIFY_S} / ({VERIFY_S} + {DRAFT_S})",
         ),
         Rule(
-            record=OVERHEAD_SHARE, meaning=OVERHEAD.meaning,
+            record=OVERHEAD_SHARE,
+            meaning=OVERHEAD.meaning,
             expr=f"{_rate(name_of(i.PROBE_TIME), times)} / "
             f"({_rate(name_of(i.STEP_TIME), times)} > 0)",
         ),
         Rule(record=TTFT, meaning=i.TTFT.description, unit="s", expr=_mean(i.TTFT, times)),
         Rule(record=TPOT, meaning=i.TPOT.description, unit="s", expr=_mean(i.TPOT, times)),
-        Rule(record=LENGTH_PAST, meaning="The same in the engine's own past.", unit="{token}",
-             expr=f"avg_over_time({LENGTH}{past})"),
-        Rule(record=EXCESS_PAST, meaning="The same in the engine's own past.",
-             expr=f"avg_over_time({EXCESS}{past})"),
-        Rule(record=GROWTH_PAST, meaning="The same in the engine's own past.",
-             expr=f"avg_over_time({GROWTH}{past})"),
         Rule(
-            record=LENGTH_FLEET, unit="{token}",
+            record=LENGTH_PAST,
+            meaning="The same in the engine's own past.",
+            unit="{token}",
+            expr=f"avg_over_time({LENGTH}{past})",
+        ),
+        Rule(
+            record=EXCESS_PAST,
+            meaning="The same in the engine's own past.",
+            expr=f"avg_over_time({EXCESS}{past})",
+        ),
+        Rule(
+            record=GROWTH_PAST,
+            meaning="The same in the engine's own past.",
+            expr=f"avg_over_time({GROWTH}{past})",
+        ),
+        Rule(
+            record=LENGTH_FLEET,
+            unit="{token}",
             meaning="Median acceptance length of all engines with the same model and drafter.",
             expr=f"quantile by ({', '.join(ENGINE[2:])}) (0.5, {LENGTH})",
         ),
-    )  # fmt: skip
+    )
 
 
 ROUNDS = "engine:driftscope_rounds:rate"

@@ -8,12 +8,31 @@ from typing import Any
 from driftscope.workloads.prompt import Message, Prompt, chat
 
 _KEYS = ("question_id", "custom_id", "uuid", "id", "request_id")
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-          "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
-          "system": "system", "tool": "tool"}  # fmt: skip
-_KEPT = frozenset({"temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed",
-                   "tool_choice", "response_format", "presence_penalty",
-                   "frequency_penalty"})  # fmt: skip
+_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "system": "system",
+    "tool": "tool",
+}
+_KEPT = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "max_completion_tokens",
+        "stop",
+        "seed",
+        "tool_choice",
+        "response_format",
+        "presence_penalty",
+        "frequency_penalty",
+    }
+)
 """Of a logged request's body; its model, stream and user are this replay's own."""
 
 

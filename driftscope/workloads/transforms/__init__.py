@@ -14,7 +14,15 @@ __all__ = ["TRANSFORMS", "NotApplicableError", "Transform"]
 TRANSFORMS: dict[str, type[Transform]] = {
     kind.name: kind
     for kind in (
-        Template, Whitespace, Reworded, System, OwnCache, Filler, Tools, AgentLoop, MixedLanguages,
+        Template,
+        Whitespace,
+        Reworded,
+        System,
+        OwnCache,
+        Filler,
+        Tools,
+        AgentLoop,
+        MixedLanguages,
         Sampling,
     )
-}  # fmt: skip
+}

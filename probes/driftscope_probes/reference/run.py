@@ -117,9 +117,12 @@ class ReferenceRun:
             k=self._k,
             target=_model(target, "LlamaForCausalLM", dtype),
             drafter=_model(drafter, config.to_hf()["architectures"][0], dtype),
-            norm_flags={"fc_norm": config.fc_norm, "norm_output": config.norm_output,
-                        "norm_before_fc": config.norm_before_fc,
-                        "norm_before_residual": config.norm_before_residual},
+            norm_flags={
+                "fc_norm": config.fc_norm,
+                "norm_output": config.norm_output,
+                "norm_before_fc": config.norm_before_fc,
+                "norm_before_residual": config.norm_before_residual,
+            },
             drafter_layers=config.layer.num_hidden_layers,
             aux_layers=tuple(config.aux_layers),
             aux_layers_source=AUX_FROM_CONFIG if config.names_aux_layers else AUX_FROM_ENGINE,
@@ -128,33 +131,57 @@ class ReferenceRun:
             kv_cache_dtype="auto",
             sink_tokens=DEFAULT_N_SINK,
             sink_source="default",
-        )  # fmt: skip
+        )
 
 
 def _model(path: Path, architecture: str, dtype: str) -> Model:
     digest = hashlib.sha256((path / "config.json").read_bytes()).hexdigest()[:16]
     return Model(
-        name=str(path), architecture=architecture, config_digest=digest, dtype=dtype,
+        name=str(path),
+        architecture=architecture,
+        config_digest=digest,
+        dtype=dtype,
         weights_digest=weights_digest(str(path)),
-    )  # fmt: skip
+    )
 
 
 def _draft_row(step: int, now: float, request: str, chain: Chain, layers: int) -> DraftRow:
     return DraftRow(
-        step=step, time_s=now, request=request, position=chain.position,
-        prompt_tokens=chain.prompt_tokens, batch=1, k=len(chain.token_ids), layers=layers,
-        chunked_prefill=False, sink_mass=chain.sink_mass, prompt_mass=chain.prompt_mass,
-        generated_mass=chain.generated_mass, self_mass=chain.self_mass, null_mass=None,
-        in_rms=chain.in_rms, prenorm_rms=chain.prenorm_rms, postnorm_rms=chain.postnorm_rms,
-        fed_rms=chain.fed_rms, top1=chain.top1, entropy=chain.entropy, aux_rms=chain.aux_rms,
-        aux_norm_rms=chain.aux_norm_rms, fc_rms=chain.fc_rms, token_ids=None,
-    )  # fmt: skip
+        step=step,
+        time_s=now,
+        request=request,
+        position=chain.position,
+        prompt_tokens=chain.prompt_tokens,
+        batch=1,
+        k=len(chain.token_ids),
+        layers=layers,
+        chunked_prefill=False,
+        sink_mass=chain.sink_mass,
+        prompt_mass=chain.prompt_mass,
+        generated_mass=chain.generated_mass,
+        self_mass=chain.self_mass,
+        null_mass=None,
+        in_rms=chain.in_rms,
+        prenorm_rms=chain.prenorm_rms,
+        postnorm_rms=chain.postnorm_rms,
+        fed_rms=chain.fed_rms,
+        top1=chain.top1,
+        entropy=chain.entropy,
+        aux_rms=chain.aux_rms,
+        aux_norm_rms=chain.aux_norm_rms,
+        fc_rms=chain.fc_rms,
+        token_ids=None,
+    )
 
 
 def _request_row(
-    name: str, label: str | None, arrival_s: float, prompt: Sequence[int], max_tokens: int,
+    name: str,
+    label: str | None,
+    arrival_s: float,
+    prompt: Sequence[int],
+    max_tokens: int,
     result: Generation,
-) -> RequestRow:  # fmt: skip
+) -> RequestRow:
     count = len(result.token_ids)
     return RequestRow(
         time_s=time.time(),

@@ -153,9 +153,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to write into")
     parser.add_argument("--recipe", choices=list(RECIPES), default="full")
     parser.add_argument(
-        "--quick", dest="recipe", action="store_const", const="quick",
+        "--quick",
+        dest="recipe",
+        action="store_const",
+        const="quick",
         help="a smoke run of under a minute",
-    )  # fmt: skip
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seed", type=int, default=0, help="other weights (default: 0)")
     parser.add_argument(

@@ -18,9 +18,12 @@ from driftscope_reports.section import Picture
 
 _DEFINITIONS = (SELF, NO_DRIFT, GENERATED, PROMPT, SINK, NULL)
 _BY_FIELD = {
-    "self_mass": SELF, "generated_mass": GENERATED, "prompt_mass": PROMPT, "sink_mass": SINK,
+    "self_mass": SELF,
+    "generated_mass": GENERATED,
+    "prompt_mass": PROMPT,
+    "sink_mass": SINK,
     "null_mass": NULL,
-}  # fmt: skip
+}
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
@@ -121,8 +124,15 @@ def _expected(index: int, run: RunSummary) -> list[Series]:
     values = run.attention.no_drift_self_mass
     if values is None or not all(map(math.isfinite, values)):
         return []
-    return [Series(name=f"{run.label}, without drift", kind=Kind.DASHED, x=depths(values), y=values,
-                   colour=colour(index))]  # fmt: skip
+    return [
+        Series(
+            name=f"{run.label}, without drift",
+            kind=Kind.DASHED,
+            x=depths(values),
+            y=values,
+            colour=colour(index),
+        )
+    ]
 
 
 def _title(run: RunSummary, runs: Sequence[RunSummary]) -> str:
@@ -193,13 +203,16 @@ def _head_map(
 ) -> Picture:
     series = tuple(
         Series(
-            name=f"layer {n // per_layer} head {n % per_layer}" if len(rows) > per_layer
+            name=f"layer {n // per_layer} head {n % per_layer}"
+            if len(rows) > per_layer
             else f"head {n}",
             sign=f"{n // per_layer}.{n % per_layer}" if len(rows) > per_layer else f"{n}",
-            kind=Kind.CELLS, x=depths(row), y=row,
+            kind=Kind.CELLS,
+            x=depths(row),
+            y=row,
         )
         for n, row in enumerate(rows)
-    )  # fmt: skip
+    )
     last = [row[-1] for row in rows if math.isfinite(row[-1])] or [math.nan]
     return Picture(
         id=f"heads-{name}-{index}",
@@ -208,12 +221,15 @@ def _head_map(
         how="One row per attention head, one column per depth; the brighter, the more of the "
         f"head's attention goes there. {_ALONE[name == 'self']}",
         chart=Chart(
-            series=series, x_title=axis_name([run]), y_title=_rows(rows, per_layer),
-            unit=Unit.SHARE, height=min(max(180, 60 + 14 * len(rows)), 620),
+            series=series,
+            x_title=axis_name([run]),
+            y_title=_rows(rows, per_layer),
+            unit=Unit.SHARE,
+            height=min(max(180, 60 + 14 * len(rows)), 620),
         ),
         note=_sampled(run),
         definitions=(_BY_FIELD[f"{name}_mass"],),
-    )  # fmt: skip
+    )
 
 
 def _sampled(run: RunSummary) -> str | None:

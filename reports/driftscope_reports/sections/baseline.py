@@ -23,12 +23,16 @@ def baseline_in(analysis: Analysis) -> Baseline | None:
     """The baseline that was given; None without one, or where it is one of the runs."""
     for case in analysis.cases:
         if case.plain is not None:
-            return Baseline(label=case.plain.label, latency=case.plain.latency,
-                            durations=case.plain.durations)  # fmt: skip
+            return Baseline(
+                label=case.plain.label, latency=case.plain.latency, durations=case.plain.durations
+            )
     shown = {run.label for run in analysis.runs}
     for case in analysis.cases:
         held = case.reference
         if held is not None and held.label not in shown:
-            return Baseline(label=held.label, latency=held.latency,
-                            durations=held.closeup.durations if held.closeup else {})  # fmt: skip
+            return Baseline(
+                label=held.label,
+                latency=held.latency,
+                durations=held.closeup.durations if held.closeup else {},
+            )
     return None

@@ -48,26 +48,32 @@ def _picture(
         how=f"Tokens per round by {by}, with 95% intervals. Where the intervals of a run are "
         "apart, it is more than chance.",
         chart=Chart(
-            series=tuple(_series(*each) for each in found), x_title=x_title,
-            y_title="tokens per round", axis=Axis.CATEGORY,
+            series=tuple(_series(*each) for each in found),
+            x_title=x_title,
+            y_title="tokens per round",
+            axis=Axis.CATEGORY,
         ),
         definitions=(MEAN_LENGTH,),
         note=f"Not drawn: {count(small, 'group')} of fewer than {ENOUGH} requests."
         if small
         else None,
         numbers=_numbers(words, whole),
-    )  # fmt: skip
+    )
 
 
 def _numbers(words: str, found: Sequence[_Found]) -> Markup:
     rows = [
         [
-            label, group.name, f"{group.requests:,}", f"{group.rounds:,}",
-            number(group.mean_length), _ends(group),
+            label,
+            group.name,
+            f"{group.requests:,}",
+            f"{group.rounds:,}",
+            number(group.mean_length),
+            _ends(group),
         ]
         for _, label, groups in found
         for group in groups
-    ]  # fmt: skip
+    ]
     head = ["run", words.lower(), "requests", "rounds", "tokens per round", "95% interval"]
     return table(head, rows, words=2, caption=f"Numbers by: {words}", sortable=True)
 
@@ -80,12 +86,15 @@ def _ends(group: Group) -> str:
 def _series(index: int, label: str, groups: Sequence[Group]) -> Series:
     spreads = [group.mean_length_interval for group in groups]
     return Series(
-        name=label, kind=Kind.BAR, x=tuple(short(group.name) for group in groups),
-        y=tuple(group.mean_length for group in groups), colour=colour(index),
+        name=label,
+        kind=Kind.BAR,
+        x=tuple(short(group.name) for group in groups),
+        y=tuple(group.mean_length for group in groups),
+        colour=colour(index),
         pattern=PATTERNS[index % len(PATTERNS)],
         low=tuple(s.low if s else None for s in spreads),
         high=tuple(s.high if s else None for s in spreads),
-    )  # fmt: skip
+    )
 
 
 _SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"}

@@ -78,8 +78,13 @@ def _comparison(first: RunSummary, other: RunSummary, case: Case | None) -> Comp
     return comparison_of(first, other)
 
 
-_Row = tuple[str, Callable[[RunSummary], float | None], Callable[[float | None], str], Good,
-             Callable[[RunSummary], Interval | None]]  # fmt: skip
+_Row = tuple[
+    str,
+    Callable[[RunSummary], float | None],
+    Callable[[float | None], str],
+    Good,
+    Callable[[RunSummary], Interval | None],
+]
 
 
 def _last(name: str) -> Callable[[RunSummary], Interval | None]:
@@ -88,27 +93,64 @@ def _last(name: str) -> Callable[[RunSummary], Interval | None]:
 
 _LAST = "Accepted to the last depth"
 _ROWS: tuple[_Row, ...] = (
-    (MEAN_LENGTH.title, lambda r: r.acceptance.mean_length, number, Good.MORE,
-     lambda r: r.acceptance.mean_length_interval),
-    (_LAST, lambda r: r.acceptance.marginal[-1], percent, Good.MORE,
-     _last("marginal")),
-    ("Growth of the hidden state", lambda r: r.hidden.growth, times, Good.LESS,
-     lambda r: r.hidden.growth_interval),
-    ("Attention on the chain, last depth",
-     lambda r: r.attention.self_mass[-1] if r.attention.self_mass else None, percent, Good.LESS,
-     _last("self_mass")),
-    ("Attention on the sink, last depth",
-     lambda r: r.attention.sink_mass[-1] if r.attention.sink_mass else None, percent, Good.MORE,
-     _last("sink_mass")),
-    ("Time per output token", lambda r: r.latency.tpot_s, milliseconds, Good.LESS,
-     lambda r: r.latency.tpot_s_interval),
-    ("Time to first token", lambda r: r.latency.ttft_s, milliseconds, Good.LESS,
-     lambda r: r.latency.ttft_s_interval),
-    ("Rejected rounds, of steps", lambda r: r.fallback.rejected_share, percent, Good.LESS,
-     lambda r: r.fallback_spread.rejected),
-    ("Undrafted steps, of steps", lambda r: r.fallback.undrafted_share, percent, Good.LESS,
-     lambda r: r.fallback_spread.undrafted),
-)  # fmt: skip
+    (
+        MEAN_LENGTH.title,
+        lambda r: r.acceptance.mean_length,
+        number,
+        Good.MORE,
+        lambda r: r.acceptance.mean_length_interval,
+    ),
+    (_LAST, lambda r: r.acceptance.marginal[-1], percent, Good.MORE, _last("marginal")),
+    (
+        "Growth of the hidden state",
+        lambda r: r.hidden.growth,
+        times,
+        Good.LESS,
+        lambda r: r.hidden.growth_interval,
+    ),
+    (
+        "Attention on the chain, last depth",
+        lambda r: r.attention.self_mass[-1] if r.attention.self_mass else None,
+        percent,
+        Good.LESS,
+        _last("self_mass"),
+    ),
+    (
+        "Attention on the sink, last depth",
+        lambda r: r.attention.sink_mass[-1] if r.attention.sink_mass else None,
+        percent,
+        Good.MORE,
+        _last("sink_mass"),
+    ),
+    (
+        "Time per output token",
+        lambda r: r.latency.tpot_s,
+        milliseconds,
+        Good.LESS,
+        lambda r: r.latency.tpot_s_interval,
+    ),
+    (
+        "Time to first token",
+        lambda r: r.latency.ttft_s,
+        milliseconds,
+        Good.LESS,
+        lambda r: r.latency.ttft_s_interval,
+    ),
+    (
+        "Rejected rounds, of steps",
+        lambda r: r.fallback.rejected_share,
+        percent,
+        Good.LESS,
+        lambda r: r.fallback_spread.rejected,
+    ),
+    (
+        "Undrafted steps, of steps",
+        lambda r: r.fallback.undrafted_share,
+        percent,
+        Good.LESS,
+        lambda r: r.fallback_spread.undrafted,
+    ),
+)
 
 
 def _tested(words: str, pair: Pair) -> Gap | None:
@@ -127,14 +169,27 @@ def _table(pairs: Sequence[Pair]) -> Markup:
             a, b = of(first), of(other)
             found = _tested(words, pair) or gap(a, spread(first), b, spread(other))
             ends = found.interval
-            rows.append([
-                words, *([other.label] if len(others) > 1 else []), _verdict(ends, good),
-                say(a), say(b), "–" if found.value is None else _signed(found.value, say),
-                f"{_signed(ends.low, say)} to {_signed(ends.high, say)}" if ends else "–",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    words,
+                    *([other.label] if len(others) > 1 else []),
+                    _verdict(ends, good),
+                    say(a),
+                    say(b),
+                    "–" if found.value is None else _signed(found.value, say),
+                    f"{_signed(ends.low, say)} to {_signed(ends.high, say)}" if ends else "–",
+                ]
+            )
     several = len(others) > 1
-    head = ["figure", *(["run"] if several else []), "so it is", first.label,
-            "this run" if several else others[0].label, "difference", "95% interval"]  # fmt: skip
+    head = [
+        "figure",
+        *(["run"] if several else []),
+        "so it is",
+        first.label,
+        "this run" if several else others[0].label,
+        "difference",
+        "95% interval",
+    ]
     return table(head, rows, words=3 if several else 2, caption=f"Differences to {first.label}")
 
 

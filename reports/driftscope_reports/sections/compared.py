@@ -86,15 +86,26 @@ def _picture(pair: Pair, drawn: _Drawn) -> Picture | None:
         title=f"{drawn.words}: {_seen(drawn, b.label)}",
         how=f"{drawn.how} {b.label} less {a.label}, with the 95% interval. One that crosses 0 is "
         "no clear difference.",
-        chart=Chart(series=series, x_title=drawn.x_title, y_title=_TITLES[drawn.unit],
-                    axis=drawn.axis, unit=drawn.unit, level=0.0, from_zero=False, named=True),
+        chart=Chart(
+            series=series,
+            x_title=drawn.x_title,
+            y_title=_TITLES[drawn.unit],
+            axis=drawn.axis,
+            unit=drawn.unit,
+            level=0.0,
+            from_zero=False,
+            named=True,
+        ),
         definitions=drawn.what,
         both=drawn.both,
-    )  # fmt: skip
+    )
 
 
-_TITLES = {Unit.SHARE: "difference in points", Unit.MS: "difference in ms",
-           Unit.NUMBER: "difference"}  # fmt: skip
+_TITLES = {
+    Unit.SHARE: "difference in points",
+    Unit.MS: "difference in ms",
+    Unit.NUMBER: "difference",
+}
 
 
 def _seen(drawn: _Drawn, other: str) -> str:
@@ -129,11 +140,19 @@ def _by_depth(pair: Pair, quantity: Quantity) -> _Drawn | None:
         compared(tested, MARGINAL, depth) or alone for depth, alone in enumerate(apart, start=1)
     )
     return _Drawn(
-        id=quantity.id, words=quantity.words, how="At each depth:", at=depths(gaps), gaps=gaps,
+        id=quantity.id,
+        words=quantity.words,
+        how="At each depth:",
+        at=depths(gaps),
+        gaps=gaps,
         goods=(quantity.good,) * len(gaps),
-        x_title=axis_name([a, b]), unit=quantity.unit, what=(quantity.what,), both=quantity.both,
-        axis=Axis.DEPTH, where=f"at {axis_name([a, b])} {{}}",
-    )  # fmt: skip
+        x_title=axis_name([a, b]),
+        unit=quantity.unit,
+        what=(quantity.what,),
+        both=quantity.both,
+        axis=Axis.DEPTH,
+        where=f"at {axis_name([a, b])} {{}}",
+    )
 
 
 def _durations(a: RunSummary, b: RunSummary, name: str, what: Definition) -> _Drawn | None:
@@ -142,13 +161,18 @@ def _durations(a: RunSummary, b: RunSummary, name: str, what: Definition) -> _Dr
         return None
     gaps = tuple(gap(*_quantile(mine, at), *_quantile(theirs, at)) for at in PERCENTILES)
     return _Drawn(
-        id=name.removesuffix("_s"), words=what.title,
+        id=name.removesuffix("_s"),
+        words=what.title,
         how="At each percentile of the requests, fastest first:",
-        at=tuple(f"p{100 * at:.0f}" for at in PERCENTILES), gaps=gaps,
-        goods=(Good.LESS,) * len(gaps), x_title="percentile of the requests",
-        unit=Unit.MS, what=(what,), both=f"speed-{name.removesuffix('_s')}",
+        at=tuple(f"p{100 * at:.0f}" for at in PERCENTILES),
+        gaps=gaps,
+        goods=(Good.LESS,) * len(gaps),
+        x_title="percentile of the requests",
+        unit=Unit.MS,
+        what=(what,),
+        both=f"speed-{name.removesuffix('_s')}",
         where="at {}",
-    )  # fmt: skip
+    )
 
 
 def _quantile(found: Distribution, share: float) -> tuple[float, Interval | None]:
@@ -176,23 +200,36 @@ def _by_k(pair: Pair) -> _Drawn | None:
     rows = list(zip(mine.overall.tpot_s, theirs.overall.tpot_s, strict=False))
     gaps = tuple(gap(*_told(x), *_told(y)) for x, y in rows)
     return _Drawn(
-        id="by-k", words="Predicted time per token", how="For each number K of guesses:",
-        at=tuple(f"{k}" for k in range(len(rows))), gaps=gaps, goods=(Good.LESS,) * len(rows),
-        x_title="K", unit=Unit.MS, what=(PREDICTED_TPOT,), both="speed-by-k",
+        id="by-k",
+        words="Predicted time per token",
+        how="For each number K of guesses:",
+        at=tuple(f"{k}" for k in range(len(rows))),
+        gaps=gaps,
+        goods=(Good.LESS,) * len(rows),
+        x_title="K",
+        unit=Unit.MS,
+        what=(PREDICTED_TPOT,),
+        both="speed-by-k",
         where="at K = {}",
-    )  # fmt: skip
+    )
 
 
 def _fallback(a: RunSummary, b: RunSummary) -> _Drawn:
     names = fates.of([a, b])
     gaps = tuple(gap(*fates.share(a, name), *fates.share(b, name)) for name in names)
     return _Drawn(
-        id="fallback", words="What became of the decode steps", how="As a share of all of a run's:",
-        at=tuple(fates.sign(name) for name in names), gaps=gaps,
-        goods=tuple(_wanted(name) for name in names), x_title="decode steps", unit=Unit.SHARE,
-        what=(fallback.REJECTED, fallback.UNDRAFTED), both="fallback-shares",
+        id="fallback",
+        words="What became of the decode steps",
+        how="As a share of all of a run's:",
+        at=tuple(fates.sign(name) for name in names),
+        gaps=gaps,
+        goods=tuple(_wanted(name) for name in names),
+        x_title="decode steps",
+        unit=Unit.SHARE,
+        what=(fallback.REJECTED, fallback.UNDRAFTED),
+        both="fallback-shares",
         said=tuple(fates.words(name).removesuffix(fates.ON_PURPOSE) for name in names),
-    )  # fmt: skip
+    )
 
 
 def _wanted(name: str) -> Good:
@@ -214,8 +251,14 @@ def _by_label(pair: Pair) -> _Drawn | None:
     gaps = tuple(
         compared(tested, LENGTH, segment=y.label) or gap(*_length(x), *_length(y)) for x, y in both
     )
-    return _lengths(f"Tokens per round by {cut}", "labels", tuple(y.label for _, y in both), gaps,
-                    "workload label" if cut == "label" else cut, "where-mean-length")  # fmt: skip
+    return _lengths(
+        f"Tokens per round by {cut}",
+        "labels",
+        tuple(y.label for _, y in both),
+        gaps,
+        "workload label" if cut == "label" else cut,
+        "where-mean-length",
+    )
 
 
 def _by_circumstance(
@@ -229,9 +272,13 @@ def _by_circumstance(
         return None
     gaps = tuple(gap(*_length(x), *_length(y)) for x, y in both)
     drawn = _lengths(
-        f"Tokens per round by {words.lower()}", field, tuple(short(y.name) for _, y in both), gaps,
-        x_title, f"where-{field}",
-    )  # fmt: skip
+        f"Tokens per round by {words.lower()}",
+        field,
+        tuple(short(y.name) for _, y in both),
+        gaps,
+        x_title,
+        f"where-{field}",
+    )
     return replace(drawn, said=tuple(y.name for _, y in both))
 
 
@@ -239,10 +286,17 @@ def _lengths(
     words: str, name: str, at: tuple[str, ...], gaps: tuple[Gap, ...], x_title: str, both: str
 ) -> _Drawn:
     return _Drawn(
-        id=name, words=words, how="What both runs have, one by one:", at=at, gaps=gaps,
-        goods=(Good.MORE,) * len(gaps), x_title=x_title, unit=Unit.NUMBER, what=(MEAN_LENGTH,),
+        id=name,
+        words=words,
+        how="What both runs have, one by one:",
+        at=at,
+        gaps=gaps,
+        goods=(Good.MORE,) * len(gaps),
+        x_title=x_title,
+        unit=Unit.NUMBER,
+        what=(MEAN_LENGTH,),
         both=both,
-    )  # fmt: skip
+    )
 
 
 def _length(of: Segment | Group) -> tuple[float | None, Interval | None]:

@@ -29,8 +29,9 @@ class Gap:
     interval: Interval | None
 
 
-def gap(a: float | None, a_spread: Interval | None, b: float | None,
-        b_spread: Interval | None) -> Gap:  # fmt: skip
+def gap(
+    a: float | None, a_spread: Interval | None, b: float | None, b_spread: Interval | None
+) -> Gap:
     """b - a, for independent runs."""
     if a is None or b is None:
         return Gap(value=None, interval=None)
@@ -59,8 +60,11 @@ def word(found: Interval, good: Good) -> str:
 
 
 _LOOKS = (
-    (WORSE, "worse", "/"), (BETTER, "better", ""), (APART, "apart", "-"), (SAME, "same", "."),
-)  # fmt: skip
+    (WORSE, "worse", "/"),
+    (BETTER, "better", ""),
+    (APART, "apart", "-"),
+    (SAME, "same", "."),
+)
 """Word, colour and pattern: never told apart by colour alone."""
 
 
@@ -74,14 +78,18 @@ def bars(
     ]
     return tuple(
         Series(
-            name=said, kind=Kind.STACK, x=tuple(xs),
+            name=said,
+            kind=Kind.STACK,
+            x=tuple(xs),
             y=tuple(g.value if w == said else None for g, w in zip(gaps, words, strict=True)),
-            colour=colour, pattern=pattern,
-            low=_ends(gaps, words, said, low=True), high=_ends(gaps, words, said, low=False),
+            colour=colour,
+            pattern=pattern,
+            low=_ends(gaps, words, said, low=True),
+            high=_ends(gaps, words, said, low=False),
         )
         for said, colour, pattern in _LOOKS
         if said in words
-    )  # fmt: skip
+    )
 
 
 def _ends(

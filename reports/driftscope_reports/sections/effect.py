@@ -76,12 +76,14 @@ def _scatter(runs: Sequence[RunSummary], measure: str) -> Picture | None:
         how=f"Each point is a {point}. If the line falls, requests that drift more are accepted "
         "less; if it is flat, drift does not tell requests apart.",
         chart=Chart(
-            series=tuple(series), x_title=what.title.lower(), y_title="tokens per round",
+            series=tuple(series),
+            x_title=what.title.lower(),
+            y_title="tokens per round",
             axis=Axis.NUMBER,
         ),
         definitions=(DRIFT_COST, what, MEAN_LENGTH),
         note=f"{_slopes(known)} {_left_out(known, point)}".strip() or None,
-    )  # fmt: skip
+    )
 
 
 def _slopes(effects: Sequence[tuple[str, Effect]]) -> str:
@@ -106,9 +108,14 @@ def _left_out(effects: Sequence[tuple[str, Effect]], point: str) -> str:
 
 def _series(index: int, label: str, effect: Effect) -> list[Series]:
     points = Series(
-        name=label, kind=Kind.POINTS, x=effect.drift, y=effect.mean_length, colour=colour(index),
-        style=index, notes=tuple(f"tokens per round, {n} rounds" for n in effect.rounds),
-    )  # fmt: skip
+        name=label,
+        kind=Kind.POINTS,
+        x=effect.drift,
+        y=effect.mean_length,
+        colour=colour(index),
+        style=index,
+        notes=tuple(f"tokens per round, {n} rounds" for n in effect.rounds),
+    )
     if effect.slope is None:
         return [points]
     total = sum(effect.rounds)
@@ -117,9 +124,14 @@ def _series(index: int, label: str, effect: Effect) -> list[Series]:
     ends = (effect.drift[0], effect.drift[-1])
     fitted = tuple(y_mean + effect.slope * (x - x_mean) for x in ends)
     trend = Series(
-        name=f"{label}, trend", kind=Kind.LINE, x=ends, y=fitted, colour=colour(index),
-        style=index, tabled=False,
-    )  # fmt: skip
+        name=f"{label}, trend",
+        kind=Kind.LINE,
+        x=ends,
+        y=fitted,
+        colour=colour(index),
+        style=index,
+        tabled=False,
+    )
     return [points, trend]
 
 

@@ -63,13 +63,16 @@ def _shares(runs: Sequence[RunSummary]) -> Picture:
         known = [fates.share(run, name) for name in names]
         series.append(
             Series(
-                name=run.label, kind=Kind.BAR, x=tuple(fates.sign(name) for name in names),
-                y=tuple(value for value, _ in known), colour=colour(i),
+                name=run.label,
+                kind=Kind.BAR,
+                x=tuple(fates.sign(name) for name in names),
+                y=tuple(value for value, _ in known),
+                colour=colour(i),
                 pattern=PATTERNS[i % len(PATTERNS)],
                 low=tuple(spread.low if spread else None for _, spread in known),
                 high=tuple(spread.high if spread else None for _, spread in known),
             )
-        )  # fmt: skip
+        )
     useful = by_run(runs, [percent(fates.share(run, ACCEPTED)[0]) for run in runs])
     return Picture(
         id="fallback-shares",
@@ -110,12 +113,14 @@ def _over_time(runs: Sequence[RunSummary]) -> Picture | None:
         "and the other does not, look for the reason in the timelines below.",
         chart=Chart(
             series=tuple(_kept(i, run, t, seconds) for i, run, t in known),
-            x_title=f"{unit} since the start", y_title="of the decode steps", axis=Axis.NUMBER,
+            x_title=f"{unit} since the start",
+            y_title="of the decode steps",
+            axis=Axis.NUMBER,
             unit=Unit.SHARE,
         ),
         definitions=(REJECTED_ROUNDS, UNDRAFTED),
         note=f"Each point is {_TOGETHER} of the {len(known[0][2].steps[ACCEPTED])} windows below.",
-    )  # fmt: skip
+    )
 
 
 def _kept(index: int, run: RunSummary, timeline: Timeline, seconds: float) -> Series:
@@ -123,10 +128,12 @@ def _kept(index: int, run: RunSummary, timeline: Timeline, seconds: float) -> Se
     kept = [sum(timeline.steps[ACCEPTED][at : at + _TOGETHER]) for at in starts]
     of = [sum(sum(n[at : at + _TOGETHER]) for n in timeline.steps.values()) for at in starts]
     return Series(
-        name=run.label, colour=colour(index), style=index,
+        name=run.label,
+        colour=colour(index),
+        style=index,
         x=tuple((at + _TOGETHER / 2) * timeline.window_s / seconds for at in starts),
         y=tuple(n / all_of if all_of else None for n, all_of in zip(kept, of, strict=True)),
-    )  # fmt: skip
+    )
 
 
 def _timeline(
@@ -138,26 +145,32 @@ def _timeline(
     order = fates.of(runs)
     series = tuple(
         Series(
-            name=fates.words(name), kind=Kind.STACK, x=middle,
-            y=tuple(float(n) for n in timeline.steps[name]), colour=fates.colour(name),
+            name=fates.words(name),
+            kind=Kind.STACK,
+            x=middle,
+            y=tuple(float(n) for n in timeline.steps[name]),
+            colour=fates.colour(name),
             pattern=fates.pattern(name, order),
         )
         for name in order
         if sum(timeline.steps.get(name, ())) or name == ACCEPTED
-    )  # fmt: skip
+    )
     made = Picture(
         id=f"fallback-{index}",
         title=about(run, runs, _title(run)),
         how="Each bar is a window of time, parted by what became of its decode steps. A patch of "
         "one colour is a time in which something kept the drafter from working.",
         chart=Chart(
-            series=series, x_title=f"{unit} since {clock(timeline.start_s)}",
-            y_title="decode steps", axis=Axis.NUMBER, unit=Unit.COUNT,
+            series=series,
+            x_title=f"{unit} since {clock(timeline.start_s)}",
+            y_title="decode steps",
+            axis=Axis.NUMBER,
+            unit=Unit.COUNT,
         ),
         definitions=(REJECTED_ROUNDS, UNDRAFTED),
         note=f"{len(middle)} windows of {_length(timeline.window_s)} each, from "
         f"{moment(timeline.start_s)}.",
-    )  # fmt: skip
+    )
     return sized(made, Size.WIDE)
 
 
@@ -195,9 +208,14 @@ def _counts(runs: Sequence[RunSummary]) -> Markup:
 def _row(index: int, run: RunSummary, name: str | None) -> list[Child]:
     share = fates.share(run, name)[0] if name else 0.0
     words = fates.words(name) if name else "no draft"
-    bar = el("svg", el("rect", width=f"{100 * (share or 0.0):.1f}%", height="10"), height="10",
-             class_=f"track run-{index % len(PATTERNS)}", aria_hidden="true",
-             focusable="false")  # fmt: skip
+    bar = el(
+        "svg",
+        el("rect", width=f"{100 * (share or 0.0):.1f}%", height="10"),
+        height="10",
+        class_=f"track run-{index % len(PATTERNS)}",
+        aria_hidden="true",
+        focusable="false",
+    )
     count = round((share or 0.0) * run.fallback.steps)
     return [
         run.label,

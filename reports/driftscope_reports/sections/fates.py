@@ -14,11 +14,15 @@ _REASONS = {
     UndraftedReason.NO_DRAFT: "the drafter gave none",
 }
 _SIGNS = {
-    ACCEPTED: "kept", REJECTED: "rejected", UndraftedReason.K_ZERO: "K = 0",
-    UndraftedReason.CONTEXT_LIMIT: "context", UndraftedReason.STRUCTURED_OUTPUT: "grammar",
-    UndraftedReason.PREEMPTED: "preempt", UndraftedReason.TOKEN_BUDGET: "budget",
+    ACCEPTED: "kept",
+    REJECTED: "rejected",
+    UndraftedReason.K_ZERO: "K = 0",
+    UndraftedReason.CONTEXT_LIMIT: "context",
+    UndraftedReason.STRUCTURED_OUTPUT: "grammar",
+    UndraftedReason.PREEMPTED: "preempt",
+    UndraftedReason.TOKEN_BUDGET: "budget",
     UndraftedReason.NO_DRAFT: "none",
-}  # fmt: skip
+}
 
 
 ON_PURPOSE = " (on purpose)"

@@ -52,13 +52,15 @@ def picture(runs: Sequence[RunSummary]) -> Picture | None:
         "orders of the same requests hardly ever show.",
         chart=Chart(
             series=tuple(s for c in courses for s in _series(c, seconds, several)),
-            x_title=f"{unit} since {since}", y_title="tokens per round", axis=Axis.NUMBER,
+            x_title=f"{unit} since {since}",
+            y_title="tokens per round",
+            axis=Axis.NUMBER,
             marks=tuple(m for c in courses for m in _marks(c, seconds, several)),
         ),
         definitions=(MEAN_LENGTH,),
         note=_note(courses),
         numbers=_numbers(courses) if any(c.changes for c in courses) else None,
-    )  # fmt: skip
+    )
     return sized(made, Size.WIDE)
 
 
@@ -68,21 +70,31 @@ def _series(course: _Course, seconds: float, several: bool) -> list[Series]:
     window, style, shade = course.timeline.window_s, course.index, colour(course.index)
     known = [(n, y) for n, y in enumerate(course.timeline.tokens_per_round) if y is not None]
     points = Series(
-        name=f"{name}windows of time", kind=Kind.POINTS, y=tuple(y for _, y in known),
-        x=tuple((n + 0.5) * window / seconds for n, _ in known), colour=shade, style=style,
-    )  # fmt: skip
+        name=f"{name}windows of time",
+        kind=Kind.POINTS,
+        y=tuple(y for _, y in known),
+        x=tuple((n + 0.5) * window / seconds for n, _ in known),
+        colour=shade,
+        style=style,
+    )
     out = [points]
     for n, level in enumerate(course.changes.levels if course.changes else ()):
         low, high = (level.interval.low, level.interval.high) if level.interval else (None, None)
         ends = _since(course, level.start_s, seconds), _since(course, level.end_s, seconds)
         out.append(
             Series(
-                name=f"{name}mean between changes", kind=Kind.LINE, marked=False,
-                x=(ends[0], sum(ends) / 2, ends[1]), y=(level.mean_length,) * 3,
-                low=(None, low, None), high=(None, high, None), colour=shade, style=style,
+                name=f"{name}mean between changes",
+                kind=Kind.LINE,
+                marked=False,
+                x=(ends[0], sum(ends) / 2, ends[1]),
+                y=(level.mean_length,) * 3,
+                low=(None, low, None),
+                high=(None, high, None),
+                colour=shade,
+                style=style,
                 tabled=not n,
             )
-        )  # fmt: skip
+        )
     return out
 
 
@@ -93,10 +105,12 @@ def _since(course: _Course, time_s: float, seconds: float) -> float:
 def _marks(course: _Course, seconds: float, several: bool) -> list[Mark]:
     name = f"{course.run.label}: " if several else ""
     return [
-        Mark(x=_since(course, p.time_s, seconds),
-             text=f"{name}{number(p.before)} → {number(p.after)}")
+        Mark(
+            x=_since(course, p.time_s, seconds),
+            text=f"{name}{number(p.before)} → {number(p.after)}",
+        )
         for p in (course.changes.points if course.changes else ())
-    ]  # fmt: skip
+    ]
 
 
 def _all_seen(courses: Sequence[_Course], seconds: float, unit: str) -> str:
@@ -140,8 +154,16 @@ def _by_mix(point: ChangePoint) -> bool:
 
 
 def _numbers(courses: Sequence[_Course]) -> Markup:
-    head = ["run", "requests that start from", "requests", "rounds", "tokens per round",
-            "change from before", "with the same mix of labels", "p"]  # fmt: skip
+    head = [
+        "run",
+        "requests that start from",
+        "requests",
+        "rounds",
+        "tokens per round",
+        "change from before",
+        "with the same mix of labels",
+        "p",
+    ]
     rows = [row for course in courses for row in _levels(course)]
     return table(head, rows, words=2, caption="Levels of acceptance over time")
 
@@ -150,11 +172,16 @@ def _levels(course: _Course) -> list[list[str]]:
     changes, out = course.changes, []
     for n, level in enumerate(changes.levels if changes else ()):
         point = changes.points[n - 1] if changes and n else None
-        out.append([
-            course.run.label, moment(level.start_s), f"{level.requests:,}", f"{level.rounds:,}",
-            f"{number(level.mean_length)}{between(level.interval)}",
-            f"{point.difference:+.2f}{between(point.interval)}" if point else NOTHING,
-            f"{point.same_mix:+.2f}" if point and point.same_mix is not None else NOTHING,
-            f"{point.p:.3f}" if point else NOTHING,
-        ])  # fmt: skip
+        out.append(
+            [
+                course.run.label,
+                moment(level.start_s),
+                f"{level.requests:,}",
+                f"{level.rounds:,}",
+                f"{number(level.mean_length)}{between(level.interval)}",
+                f"{point.difference:+.2f}{between(point.interval)}" if point else NOTHING,
+                f"{point.same_mix:+.2f}" if point and point.same_mix is not None else NOTHING,
+                f"{point.p:.3f}" if point else NOTHING,
+            ]
+        )
     return out

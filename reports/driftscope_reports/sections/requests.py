@@ -12,9 +12,20 @@ from driftscope_reports.tables import table
 
 _WORDS = 3
 _HEAD = (
-    "request", "label", "run", "tokens per round", "rounds", "growth", "on the chain, depth K",
-    "prompt", "output", "time per token", "time to first", "temperature", "accepted by round",
-)  # fmt: skip
+    "request",
+    "label",
+    "run",
+    "tokens per round",
+    "rounds",
+    "growth",
+    "on the chain, depth K",
+    "prompt",
+    "output",
+    "time per token",
+    "time to first",
+    "temperature",
+    "accepted by round",
+)
 
 
 def section(analysis: Analysis) -> Section:
@@ -61,10 +72,13 @@ def _table(runs: tuple[RunSummary, ...]) -> Markup:
     ]
     kept = [at for at in range(len(_HEAD)) if _tells(_HEAD[at], [row[at] for row in rows])]
     return table(
-        [_HEAD[at] for at in kept], [[row[at] for at in kept] for row in rows],
-        words=sum(at < _WORDS for at in kept), caption="Requests, worst acceptance first",
-        sortable=True, id="request-table",
-    )  # fmt: skip
+        [_HEAD[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        words=sum(at < _WORDS for at in kept),
+        caption="Requests, worst acceptance first",
+        sortable=True,
+        id="request-table",
+    )
 
 
 def _tells(name: str, cells: list[Child]) -> bool:
@@ -79,8 +93,15 @@ def _row(index: int, run: RunSummary, request: NamedRequest) -> list[Child]:
     name: Child = request.request
     if request.request in opened:
         at = opened.index(request.request)
-        name = el("button", request.request, type="button", class_="open", disabled="",
-                  data_run=str(index), data_at=str(at))  # fmt: skip
+        name = el(
+            "button",
+            request.request,
+            type="button",
+            class_="open",
+            disabled="",
+            data_run=str(index),
+            data_at=str(at),
+        )
     return [
         name,
         request.label,

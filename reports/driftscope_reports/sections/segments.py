@@ -27,10 +27,17 @@ _DRAWN = 12
 """Segments in a picture: more are no longer told apart."""
 _CUT = "cut by"
 _HEAD = (
-    "run", _CUT, "requests", "rounds", "acceptance length", "accepted to depth K",
-    "growth of hidden state", "attention on the chain, depth K", "time per token",
+    "run",
+    _CUT,
+    "requests",
+    "rounds",
+    "acceptance length",
+    "accepted to depth K",
+    "growth of hidden state",
+    "attention on the chain, depth K",
+    "time per token",
     "time to first token",
-)  # fmt: skip
+)
 
 
 def section(analysis: Analysis) -> Section:
@@ -98,11 +105,14 @@ def _picture(
         how=f"One bar per {_cut(runs)}. What differs between bars of one run comes from the "
         "workload (or, with few requests, from chance), not from the drafter.",
         chart=Chart(
-            series=tuple(series), x_title=_cut(runs), y_title=y_title, axis=Axis.CATEGORY,
+            series=tuple(series),
+            x_title=_cut(runs),
+            y_title=y_title,
+            axis=Axis.CATEGORY,
             unit=unit,
         ),
         definitions=(what,),
-    )  # fmt: skip
+    )
 
 
 def _spreads(run: RunSummary, labels: Sequence[str]) -> list[Interval | None]:

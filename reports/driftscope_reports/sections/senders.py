@@ -22,15 +22,37 @@ from driftscope_reports.section import Section
 from driftscope_reports.tables import table
 
 _HEAD = (
-    "replay", "condition", "load", "answered", "acceptance length", "to baseline", "time per token",
-    "to baseline", "tokens/s and user", "tokens/s in all", "time to first token",
-)  # fmt: skip
+    "replay",
+    "condition",
+    "load",
+    "answered",
+    "acceptance length",
+    "to baseline",
+    "time per token",
+    "to baseline",
+    "tokens/s and user",
+    "tokens/s in all",
+    "time to first token",
+)
 _MEMORY = (
-    "replay", "KV cache, tokens", "requests of full length", "drafter's weights",
-    "GPU memory at most", "GPU power", "joined with the probe", "first token outside the engine",
-)  # fmt: skip
-_VERSUS = ("replay", "against", "condition", "load", "acceptance length", "time per token",
-           "same text")  # fmt: skip
+    "replay",
+    "KV cache, tokens",
+    "requests of full length",
+    "drafter's weights",
+    "GPU memory at most",
+    "GPU power",
+    "joined with the probe",
+    "first token outside the engine",
+)
+_VERSUS = (
+    "replay",
+    "against",
+    "condition",
+    "load",
+    "acceptance length",
+    "time per token",
+    "same text",
+)
 
 
 def section(analysis: Analysis) -> Section | None:
@@ -90,22 +112,30 @@ def _title(analysis: Analysis) -> str:
 def _cells(analysis: Analysis) -> Markup:
     rows = [
         [
-            run.label, cell.condition, cell.load, f"{cell.answered:,} of {cell.requests:,}",
-            length(cell), ratio(cell.length_ratio), milliseconds(cell.tpot_s),
-            ratio(cell.tpot_ratio), number(cell.per_user, 1), number(cell.throughput, 1),
+            run.label,
+            cell.condition,
+            cell.load,
+            f"{cell.answered:,} of {cell.requests:,}",
+            length(cell),
+            ratio(cell.length_ratio),
+            milliseconds(cell.tpot_s),
+            ratio(cell.tpot_ratio),
+            number(cell.per_user, 1),
+            number(cell.throughput, 1),
             milliseconds(cell.ttft_s),
         ]
         for run in analysis.senders
         for cell in run.cells
-    ]  # fmt: skip
+    ]
     return table(_HEAD, rows, words=2, caption="Replays by condition and load", sortable=True)
 
 
 def _outcomes(analysis: Analysis) -> Markup | None:
     shown = [
-        name for name in OUTCOME_WORDS
+        name
+        for name in OUTCOME_WORDS
         if any(name in cell.outcomes for run in analysis.senders for cell in run.cells)
-    ]  # fmt: skip
+    ]
     if not shown:
         return None
     rows = [
@@ -127,12 +157,16 @@ def _compared(pairs: tuple[Versus, ...]) -> Markup | None:
         return None
     rows = [
         [
-            pair.other, pair.first, pair.condition, pair.load, ratio(pair.length_ratio),
+            pair.other,
+            pair.first,
+            pair.condition,
+            pair.load,
+            ratio(pair.length_ratio),
             ratio(pair.tpot_ratio),
             percent(pair.same_text[0] / pair.same_text[1]) if pair.same_text[1] else NOTHING,
         ]
         for pair in pairs
-    ]  # fmt: skip
+    ]
     return table(_VERSUS, rows, words=3, caption="Replays of the same prompts")
 
 

@@ -115,27 +115,33 @@ def _by_k(cases: Sequence[Case], held: Baseline | None) -> Picture | None:
         "predicts for each number K of guesses, with its 95% interval. Lower is faster; K = 0 is "
         "no speculation.",
         chart=Chart(
-            series=(*(_predicted(*each) for each in known), *_level(held, ks)), x_title="K",
-            y_title="milliseconds per token", axis=Axis.NUMBER, unit=Unit.MS, whole=True,
+            series=(*(_predicted(*each) for each in known), *_level(held, ks)),
+            x_title="K",
+            y_title="milliseconds per token",
+            axis=Axis.NUMBER,
+            unit=Unit.MS,
+            whole=True,
             marks=_chosen(known),
         ),
         definitions=(PREDICTED_TPOT, SPEEDUP),
         assumed=f"The steps cannot tell, so it is assumed: {'; '.join(assumed)}."
         if assumed
         else None,
-    )  # fmt: skip
+    )
 
 
 def _predicted(index: int, run: RunSummary, advice: Advice) -> Series:
     tpot = advice.overall.tpot_s
     ends = [each.interval for each in tpot]
     return Series(
-        name=run.label, x=tuple(range(len(tpot))),
+        name=run.label,
+        x=tuple(range(len(tpot))),
         y=tuple(1000 * e.value if e.interval else None for e in tpot),
         low=tuple(1000 * each.low if each else None for each in ends),
         high=tuple(1000 * each.high if each else None for each in ends),
-        colour=colour(index), style=index,
-    )  # fmt: skip
+        colour=colour(index),
+        style=index,
+    )
 
 
 def _chosen(known: Sequence[_Predicted]) -> tuple[Mark, ...]:
@@ -160,8 +166,15 @@ def _level(held: Baseline | None, ks: int) -> list[Series]:
     if held is None or held.latency.tpot_s is None:
         return []
     time = 1000 * held.latency.tpot_s
-    return [Series(name=f"{held.label}, measured", kind=Kind.DASHED, x=tuple(range(ks)),
-                   y=(time,) * ks, colour="ink")]  # fmt: skip
+    return [
+        Series(
+            name=f"{held.label}, measured",
+            kind=Kind.DASHED,
+            x=tuple(range(ks)),
+            y=(time,) * ks,
+            colour="ink",
+        )
+    ]
 
 
 def _predicted_title(run: RunSummary, advice: Advice) -> str:
@@ -227,20 +240,23 @@ def _spread(
             name=label, x=tuple(1000 * q for q in d.quantiles_s), y=AT, colour=colour(i), style=i
         )
         for i, label, d in known
-    )  # fmt: skip
+    )
     return Picture(
         id=f"speed-{name.removesuffix('_s').replace('_', '-')}",
         title=f"{words}: {'; '.join(parts)}",
         how=f"{how} The curve, through {len(AT)} quantiles, says which share took at most so long: "
         "a long flat end to the right is a slow tail.",
         chart=Chart(
-            series=series, x_title="milliseconds", y_title="share",
-            axis=Axis.NUMBER, unit=Unit.SHARE,
+            series=series,
+            x_title="milliseconds",
+            y_title="share",
+            axis=Axis.NUMBER,
+            unit=Unit.SHARE,
         ),
         definitions=definitions,
         note=_sampled(runs) if name == BETWEEN else None,
         numbers=_quantiles(words, known),
-    )  # fmt: skip
+    )
 
 
 def _sampled(runs: Sequence[RunSummary]) -> str | None:
@@ -261,11 +277,17 @@ def _means(runs: Sequence[RunSummary], held: Baseline | None) -> Markup:
     if held is not None:
         known.append((held.label, held.durations))
     rows = [
-        [label, words, f"{d.count:,}", milliseconds(d.mean_s),
-         milliseconds(d.quantiles_s[len(AT) // 2]), milliseconds(d.p99_s)]
+        [
+            label,
+            words,
+            f"{d.count:,}",
+            milliseconds(d.mean_s),
+            milliseconds(d.quantiles_s[len(AT) // 2]),
+            milliseconds(d.p99_s),
+        ]
         for name, words, _, _ in _DURATIONS
         for label, durations in known
         if (d := durations.get(name)) is not None
-    ]  # fmt: skip
+    ]
     head = ["run", "duration", "counted", "mean", "median", "99th percentile"]
     return by_run_table(head, rows, words=2, caption="Durations", runs=len(known))

@@ -40,8 +40,9 @@ def _series(frame: Frame) -> list[Markup]:
     stacked: dict[float | str, float] = {}
     drawn = frame.chart.series
     beside = [s for s in drawn if s.kind is Kind.BAR]
-    highest = max((v for s in drawn if s.kind is Kind.CELLS for v in s.y if is_number(v)),
-                  default=1.0)  # fmt: skip
+    highest = max(
+        (v for s in drawn if s.kind is Kind.CELLS for v in s.y if is_number(v)), default=1.0
+    )
     for row, series in enumerate(drawn):
         match series.kind:
             case Kind.LINE | Kind.DASHED:

@@ -77,8 +77,15 @@ def titles(frame: Frame) -> list[Markup]:
     chart = frame.chart
     middle = (TOP + frame.base) / 2
     across = text((LEFT + frame.right) / 2, chart.height - 8, chart.x_title, frame, "middle")
-    up = el("text", chart.y_title, x="0", y="0", fill=frame.paint("soft"), text_anchor="middle",
-            transform=f"translate(14 {middle:.0f}) rotate(-90)")  # fmt: skip
+    up = el(
+        "text",
+        chart.y_title,
+        x="0",
+        y="0",
+        fill=frame.paint("soft"),
+        text_anchor="middle",
+        transform=f"translate(14 {middle:.0f}) rotate(-90)",
+    )
     return [across, up]
 
 

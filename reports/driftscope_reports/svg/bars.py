@@ -37,15 +37,26 @@ def bars(frame: Frame, series: Series, number: int, of: int) -> list[Markup]:
         top, base = frame.y(max(y, 0.0)), frame.y(min(max(0.0, frame.y_low), frame.y_high))
         bottom = frame.y(min(y, 0.0)) if y < 0 else base
         out += filled(
-            frame, series, "rect", colour=series.colours[i] if series.colours else "",
-            x=f"{left:.1f}", y=f"{top:.1f}", width=f"{0.94 * each:.1f}",
+            frame,
+            series,
+            "rect",
+            colour=series.colours[i] if series.colours else "",
+            x=f"{left:.1f}",
+            y=f"{top:.1f}",
+            width=f"{0.94 * each:.1f}",
             height=f"{max(bottom - top, 0.8):.1f}",
-        )  # fmt: skip
+        )
         low, high = (series.low[i], series.high[i]) if series.low else (None, None)
         if is_number(low) and is_number(high):
             at = left + 0.47 * each
-            out.append(el("path", d=f"M{at:.1f} {frame.y(low):.1f}V{frame.y(high):.1f}",
-                          stroke=frame.paint("ink"), stroke_width="1.4"))  # fmt: skip
+            out.append(
+                el(
+                    "path",
+                    d=f"M{at:.1f} {frame.y(low):.1f}V{frame.y(high):.1f}",
+                    stroke=frame.paint("ink"),
+                    stroke_width="1.4",
+                )
+            )
         if frame.chart.said and _place(frame) >= _SAID:
             word = shown(round(y, 2 if y >= _WHOLE else 3), frame.chart.unit, axis=True)
             out.append(text(left + 0.47 * each, top - 5, word, frame, "middle", "ink"))

@@ -60,9 +60,15 @@ def frame_of(chart: Chart, paint: Paint, id: str) -> Frame:  # noqa: A002
     """The frame of `chart`, whose patterns are named after `id`."""
     ends = span(chart)
     return Frame(
-        chart=chart, x_low=ends.x[0], x_high=ends.x[1], y_low=ends.y[0], y_high=ends.y[1],
-        categories={name: at for at, name in enumerate(categories(chart))}, paint=paint, id=id,
-    )  # fmt: skip
+        chart=chart,
+        x_low=ends.x[0],
+        x_high=ends.x[1],
+        y_low=ends.y[0],
+        y_high=ends.y[1],
+        categories={name: at for at, name in enumerate(categories(chart))},
+        paint=paint,
+        id=id,
+    )
 
 
 def line(
@@ -70,16 +76,27 @@ def line(
 ) -> Markup:
     """A straight stroke."""
     at = [v if isinstance(v, str) else f"{v:.1f}" for v in (x1, y1, x2, y2)]
-    return el("path", d=f"M{at[0]} {at[1]}L{at[2]} {at[3]}", stroke=colour,
-              stroke_dasharray=dash or None, fill="none")  # fmt: skip
+    return el(
+        "path",
+        d=f"M{at[0]} {at[1]}L{at[2]} {at[3]}",
+        stroke=colour,
+        stroke_dasharray=dash or None,
+        fill="none",
+    )
 
 
 def text(
     x: float, y: float, words: str, frame: Frame, anchor: str = "start", colour: str = "soft"
 ) -> Markup:
     """Words at a point."""
-    return el("text", clipped(words, 60), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor,
-              fill=frame.paint(colour))  # fmt: skip
+    return el(
+        "text",
+        clipped(words, 60),
+        x=f"{x:.1f}",
+        y=f"{y:.1f}",
+        text_anchor=anchor,
+        fill=frame.paint(colour),
+    )
 
 
 def clipped(words: str, length: int = _CLIP) -> str:

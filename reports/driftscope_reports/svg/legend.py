@@ -39,10 +39,12 @@ def _scale(chart: Chart) -> list[tuple[Markup, str]]:
     """Of cells: what none, half of the most, and the most look like."""
     highest = max((v for s in chart.series for v in s.y if is_number(v)), default=1.0)
     return [
-        (_swatch(el("rect", width="26", height="13", fill=scale_colour(share))),
-         _value(share * highest, chart.unit))
+        (
+            _swatch(el("rect", width="26", height="13", fill=scale_colour(share))),
+            _value(share * highest, chart.unit),
+        )
         for share in (0.0, 0.5, 1.0)
-    ]  # fmt: skip
+    ]
 
 
 def _value(value: float, unit: Unit) -> str:
@@ -58,14 +60,34 @@ def _sign(series: Series, paint: Paint) -> Markup:
     inside: list[Markup]
     if series.kind in (Kind.LINE, Kind.DASHED):
         dash = "6 4" if series.kind is Kind.DASHED else DASH_ARRAYS[series.style % 6]
-        inside = [el("path", d="M0 7H26", stroke=colour, stroke_width="2.5",
-                     stroke_dasharray=dash or None)]  # fmt: skip
+        inside = [
+            el(
+                "path",
+                d="M0 7H26",
+                stroke=colour,
+                stroke_width="2.5",
+                stroke_dasharray=dash or None,
+            )
+        ]
         if series.kind is Kind.LINE and series.marked and len(series.x) <= MARKED:
-            inside.append(el("path", d=f"M0 0{MARKER_PATHS[series.style % 6]}", fill=colour,
-                             transform="translate(13 7)"))  # fmt: skip
+            inside.append(
+                el(
+                    "path",
+                    d=f"M0 0{MARKER_PATHS[series.style % 6]}",
+                    fill=colour,
+                    transform="translate(13 7)",
+                )
+            )
     elif series.kind is Kind.POINTS:
-        inside = [el("path", d=f"M0 0{MARKER_PATHS[series.style % 6]}", fill=colour, opacity="0.7",
-                     transform="translate(13 7)")]  # fmt: skip
+        inside = [
+            el(
+                "path",
+                d=f"M0 0{MARKER_PATHS[series.style % 6]}",
+                fill=colour,
+                opacity="0.7",
+                transform="translate(13 7)",
+            )
+        ]
     else:
         inside = [el("rect", width="26", height="13", fill=colour)]
         if series.pattern:

@@ -20,8 +20,17 @@ def polyline(frame: Frame, series: Series) -> list[Markup]:
     expected, colour = series.kind is Kind.DASHED, frame.paint(series.colour)
     dash = "6 4" if expected else DASH_ARRAYS[series.style % len(DASH_ARRAYS)]
     width = "2" if expected else "2.5"
-    out = [el("path", d=_path(frame, series), fill="none", stroke=colour, stroke_width=width,
-              stroke_dasharray=dash or None, stroke_linejoin="round")]  # fmt: skip
+    out = [
+        el(
+            "path",
+            d=_path(frame, series),
+            fill="none",
+            stroke=colour,
+            stroke_width=width,
+            stroke_dasharray=dash or None,
+            stroke_linejoin="round",
+        )
+    ]
     if series.low:
         out += whiskers(frame, series, colour)
     marked = series.marked and series.kind is Kind.LINE and len(series.x) <= MARKED
@@ -71,9 +80,15 @@ def points(frame: Frame, series: Series) -> list[Markup]:
         if is_number(y)
     ]
     return [
-        el("path", d="".join(spots), stroke=frame.paint(series.colour), stroke_width="7",
-           stroke_linecap=cap, stroke_opacity="0.55")
-    ]  # fmt: skip
+        el(
+            "path",
+            d="".join(spots),
+            stroke=frame.paint(series.colour),
+            stroke_width="7",
+            stroke_linecap=cap,
+            stroke_opacity="0.55",
+        )
+    ]
 
 
 def area(
@@ -101,6 +116,14 @@ def _area_label(
     wide = 7.2 * len(series.name) + 8
     first, last = frame.x(series.x[0]), frame.x(series.x[-1])
     x = min(max(x, first + wide / 2 + 2), last - wide / 2 - 2)
-    box = el("rect", x=f"{x - wide / 2:.1f}", y=f"{y - 9:.1f}", width=f"{wide:.1f}", height="18",
-             rx="3", fill=frame.paint("panel"), fill_opacity="0.88")  # fmt: skip
+    box = el(
+        "rect",
+        x=f"{x - wide / 2:.1f}",
+        y=f"{y - 9:.1f}",
+        width=f"{wide:.1f}",
+        height="18",
+        rx="3",
+        fill=frame.paint("panel"),
+        fill_opacity="0.88",
+    )
     return [box, text(x, y + 4.5, series.name, frame, "middle", "ink")]

@@ -7,9 +7,13 @@ from driftscope_reports.markup import Markup, el
 from driftscope_reports.svg.frame import Frame
 
 _STROKES = {
-    "/": "M-2 2L2 -2M0 8L8 0M6 10L10 6", "\\": "M-2 6L2 10M0 0L8 8M6 -2L10 2",
-    "x": "M0 0L8 8M0 8L8 0", "-": "M0 4H8", ".": "M4 3.2v1.6M3.2 4h1.6", "|": "M4 0V8",
-}  # fmt: skip
+    "/": "M-2 2L2 -2M0 8L8 0M6 10L10 6",
+    "\\": "M-2 6L2 10M0 0L8 8M6 -2L10 2",
+    "x": "M0 0L8 8M0 8L8 0",
+    "-": "M0 4H8",
+    ".": "M4 3.2v1.6M3.2 4h1.6",
+    "|": "M4 0V8",
+}
 
 
 def patterns(frame: Frame) -> Markup | None:
@@ -17,16 +21,27 @@ def patterns(frame: Frame) -> Markup | None:
     drawn = {s.pattern for s in frame.chart.series if s.pattern}
     if not drawn:
         return None
-    return el("defs", [
-        el(
-            "pattern",
-            el("path", d=_STROKES[sign], stroke=frame.paint("panel"), stroke_width="1",
-               fill="none", opacity="0.75"),
-            id=_name(frame, sign), width="8", height="8",
-            patternUnits="userSpaceOnUse",
-        )
-        for sign in sorted(drawn)
-    ])  # fmt: skip
+    return el(
+        "defs",
+        [
+            el(
+                "pattern",
+                el(
+                    "path",
+                    d=_STROKES[sign],
+                    stroke=frame.paint("panel"),
+                    stroke_width="1",
+                    fill="none",
+                    opacity="0.75",
+                ),
+                id=_name(frame, sign),
+                width="8",
+                height="8",
+                patternUnits="userSpaceOnUse",
+            )
+            for sign in sorted(drawn)
+        ],
+    )
 
 
 def filled(

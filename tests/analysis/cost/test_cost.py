@@ -104,9 +104,15 @@ def test_no_drafting_step_no_model() -> None:
 
 def _cell(k: int, batch: int) -> StepCell:
     return StepCell(
-        k=k, batch=batch, steps=100, step_s=0.010, step_error_s=0.0, draft_s=0.004,
-        draft_error_s=0.0, recorded=False,
-    )  # fmt: skip
+        k=k,
+        batch=batch,
+        steps=100,
+        step_s=0.010,
+        step_error_s=0.0,
+        draft_s=0.004,
+        draft_error_s=0.0,
+        recorded=False,
+    )
 
 
 def test_a_cell_measured_twice_counts_once() -> None:
@@ -177,9 +183,15 @@ def test_an_interval_holds_what_another_run_takes() -> None:
         parts = truth(k) * np.exp(wander * random.standard_normal(GROUPS))
         error = float(np.std(parts, ddof=1) / np.sqrt(GROUPS))
         return StepCell(
-            k=k, batch=1, steps=GROUPS * steps_of_a_part, step_s=float(np.median(parts)),
-            step_error_s=error, draft_s=0.0005 * k, draft_error_s=0.0, recorded=False,
-        )  # fmt: skip
+            k=k,
+            batch=1,
+            steps=GROUPS * steps_of_a_part,
+            step_s=float(np.median(parts)),
+            step_error_s=error,
+            draft_s=0.0005 * k,
+            draft_error_s=0.0,
+            recorded=False,
+        )
 
     held = []
     for _ in range(60):
@@ -195,9 +207,15 @@ def test_what_is_assumed_is_as_wide_as_what_it_stands_for() -> None:
     """One K at one batch size: verification at K = 1 may take anything from a share of what it
     takes at K = 8 to all of it."""
     cell = StepCell(
-        k=8, batch=1, steps=400, step_s=0.010, step_error_s=1e-6, draft_s=0.001,
-        draft_error_s=1e-6, recorded=False,
-    )  # fmt: skip
+        k=8,
+        batch=1,
+        steps=400,
+        step_s=0.010,
+        step_error_s=1e-6,
+        draft_s=0.001,
+        draft_error_s=1e-6,
+        recorded=False,
+    )
     model = fit([cell])
     assert model is not None
     low, high = np.percentile(model.step_s(1, 1)[1:], [2.5, 97.5])
@@ -246,9 +264,13 @@ def test_a_dead_drafter_is_advised_off_by_what_the_drafter_takes(
 def test_a_drafter_that_costs_more_than_it_saves_is_told_without_a_model(tmp_path: Path) -> None:
     """One K at one batch size leaves the model open; the drafter's own time does not."""
     truth = replace(
-        TRUTH, requests=60, batches=(1,), conditional=(0.15,) * 7, between=0.2,
+        TRUTH,
+        requests=60,
+        batches=(1,),
+        conditional=(0.15,) * 7,
+        between=0.2,
         cost=Cost(depth_s=0.004),
-    )  # fmt: skip
+    )
     found = advise(_run(tmp_path / "slow", truth))
     assert found is not None
     assert not found.useless

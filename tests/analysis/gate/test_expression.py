@@ -213,15 +213,22 @@ def test_a_path_reads_as_it_is_written(first: str, rest: list[str | int], baseli
 
 
 @given(
-    st.integers(-50, 50), st.integers(-50, 50), st.integers(-50, 50),
-    st.sampled_from("+-*"), st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
-)  # fmt: skip
+    st.integers(-50, 50),
+    st.integers(-50, 50),
+    st.integers(-50, 50),
+    st.sampled_from("+-*"),
+    st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
+)
 def test_exact_arithmetic_is_python_s(a: int, b: int, c: int, sign: str, compare: str) -> None:
     arithmetic = {"+": operator.add, "-": operator.sub, "*": operator.mul}[sign]
     comparison = {
-        "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-        "==": operator.eq, "!=": operator.ne,
-    }[compare]  # fmt: skip
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+        "==": operator.eq,
+        "!=": operator.ne,
+    }[compare]
     expected = comparison(arithmetic(a, b), c)
     assert _answer(f"{a} {sign} {b} {compare} {c}") is expected
     assert _answer(f"not {a} {sign} {b} {compare} {c}") is not expected
@@ -244,9 +251,11 @@ def test_a_bare_name_is_a_finding_and_a_name_in_a_comparison_a_figure() -> None:
 )
 def test_an_estimate_without_an_interval_decides_nothing(text: str) -> None:
     acceptance = {
-        "mean_length": 1.95, "mean_length_interval": None,
-        "marginal": [0.8, 0.4], "marginal_interval": [{"low": 0.7, "high": 0.9}, None],
-    }  # fmt: skip
+        "mean_length": 1.95,
+        "mean_length_interval": None,
+        "marginal": [0.8, 0.4],
+        "marginal_interval": [{"low": 0.7, "high": 0.9}, None],
+    }
     facts = Facts(run={"acceptance": acceptance}, baseline=BASELINE, found=_found)
     assert _answer(text, facts) is None
     assert _answer("acceptance.marginal[0] < 0.95", facts) is True, "this one has an interval"

@@ -99,8 +99,9 @@ def anew(target: Target, drafter: Drafter, tokens: list[int]) -> dict[str, list[
         x = states
         for index in range(config.layer.num_hidden_layers):
             x, seen = layer_over(drafter, index, table[torch.tensor(ids[1:])], x)
-            parts = seen.split([N_SINK, PROMPT_TOKENS - N_SINK, P + 1 - PROMPT_TOKENS,
-                                len(seen) - P - 1])  # fmt: skip
+            parts = seen.split(
+                [N_SINK, PROMPT_TOKENS - N_SINK, P + 1 - PROMPT_TOKENS, len(seen) - P - 1]
+            )
             for name, part in zip(MASSES, parts, strict=True):
                 found[name].append(float(part.sum()))
         post = normed(x[-1], w["norm.weight"])

@@ -28,9 +28,14 @@ from driftscope.cli.gate import outcome, run_gate
 from driftscope.trace.reader import read_trace
 
 RULES = (
-    "nothing_accepted", "acceptance_low", "acceptance_falls", "acceptance_dies", "runs_part",
-    "runs_alike", "healthy",
-)  # fmt: skip
+    "nothing_accepted",
+    "acceptance_low",
+    "acceptance_falls",
+    "acceptance_dies",
+    "runs_part",
+    "runs_alike",
+    "healthy",
+)
 """Findings about acceptance and about what sets runs apart."""
 PROCESSES = 2
 

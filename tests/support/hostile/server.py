@@ -248,7 +248,7 @@ METRICS: dict[str, Behaviour] = {
     "k-word": _k("four"),
     "rounds-nan": _page("driftscope_rounds_total NaN\n"),
     "rounds-1e300": _page("driftscope_rounds_total 1e300\n"),
-    "bucket-without-le": _histogram("{a=\"b\"} 10.0"),
+    "bucket-without-le": _histogram('{a="b"} 10.0'),
     "bucket-le-word": _histogram('{le="many"} 10.0', '{le="+Inf"} 10.0'),
     "bucket-le-nan": _histogram('{le="NaN"} 10.0'),
     "bucket-nan": _histogram('{le="1.0"} NaN', '{le="+Inf"} NaN'),
@@ -258,15 +258,14 @@ METRICS: dict[str, Behaviour] = {
         ROUNDS + "driftscope_steps_undrafted_total 4.0\ndriftscope_probe_sampling_rate_ratio 1\n"
     ),
     "open-label": _page(ROUNDS + 'driftscope_rounds_reached_total{driftscope_depth="1 5.0\n'),
-    "long-line": _page(ROUNDS + 'driftscope_rounds_reached_total{' + 'a="b",' * 100_000 + "} 1\n"),
+    "long-line": _page(ROUNDS + "driftscope_rounds_reached_total{" + 'a="b",' * 100_000 + "} 1\n"),
     "long-label": _page(
         ROUNDS + 'driftscope_steps_undrafted_total{driftscope_reason="' + "a" * 6000 + '"} 1\n'
     ),
     "odd-lines": _page(ROUNDS + "driftscope_rounds_reached_total{\n}{}{}\n\x00\n"),
     "many-samples": _page(
         "".join(
-            f'driftscope_rounds_reached_total{{driftscope_depth="{n}"}} 1\n'
-            for n in range(200_000)
+            f'driftscope_rounds_reached_total{{driftscope_depth="{n}"}} 1\n' for n in range(200_000)
         )
     ),
     "not-text": lambda peer, _: peer.answer(bytes(range(256)) * 10),
@@ -287,7 +286,7 @@ METRICS: dict[str, Behaviour] = {
     "redirect": _redirect,
     "redirect-loop": _redirect_loop,
     "odd-coding": lambda peer, _: peer.answer("x", headers={"Content-Encoding": "br\x1b[2J"}),
-}  # fmt: skip
+}
 """What `watch URL` and other readers of one page meet."""
 
 
@@ -398,8 +397,19 @@ OPENAI: dict[str, Behaviour] = {
     "well": _but("", _not_there),
     "endless-answer": _but(CHAT_AT, _flood(_event(_said("abc ")) * 500)),
     "endless-text": _but(CHAT_AT, _flood(_event(_said("abc " * 4000)))),
-    "endless-calls": _but(CHAT_AT, _flood(_event({"choices": [{"delta": {"tool_calls": [
-        {"index": 0, "function": {"arguments": "a"}}]}}]}) * 500)),
+    "endless-calls": _but(
+        CHAT_AT,
+        _flood(
+            _event(
+                {
+                    "choices": [
+                        {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "a"}}]}}
+                    ]
+                }
+            )
+            * 500
+        ),
+    ),
     "endless-comments": _but(CHAT_AT, _flood(b": still here\n\n", DRIP_S)),
     "comment-flood": _but(CHAT_AT, _flood(b":\n" * 32_000)),
     "small-lines": _but(CHAT_AT, _flood(b"data: {}\n" * 7000)),
@@ -409,8 +419,10 @@ OPENAI: dict[str, Behaviour] = {
     "answer-bomb": _but(CHAT_AT, _gzip_bomb),
     "metrics-endless": _but("/metrics", _endless),
     "metrics-bomb": _but("/metrics", _gzip_bomb),
-    "metrics-digits": _but("/metrics", _json(
-        'vllm:cache_config_info{num_gpu_blocks="²",block_size="' + "9" * 5000 + '"} 1.0\n')),
+    "metrics-digits": _but(
+        "/metrics",
+        _json('vllm:cache_config_info{num_gpu_blocks="²",block_size="' + "9" * 5000 + '"} 1.0\n'),
+    ),
     "version-deep": _but("/version", _json(_deep(100_000))),
     "version-long": _but("/version", _json({"version": "v" * 1_000_000})),
     "models-gzip": _but(MODELS_AT, _gzip_bomb),
@@ -434,15 +446,18 @@ OPENAI: dict[str, Behaviour] = {
     "answer-deep": _answers(_deep(100_000).encode()),
     "error-deep": _answers(b'{"error": {"message": ' + _deep(900).encode() + b"}}"),
     "refusal-deep": _but(CHAT_AT, _json('{"error": ' + _deep(900) + "}", status="400 Bad Request")),
-    "retry-nan": _but(CHAT_AT, lambda peer, _: peer.answer(
-        "{}", status="503 Busy", headers={"Retry-After": "nan"})),
+    "retry-nan": _but(
+        CHAT_AT,
+        lambda peer, _: peer.answer("{}", status="503 Busy", headers={"Retry-After": "nan"}),
+    ),
     "redirect-prompt": _but(CHAT_AT, _redirect),
     "redirect-models": _but(MODELS_AT, _redirect),
     "key-echo": _but(CHAT_AT, _echo),
-    "key-echo-part": _but(CHAT_AT, lambda peer, asked: (
-        peer.head("200 OK", {}), _echo_in_part(peer, asked))[0]),
+    "key-echo-part": _but(
+        CHAT_AT, lambda peer, asked: (peer.head("200 OK", {}), _echo_in_part(peer, asked))[0]
+    ),
     "key-echo-models": _but(MODELS_AT, _echo),
-}  # fmt: skip
+}
 """What `replay URL` meets; everything but one thing is answered as it should be."""
 
 

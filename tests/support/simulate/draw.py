@@ -164,17 +164,32 @@ def _chunk(
     np.minimum.at(start, request, time_s[of_step])
     tokens = prompted.tokens[mine]
     return Chunk(
-        replica=part[0], first=mine.start, kind=prompted.kind[mine], tokens=tokens,
-        arrival_s=start - truth.cost.prefill_token_s * tokens, finish_s=finish,
+        replica=part[0],
+        first=mine.start,
+        kind=prompted.kind[mine],
+        tokens=tokens,
+        arrival_s=start - truth.cost.prefill_token_s * tokens,
+        finish_s=finish,
         output=done[0][last][np.argsort(request[last])] - tokens + 2,
         own=random.uniform(-0.5, 0.5, (len(rounds), 3)).astype(np.float32) * truth.spread,
-        request=request, step=of_step, position=done[0],
-        drafted=np.where(reason < 0, k[of_step], 0), accepted=np.where(last, -1, done[1]),
-        reason=reason, top1=done[2], number=step + 1 + np.arange(len(batch)), time_s=time_s,
-        batch=batch, chains=chains, k=np.where(chains > 0, k, 0),
-        step_s=steps[0], draft_s=steps[1], recorded=random.random(len(batch)) < rate, rate=rate,
+        request=request,
+        step=of_step,
+        position=done[0],
+        drafted=np.where(reason < 0, k[of_step], 0),
+        accepted=np.where(last, -1, done[1]),
+        reason=reason,
+        top1=done[2],
+        number=step + 1 + np.arange(len(batch)),
+        time_s=time_s,
+        batch=batch,
+        chains=chains,
+        k=np.where(chains > 0, k, 0),
+        step_s=steps[0],
+        draft_s=steps[1],
+        recorded=random.random(len(batch)) < rate,
+        rate=rate,
         seed=(*seed, 1),
-    )  # fmt: skip
+    )
 
 
 def _reasons(truth: Truth, random: np.random.Generator, batch: Ints) -> Ints:

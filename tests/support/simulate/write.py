@@ -146,22 +146,36 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
     masses = _masses(truth, random, own[:, 1:])
     top1 = chunk.top1[kept]
     columns: dict[str, Any] = {
-        "step": chunk.number[step], "time_s": chunk.time_s[step],
-        "request": _names(chunk)[request].tolist(), "position": chunk.position[kept],
-        "prompt_tokens": chunk.tokens[request], "batch": chunk.batch[step], "k": chunk.k[step],
-        "layers": truth.layers, "chunked_prefill": False,
-        **masses, "null_mass": None,
+        "step": chunk.number[step],
+        "time_s": chunk.time_s[step],
+        "request": _names(chunk)[request].tolist(),
+        "position": chunk.position[kept],
+        "prompt_tokens": chunk.tokens[request],
+        "batch": chunk.batch[step],
+        "k": chunk.k[step],
+        "layers": truth.layers,
+        "chunked_prefill": False,
+        **masses,
+        "null_mass": None,
         "in_rms": Lists(values=np.hstack([fc, fed[:, :-1]])),
-        "prenorm_rms": Lists(values=states), "postnorm_rms": Lists(values=plain),
-        "fed_rms": Lists(values=fed), "top1": Lists(values=top1),
+        "prenorm_rms": Lists(values=states),
+        "postnorm_rms": Lists(values=plain),
+        "fed_rms": Lists(values=fed),
+        "top1": Lists(values=top1),
         "entropy": Lists(values=np.float32(4) * (1 - top1)),
         "aux_rms": Lists(values=_around(random, truth, own[:, 0], np.array(truth.aux))),
-        "aux_norm_rms": None if truth.aux_norm is None else Lists(
-            values=_around(random, truth, own[:, 0], np.array(truth.aux_norm))),
-        "fc_rms": fc[:, 0].astype(np.float64), "token_ids": None, "rate": chunk.rate[step],
-        "head_mass": _by_head(truth, masses), "heads": len(truth.by_head) or HEADS,
-        "strategy": "lse", "execution": _executions(truth, chunk.batch[step]), "replica": 0,
-    }  # fmt: skip
+        "aux_norm_rms": None
+        if truth.aux_norm is None
+        else Lists(values=_around(random, truth, own[:, 0], np.array(truth.aux_norm))),
+        "fc_rms": fc[:, 0].astype(np.float64),
+        "token_ids": None,
+        "rate": chunk.rate[step],
+        "head_mass": _by_head(truth, masses),
+        "heads": len(truth.by_head) or HEADS,
+        "strategy": "lse",
+        "execution": _executions(truth, chunk.batch[step]),
+        "replica": 0,
+    }
     if truth.mixed:
         columns = {name: _cut(each, chunk.k[step], truth.k) for name, each in columns.items()}
     return _block("draft", len(kept), columns)
@@ -224,25 +238,36 @@ def _verify(truth: Truth, chunk: Chunk) -> Block:
     request, step = chunk.request[kept], chunk.step[kept]
     named = np.array([*reasons(truth), None], dtype=object)
     columns = {
-        "step": chunk.number[step], "time_s": chunk.time_s[step] + 0.8 * chunk.step_s[step],
-        "request": _names(chunk)[request].tolist(), "position": chunk.position[kept],
-        "drafted": chunk.drafted[kept], "accepted": chunk.accepted[kept],
-        "reason": named[chunk.reason[kept]].tolist(), "replica": 0,
-    }  # fmt: skip
+        "step": chunk.number[step],
+        "time_s": chunk.time_s[step] + 0.8 * chunk.step_s[step],
+        "request": _names(chunk)[request].tolist(),
+        "position": chunk.position[kept],
+        "drafted": chunk.drafted[kept],
+        "accepted": chunk.accepted[kept],
+        "reason": named[chunk.reason[kept]].tolist(),
+        "replica": 0,
+    }
     return _block("verify", len(kept), columns)
 
 
 def _step(truth: Truth, chunk: Chunk) -> Block:
     drafted = chunk.chains > 0
     columns = {
-        "step": chunk.number, "time_s": chunk.time_s, "requests": chunk.batch,
-        "chains": chunk.chains, "k": chunk.k,
-        "recorded": (chunk.recorded & drafted).tolist(), "step_s": chunk.step_s,
+        "step": chunk.number,
+        "time_s": chunk.time_s,
+        "requests": chunk.batch,
+        "chains": chunk.chains,
+        "k": chunk.k,
+        "recorded": (chunk.recorded & drafted).tolist(),
+        "step_s": chunk.step_s,
         "draft_s": chunk.draft_s,
-        "probe_s": np.where(chunk.recorded & drafted, PROBE_S, PROBE_S / 10), "rate": chunk.rate,
-        "execution": _executions(truth, chunk.batch), "gpu_draft_s": None, "gpu_probe_s": None,
+        "probe_s": np.where(chunk.recorded & drafted, PROBE_S, PROBE_S / 10),
+        "rate": chunk.rate,
+        "execution": _executions(truth, chunk.batch),
+        "gpu_draft_s": None,
+        "gpu_probe_s": None,
         "replica": 0,
-    }  # fmt: skip
+    }
     return _block("step", len(chunk.number), columns)
 
 
@@ -252,12 +277,20 @@ def _request(truth: Truth, chunk: Chunk) -> Block:
     first_s = chunk.arrival_s + ttft_s
     tpot_s = np.maximum(chunk.finish_s - first_s, 0) / np.maximum(chunk.output - 1, 1)
     columns = {
-        "time_s": chunk.finish_s, "request": _names(chunk).tolist(),
-        "label": [kind.label for kind in kinds], "arrival_s": chunk.arrival_s,
-        "prompt_tokens": chunk.tokens, "output_tokens": chunk.output, "ttft_s": ttft_s,
-        "tpot_s": tpot_s, "finish_reason": "length",
+        "time_s": chunk.finish_s,
+        "request": _names(chunk).tolist(),
+        "label": [kind.label for kind in kinds],
+        "arrival_s": chunk.arrival_s,
+        "prompt_tokens": chunk.tokens,
+        "output_tokens": chunk.output,
+        "ttft_s": ttft_s,
+        "tpot_s": tpot_s,
+        "finish_reason": "length",
         "temperature": [kind.temperature for kind in kinds],
-        "max_tokens": chunk.output, "traced": True, "replica": 0, "traceparent": None,
+        "max_tokens": chunk.output,
+        "traced": True,
+        "replica": 0,
+        "traceparent": None,
         "structured": [kind.structured for kind in kinds],
-    }  # fmt: skip
+    }
     return _block("request", len(chunk.kind), columns)

@@ -84,12 +84,14 @@ def compare(run: Path, name: str, witness: Witness | None) -> dict[str, Any]:
         "chains": len(rows),
         "drafts": sum(v["drafted"] > 0 for v in verify),
         "accepted": [sum(a > d for a in accepted) for d in range(manifest.k)],
-        "joined": len({(v["request"], v["position"]) for v in verify if v["drafted"]}
-                      & {(r["request"], r["position"]) for r in rows}),
+        "joined": len(
+            {(v["request"], v["position"]) for v in verify if v["drafted"]}
+            & {(r["request"], r["position"]) for r in rows}
+        ),
         "steps": len(steps),
         "drafting": sum(s["draft_s"] > 0 and s["k"] > 0 for s in steps),
         "errors": {k: v for s in read_statuses(run) for k, v in s.errors.items()},
-    }  # fmt: skip
+    }
     if witness is None:
         return found
     worst: dict[str, float] = {}
@@ -162,8 +164,12 @@ def _expected(draft: Draft, b: int, row: dict[str, Any], name: str) -> dict[str,
         columns.setdefault("attention_output", []).append(
             torch.tensor(forward.output_errors.get(at, 0.0), dtype=torch.float64)
         )
-        masses.append([_classes(layer[at], p + anatomy.lead, row["prompt_tokens"])
-                       for layer in forward.weights])  # fmt: skip
+        masses.append(
+            [
+                _classes(layer[at], p + anatomy.lead, row["prompt_tokens"])
+                for layer in forward.weights
+            ]
+        )
     found = {
         column: torch.stack([_rms(x) if column.endswith("rms") else x for x in values])
         for column, values in columns.items()

@@ -19,19 +19,27 @@ from vllm_engine.zoo import ZOO
 
 Engine = tuple[str, str]
 COVERING: tuple[Engine, ...] = (
-    *(
-        (name, "v2")
-        for name in ("deepseek_mtp", "dflash_window_sinks", "draft_model_gemma2")
-    ),
+    *((name, "v2") for name in ("deepseek_mtp", "dflash_window_sinks", "draft_model_gemma2")),
     *(
         (name, "v1")
         for name in (
-            "eagle1", "eagle3_window", "mimo_mtp", "mimo_v2_mtp", "ernie_mtp", "deepseek_mtp",
-            "deepseek_mtp_modules", "eagle3_mla", "medusa", "p_eagle", "dflash_window_sinks",
-            "draft_model_gemma2", "ngram", "suffix",
+            "eagle1",
+            "eagle3_window",
+            "mimo_mtp",
+            "mimo_v2_mtp",
+            "ernie_mtp",
+            "deepseek_mtp",
+            "deepseek_mtp_modules",
+            "eagle3_mla",
+            "medusa",
+            "p_eagle",
+            "dflash_window_sinks",
+            "draft_model_gemma2",
+            "ngram",
+            "suffix",
         )
     ),
-)  # fmt: skip
+)
 """(kind, runner) that the test suite runs, the slow ones first; `make kinds` runs all."""
 TIMEOUT_S = 300
 
@@ -51,8 +59,11 @@ def run_engines(
     for runner in {runner for _, runner in engines}:
         forks(runner)
     runs = [(*engine, "on") for engine in engines]
-    runs += [(name, runner, "off") for name, runner in engines
-             if runner == "v1" or (name, "v1") not in engines]  # fmt: skip
+    runs += [
+        (name, runner, "off")
+        for name, runner in engines
+        if runner == "v1" or (name, "v1") not in engines
+    ]
     with ThreadPoolExecutor(len(CORES)) as pool:
         list(pool.map(lambda run: _run(folder, *run, timeout_s, arctic), runs))
     found = {}
@@ -68,9 +79,12 @@ def _run(
 ) -> None:
     env, tag = environment(Job(drafter="", runner=runner), folder, CORES[0]), f"{name}-{runner}"
     forks(runner).run(
-        HERE / "zoo" / "kinds_main.py", [str(folder), runner, name, probe, *arctic], env,
-        folder / f"{tag}-{probe}.txt", timeout_s,
-    )  # fmt: skip
+        HERE / "zoo" / "kinds_main.py",
+        [str(folder), runner, name, probe, *arctic],
+        env,
+        folder / f"{tag}-{probe}.txt",
+        timeout_s,
+    )
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -87,8 +101,12 @@ def main() -> int:
         results = run_engines(engines, Path(folder), 3600, sys.argv[1:])
     for name, found in results.items():
         print(line(*name, found))
-    return int(any("error" in found or found["tokens"] != found["off"] or not counted_alike(found)
-                   for found in results.values()))  # fmt: skip
+    return int(
+        any(
+            "error" in found or found["tokens"] != found["off"] or not counted_alike(found)
+            for found in results.values()
+        )
+    )
 
 
 def counted_alike(found: dict[str, Any]) -> bool:

@@ -142,8 +142,10 @@ def _in_float32(options: Callable[[Path], dict[str, Any]]) -> Callable[[Path], d
         found = options(folder)
         backend = {"attention_backend": "CPU_MLA"}
         return {
-            **found, **backend, "speculative_config": {**found["speculative_config"], **backend},
-        }  # fmt: skip
+            **found,
+            **backend,
+            "speculative_config": {**found["speculative_config"], **backend},
+        }
 
     return with_backend
 

@@ -143,16 +143,31 @@ class Witness:
             self._forward.prenorm = inputs[0].clone() if residual is None else sum(inputs[:2])
 
     def _write(
-        self, call: Callable[[], Any], impl: Any, layer: Any, key: Any, value: Any, cache: Any,
-        slots: Any, *more: Any, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        call: Callable[[], Any],
+        impl: Any,
+        layer: Any,
+        key: Any,
+        value: Any,
+        cache: Any,
+        slots: Any,
+        *more: Any,
+        **kwargs: Any,
+    ) -> Any:
         self._store(cache, torch.cat((key, value), -1), slots)
         return call()
 
     def _write_latent(
-        self, call: Callable[[], Any], impl: Any, latent: Any, rope: Any, cache: Any, slots: Any,
-        *more: Any, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        call: Callable[[], Any],
+        impl: Any,
+        latent: Any,
+        rope: Any,
+        cache: Any,
+        slots: Any,
+        *more: Any,
+        **kwargs: Any,
+    ) -> Any:
         self._store(cache, torch.cat((latent, rope.flatten(1)), -1), slots)
         return call()
 
@@ -163,9 +178,18 @@ class Witness:
                 known[slot] = key.clone()
 
     def _attend(
-        self, call: Callable[[], Any], impl: Any, layer: Any, query: Any, key: Any, value: Any,
-        cache: Any, meta: Any, *more: Any, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        call: Callable[[], Any],
+        impl: Any,
+        layer: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        cache: Any,
+        meta: Any,
+        *more: Any,
+        **kwargs: Any,
+    ) -> Any:
         output = call()
         if self._forward is not None and meta is not None:
             size = impl.head_size
@@ -195,9 +219,17 @@ class Witness:
         return output
 
     def _attend_latent(
-        self, call: Callable[[], Any], layer: Any, query: Any, latent: Any, rope: Any, cache: Any,
-        meta: Any, *more: Any, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        call: Callable[[], Any],
+        layer: Any,
+        query: Any,
+        latent: Any,
+        rope: Any,
+        cache: Any,
+        meta: Any,
+        *more: Any,
+        **kwargs: Any,
+    ) -> Any:
         output = call()
         if self._forward is not None and meta is not None:
             kept = functools.partial(self._lookup, cache, cache.shape[1])
@@ -227,9 +259,14 @@ class Witness:
         errors[row] = max(errors.get(row, 0.0), float(error))
 
     def _rows(
-        self, starts: list[int], lengths: list[int] | None, tables: torch.Tensor,
-        window: int | None, weigh: Callable[..., torch.Tensor], causal: bool,
-    ) -> None:  # fmt: skip
+        self,
+        starts: list[int],
+        lengths: list[int] | None,
+        tables: torch.Tensor,
+        window: int | None,
+        weigh: Callable[..., torch.Tensor],
+        causal: bool,
+    ) -> None:
         """Weights of each row over all slots, zero where it does not look."""
         forward = self._forward
         assert forward is not None
