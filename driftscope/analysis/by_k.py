@@ -5,7 +5,8 @@ from __future__ import annotations
 from driftscope.analysis import measure
 from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import whole
-from driftscope.analysis.summary import AcceptanceAtK, RunSummary
+from driftscope.analysis.results import AcceptanceAtK
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import percent
 
 

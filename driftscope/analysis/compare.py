@@ -27,7 +27,7 @@ from driftscope.analysis.joint import LEAST, Joint, joint
 from driftscope.analysis.multiple import ALPHA, holm
 from driftscope.analysis.pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing, pair_keys, unpaired
 from driftscope.analysis.rounds import Rounds
-from driftscope.analysis.side import UNKNOWN, Side, side_of_rounds
+from driftscope.analysis.side import UNKNOWN, Side, side_of
 from driftscope.analysis.unlike import unlike
 from driftscope.errors import MixedTraceError
 from driftscope.trace.manifest import Manifest
@@ -140,11 +140,6 @@ def compare_sides(
     return replace(
         comparison(a, b, labels, found), unlike=unlike(*manifests, sides=sides, pairing=found.how)
     )
-
-
-def side_of(run: Sums) -> Side:
-    """The rounds of a run, requests without any left out."""
-    return side_of_rounds(run.rounds, run.requests)
 
 
 def pair_sides(a: Side, b: Side) -> Pairing:

@@ -13,10 +13,10 @@ from enum import IntEnum
 
 from driftscope.analysis.groups import Group
 from driftscope.analysis.losses import Loss
-from driftscope.analysis.rules.captured import UNBALANCED_ABOVE
-from driftscope.analysis.rules.hidden_state import GROWS_ABOVE
+from driftscope.analysis.results import ByDepth, Hidden
 from driftscope.analysis.sampling import drafts_greedily, warmest
-from driftscope.analysis.summary import ByDepth, Hidden, RunSummary
+from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.thresholds import GROWS_ABOVE, UNBALANCED_ABOVE
 from driftscope.analysis.unlike import differ
 from driftscope.analysis.words import listed, number, percent, times
 

@@ -25,6 +25,9 @@ from numpy.typing import NDArray
 from driftscope.analysis.columns import Matrix
 
 CONFIDENCE = 0.95
+FEW_REQUESTS = 30
+"""Below this, resampling requests gives intervals that are too narrow: the usual rule of thumb for
+a percentile bootstrap over clusters."""
 MOST_WEIGHT = 0.5 + 1e-9
 """Largest share of the weight that one cluster may have: above it, an interval is about that one
 cluster. Above one half by what rounding adds."""

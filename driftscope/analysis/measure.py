@@ -17,9 +17,7 @@ from driftscope.analysis.interval import (
     rate_over_clusters,
     ratio_of,
 )
-from driftscope.analysis.rounds import Rounds
-from driftscope.analysis.shape import AUX, MASSES
-from driftscope.analysis.summary import (
+from driftscope.analysis.results import (
     Acceptance,
     AcceptanceAtK,
     Attention,
@@ -30,6 +28,8 @@ from driftscope.analysis.summary import (
     ReliabilityBin,
     Spread,
 )
+from driftscope.analysis.rounds import Rounds
+from driftscope.analysis.shape import AUX, MASSES
 from driftscope.metrics import acceptance as formula
 from driftscope.metrics.attention import self_excess, sink_retention
 from driftscope.metrics.chains import Array

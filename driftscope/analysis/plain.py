@@ -12,8 +12,9 @@ from driftscope.analysis.cost.cells import StepCell
 from driftscope.analysis.interval import mean_interval
 from driftscope.analysis.passes.kinds import lengths_of_rounds
 from driftscope.analysis.passes.requests import requests_that_finished
+from driftscope.analysis.results import Latency
 from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import Latency, RunSummary
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import Tables, tables_of
 from driftscope.errors import NoDataError
 from driftscope.metrics.latency import mean_s

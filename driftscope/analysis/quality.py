@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from driftscope.analysis.by_k import first_token_differs
+from driftscope.analysis.interval import FEW_REQUESTS
 from driftscope.analysis.sampling import drafts_greedily, warmest
 from driftscope.analysis.senders import SenderSummary
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count, ks_of, percent
 
-FEW_REQUESTS = 30
-"""Below this, resampling requests gives intervals that are too narrow: the usual rule of thumb for
-a percentile bootstrap over clusters."""
 LOSS = "loss"
 """`QualityWarning.id` of what a run lacks."""
 MANY_SHORT = 0.05

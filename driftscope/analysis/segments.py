@@ -19,8 +19,8 @@ from driftscope.analysis.columns import floats, sums
 from driftscope.analysis.passes.chains import bottom, chains_in_buckets, top
 from driftscope.analysis.passes.rounds import duration, rounds_in_buckets
 from driftscope.analysis.passes.views import REQUEST
+from driftscope.analysis.results import Segment
 from driftscope.analysis.rounds import Rounds
-from driftscope.analysis.summary import Segment
 from driftscope.analysis.tables import PART, cut, narrow, open_run, ranks_of
 from driftscope.metrics.hidden import growth
 from driftscope.metrics.latency import mean_s

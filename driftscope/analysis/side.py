@@ -9,6 +9,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from driftscope.analysis.collect import Sums
 from driftscope.analysis.columns import Codes
 from driftscope.analysis.pairing import Key, keys_by_id, keys_by_order
 from driftscope.analysis.requests import MAX_CLUSTERS, Requests
@@ -65,6 +66,11 @@ class Side:
     def labelled(self, label: str) -> Side:
         """The rows of one label."""
         return self.of(np.array([each == label for each in self.labels], dtype=np.bool_))
+
+
+def side_of(run: Sums) -> Side:
+    """Return the rounds of a run by request; requests without a round are left out."""
+    return side_of_rounds(run.rounds, run.requests)
 
 
 def side_of_rounds(rounds: Rounds, requests: Requests) -> Side:

@@ -14,14 +14,15 @@ from driftscope.analysis.collect import (
     step_cost,
 )
 from driftscope.analysis.columns import floats
-from driftscope.analysis.compare import side_of
 from driftscope.analysis.filters import Filter
 from driftscope.analysis.grouping import groups_of
 from driftscope.analysis.interval import mean_interval
 from driftscope.analysis.passes.rounds import duration
 from driftscope.analysis.requests import Requests
+from driftscope.analysis.results import Latency, Recording
 from driftscope.analysis.segments import segments_by, segments_of
-from driftscope.analysis.summary import Latency, Recording, RunSummary
+from driftscope.analysis.side import side_of
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.tables import Tables, narrow, tables_of
 from driftscope.analysis.verification import Verification, verification_of
 from driftscope.metrics.fallback import effective_k, fallback

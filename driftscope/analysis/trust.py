@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.finding import Trust
-from driftscope.analysis.interval import Interval
-from driftscope.analysis.quality import FEW_REQUESTS
+from driftscope.analysis.interval import FEW_REQUESTS, Interval
 from driftscope.analysis.words import count
 
 

@@ -12,7 +12,7 @@ from driftscope.errors import DriftscopeError, PeerError, UsageError
 from driftscope.peer import Limits
 from driftscope.workloads.lookup import LOOK_S, Lookup
 from driftscope.workloads.prompt import Prompt
-from driftscope.workloads.server import Facts
+from driftscope.workloads.server_facts import Facts
 from driftscope.workloads.transforms.roles import written
 
 AT_ONCE = 8

@@ -24,8 +24,9 @@ from driftscope.workloads.render import Renderer, rendered
 from driftscope.workloads.rows import row_of, unsent_row
 from driftscope.workloads.run import manifest_of, new_run_id, open_run
 from driftscope.workloads.sending import Patience, Sender, Sent
-from driftscope.workloads.server import Facts, look
+from driftscope.workloads.server import look
 from driftscope.workloads.server_access import Access
+from driftscope.workloads.server_facts import Facts
 from driftscope.workloads.suite import Suite, facts_for
 from driftscope.workloads.wire import Wire
 
@@ -147,7 +148,7 @@ class _Session:
         """The plan, the body of each shot, and what could not be planned."""
         order, suite = self._order, self._order.suite
         renderer = Renderer(self._lookup, facts)
-        self._facts = facts = await facts_for(suite, facts, renderer)
+        self._facts = facts = await facts_for(suite, facts, renderer.count)
         made = suite.make(facts, prompts=order.prompts, limit=order.limit, seed=self._seed)
         flat = [prompt for prompts in made.conditions.values() for prompt in prompts]
         tokens = await rendered(renderer, flat)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -12,6 +11,7 @@ from driftscope.bounds import MAX_LABEL_CHARS, MAX_TOKENS
 from driftscope.errors import DriftscopeError, PeerError, UsageError
 from driftscope.workloads.lookup import Lookup
 from driftscope.workloads.server_access import API_KEY, Access
+from driftscope.workloads.server_facts import Facts
 
 MAX_MODELS = 4096
 MAX_NAME_CHARS = 4096
@@ -32,26 +32,6 @@ class _Models(BaseModel):
 
 class _Version(BaseModel):
     version: Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is known of a server; None: it does not say."""
-
-    url: str
-    """Without user and password."""
-    model: str
-    max_model_len: int | None = None
-    """Longest prompt and answer together, tokens."""
-    version: str | None = None
-    kv_tokens: int | None = None
-    """Tokens that its KV cache holds, those of the drafter included."""
-    characters_per_token: float = 4.0
-    """Of driftscope's filler text; 4, the rule of thumb for English, where it has no /tokenize."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the manifest."""
-        return asdict(self)
 
 
 async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:

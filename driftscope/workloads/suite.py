@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -31,8 +31,7 @@ from driftscope.errors import DriftscopeError, UsageError
 from driftscope.file_input import read_text
 from driftscope.workloads.plan import Level
 from driftscope.workloads.prompt import Prompt
-from driftscope.workloads.render import Renderer
-from driftscope.workloads.server import Facts
+from driftscope.workloads.server_facts import Facts
 from driftscope.workloads.sources import prompts_of
 from driftscope.workloads.texts import document
 from driftscope.workloads.transforms import TRANSFORMS, NotApplicableError, Transform
@@ -210,13 +209,17 @@ def parse_suite(
     )
 
 
-async def facts_for(suite: Suite, facts: Facts, renderer: Renderer) -> Facts:
-    """`facts` with how long the server's tokens are, where the suite makes text of a length."""
+async def facts_for(suite: Suite, facts: Facts, count: Callable[[str], Awaitable[int]]) -> Facts:
+    """Return `facts` with the characters per token of the server, where the suite makes text of a
+    length.
+
+    `count` asks the server for the tokens of a text.
+    """
     if not any(hasattr(step, "tokens") for steps in suite.conditions.values() for step in steps):
         return facts
     sample = document(SAMPLE_CHARACTERS, random.Random(0))
     try:
-        tokens = await renderer.count(sample)
+        tokens = await count(sample)
     except DriftscopeError:  # no /tokenize: lengths are about right, and recorded as they were
         return facts
     each = len(sample) / max(tokens, 1)

@@ -50,7 +50,7 @@ def _advance(gate, depth, requests, BLOCK: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit(do_not_specialize=["n_rows", "stride"])  # type: ignore[untyped-decorator]
-def _rms(
+def _rms(  # type: ignore[no-untyped-def]
     x,
     stride,
     n_rows,
@@ -60,7 +60,7 @@ def _rms(
     out,
     width,
     column,
-    depths,  # type: ignore[no-untyped-def]
+    depths,
     DIM: tl.constexpr,
     FIRST: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -78,7 +78,7 @@ def _rms(
 
 
 @triton.jit(do_not_specialize=["n_rows", "row_stride", "stride"])  # type: ignore[untyped-decorator]
-def _copy(
+def _copy(  # type: ignore[no-untyped-def]
     x,
     row_stride,
     stride,
@@ -87,7 +87,7 @@ def _copy(
     depth,
     rows,
     out,
-    depths,  # type: ignore[no-untyped-def]
+    depths,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -102,7 +102,7 @@ def _copy(
 
 
 @triton.jit(do_not_specialize=["n_rows", "stride", "size"])  # type: ignore[untyped-decorator]
-def _confidence(
+def _confidence(  # type: ignore[no-untyped-def]
     x,
     stride,
     n_rows,
@@ -114,7 +114,7 @@ def _confidence(
     width,
     top1,
     entropy,
-    depths,  # type: ignore[no-untyped-def]
+    depths,
     BLOCK: tl.constexpr,
 ):
     request = tl.program_id(0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.summary import Recording, RunSummary
+from driftscope.analysis.results import Recording
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import NOTHING, count, percent
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,

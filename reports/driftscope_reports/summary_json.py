@@ -17,8 +17,9 @@ from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.finding import Finding
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.plain import PlainRun
+from driftscope.analysis.results import AcceptanceAtK
 from driftscope.analysis.senders import SenderSummary
-from driftscope.analysis.summary import AcceptanceAtK, RunSummary
+from driftscope.analysis.summary import RunSummary
 
 SCHEMA_VERSION = 1
 _DIGITS = 9

@@ -15,10 +15,11 @@ from support.simulate.sums import side
 from typer.testing import CliRunner
 
 from driftscope.analysis.collect import collect
-from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, compare, comparison, side_of
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, compare, comparison
 from driftscope.analysis.interval import intervals, rate_intervals
 from driftscope.analysis.multiple import ALPHA, holm
 from driftscope.analysis.pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing
+from driftscope.analysis.side import side_of
 from driftscope.analysis.tables import open_run
 from driftscope.cli.app import app
 

@@ -12,7 +12,7 @@ import pytest
 from driftscope.errors import UsageError
 from driftscope.workloads.plan import Level, plan
 from driftscope.workloads.prompt import Prompt, chat
-from driftscope.workloads.server import Facts
+from driftscope.workloads.server_facts import Facts
 from driftscope.workloads.sources import prompts_of, shipped_sets
 from driftscope.workloads.suite import load_suite, parse_suite, shipped_suites
 from driftscope.workloads.transforms import TRANSFORMS, NotApplicableError

@@ -27,8 +27,7 @@ from driftscope.analysis.cost.predict import (
     tokens_by_k,
 )
 from driftscope.analysis.cost.served import Served, served_of
-from driftscope.analysis.interval import Interval
-from driftscope.analysis.quality import FEW_REQUESTS
+from driftscope.analysis.interval import FEW_REQUESTS, Interval
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import count
 from driftscope.trace.manifest import Manifest

@@ -5,12 +5,9 @@ from __future__ import annotations
 from driftscope.analysis.case import Case
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity
+from driftscope.analysis.thresholds import UNBALANCED_ABOVE
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import between, listed, number, times
-
-UNBALANCED_ABOVE = 10.0
-"""Largest over smallest RMS: a layer at a tenth of another's RMS brings 1 % of its energy into the
-fc's input, so that its information drowns in bfloat16's rounding of the other (2^-8 = 0.4 %)."""
 
 
 def captured_layers_unbalanced(case: Case) -> Finding | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from driftscope.analysis.case import Case
 from driftscope.analysis.entry import ALWAYS, Entry, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
-from driftscope.analysis.interval import difference
-from driftscope.analysis.quality import FEW_REQUESTS
+from driftscope.analysis.interval import FEW_REQUESTS, difference
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import count, listed, number, percent
 from driftscope.trace.records import UndraftedReason

@@ -8,7 +8,7 @@ from driftscope.analysis.case import Case
 from driftscope.analysis.compare import accepts_less
 from driftscope.analysis.entry import ALWAYS, Entry, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
-from driftscope.analysis.quality import FEW_REQUESTS
+from driftscope.analysis.interval import FEW_REQUESTS
 from driftscope.analysis.trust import ends
 from driftscope.analysis.words import between, count, listed, number, percent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from driftscope.analysis.case import ReplayCase
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
-from driftscope.analysis.quality import FEW_REQUESTS
+from driftscope.analysis.interval import FEW_REQUESTS
 from driftscope.analysis.senders import GOOD, Versus
 from driftscope.analysis.trust import ends
 from driftscope.analysis.words import between, count, listed, number, percent

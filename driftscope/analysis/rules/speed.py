@@ -6,8 +6,7 @@ from driftscope.analysis.case import Case
 from driftscope.analysis.cost.advice import AHEAD, NO_SPECULATION, WORTH_SAYING, Advice
 from driftscope.analysis.entry import Entry, Need, Threshold
 from driftscope.analysis.finding import Finding, Severity, Trust
-from driftscope.analysis.interval import difference
-from driftscope.analysis.quality import FEW_REQUESTS
+from driftscope.analysis.interval import FEW_REQUESTS, difference
 from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.trust import ends, judged
 from driftscope.analysis.words import between_percent, count, listed, milliseconds, percent

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from driftscope import strict_json
 from driftscope.workloads.prompt import Message, Prompt
-from driftscope.workloads.server import Facts
+from driftscope.workloads.server_facts import Facts
 from driftscope.workloads.texts import diff, json_result, shell, stack_trace
 from driftscope.workloads.tools import TOOLS
 from driftscope.workloads.transforms.base import Transform, need_messages

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from driftscope.workloads.prompt import Prompt
-from driftscope.workloads.server import Facts
+from driftscope.workloads.server_facts import Facts
 
 ROOM_TOKENS = 300
 """Left for the prompt itself and its answer beside added text: the shipped prompts have up to 150

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from driftscope.workloads.prompt import Message, Prompt
-from driftscope.workloads.server import Facts
+from driftscope.workloads.server_facts import Facts
 from driftscope.workloads.texts import document, note
 from driftscope.workloads.transforms.base import Transform, need_messages, need_room
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from driftscope.workloads.prompt import Message, Prompt, Raw
-from driftscope.workloads.server import Facts
+from driftscope.workloads.server_facts import Facts
 from driftscope.workloads.transforms.base import Transform, need_messages
 
 

@@ -6,7 +6,7 @@ import random
 from typing import ClassVar
 
 from driftscope.workloads.prompt import Prompt
-from driftscope.workloads.server import Facts
+from driftscope.workloads.server_facts import Facts
 from driftscope.workloads.texts import FOREIGN
 from driftscope.workloads.transforms.base import Transform, need_messages
 

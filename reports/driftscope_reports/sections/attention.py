@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from driftscope.analysis.closeup.rows import HEAD_CHAINS
+from driftscope.analysis.results import ByDepth
 from driftscope.analysis.rules.attention import has_sink
-from driftscope.analysis.summary import ByDepth, RunSummary
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import listed, percent
 from driftscope.metrics.attention import GENERATED, NO_DRIFT, NULL, PROMPT, SELF, SINK
 from driftscope_reports.byrun import about, axis_name, depth_chart, line

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.closeup.durations import Distribution
-from driftscope.analysis.summary import Latency
+from driftscope.analysis.results import Latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

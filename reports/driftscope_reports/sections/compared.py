@@ -12,7 +12,8 @@ from driftscope.analysis.cost.advice import Advice, same_models
 from driftscope.analysis.cost.predict import Estimate
 from driftscope.analysis.groups import Group
 from driftscope.analysis.interval import Interval, quantile_interval
-from driftscope.analysis.summary import RunSummary, Segment
+from driftscope.analysis.results import Segment
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import number, percent
 from driftscope.metrics import fallback, latency
 from driftscope.metrics.acceptance import MEAN_LENGTH

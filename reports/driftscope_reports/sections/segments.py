@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from driftscope.analysis.analyze import Analysis
 from driftscope.analysis.interval import Interval
 from driftscope.analysis.requests import UNLABELLED
-from driftscope.analysis.summary import RunSummary, Segment
+from driftscope.analysis.results import Segment
+from driftscope.analysis.summary import RunSummary
 from driftscope.analysis.words import milliseconds, number, percent, times
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.attention import SELF

@@ -12,7 +12,7 @@ from driftscope.analysis.side import Side
 
 
 def side(truth: Truth, drafted: int | None = None) -> Side:
-    """The rounds of `truth` by request, as `driftscope.analysis.compare.side_of` has them; only
+    """The rounds of `truth` by request, as `driftscope.analysis.side.side_of` has them; only
     those that `drafted` so many tokens."""
     counts, labels = [], []
     for chunk in chunks(truth):
