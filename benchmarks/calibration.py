@@ -28,16 +28,16 @@ from support.simulate.sums import series, side
 from benchmarks.circumstances import Named, named
 from benchmarks.parting import WORLDS, Parted, parted
 from benchmarks.several_k import DepthCoverage, MixChanges, coverages, mix_changes
-from driftscope.analysis.changes import changes
-from driftscope.analysis.compare import comparison
+from driftscope.analysis.compare.run_comparison import comparison
+from driftscope.analysis.figures.change_points import changes
+from driftscope.analysis.figures.measure import acceptance
+from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.figures.side import Side
 from driftscope.analysis.gate.correlation import of_acceptance
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Outcome, judge
 from driftscope.analysis.gate.rule import rule_of
-from driftscope.analysis.interval import Interval, intervals, rate_intervals
-from driftscope.analysis.measure import acceptance
-from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
-from driftscope.analysis.side import Side
+from driftscope.analysis.statistics.interval import Interval, intervals, rate_intervals
 
 TRIALS = 1000
 RESAMPLES = 500

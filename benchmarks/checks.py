@@ -17,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.scale import analyze, make
-from driftscope.analysis.engine import DuckDB
-from driftscope.analysis.row_check import check_view
-from driftscope.analysis.tables import QUERIED, open_run
-from driftscope.trace.integrity import damaged_files
-from driftscope.trace.segment import digest_of
-from driftscope.trace.status import read_statuses
+from driftscope.analysis.query.query_engine import DuckDB
+from driftscope.analysis.query.record_views import QUERIED, open_run
+from driftscope.analysis.query.row_check import check_view
+from driftscope.trace.format.segment import digest_of
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.read.integrity import damaged_files
 
 
 def note_digests(run: Path) -> None:

@@ -16,14 +16,14 @@ from typing import Any, cast
 import numpy as np
 from support.simulate import Prompts, Truth, chunks
 
-from driftscope.analysis.case import Case
-from driftscope.analysis.entry import Entry
-from driftscope.analysis.grouping import group_of
-from driftscope.analysis.groups import Group, Groups
-from driftscope.analysis.rounds import Rounds
-from driftscope.analysis.rules.circumstance import ENTRIES
-from driftscope.analysis.separation import range_name, strata_of
-from driftscope.analysis.strata import Cells
+from driftscope.analysis.figures.grouping import group_of
+from driftscope.analysis.figures.groups import Group, Groups
+from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.separation import range_name, strata_of
+from driftscope.analysis.findings.catalogue_entry import Entry
+from driftscope.analysis.findings.finding_inputs import Case
+from driftscope.analysis.findings.rules.circumstance import ENTRIES
+from driftscope.analysis.statistics.strata import Cells
 
 RULES: dict[str, Entry[Case]] = {
     entry.id: entry

@@ -28,13 +28,13 @@ import numpy as np
 from support.collector import HANG, http
 from support.runs import Spec, manifest, rows
 
-from driftscope.telemetry.live import Publisher, Speaker
-from driftscope.telemetry.settings import OTLP, settings_from
-from driftscope.trace.block import Block, Lists
-from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow
-from driftscope.trace.run_directory import create_run
-from driftscope.trace.schema import schema_of
-from driftscope.trace.writer import TraceWriter
+from driftscope.telemetry.export.engine_telemetry import Publisher, Speaker
+from driftscope.telemetry.export.settings import OTLP, settings_from
+from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow
+from driftscope.trace.format.row_block import Block, Lists
+from driftscope.trace.format.schema import schema_of
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
 
 HANGS = "collector hangs"
 CPU, WALL = 0, 1

@@ -13,8 +13,8 @@ import numpy as np
 from support.simulate import Truth
 from support.simulate.sums import side
 
-from driftscope.analysis.compare import Comparison, comparison
-from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.compare.run_comparison import Comparison, comparison
+from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
 
 NEVER = 1e-9
 FIRST = Truth().conditional[0]

@@ -134,8 +134,8 @@ def run_engine(folder: Path, k: int, repeats: int) -> dict[str, list[float]]:
 def predictions(folder: Path, others: Sequence[int]) -> dict[str, Any]:
     """What the model says of the run at K = LARGEST and of `others`: estimates by batch size."""
     from driftscope.analysis.cost.advice import advise
-    from driftscope.analysis.summarise import summarise
-    from driftscope.analysis.tables import open_run
+    from driftscope.analysis.query.record_views import open_run
+    from driftscope.analysis.summary.summarise import summarise
 
     run, *rest = (summarise(open_run(folder / str(k)), f"K = {k}") for k in (LARGEST, *others))
     advice = advise(run, rest)

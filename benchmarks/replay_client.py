@@ -30,11 +30,11 @@ import aiohttp
 import openai
 import orjson
 
-from driftscope.workloads.body import body_of
-from driftscope.workloads.plan import Level
-from driftscope.workloads.prompt import Prompt, chat
-from driftscope.workloads.replay import Order, replay
-from driftscope.workloads.suite import parse_suite
+from driftscope.workloads.client.replay import Order, replay
+from driftscope.workloads.client.request_body import body_of
+from driftscope.workloads.suites.plan import Level
+from driftscope.workloads.suites.prompt import Prompt, chat
+from driftscope.workloads.suites.suite import parse_suite
 
 TESTS = Path(__file__).parent.parent / "tests"
 SERVER = """

@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.replay_client import server as stub
-from driftscope.analysis.senders import summarise_sender
+from driftscope.analysis.replays.senders import summarise_sender
 from driftscope.cli.bench import contenders_of
-from driftscope.trace.reader import read_trace
-from driftscope.workloads.engine import running
-from driftscope.workloads.plan import Level, plan
-from driftscope.workloads.prompt import Prompt, chat
-from driftscope.workloads.replay import Order, replay
-from driftscope.workloads.sources import prompts_of
-from driftscope.workloads.suite import parse_suite
+from driftscope.trace.read.reader import read_trace
+from driftscope.workloads.bench.managed_server import running
+from driftscope.workloads.client.replay import Order, replay
+from driftscope.workloads.suites.plan import Level, plan
+from driftscope.workloads.suites.prompt import Prompt, chat
+from driftscope.workloads.suites.prompt_sources import prompts_of
+from driftscope.workloads.suites.suite import parse_suite
 from driftscope_probes.trio import trio_path
 
 WITHIN = 0.05

@@ -30,7 +30,7 @@ from benchmarks.results_file import ResultsFile
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from driftscope.analysis.analyze import Analysis
+    from driftscope.pipeline import Analysis
 
 GALLERY = Path(__file__).resolve().parents[1] / "reports" / "gallery" / "traces"
 CHROMIUM = "/usr/bin/chromium"
@@ -85,7 +85,7 @@ def _simulated(folder: Path, rounds: int) -> Analysis:
 def _six(folder: Path) -> Analysis:
     from support.runs import Spec, write_run
 
-    from driftscope.analysis.analyze import conclude
+    from driftscope.pipeline import conclude
 
     wide = Spec(
         k=16,
@@ -103,15 +103,15 @@ def _six(folder: Path) -> Analysis:
 
 
 def _analysed(paths: list[Path]) -> Analysis:
-    from driftscope.analysis.analyze import conclude
-    from driftscope.analysis.summarise import summarise
-    from driftscope.analysis.tables import open_run
+    from driftscope.analysis.query.record_views import open_run
+    from driftscope.analysis.summary.summarise import summarise
+    from driftscope.pipeline import conclude
 
     return conclude([summarise(open_run(path), path.name) for path in paths])
 
 
 def _written(path: Path, analysis: Analysis) -> None:
-    from driftscope_reports.html import to_html
+    from driftscope_reports.html.document import to_html
 
     path.write_text(to_html(analysis), encoding="utf-8")
 

@@ -39,9 +39,9 @@ def make(folder: Path, rounds: int) -> Path:
 
 
 def analyze(run: Path) -> int:
-    from driftscope.analysis.analyze import conclude
-    from driftscope.analysis.summarise import summarise
-    from driftscope.analysis.tables import open_run
+    from driftscope.analysis.query.record_views import open_run
+    from driftscope.analysis.summary.summarise import summarise
+    from driftscope.pipeline import conclude
 
     found = conclude([summarise(open_run(run), "run")])
     return found.runs[0].rounds

@@ -16,9 +16,9 @@ import numpy as np
 from support.simulate import Truth
 from support.simulate.sums import marginal_at_k, side
 
-from driftscope.analysis.changes import Series, changes
-from driftscope.analysis.interval import Interval, rate_intervals, ratio_of
-from driftscope.analysis.rounds import Rounds
+from driftscope.analysis.figures.change_points import Series, changes
+from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.statistics.interval import Interval, rate_intervals, ratio_of
 
 BY_BATCH = Truth(requests=96, rounds=25, batches=(1, 2, 3, 6), k_by_batch=((2, 7), (4, 4), (6, 2)))
 FALLING = -0.3

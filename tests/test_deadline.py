@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from driftscope.deadline import Deadline, within
+from driftscope.boundary.deadline import Deadline, within
 
 
 def test_work_that_ends_in_time() -> None:

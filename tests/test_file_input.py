@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftscope.bounds import MAX_JSON_DEPTH
-from driftscope.file_input import UnfitFileError, encodable, parse_json, read_bytes, read_json
+from driftscope.boundary.bounds import MAX_JSON_DEPTH
+from driftscope.boundary.file_input import (
+    UnfitFileError,
+    encodable,
+    parse_json,
+    read_bytes,
+    read_json,
+)
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:

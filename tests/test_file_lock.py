@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.file_lock import locked
+from driftscope.boundary.file_lock import locked
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from driftscope.file_lock import locked
+from driftscope.boundary.file_lock import locked
 with locked(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)

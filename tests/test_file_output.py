@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from driftscope import file_output
-from driftscope.file_output import create_file, make_private_directory, write_all, write_file
+from driftscope.boundary import file_output
+from driftscope.boundary.file_output import (
+    create_file,
+    make_private_directory,
+    write_all,
+    write_file,
+)
 
 
 def mode_of(path: Path) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from support.hostile.server import Asked, Peer, Server, hostile_server
 
+from driftscope.boundary.http_peer import Limits, ask
 from driftscope.errors import PeerError
-from driftscope.peer import Limits, ask
 
 LIMITS = Limits(seconds=0.6, octets=100_000)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from driftscope.boundary.secret_text import key_from, redacted
 from driftscope.errors import UsageError
-from driftscope.secret_text import key_from, redacted
 
 KEY = "sk-0123456789abcdefghij"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.hostile.texts import TEXTS
 
-from driftscope.server_url import BadUrlError, ServerUrl, public
+from driftscope.boundary.server_url import BadUrlError, ServerUrl, public
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftscope.strict_json import dumps, finite
+from driftscope.boundary.strict_json import dumps, finite
 
 ROOT = Path(__file__).parents[1]
 VALUES = st.recursive(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.hostile.texts import TEXTS
 
-from driftscope.terminal_text import shown
+from driftscope.boundary.terminal_text import shown
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

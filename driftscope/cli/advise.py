@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.engine import DUCKDB, EngineOption
+from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
 
 
 def advise(
@@ -28,16 +28,16 @@ def advise(
     or one without speculation, tell what verification costs by K, which one run cannot.
     """
     from driftscope.analysis.cost.advice import advise as advice_on
-    from driftscope.analysis.dead import is_dead
-    from driftscope.analysis.plain import baseline_of
-    from driftscope.analysis.senders import is_sender
-    from driftscope.analysis.summarise import summarise
-    from driftscope.analysis.tables import open_run
-    from driftscope.cli.engine import engine_of
-    from driftscope.cli.labels import labels_of
+    from driftscope.analysis.findings.dead_drafter import is_dead
+    from driftscope.analysis.query.record_views import open_run
+    from driftscope.analysis.replays.senders import is_sender
+    from driftscope.analysis.summary.baseline_run import baseline_of
+    from driftscope.analysis.summary.summarise import summarise
+    from driftscope.cli.shared.query_engine_option import engine_of
+    from driftscope.cli.shared.run_labels import labels_of
     from driftscope.errors import NoDataError
-    from driftscope.trace.manifest import read_manifest
-    from driftscope_reports import advice_table
+    from driftscope.trace.format.manifest import read_manifest
+    from driftscope_reports.terminal import advice_table
 
     labels = labels_of(runs, None)
     for run in [*runs, *([] if baseline is None else [baseline])]:

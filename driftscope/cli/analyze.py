@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from driftscope.analysis.conditions.columns import COLUMNS
-from driftscope.cli.engine import DUCKDB, EngineOption
+from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
 
 if TYPE_CHECKING:
-    from driftscope.analysis.analyze import Analysis
-    from driftscope.analysis.filters import Filter
+    from driftscope.analysis.query.row_filters import Filter
+    from driftscope.pipeline import Analysis
 
 STDOUT = Path("-")
 WHERE = (
@@ -101,8 +101,8 @@ def analyze(
     Several runs stand side by side in one report. A report can be given like a run: its data is
     read back from it.
     """
-    from driftscope.analysis.filters import Filter
-    from driftscope.cli.labels import labels_of
+    from driftscope.analysis.query.row_filters import Filter
+    from driftscope.cli.shared.run_labels import labels_of
 
     labels = labels_of(runs, label)
     path = output or DEFAULT[form]
@@ -139,11 +139,11 @@ def write_reports(
     goes to stderr. Raises DriftscopeError for runs that cannot be used, OSError for files that
     cannot be written.
     """
-    from driftscope.cli import talk
-    from driftscope.cli.inputs import analysis_of
+    from driftscope.cli.screens import analyze_output
+    from driftscope.cli.shared.analysis_inputs import analysis_of
     from driftscope.errors import UsageError
-    from driftscope_reports.files import write_text
     from driftscope_reports.formats import write
+    from driftscope_reports.report_files import write_text
     from driftscope_reports.summary_json import to_json
 
     if json_path == html:
@@ -151,15 +151,15 @@ def write_reports(
     analysis = analysis_of(
         runs, labels, quiet=quiet, only=only, by=by, baseline=baseline, engine=engine
     )
-    command = talk.command_line(runs, labels, html, baseline)
+    command = analyze_output.command_line(runs, labels, html, baseline)
     written = write(analysis, form, html, command=command)
     if json_path == STDOUT:
         typer.echo(to_json(analysis), nl=False)
     elif json_path is not None:
         write_text(json_path, to_json(analysis))
     if not quiet:
-        talk.show_table(analysis, stderr=json_path == STDOUT)
-        talk.say_where(
+        analyze_output.show_table(analysis, stderr=json_path == STDOUT)
+        analyze_output.say_where(
             analysis, [*written, *([json_path] if json_path not in (None, STDOUT) else [])]
         )
     return analysis

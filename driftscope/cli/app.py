@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import driftscope
+from driftscope.boundary.terminal_text import shown
 from driftscope.cli.advise import advise
 from driftscope.cli.analyze import analyze
 from driftscope.cli.bench import bench
@@ -20,16 +21,15 @@ from driftscope.cli.compare import compare
 from driftscope.cli.dashboards import dashboards
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
-from driftscope.cli.exit_codes import EPILOG
 from driftscope.cli.export import export
 from driftscope.cli.findings import findings
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.serve import serve
-from driftscope.cli.unforeseen import unforeseen
+from driftscope.cli.shared.exit_codes import EPILOG
+from driftscope.cli.shared.unforeseen_error import unforeseen
 from driftscope.cli.watch import watch
 from driftscope.errors import EXIT_ERROR, DriftscopeError
-from driftscope.terminal_text import shown
 
 app = typer.Typer(
     name="driftscope",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from driftscope.workloads.engine import Contender
+    from driftscope.workloads.bench.managed_server import Contender
 
 DEFAULT_FOLDER = Path("driftscope-bench/{time}")
 TRIO = "trio"
@@ -65,17 +65,17 @@ def bench(
     was done.
     """
     from driftscope.cli.analyze import write_reports
-    from driftscope.cli.extras import needs
+    from driftscope.cli.shared.extras import needs
     from driftscope.errors import EXIT_ERROR, UsageError
 
     with needs("replay"):
-        from driftscope.cli import replay_talk as talk
         from driftscope.cli.replay import levels, run_path
-        from driftscope.workloads.bench import bench as run_all
-        from driftscope.workloads.replay import Order
-        from driftscope.workloads.sending import Patience
-        from driftscope.workloads.sources import prompts_of
-        from driftscope.workloads.suite import load_suite
+        from driftscope.cli.screens import replay_output as talk
+        from driftscope.workloads.bench.contenders import bench as run_all
+        from driftscope.workloads.client.replay import Order
+        from driftscope.workloads.client.sending import Patience
+        from driftscope.workloads.suites.prompt_sources import prompts_of
+        from driftscope.workloads.suites.suite import load_suite
     api_key_env = key_variable(api_key_env, context.args)
     contenders = contenders_of(
         model,
@@ -138,9 +138,9 @@ def key_variable(named: str | None, options: Sequence[str]) -> str | None:
     """The environment variable with the servers' key; None: they want none. Raises UsageError."""
     import os
 
+    from driftscope.boundary.secret_text import key_from
     from driftscope.errors import UsageError
-    from driftscope.secret_text import key_from
-    from driftscope.workloads.engine import VLLM_KEY
+    from driftscope.workloads.bench.managed_server import VLLM_KEY
 
     if any(option.partition("=")[0] == "--api-key" for option in options):
         raise UsageError("--api-key: the list of processes would show it; give --api-key-env NAME")
@@ -175,7 +175,7 @@ def contenders_of(
     api_key_env: str | None = None,
 ) -> list[Contender]:
     """One per drafter and K, and one without speculation if asked for."""
-    from driftscope.workloads.engine import Contender
+    from driftscope.workloads.bench.managed_server import Contender
 
     target, options, environ = _resolved(model, options)
     out = []

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.engine import DUCKDB, EngineOption
+from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
 
 
 def check(
@@ -37,7 +37,7 @@ def check(
     A comparison breaks a rule only if it holds over the whole 95% interval, so that noise does not.
     A rule whose figures are null is undecided: no data, exit 4, unless another one is broken.
     """
-    from driftscope.cli.gate import outcome, run_gate, show
+    from driftscope.cli.shared.gate_run import outcome, run_gate, show
 
     judgements = run_gate(runs, fail_on or [], rules, baseline, engine)
     show(judgements, as_json=as_json)

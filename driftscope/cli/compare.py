@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.engine import DUCKDB, EngineOption
+from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
 
 
 def compare(
@@ -27,12 +27,12 @@ def compare(
     paired where both runs answered the same prompts. Every difference has a 95% interval, and all
     of those between probes' runs are tested together (Holm).
     """
-    from driftscope.analysis.plain import speculates
-    from driftscope.analysis.tables import open_run
-    from driftscope.cli.compare_replays import both_replays, compare_replays
-    from driftscope.cli.engine import engine_of
-    from driftscope.cli.labels import labels_of
-    from driftscope_reports import comparison
+    from driftscope.analysis.query.record_views import open_run
+    from driftscope.analysis.summary.baseline_run import speculates
+    from driftscope.cli.shared.query_engine_option import engine_of
+    from driftscope.cli.shared.replay_comparison import both_replays, compare_replays
+    from driftscope.cli.shared.run_labels import labels_of
+    from driftscope_reports.terminal import comparison
 
     names = labels_of([first, second], label)
     if both_replays(first, second):
@@ -41,13 +41,13 @@ def compare(
     a, b = (open_run(run, engine_of(engine)) for run in (first, second))
     labels = (names[0], names[1])
     if speculates(a) and speculates(b):
-        from driftscope.analysis.collect import collect
-        from driftscope.analysis.compare import compare as compared
+        from driftscope.analysis.compare.run_comparison import compare as compared
+        from driftscope.analysis.figures.run_sums import collect
 
         found = compared(collect(a), collect(b), labels)
     else:
-        from driftscope.analysis.compare_times import compare_times
-        from driftscope.analysis.requests import requests_of
+        from driftscope.analysis.compare.time_comparison import compare_times
+        from driftscope.analysis.figures.request_codes import requests_of
 
         found = compare_times(requests_of(a), requests_of(b), labels)
     if as_json:

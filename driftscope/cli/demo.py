@@ -20,7 +20,7 @@ def demo(
     In live vLLM where it can be imported, else in the plain PyTorch reference engine.
     """
     from driftscope.cli.analyze import write_reports
-    from driftscope.cli.demo_runs import record_demo
+    from driftscope.cli.shared.demo_runs import record_demo
 
     runs = record_demo(output)
     write_reports(

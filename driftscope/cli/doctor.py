@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from driftscope import strict_json
+from driftscope.boundary import strict_json
 
 
 def doctor(
@@ -27,7 +27,7 @@ def doctor(
 
     from rich.console import Console
 
-    from driftscope.cli.doctor_table import print_checks
+    from driftscope.cli.screens.doctor_table import print_checks
     from driftscope.errors import EXIT_ERROR
     from driftscope_probes.doctor import examine
 

@@ -37,11 +37,11 @@ def export(
     import os
     import sys
 
+    from driftscope.boundary.file_output import write_file
     from driftscope.errors import UsageError
-    from driftscope.file_output import write_file
-    from driftscope.telemetry import settings as telemetry
-    from driftscope.telemetry.replay import replays, send, to_openmetrics
-    from driftscope.trace.reader import read_trace
+    from driftscope.telemetry.export import settings as telemetry
+    from driftscope.telemetry.export.recorded_run import replays, send, to_openmetrics
+    from driftscope.trace.read.reader import read_trace
 
     environ = {**os.environ, telemetry.PROMETHEUS: "", **({telemetry.OTLP: otlp} if otlp else {})}
     settings = None if prometheus and not otlp else telemetry.settings_from(environ)

@@ -15,7 +15,7 @@ def findings(
 ) -> None:
     """List what driftscope can find in a run: meaning, thresholds and where they come from."""
     from driftscope.errors import UsageError
-    from driftscope_reports import findings_table
+    from driftscope_reports.terminal import findings_table
 
     if as_json and markdown:
         raise UsageError("--json, --markdown: give one of the two")

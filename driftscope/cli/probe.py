@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.exit_codes import EPILOG
+from driftscope.cli.shared.exit_codes import EPILOG
 
 if TYPE_CHECKING:
-    from driftscope.trace.control import Change
+    from driftscope.trace.format.control_file import Change
 
 Target = Annotated[
     str,
@@ -35,7 +35,7 @@ probe = typer.Typer(no_args_is_help=True, help="Look at a running probe, and cha
 @probe.command(epilog=EPILOG)
 def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Say what each process records, at what rate and cost, and what it lost."""
-    from driftscope.cli.probe_table import show
+    from driftscope.cli.screens.probe_table import show
     from driftscope_probes.remote import reach
 
     show(target, reach(target, api_key_env=api_key_env).status(), as_json=as_json)
@@ -44,7 +44,7 @@ def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) ->
 @probe.command(epilog=EPILOG)
 def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Record draft steps again."""
-    from driftscope.trace.control import Change
+    from driftscope.trace.format.control_file import Change
 
     _change(target, Change(recording=True), api_key_env, as_json=as_json)
 
@@ -52,7 +52,7 @@ def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> 
 @probe.command(epilog=EPILOG)
 def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Record no draft step until `start`. Verification and requests are recorded all the same."""
-    from driftscope.trace.control import Change
+    from driftscope.trace.format.control_file import Change
 
     _change(target, Change(recording=False), api_key_env, as_json=as_json)
 
@@ -82,7 +82,7 @@ def set_(
 ) -> None:
     """Change the rate, the recording by head or the selection; what is not given stays."""
     from driftscope.errors import UsageError
-    from driftscope.trace.control import Change, ControlValueError, share_of
+    from driftscope.trace.format.control_file import Change, ControlValueError, share_of
 
     if label and all_labels:
         raise UsageError("--label, --all-labels: give one of the two")
@@ -101,7 +101,7 @@ def set_(
 
 
 def _change(target: str, change: Change, api_key_env: str | None, *, as_json: bool) -> None:
-    from driftscope.cli.probe_table import show
+    from driftscope.cli.screens.probe_table import show
     from driftscope_probes.remote import reach
 
     show(target, reach(target, api_key_env=api_key_env).change(change), as_json=as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from driftscope.workloads.plan import Level
+    from driftscope.workloads.suites.plan import Level
 
 DEFAULT_RUN = Path("driftscope-runs/replay-{time}")
 
@@ -72,16 +72,16 @@ def replay(
     none was answered, 130 after Ctrl-C; the run holds every other request in any case. A key, or a
     user and password in the URL, is recorded nowhere.
     """
-    from driftscope.cli.extras import needs
+    from driftscope.cli.shared.extras import needs
     from driftscope.errors import UsageError
 
     with needs("replay"):
-        from driftscope.cli import replay_talk as talk
-        from driftscope.workloads.replay import Order
-        from driftscope.workloads.replay import replay as send
-        from driftscope.workloads.sending import Patience
-        from driftscope.workloads.sources import prompts_of
-        from driftscope.workloads.suite import load_suite
+        from driftscope.cli.screens import replay_output as talk
+        from driftscope.workloads.client.replay import Order
+        from driftscope.workloads.client.replay import replay as send
+        from driftscope.workloads.client.sending import Patience
+        from driftscope.workloads.suites.prompt_sources import prompts_of
+        from driftscope.workloads.suites.suite import load_suite
     if list_suites or list_transforms:
         talk.lists(suites=list_suites, transforms=list_transforms)
         return
@@ -117,7 +117,7 @@ def run_path(output: Path) -> Path:
 def levels(concurrency: str | None, rate: str | None) -> Sequence[Level]:
     """From "1,4,16"; raises UsageError."""
     from driftscope.errors import UsageError
-    from driftscope.workloads.suite import levels_of
+    from driftscope.workloads.suites.suite import levels_of
 
     def numbers(text: str | None, option: str) -> list[float]:
         try:

@@ -70,7 +70,7 @@ def serve(
     Replaces this process with vLLM's server, so signals and the exit code are the server's.
     """
     from driftscope.errors import UsageError
-    from driftscope.trace.control import ControlValueError
+    from driftscope.trace.format.control_file import ControlValueError
     from driftscope_probes.serving import Recording, replace_with_server
 
     if any("," in each for each in label or ()):

@@ -31,6 +31,6 @@ def watch(
 
     Ends when the run does, or with Ctrl-C.
     """
-    from driftscope.cli.watch_loop import Options, run
+    from driftscope.cli.screens.watch_loop import Options, run
 
     run(target, Options(interval_s=interval, window_s=window, once=once, as_json=as_json))

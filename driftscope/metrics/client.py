@@ -1,4 +1,4 @@
-"""What the sender of requests measures; see `driftscope.trace.records.ClientRow`."""
+"""What the sender of requests measures; see `driftscope.trace.format.records.ClientRow`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OUTCOME = Definition(
     "(stopped too early, garbled, ending in a repetition loop).",
     unit="1",
     range="0 to 1",
-    source="driftscope.workloads.outcome",
+    source="driftscope.workloads.client.outcome",
 )
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from driftscope.errors import ProbeError
-from driftscope.trace.manifest import Manifest
-from driftscope.trace.records import SINK_SOUGHT
-from driftscope.trace.run_directory import check_unused, create_run, rewrite_manifest
+from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.format.records import SINK_SOUGHT
+from driftscope.trace.write.run_directory import check_unused, create_run, rewrite_manifest
 from driftscope_probes import support, telemetry
 from driftscope_probes.captured_layers import CapturedLayers, with_captured
 from driftscope_probes.control import Control

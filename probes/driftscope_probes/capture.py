@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from driftscope.trace.block import Block, Lists
-from driftscope.trace.records import Strategy
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.records import Strategy
+from driftscope.trace.format.row_block import Block, Lists
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.finished import Capture, Finished, finished, prefilling_of, step_rows

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from driftscope.trace.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, Manifest
+from driftscope.trace.format.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, Manifest
 
 _ON_TARGET = "aux_hidden_state_layers"
 """Attribute of vLLM's own models."""

@@ -11,8 +11,14 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftscope.trace.control import CONTROL, Change, ControlValueError, ask, read_control
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.control_file import (
+    CONTROL,
+    Change,
+    ControlValueError,
+    ask,
+    read_control,
+)
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.labels import Selection
 from driftscope_probes.process import is_last_stage
 from driftscope_probes.remote import METHOD

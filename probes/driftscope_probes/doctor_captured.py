@@ -6,7 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from driftscope.errors import TraceError
-from driftscope.trace.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, Manifest, read_manifest
+from driftscope.trace.format.manifest import (
+    AUX_FROM_CONFIG,
+    AUX_FROM_ENGINE,
+    Manifest,
+    read_manifest,
+)
 
 EXAMPLE_LAYERS = 32
 """Layers of the target for which the default is shown: those of an 8B Llama."""

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from driftscope.trace.block import Block
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.row_block import Block
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.clock import NO_MARKS, Marks
 from driftscope_probes.prefills import NOBODY, Prefills
 from driftscope_probes.ring import Landing

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.write.writer import TraceWriter
 
 T = TypeVar("T")
 

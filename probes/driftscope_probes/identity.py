@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import driftscope
-from driftscope.trace.manifest import Manifest, Model
-from driftscope.trace.records import SINK_FOUND, SINK_SOUGHT, Strategy
+from driftscope.trace.format.manifest import Manifest, Model
+from driftscope.trace.format.records import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.process import place_in, run_id_of
 from driftscope_probes.settings import EAGER, Settings

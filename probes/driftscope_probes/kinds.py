@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.errors import ProbeError
-from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
+from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
 
 TRUTH = "float64 replay of trained and random weights"
 WITNESS = "float64 softmax over raw q, k and raw states, tiny random model"

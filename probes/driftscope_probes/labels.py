@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from driftscope.bounds import MAX_LABEL_CHARS
+from driftscope.boundary.bounds import MAX_LABEL_CHARS
 
 LABEL = "driftscope_label"
 """Key of a request's workload label in vLLM's SamplingParams.extra_args (vllm_xargs over HTTP)."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from driftscope.trace.block import Block
-from driftscope.trace.records import RequestRow
+from driftscope.trace.format.records import RequestRow
+from driftscope.trace.format.row_block import Block
 from driftscope_probes.vllm_schedule import Limits, Schedule, undrafted_reason
 
 REMEMBERED_REQUESTS = 65_536

@@ -1,9 +1,9 @@
 """Attention mass of a chain's queries by class of slot, from the keys of a layer.
 
 Definition: the softmax of q.k * scale over all visible slots (see
-driftscope.trace.records.DraftRow), summed over the slots of a class. A chain's keys all lie in the
-engine's cache once it is drafted, so its K queries are measured together, after the last depth: the
-keys are read once per chain, outside whatever graph the drafter ran in.
+driftscope.trace.format.records.DraftRow), summed over the slots of a class. A chain's keys all lie
+in the engine's cache once it is drafted, so its K queries are measured together, after the last
+depth: the keys are read once per chain, outside whatever graph the drafter ran in.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from driftscope.trace.records import Strategy
+from driftscope.trace.format.records import Strategy
 from driftscope_probes.attention import cache_of, kind_of, offer_lse
 from driftscope_probes.buffers import MASSES, ChainBuffers
 from driftscope_probes.drafter import Drafter

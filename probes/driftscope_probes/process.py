@@ -10,9 +10,9 @@ import os
 import uuid
 from typing import Any
 
-from driftscope.trace.privacy import Pseudonyms
-from driftscope.trace.ranks import Place
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.privacy import Pseudonyms
+from driftscope.trace.read.ranks import Place
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.cores import CORES
 from driftscope_probes.resources import sample
 from driftscope_probes.settings import RUN_ID, Settings, request_key
@@ -43,7 +43,7 @@ _WITHIN_REPLICA = ("tensor", "pipeline")
 
 
 def role_of(place: Place) -> str:
-    """Its name among a run's sources, as `driftscope.trace.ranks` reads it."""
+    """Its name among a run's sources, as `driftscope.trace.read.ranks` reads it."""
     replica = "" if place.replica is None else f".dp{place.replica}"
     return f"worker{place.rank}{replica}"
 

@@ -1,7 +1,7 @@
 """The status of a server's worker processes, as their answer over HTTP has it, checked.
 
-A worker sends its `driftscope.trace.status.Status` as JSON. Who answers on the port is not known,
-so every field has its type and its bounds here.
+A worker sends its `driftscope.trace.format.status.Status` as JSON. Who answers on the port is not
+known, so every field has its type and its bounds here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from driftscope.bounds import MAX_COUNT, MAX_ITEMS, MAX_LABEL_CHARS, MAX_TEXT_CHARS
-from driftscope.trace.control import MAX_LABELS
+from driftscope.boundary.bounds import MAX_COUNT, MAX_ITEMS, MAX_LABEL_CHARS, MAX_TEXT_CHARS
+from driftscope.trace.format.control_file import MAX_LABELS
 
 Process = dict[str, Any]
 MAX_PROCESSES = 4096

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftscope.trace.records import SINK_SOUGHT
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.records import SINK_SOUGHT
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.beside import Beside, Job
 from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Encoder

@@ -10,15 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from driftscope.boundary.http_peer import OK, Limits, ask
+from driftscope.boundary.secret_text import key_from, redacted
+from driftscope.boundary.server_url import BadUrlError, ServerUrl, public
+from driftscope.boundary.terminal_text import shown
 from driftscope.errors import ControlError, PeerError
-from driftscope.peer import OK, Limits, ask
-from driftscope.secret_text import key_from, redacted
-from driftscope.server_url import BadUrlError, ServerUrl, public
-from driftscope.terminal_text import shown
-from driftscope.trace import control
-from driftscope.trace.control import Change
-from driftscope.trace.manifest import read_manifest
-from driftscope.trace.status import Status, read_statuses
+from driftscope.trace.format import control_file
+from driftscope.trace.format.control_file import Change
+from driftscope.trace.format.manifest import read_manifest
+from driftscope.trace.format.status import Status, read_statuses
 from driftscope_probes.process_status import BadStatusError, processes_in
 
 METHOD = "driftscope_control"
@@ -136,7 +136,7 @@ class _Run:
         if not asked_of:
             raise ControlError(f"{self._run}: this run has ended, there is no probe to control")
         try:
-            revision = control.ask(self._run, change).revision
+            revision = control_file.ask(self._run, change).revision
         except OSError as error:
             raise ControlError(
                 f"{self._run}: cannot write there ({error.strerror}); give a user that may"

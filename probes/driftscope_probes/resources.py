@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from driftscope.trace.records import ResourceRow
+from driftscope.trace.format.records import ResourceRow
 
 _KIB = 1024
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from driftscope.errors import ProbeError, UsageError
-from driftscope.trace.control import Change, ControlValueError, share_of
-from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.format.control_file import Change, ControlValueError, share_of
+from driftscope.trace.format.manifest import MANIFEST
 from driftscope_probes.settings import fix_run_directory, settings_from, sinks_of
 
 DRAIN_S = "10"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope.bounds import MAX_JSON_BYTES
+from driftscope.boundary.bounds import MAX_JSON_BYTES
+from driftscope.boundary.file_input import read_text
 from driftscope.errors import ProbeError
-from driftscope.file_input import read_text
-from driftscope.telemetry import settings as telemetry
-from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
-from driftscope.trace.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
+from driftscope.telemetry.export import settings as telemetry
+from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValueError, share_of
+from driftscope.trace.format.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 from driftscope_probes.sampling import DEFAULT_BUDGET
 
 DEFAULT_SINK_TOKENS = 4

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import wrapt
 
-from driftscope.trace.records import Execution
+from driftscope.trace.format.records import Execution
 from driftscope_probes.attention import tap_attention
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard

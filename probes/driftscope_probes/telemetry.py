@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope.telemetry.live import Publisher, Speaker
-from driftscope.trace.writer import TraceWriter
+from driftscope.telemetry.export.engine_telemetry import Publisher, Speaker
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.settings import Settings
 
 

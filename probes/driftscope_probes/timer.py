@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from driftscope.trace.block import Block
-from driftscope.trace.records import Execution
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.records import Execution
+from driftscope.trace.format.row_block import Block
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.clock import NO_MARKS
 from driftscope_probes.finished import finished, prefilling_of, step_rows
 from driftscope_probes.guard import Guard

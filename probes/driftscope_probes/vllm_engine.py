@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from driftscope.trace.records import RequestRow, Structured
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.records import RequestRow, Structured
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes import support, telemetry
 from driftscope_probes.control import Control
 from driftscope_probes.guard import CORE, Guard

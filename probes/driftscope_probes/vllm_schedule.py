@@ -11,7 +11,7 @@ from collections.abc import Set
 from functools import cached_property
 from typing import Any
 
-from driftscope.trace.records import UndraftedReason
+from driftscope.trace.format.records import UndraftedReason
 
 NOBODY: Set[str] = frozenset()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from driftscope.trace.manifest import GREEDY, PROBABILISTIC
+from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.attach import (
     RECORDER,
     attach_recorder,

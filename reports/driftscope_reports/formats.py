@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from driftscope.analysis.analyze import Analysis
 from driftscope.errors import UsageError
-from driftscope_reports.files import write_bytes, write_text
-from driftscope_reports.html import sections, to_html
+from driftscope.pipeline import Analysis
+from driftscope_reports.html.document import sections, to_html
 from driftscope_reports.markdown import to_markdown
+from driftscope_reports.report_files import write_bytes, write_text
 from driftscope_reports.summary_json import to_json
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 import driftscope
-from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.finding import Finding
-from driftscope.analysis.quality import LOSS, QualityWarning, losses_among
-from driftscope.analysis.words import NOTHING, ks_of, listed, number
-from driftscope_reports.terminal import MARKS, figure_rows, plain
+from driftscope.analysis.findings.data_quality import LOSS, QualityWarning, losses_among
+from driftscope.analysis.findings.finding import Finding
+from driftscope.analysis.number_words import NOTHING, ks_of, listed, number
+from driftscope.pipeline import Analysis
+from driftscope_reports.terminal.run_table import MARKS, figure_rows, plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from driftscope import strict_json
+from driftscope.boundary import strict_json
 
 _VOID = {"meta", "br", "hr", "input"}
 

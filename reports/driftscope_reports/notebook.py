@@ -8,15 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from driftscope.analysis.analyze import Analysis, analyze, conclude
-from driftscope.analysis.plain import baseline_of
-from driftscope.analysis.summary import RunSummary
-from driftscope.trace.reader import Trace, read_trace
-from driftscope_reports.embedded import read_report
-from driftscope_reports.files import write_text
-from driftscope_reports.html import sections, to_html
-from driftscope_reports.looks import LIGHT
-from driftscope_reports.plot import figure, painted
+from driftscope.analysis.summary.baseline_run import baseline_of
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.pipeline import Analysis, analyze, conclude
+from driftscope.trace.read.reader import Trace, read_trace
+from driftscope_reports.drawing.palette import LIGHT
+from driftscope_reports.drawing.plotly_figure import figure, painted
+from driftscope_reports.html.document import sections, to_html
+from driftscope_reports.html.embedded_data import read_report
+from driftscope_reports.report_files import write_text
 from driftscope_reports.summary_json import to_dict
 
 if TYPE_CHECKING:

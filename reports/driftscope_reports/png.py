@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from driftscope.errors import UsageError
-from driftscope_reports.looks import LIGHT
+from driftscope_reports.drawing.palette import LIGHT
+from driftscope_reports.drawing.svg import named, svg
+from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.markup import Markup, el, join
-from driftscope_reports.section import Picture
-from driftscope_reports.svg import named, svg
 
 SCALE = 2.0
 """Pixels per point: sharp on today's screens."""

@@ -12,14 +12,14 @@ from dataclasses import asdict
 from typing import Any
 
 import driftscope
-from driftscope import strict_json
-from driftscope.analysis.analyze import Analysis
-from driftscope.analysis.finding import Finding
-from driftscope.analysis.interval import Interval
-from driftscope.analysis.plain import PlainRun
-from driftscope.analysis.results import AcceptanceAtK
-from driftscope.analysis.senders import SenderSummary
-from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.figures.results import AcceptanceAtK
+from driftscope.analysis.findings.finding import Finding
+from driftscope.analysis.replays.senders import SenderSummary
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.summary.baseline_run import PlainRun
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary import strict_json
+from driftscope.pipeline import Analysis
 
 SCHEMA_VERSION = 1
 _DIGITS = 9

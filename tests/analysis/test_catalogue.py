@@ -14,12 +14,12 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Cost, Prompts, Truth, simulate
 
-from driftscope.analysis.analyze import Analysis, conclude
-from driftscope.analysis.catalogue import CATALOGUE, ranked
-from driftscope.analysis.finding import Finding, Severity, Trust
-from driftscope.analysis.plain import baseline_of
-from driftscope.analysis.summarise import summarise
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.findings.finding import Finding, Severity, Trust
+from driftscope.analysis.findings.rules.catalogue import CATALOGUE, ranked
+from driftscope.analysis.summary.baseline_run import baseline_of
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.pipeline import Analysis, conclude
+from driftscope.trace.read.reader import read_trace
 
 Run = Spec | Truth
 
@@ -266,7 +266,7 @@ def test_a_change_of_mix_is_no_sure_decay(analyse: Analyse) -> None:
 
 @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE)
 def test_an_entry_explains_itself(entry: object) -> None:
-    from driftscope.analysis.entry import Entry
+    from driftscope.analysis.findings.catalogue_entry import Entry
 
     assert isinstance(entry, Entry)
     assert entry.meaning.endswith(".")

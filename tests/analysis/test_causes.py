@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope.analysis.analyze import Analysis, conclude
-from driftscope.analysis.causes import CAUSES
-from driftscope.analysis.finding import Finding
-from driftscope.analysis.losses import Loss, loss_of
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.findings.acceptance_losses import Loss, loss_of
+from driftscope.analysis.findings.causes import CAUSES
+from driftscope.analysis.findings.finding import Finding
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.pipeline import Analysis, conclude
+from driftscope.trace.read.reader import read_trace
 
 PUBLISHED = Path(__file__).parents[1] / "metrics" / "data" / "acceptance.json"
 NORM_FLAGS, LAYERS = "norm flags", "captured"
@@ -69,7 +69,7 @@ def test_a_healthy_run_gets_none(tmp_path: Path) -> None:
 
 def test_no_published_drafter_that_lives_is_called_low_or_falling() -> None:
     """By its rates alone: each live depth keeps more than the bounds."""
-    from driftscope.analysis.losses import FALLS_BELOW, LOW_BELOW, STOPS_BELOW
+    from driftscope.analysis.findings.acceptance_losses import FALLS_BELOW, LOW_BELOW, STOPS_BELOW
 
     for vector in json.loads(PUBLISHED.read_text()):
         rates = np.array(vector.get("marginal_accept_rates", ()))

@@ -10,9 +10,9 @@ import pytest
 from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import series
 
-from driftscope.analysis.changes import LEAST, Changes, Series, changes
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.tables import open_run
+from driftscope.analysis.figures.change_points import LEAST, Changes, Series, changes
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.summary.summarise import summarise
 
 STEP = Truth(requests=120, rounds=20, change=(0.5, -1.5))
 

@@ -11,13 +11,13 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from benchmarks.circumstances import BASE, FARTHER, HARDER, LONG, SHORT, WORLDS, Named, named, two
-from driftscope.analysis.analyze import Analysis, conclude
-from driftscope.analysis.catalogue import CATALOGUE
-from driftscope.analysis.finding import Finding, Severity, Trust
-from driftscope.analysis.requests import UNFINISHED
-from driftscope.analysis.strata import Cells, context_within_label, labels_within_context
-from driftscope.analysis.summarise import summarise
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.figures.request_codes import UNFINISHED
+from driftscope.analysis.findings.finding import Finding, Severity, Trust
+from driftscope.analysis.findings.rules.catalogue import CATALOGUE
+from driftscope.analysis.statistics.strata import Cells, context_within_label, labels_within_context
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.pipeline import Analysis, conclude
+from driftscope.trace.read.reader import read_trace
 
 TRIALS = 30
 

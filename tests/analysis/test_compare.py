@@ -14,13 +14,19 @@ from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import side
 from typer.testing import CliRunner
 
-from driftscope.analysis.collect import collect
-from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, compare, comparison
-from driftscope.analysis.interval import intervals, rate_intervals
-from driftscope.analysis.multiple import ALPHA, holm
-from driftscope.analysis.pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing
-from driftscope.analysis.side import side_of
-from driftscope.analysis.tables import open_run
+from driftscope.analysis.compare.run_comparison import (
+    LENGTH,
+    MARGINAL,
+    Comparison,
+    compare,
+    comparison,
+)
+from driftscope.analysis.figures.request_pairing import BY_ID, BY_ORDER, UNPAIRED, Pairing
+from driftscope.analysis.figures.run_sums import collect
+from driftscope.analysis.figures.side import side_of
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.statistics.interval import intervals, rate_intervals
+from driftscope.analysis.statistics.multiple_tests import ALPHA, holm
 from driftscope.cli.app import app
 
 RECORDED = Path(__file__).parent / "data" / "seeds"

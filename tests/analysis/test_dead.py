@@ -11,17 +11,17 @@ from rich.console import Console
 from support.runs import Spec, write_run
 from typer.testing import CliRunner
 
-from driftscope.analysis.analyze import Analysis, conclude
 from driftscope.analysis.cost.advice import NO_SPECULATION
-from driftscope.analysis.dead import SURE_ROUNDS
-from driftscope.analysis.finding import Finding, Severity, Trust
-from driftscope.analysis.interval import exact_interval
-from driftscope.analysis.summarise import summarise
+from driftscope.analysis.findings.dead_drafter import SURE_ROUNDS
+from driftscope.analysis.findings.finding import Finding, Severity, Trust
+from driftscope.analysis.statistics.interval import exact_interval
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.cli.app import app
-from driftscope.trace.reader import read_trace
-from driftscope_reports.html import to_html
+from driftscope.pipeline import Analysis, conclude
+from driftscope.trace.read.reader import read_trace
+from driftscope_reports.html.document import to_html
 from driftscope_reports.markdown import to_markdown
-from driftscope_reports.terminal import render
+from driftscope_reports.terminal.run_table import render
 
 DEAD = (0.0, 0.0, 0.0, 0.0)
 

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.folders import folder_names
 
-from driftscope.analysis.engine import DuckDB, Files, usable_cores
+from driftscope.analysis.query.query_engine import DuckDB, Files, usable_cores
 from driftscope.errors import DamagedTraceError
 
 SCHEMA = pa.schema([("accepted", pa.int64()), ("label", pa.string())])

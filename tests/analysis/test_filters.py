@@ -9,9 +9,9 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
-from driftscope.analysis.filters import Filter, since_s
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.tables import open_run
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.query.row_filters import Filter, since_s
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.errors import NoDataError, UsageError
 
 TRUTH = Truth(

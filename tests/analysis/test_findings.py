@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope.analysis.analyze import Analysis, analyze
-from driftscope.analysis.finding import Finding, Severity
-from driftscope.analysis.rules import attention
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.findings.finding import Finding, Severity
+from driftscope.analysis.findings.rules import attention
+from driftscope.pipeline import Analysis, analyze
+from driftscope.trace.read.reader import read_trace
 
 Analyse = Callable[..., Analysis]
 

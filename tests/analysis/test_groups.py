@@ -10,9 +10,9 @@ import pytest
 from support.simulate.truth import Prompts, Truth
 from support.simulate.write import simulate
 
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.trace.read.reader import Trace, read_trace
 
 TRUTH = Truth(
     requests=60,

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from driftscope.analysis.closeup.durations import AT
-from driftscope.analysis.finding import Trust
-from driftscope.analysis.interval import (
+from driftscope.analysis.findings.finding import Trust
+from driftscope.analysis.findings.finding_confidence import judged
+from driftscope.analysis.statistics.interval import (
     Interval,
     difference,
     intervals,
@@ -23,7 +24,6 @@ from driftscope.analysis.interval import (
     rate_intervals,
     ratio_of,
 )
-from driftscope.analysis.trust import judged
 
 
 def test_alike_rounds_within_a_request_do_not_narrow_the_interval() -> None:

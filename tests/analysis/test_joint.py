@@ -9,10 +9,10 @@ import pytest
 from support.simulate import Truth
 from support.simulate.sums import side
 
-from driftscope.analysis.compare import MARGINAL, Comparison, comparison
-from driftscope.analysis.interval import Ratio, ratio_of
-from driftscope.analysis.joint import DRAWS, LEAST, joint
-from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.compare.run_comparison import MARGINAL, Comparison, comparison
+from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.statistics.interval import Ratio, ratio_of
+from driftscope.analysis.statistics.joint_test import DRAWS, LEAST, joint
 
 TRUTH = Truth(requests=40, rounds=20, k=4)
 FIRST = TRUTH.conditional[0]

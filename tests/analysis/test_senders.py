@@ -12,14 +12,14 @@ import pytest
 from support.replays import BASELINE, client_row, write_replay
 from support.runs import Spec, write_run
 
-from driftscope.analysis.analyze import Analysis, analyze
-from driftscope.analysis.catalogue import REPLAYS
-from driftscope.analysis.paired import paired_ratio
-from driftscope.analysis.senders import external_id, summarise_sender
+from driftscope.analysis.findings.rules.catalogue import REPLAYS
+from driftscope.analysis.replays.senders import external_id, summarise_sender
+from driftscope.analysis.statistics.paired_ratios import paired_ratio
 from driftscope.metrics.client import mcnemar
-from driftscope.trace.reader import read_trace
-from driftscope.trace.records import ClientRow, Ended
-from driftscope_reports.html import to_html
+from driftscope.pipeline import Analysis, analyze
+from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.read.reader import read_trace
+from driftscope_reports.html.document import to_html
 from driftscope_reports.summary_json import to_dict
 
 

@@ -10,16 +10,16 @@ import pytest
 from support.simulate import Truth, simulate
 from support.simulate.sums import marginal_at_k, side
 
-from driftscope.analysis.analyze import Analysis, conclude
-from driftscope.analysis.collect import collect
-from driftscope.analysis.compare import compare
+from driftscope.analysis.compare.run_comparison import compare
 from driftscope.analysis.cost.advice import advise
-from driftscope.analysis.filters import Filter
-from driftscope.analysis.interval import rate_intervals
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.tables import open_run
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.figures.run_sums import collect
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.query.row_filters import Filter
+from driftscope.analysis.statistics.interval import rate_intervals
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.pipeline import Analysis, conclude
+from driftscope.trace.read.reader import read_trace
 
 BY_BATCH = Truth(
     requests=120,

@@ -18,11 +18,11 @@ import pytest
 from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.conditions.condition import condition_of
-from driftscope.analysis.engine import DuckDB, Files
-from driftscope.analysis.filters import Filter
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.tables import open_run
+from driftscope.analysis.query.query_engine import DuckDB, Files
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.query.row_filters import Filter
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.errors import DamagedTraceError
 
 pytestmark = [
@@ -51,7 +51,7 @@ def both(
 ) -> tuple[RunSummary, RunSummary]:
     """A run whose one half is cut by execution, and one of several K by K, on DuckDB and on
     Spark."""
-    from driftscope.analysis.spark import Spark
+    from driftscope.analysis.query.spark_engine import Spark
 
     truth = TRUTH if request.param == "execution" else SEVERAL_K
     run = simulate(tmp_path_factory.mktemp("spark") / "run", truth)
@@ -71,7 +71,7 @@ def test_counts_are_equal_and_sums_to_rounding(both: tuple[RunSummary, RunSummar
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from driftscope.analysis.spark import Spark
+    from driftscope.analysis.query.spark_engine import Spark
 
     with closing(Spark(LOCAL)) as spark:
         yield spark
@@ -148,7 +148,7 @@ def test_what_spark_cannot_do_is_one_line(spark: Any, tmp_path: Path) -> None:
 
 
 def test_another_engine_is_refused(tmp_path: Path) -> None:
-    from driftscope.cli.engine import engine_of
+    from driftscope.cli.shared.query_engine_option import engine_of
     from driftscope.errors import UsageError
 
     with pytest.raises(UsageError, match="neither duckdb"):

@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 from support.runs import Spec, rows, verify, write_rows, write_run
 
-from driftscope.analysis.analyze import analyze
-from driftscope.analysis.collect import collect
+from driftscope.analysis.figures.request_codes import UNFINISHED, UNLABELLED
+from driftscope.analysis.figures.run_sums import collect
+from driftscope.analysis.figures.verification import look_at
+from driftscope.analysis.findings.rules.attention import has_sink
 from driftscope.analysis.passes.verified import verified
-from driftscope.analysis.requests import UNFINISHED, UNLABELLED
-from driftscope.analysis.rules.attention import has_sink
-from driftscope.analysis.shape import MASSES
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.tables import open_run, tables_of
-from driftscope.analysis.verification import look_at
+from driftscope.analysis.query.chain_shape import MASSES
+from driftscope.analysis.query.record_views import open_run, tables_of
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
-from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.records import DraftRow, VerifyRow
-from driftscope.trace.rounding import RELATIVE_ERROR
+from driftscope.pipeline import analyze
+from driftscope.trace.format.records import DraftRow, VerifyRow
+from driftscope.trace.format.rounding import RELATIVE_ERROR
+from driftscope.trace.read.reader import Trace, read_trace
 
 
 def _summary(run: Path, spec: Spec | None = None) -> RunSummary:

@@ -16,19 +16,19 @@ from support.folders import folder_names
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis import requests
-from driftscope.analysis.analyze import conclude
 from driftscope.analysis.closeup import rows
-from driftscope.analysis.collect import collect
+from driftscope.analysis.figures import request_codes
+from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.passes.rounds import by_context
-from driftscope.analysis.shape import Shape
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.tables import open_run
+from driftscope.analysis.query.chain_shape import Shape
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.errors import DamagedTraceError
-from driftscope.trace.compact import DERIVED_KEY
-from driftscope.trace.reader import read_trace
-from driftscope.trace.rounding import RELATIVE_ERROR
+from driftscope.pipeline import conclude
+from driftscope.trace.format.derived_columns import DERIVED_KEY
+from driftscope.trace.format.rounding import RELATIVE_ERROR
+from driftscope.trace.read.reader import read_trace
 from driftscope_reports.summary_json import to_json
 
 
@@ -141,7 +141,7 @@ def test_requests_beyond_the_bound_are_put_together_within_their_label(
     """What is measured stays; intervals are over groups."""
     path = write_run(tmp_path / "run", Spec(labels=("a", "b"), odd=2.0))
     apart = summarise(open_run(path), "run")
-    monkeypatch.setattr(requests, "MAX_CLUSTERS", 10)
+    monkeypatch.setattr(request_codes, "MAX_CLUSTERS", 10)
     together = collect(open_run(path))
     assert len(together.chains.cluster) == 10
     found = summarise(together, "run")

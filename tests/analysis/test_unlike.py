@@ -10,11 +10,11 @@ import pytest
 from support.simulate import Prompts, Truth, simulate
 from typer.testing import CliRunner
 
-from driftscope.analysis.analyze import conclude
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.cli.app import app
-from driftscope.trace.reader import read_trace
+from driftscope.pipeline import conclude
+from driftscope.trace.read.reader import read_trace
 
 TRUTH = Truth(requests=40, rounds=10, k=4)
 WARM = (Prompts(temperature=0.7),)

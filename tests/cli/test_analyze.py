@@ -14,7 +14,7 @@ import pytest
 from support.analyses import PAIR
 from support.runs import Spec, rows, write_rows, write_run
 
-from driftscope.trace.segment import VERSION_KEY
+from driftscope.trace.format.segment import VERSION_KEY
 
 MAIN = "from driftscope.cli.app import main; main()"
 

@@ -13,16 +13,16 @@ from support.replays import client_row, write_replay
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis.analyze import conclude
-from driftscope.analysis.catalogue import CATALOGUE, REPLAYS
-from driftscope.analysis.finding import Severity
+from driftscope.analysis.findings.finding import Severity
+from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.gate.rule import rule_of
-from driftscope.analysis.plain import baseline_of
-from driftscope.analysis.summarise import summarise
-from driftscope.cli.gate import judge_analysis, outcome, run_gate
+from driftscope.analysis.summary.baseline_run import baseline_of
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.cli.shared.gate_run import judge_analysis, outcome, run_gate
 from driftscope.errors import NoDataError, UsageError
-from driftscope.trace.reader import read_trace
-from driftscope.trace.records import Ended
+from driftscope.pipeline import conclude
+from driftscope.trace.format.records import Ended
+from driftscope.trace.read.reader import read_trace
 
 LENGTH = "acceptance.mean_length"
 

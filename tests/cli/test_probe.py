@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from support.runs import Spec, manifest
 
-from driftscope.trace.control import CONTROL, read_control
-from driftscope.trace.run_directory import create_run
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.control_file import CONTROL, read_control
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.control import Control
 from driftscope_probes.labels import Selection
 from driftscope_probes.sampling import Sampler

@@ -15,7 +15,7 @@ from support.runs import Spec, write_run
 from support.small_disk import fill, small_disk
 from support.stub_server import stub_server
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from support.hostile.texts import TEXTS
 
-from driftscope.cli.watch_screen import WIDTH, screen
-from driftscope.telemetry import instruments as i
-from driftscope.telemetry.tally import Tally
-from driftscope.telemetry.view import view
+from driftscope.cli.screens.watch_screen import WIDTH, screen
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.tally import Tally
+from driftscope.telemetry.watch.engine_view import view
 
 
 def _printed(target: str, tally: Tally) -> list[str]:

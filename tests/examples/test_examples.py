@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from driftscope.analysis.senders import external_id
-from driftscope.trace.reader import read_trace
-from driftscope.trace.records import Ended
+from driftscope.analysis.replays.senders import external_id
+from driftscope.trace.format.records import Ended
+from driftscope.trace.read.reader import read_trace
 
 pytestmark = pytest.mark.vllm
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from support.simulate import Prompts, Truth, simulate
 
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.tables import open_run
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
 
 FOLDER = Path(__file__).parents[2] / "examples" / "queries"
 TWO = (Prompts(label="chat"), Prompts(label="code", shift=-0.5))

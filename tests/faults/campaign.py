@@ -24,7 +24,7 @@ from typing import Any
 
 from support.odd_runs import ODD, RECORDED, ROOT
 
-from driftscope.trace.segment import digest_of
+from driftscope.trace.format.segment import digest_of
 from faults.cases import Case, case_of, figures_of, run_case
 
 LIMIT_S = 10

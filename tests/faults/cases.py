@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from driftscope.boundary.terminal_text import shown
 from driftscope.cli.app import main
 from driftscope.errors import DriftscopeError
-from driftscope.terminal_text import shown
-from driftscope.trace.batch_digest import has_digest
-from driftscope.trace.reader import read_trace
+from driftscope.trace.format.batch_digest import has_digest
+from driftscope.trace.read.reader import read_trace
 from faults.mutations import KEEPS_FIGURES, MUTATIONS
 
 READ = "read"

@@ -12,10 +12,10 @@ import torch
 from support.tiny_drafter import LAYERS, Batch, engine_config
 
 from driftscope.errors import DriftscopeError, ProbeError, TraceError
-from driftscope.trace.compact import restore
-from driftscope.trace.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
-from driftscope.trace.reader import read_trace
-from driftscope.trace.schema import conform
+from driftscope.trace.format.derived_columns import restore
+from driftscope.trace.format.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
+from driftscope.trace.format.schema import conform
+from driftscope.trace.read.reader import read_trace
 from driftscope_probes.attach import RANKS_EVERY, attach_recorder, begin_run, recorder_of
 from driftscope_probes.captured_layers import CapturedLayers
 from driftscope_probes.drafter import Drafter

@@ -13,9 +13,9 @@ import pytest
 import torch
 from support.schedules import schedule
 
-from driftscope.trace.records import DraftRow, StepRow
-from driftscope.trace.status import read_statuses
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.records import DraftRow, StepRow
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes import capture as capture_module
 from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
 from driftscope_probes.capture import SHADOW_DIFFERS, Encoder

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from driftscope.trace.control import CONTROL, Asked, Change, ask, read_control
-from driftscope.trace.status import Status, read_statuses
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.control_file import CONTROL, Asked, Change, ask, read_control
+from driftscope.trace.format.status import Status, read_statuses
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.attach import recorder_of_runner
 from driftscope_probes.control import Control, install_worker
 from driftscope_probes.labels import LABEL, Selection

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from driftscope.bounds import MAX_LABEL_CHARS
+from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope_probes.labels import LABEL, REMEMBERED_LABELS, Selection, label_of
 
 LONG = 105_000

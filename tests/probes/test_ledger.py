@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.schedules import schedule
 
-from driftscope.trace.block import Block
-from driftscope.trace.records import RequestRow, UndraftedReason
+from driftscope.trace.format.records import RequestRow, UndraftedReason
+from driftscope.trace.format.row_block import Block
 from driftscope_probes import ledger as module
 from driftscope_probes.ledger import Ledger
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from driftscope.trace.ranks import Place, place_of
+from driftscope.trace.read.ranks import Place, place_of
 from driftscope_probes.process import is_last_stage, place_in, role_of, run_id_of
 from driftscope_probes.settings import RUN_ID
 

@@ -16,9 +16,9 @@ import torch
 from support.runs import Spec, manifest
 from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
 
-from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.run_directory import create_run
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.meter import Plan

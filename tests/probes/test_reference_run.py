@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from driftscope.errors import TraceError
-from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.rounding import RELATIVE_ERROR
+from driftscope.trace.format.rounding import RELATIVE_ERROR
+from driftscope.trace.read.reader import Trace, read_trace
 from driftscope_probes.reference.engine import Generation
 from driftscope_probes.reference.run import ReferenceRun
 from driftscope_probes.trio import encode, load_prompts, trio_path

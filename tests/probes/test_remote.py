@@ -9,10 +9,10 @@ from dataclasses import asdict
 import pytest
 from support.hostile.server import CONTROL, STATUS, Asked, Peer, Server, hostile_server
 
+from driftscope.boundary.http_peer import Limits
 from driftscope.errors import ControlError, UsageError
-from driftscope.peer import Limits
-from driftscope.trace.control import Change
-from driftscope.trace.status import Status
+from driftscope.trace.format.control_file import Change
+from driftscope.trace.format.status import Status
 from driftscope_probes import remote
 from driftscope_probes.process_status import processes_in
 from driftscope_probes.remote import reach

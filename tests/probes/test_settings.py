@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from driftscope.errors import ProbeError
-from driftscope.trace.control import MAX_LABEL_CHARS
-from driftscope.trace.privacy import Pseudonyms
+from driftscope.trace.format.control_file import MAX_LABEL_CHARS
+from driftscope.trace.format.privacy import Pseudonyms
 from driftscope_probes.settings import (
     _NAMES,
     REQUEST_KEY,
@@ -277,7 +277,7 @@ def test_identifiers_can_be_switched_off(tmp_path: Path, value: str) -> None:
 
 
 _CHILD = """
-from driftscope.trace.privacy import Pseudonyms
+from driftscope.trace.format.privacy import Pseudonyms
 from driftscope_probes.settings import request_key
 print(Pseudonyms(request_key()).name("cmpl-7"))
 """

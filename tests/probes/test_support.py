@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
+from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
 from driftscope_probes import support
 from driftscope_probes.buffers import PER_DEPTH
 from driftscope_probes.drafter import Drafter, open_drafter

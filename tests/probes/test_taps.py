@@ -12,8 +12,8 @@ import pytest
 import torch
 from support.tiny_drafter import AUX, HEADS, HIDDEN, LAYERS, MAX_REQUESTS, Batch, by_hand
 
-from driftscope.trace.status import read_statuses
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
 from driftscope_probes.capture import complete
 from driftscope_probes.drafter import Drafter

@@ -11,10 +11,10 @@ from playwright.sync_api import Browser, Page
 from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec
 
-from driftscope.analysis.analyze import Analysis, analyze
-from driftscope.analysis.words import percent
-from driftscope.trace.reader import read_trace
-from driftscope_reports.html import sections, to_html
+from driftscope.analysis.number_words import percent
+from driftscope.pipeline import Analysis, analyze
+from driftscope.trace.read.reader import read_trace
+from driftscope_reports.html.document import sections, to_html
 
 HOSTILE = "</script><img src=x onerror=document.title='boom'><a href=javascript:boom()>x"
 

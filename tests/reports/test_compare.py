@@ -9,18 +9,18 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis.analyze import Analysis, conclude
-from driftscope.analysis.compare import MARGINAL
-from driftscope.analysis.interval import Interval, difference
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.trace.reader import read_trace
-from driftscope_reports.chart import Kind, is_number
-from driftscope_reports.embedded import read_report
-from driftscope_reports.html import sections, to_html
-from driftscope_reports.section import Picture
-from driftscope_reports.sections import fates
-from driftscope_reports.sections.differences import APART, BETTER, WORSE
+from driftscope.analysis.compare.run_comparison import MARGINAL
+from driftscope.analysis.statistics.interval import Interval, difference
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.pipeline import Analysis, conclude
+from driftscope.trace.read.reader import read_trace
+from driftscope_reports.drawing.chart import Kind, is_number
+from driftscope_reports.html.document import sections, to_html
+from driftscope_reports.html.embedded_data import read_report
+from driftscope_reports.html.parts.heatmap import APART, BETTER, WORSE
+from driftscope_reports.html.parts.section import Picture
+from driftscope_reports.html.sections import step_outcomes
 
 GALLERY = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
 
@@ -73,21 +73,21 @@ def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
     analysis: Analysis, runs: tuple[RunSummary, RunSummary]
 ) -> None:
     pictures = _pictures(analysis)
-    names = fates.of(runs)
+    names = step_outcomes.of(runs)
     assert {"accepted", "rejected", "k_zero", "structured_output"} <= set(names)
     for run in runs:
-        assert sum(fates.share(run, name)[0] or 0 for name in names) == pytest.approx(1)
+        assert sum(step_outcomes.share(run, name)[0] or 0 for name in names) == pytest.approx(1)
         for name in names:
-            share, spread = fates.share(run, name)
+            share, spread = step_outcomes.share(run, name)
             assert share is not None and spread is not None
             assert spread.low <= share <= spread.high
-    assert fates.share(runs[0], "k_zero")[0] == 0
+    assert step_outcomes.share(runs[0], "k_zero")[0] == 0
     shares = pictures["fallback-shares"].chart.series
-    assert [s.x for s in shares] == [tuple(fates.sign(n) for n in names)] * 2
+    assert [s.x for s in shares] == [tuple(step_outcomes.sign(n) for n in names)] * 2
     bars = {s.name: s for s in pictures["compare-fallback-1"].chart.series}
-    at = bars[WORSE].x.index(fates.sign("accepted"))
+    at = bars[WORSE].x.index(step_outcomes.sign("accepted"))
     assert (bars[WORSE].y[at] or 0) < 0
-    deliberate = bars[APART].x.index(fates.sign("k_zero"))
+    deliberate = bars[APART].x.index(step_outcomes.sign("k_zero"))
     assert (bars[APART].y[deliberate] or 0) > 0
 
 

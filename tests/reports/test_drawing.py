@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from driftscope_reports.chart import Axis, Chart, Kind, Mark, Series, Unit, span, ticks
-from driftscope_reports.looks import DARK, LIGHT, scale_colour
-from driftscope_reports.plot import figure, painted
-from driftscope_reports.svg import svg
-from driftscope_reports.tables import of_chart
+from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series, Unit, span, ticks
+from driftscope_reports.drawing.palette import DARK, LIGHT, scale_colour
+from driftscope_reports.drawing.plotly_figure import figure, painted
+from driftscope_reports.drawing.svg import svg
+from driftscope_reports.html.parts.tables import of_chart
 
 DATA = Path(__file__).parent / "data"
 """Made by `python tests/reports/test_drawing.py`; look at the SVG before committing it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope_reports.files import write_text
+from driftscope_reports.report_files import write_text
 
 
 def test_creates_folders_and_replaces(tmp_path: Path) -> None:

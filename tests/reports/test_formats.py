@@ -11,13 +11,13 @@ from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec, write_run
 
 import driftscope
-from driftscope.analysis.analyze import Analysis, conclude
 from driftscope.cli.analyze import Format, write_reports
 from driftscope.errors import DamagedTraceError, SchemaVersionError
-from driftscope_reports.codec import from_plain, to_plain
-from driftscope_reports.embedded import read_report
+from driftscope.pipeline import Analysis, conclude
 from driftscope_reports.formats import write
-from driftscope_reports.html import sections, to_html
+from driftscope_reports.html.document import sections, to_html
+from driftscope_reports.html.embedded_data import read_report
+from driftscope_reports.html.record_codec import from_plain, to_plain
 from driftscope_reports.markdown import text, to_markdown
 from driftscope_reports.png import to_png, to_svg
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import driftscope
-from driftscope.analysis.analyze import analyze
-from driftscope.trace.reader import read_trace
-from driftscope_reports.html import to_html
+from driftscope.pipeline import analyze
+from driftscope.trace.read.reader import read_trace
+from driftscope_reports.html.document import to_html
 
 GOLDEN = Path(__file__).parent / "data" / "page.json"
 TRACE = Path(__file__).parents[2] / "reports" / "gallery" / "traces" / "server"
@@ -56,9 +56,9 @@ def test_every_part_is_as_it_was(page: str) -> None:
 def test_another_process_writes_the_same_bytes(page: str, tmp_path: Path) -> None:
     """With another order of hashes, and from another folder."""
     code = (
-        "from pathlib import Path; from driftscope.analysis.analyze import analyze; "
-        "from driftscope.trace.reader import read_trace; from driftscope_reports.html import "
-        f"to_html; Path('page.html').write_text(to_html(analyze([read_trace(Path({str(TRACE)!r}))],"
+        "from pathlib import Path; from driftscope.pipeline import analyze; "
+        "from driftscope.trace.read.reader import read_trace; "
+        f"from driftscope_reports.html.document import to_html; Path('page.html').write_text(to_html(analyze([read_trace(Path({str(TRACE)!r}))],"
         " ['server']), command='driftscope analyze server'), encoding='utf-8')"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(sys.path)}

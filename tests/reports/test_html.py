@@ -17,19 +17,27 @@ from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis.analyze import Analysis, analyze, conclude
 from driftscope.analysis.closeup.closeup import SAMPLED
 from driftscope.analysis.closeup.requests import NAMED_EACH
-from driftscope.analysis.plain import PlainRun, baseline_of
-from driftscope.analysis.requests import MAX_CLUSTERS
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.words import milliseconds
+from driftscope.analysis.figures.request_codes import MAX_CLUSTERS
+from driftscope.analysis.number_words import milliseconds
+from driftscope.analysis.summary.baseline_run import PlainRun, baseline_of
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.metrics.catalogue import DEFINITIONS
-from driftscope.trace.reader import read_trace
-from driftscope_reports import provenance
-from driftscope_reports.chart import Kind
-from driftscope_reports.html import LICENCE, MAX_BYTES, asset, plotly, script, sections, to_html
-from driftscope_reports.sections.attention import masses
+from driftscope.pipeline import Analysis, analyze, conclude
+from driftscope.trace.read.reader import read_trace
+from driftscope_reports.drawing.chart import Kind
+from driftscope_reports.html import provenance
+from driftscope_reports.html.document import (
+    LICENCE,
+    MAX_BYTES,
+    asset,
+    plotly,
+    script,
+    sections,
+    to_html,
+)
+from driftscope_reports.html.sections.attention import masses
 
 HOSTILE = (
     "</script><script>boom()</script>",

@@ -11,7 +11,7 @@ from typing import Any
 from support.analyses import PAIR, analysis_of, pair
 
 import driftscope
-from driftscope.analysis.analyze import Analysis, conclude
+from driftscope.pipeline import Analysis, conclude
 from driftscope_reports.summary_json import to_dict, to_json
 
 GOLDEN = Path(__file__).parent / "data" / "pair.json"

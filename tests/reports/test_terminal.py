@@ -9,8 +9,8 @@ from rich.console import Console
 from support.analyses import analysis_of, pair
 from support.runs import Spec
 
-from driftscope.analysis.analyze import Analysis
-from driftscope_reports.terminal import render
+from driftscope.pipeline import Analysis
+from driftscope_reports.terminal.run_table import render
 
 
 def _text(analysis: Analysis) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from support.runs import Spec, write_run
 
-from driftscope.analysis.analyze import Analysis, analyze
-from driftscope.trace.reader import read_trace
+from driftscope.pipeline import Analysis, analyze
+from driftscope.trace.read.reader import read_trace
 
 PAIR = {
     "eagle3": Spec(

@@ -8,7 +8,7 @@ from typing import Any
 import ibis
 import pyarrow as pa
 
-from driftscope.analysis.engine import DuckDB
+from driftscope.analysis.query.query_engine import DuckDB
 
 
 def evaluate(metric: Callable[[Any], Any], **columns: list[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from driftscope.analysis.tables import QUERIED, queried
+from driftscope.analysis.query.record_views import QUERIED, queried
 
 COLUMNS = sorted({name for record in QUERIED for name in queried(record).names})
 MAX_BYTES = 200

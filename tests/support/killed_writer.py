@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow.parquet as pq
 from support.runs import Spec, manifest, verify
 
-from driftscope.trace import run_directory, sink, writer
-from driftscope.trace.records import VerifyRow
+from driftscope.trace.format.records import VerifyRow
+from driftscope.trace.write import record_files, run_directory, writer
 
 SOURCE = "worker0-1"
 ROWS_AT_ONCE, TURNS = 40, 5
@@ -73,7 +73,7 @@ class Killer:
 
 def write(run: Path) -> None:
     """Write a run as a probe does."""
-    sink.SEGMENT_BYTES = SEGMENT_BYTES
+    record_files.SEGMENT_BYTES = SEGMENT_BYTES
     writer.STATUS_S = 0.0  # each flush rewrites the status
     run_directory.create_run(run, manifest(Spec()))
     open_writer, rows = writer.TraceWriter(run, source=SOURCE, flush_s=60.0), handed_over()

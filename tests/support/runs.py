@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from driftscope.trace.manifest import MANIFEST, Manifest, Model
-from driftscope.trace.records import (
+from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.format.records import (
     MASS_CLASSES,
     RECORDS,
     DraftRow,
@@ -25,10 +25,10 @@ from driftscope.trace.records import (
     StepRow,
     VerifyRow,
 )
-from driftscope.trace.schema import SCHEMA_VERSION, schema_of, to_batch
-from driftscope.trace.segment import VERSION_KEY, segment_path
-from driftscope.trace.sink import RecordFiles
-from driftscope.trace.status import Status, status_path
+from driftscope.trace.format.schema import SCHEMA_VERSION, schema_of, to_batch
+from driftscope.trace.format.segment import VERSION_KEY, segment_path
+from driftscope.trace.format.status import Status, status_path
+from driftscope.trace.write.record_files import RecordFiles
 
 START_S = 1_750_000_000.0
 HEADS_APART = 0.01

@@ -6,7 +6,7 @@ import pytest
 from support.broken.faults import EAGLE31, FAULTS, HEALTHY
 from support.broken.table import Row, rows, show
 
-from driftscope.analysis.finding import Severity, Trust
+from driftscope.analysis.findings.finding import Severity, Trust
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 
 DEAD = ("d2t shifted", "d2t zero", "head permuted", "other target")

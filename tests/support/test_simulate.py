@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.simulate import Cost, Prompts, Truth, simulate
 
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.trace.read.reader import Trace, read_trace
 
 LARGE = Truth(
     requests=3000,

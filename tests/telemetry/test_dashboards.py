@@ -15,12 +15,12 @@ from support.runs import Spec, write_run
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
-from driftscope.telemetry import replay
 from driftscope.telemetry.dashboards import recording as r
 from driftscope.telemetry.dashboards.alerts import Thresholds, alerts
 from driftscope.telemetry.dashboards.files import RULES, write
 from driftscope.telemetry.dashboards.recording import Times
-from driftscope.trace.reader import read_trace
+from driftscope.telemetry.export import recorded_run
+from driftscope.trace.read.reader import read_trace
 
 ROOT = Path(__file__).parents[2]
 TIMES = Times(window="5m", past="30m", gap="10m", hold="2m", evaluate="1m")
@@ -234,7 +234,7 @@ def test_panels_and_rules_ask_for_series_that_exist(made: Path, tmp_path: Path) 
         tmp_path / "run",
         Spec(undrafted=("k_zero",), dropped={"queue_full": 1}, errors={"draft": 1}),
     )
-    text = replay.to_openmetrics(list(replay.replays(read_trace(tmp_path / "run"))))
+    text = recorded_run.to_openmetrics(list(recorded_run.replays(read_trace(tmp_path / "run"))))
     exported = {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
     # Only a live engine has these three.
     exported |= {"driftscope_export_behind_seconds", "driftscope_probe_sampling_rate_ratio"}

@@ -14,16 +14,16 @@ from support.hostile.server import Asked, Peer, hostile_server
 from support.runs import START_S, Spec, manifest, rows, write_rows, write_run
 from typer.testing import CliRunner
 
-from driftscope.analysis.summarise import summarise
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.cli.app import app
 from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
-from driftscope.telemetry import replay, settings
-from driftscope.telemetry.statuses import tell
-from driftscope.telemetry.tally import Tally
-from driftscope.telemetry.view import view
-from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.run_directory import create_run
-from driftscope.trace.status import Status
+from driftscope.telemetry.collect.status_figures import tell
+from driftscope.telemetry.collect.tally import Tally
+from driftscope.telemetry.export import recorded_run, settings
+from driftscope.telemetry.watch.engine_view import view
+from driftscope.trace.format.status import Status
+from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.write.run_directory import create_run
 
 SPEC = Spec(undrafted=("k_zero", "preempted"), requests=12, labels=("a", "b"))
 
@@ -50,8 +50,8 @@ def _settings(url: str, **more: str) -> settings.Settings:
 def test_figures_are_those_of_analyze(trace: Trace, protocol: str) -> None:
     receiver = http if protocol == "http/protobuf" else over_grpc
     with receiver() as collector:
-        (told,) = replay.replays(trace)
-        replay.send(told, _settings(collector.url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol))
+        (told,) = recorded_run.replays(trace)
+        recorded_run.send(told, _settings(collector.url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol))
     summary = summarise(trace, "run")
     assert collector.value("driftscope.rounds") == summary.rounds
     histogram = summary.acceptance.histogram
@@ -78,8 +78,8 @@ def test_figures_are_those_of_analyze(trace: Trace, protocol: str) -> None:
 
 def test_points_have_the_run_s_own_times(trace: Trace) -> None:
     with http() as collector:
-        (told,) = replay.replays(trace, interval_s=1.0)
-        replay.send(told, _settings(collector.url))
+        (told,) = recorded_run.replays(trace, interval_s=1.0)
+        recorded_run.send(told, _settings(collector.url))
     times = [
         {point.time_unix_nano for point in collector.points(at).values()}
         for at in range(len(collector.metrics))
@@ -95,8 +95,8 @@ def test_points_have_the_run_s_own_times(trace: Trace) -> None:
 def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
     preference = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
     with http() as collector:
-        (told,) = replay.replays(trace, interval_s=1.0)
-        replay.send(told, _settings(collector.url, **preference))
+        (told,) = recorded_run.replays(trace, interval_s=1.0)
+        recorded_run.send(told, _settings(collector.url, **preference))
     rounds = 0
     for at in range(len(collector.metrics)):
         rounds += sum(
@@ -109,8 +109,8 @@ def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
 
 def test_a_span_per_request_tells_of_the_chains_that_went_wrong(trace: Trace) -> None:
     with http() as collector:
-        (told,) = replay.replays(trace)
-        replay.send(told, _settings(collector.url))
+        (told,) = recorded_run.replays(trace)
+        recorded_run.send(told, _settings(collector.url))
     spans = {
         {a.key: a.value.string_value for a in s.attributes}["driftscope.request.id"]: s
         for s in collector.all_spans()
@@ -142,7 +142,9 @@ def test_one_engine_at_k_8_has_fewer_than_500_series(tmp_path: Path) -> None:
         ),
     )
     write_run(tmp_path / "run", spec)
-    text = replay.to_openmetrics(list(replay.replays(read_trace(tmp_path / "run"), interval_s=1e6)))
+    text = recorded_run.to_openmetrics(
+        list(recorded_run.replays(read_trace(tmp_path / "run"), interval_s=1e6))
+    )
     series = [line for line in text.splitlines() if not line.startswith("#")]
     assert 200 < len(series) < 500
 
@@ -162,7 +164,7 @@ def test_nothing_to_export(tmp_path: Path) -> None:
     write_run(tmp_path / "run", Spec(requests=0, rounds=0))
     trace = read_trace(tmp_path / "run")
     with pytest.raises(NoDataError):
-        list(replay.replays(trace))
+        list(recorded_run.replays(trace))
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
@@ -172,11 +174,11 @@ def test_a_collector_that_is_not_there_is_an_error_within_seconds(
     """One, with what OpenTelemetry's exporter said of the cause, and not its log besides."""
     with http() as collector:
         url = collector.url
-    (told,) = replay.replays(trace)
+    (told,) = recorded_run.replays(trace)
     begun = time.monotonic()
     with pytest.raises(TelemetryError, match=r"did not take a batch within 5 s \((Failed|Trans)"):
-        replay.send(told, _settings(url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol))
-    assert time.monotonic() - begun < replay.SEND_S + replay.SEND_SLACK_S + 1
+        recorded_run.send(told, _settings(url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol))
+    assert time.monotonic() - begun < recorded_run.SEND_S + recorded_run.SEND_SLACK_S + 1
     assert caplog.records == []
 
 
@@ -184,14 +186,14 @@ def test_a_collector_that_is_not_there_is_an_error_within_seconds(
 def test_a_collector_that_hangs_is_an_error_in_time(
     trace: Trace, monkeypatch: pytest.MonkeyPatch, behaviour: str
 ) -> None:
-    monkeypatch.setenv(replay.SEND_VARIABLE, "0.5")
-    (told,) = replay.replays(trace)
+    monkeypatch.setenv(recorded_run.SEND_VARIABLE, "0.5")
+    (told,) = recorded_run.replays(trace)
     begun = time.monotonic()
     with (
         hostile_server() as server,
         pytest.raises(TelemetryError, match=r"within 0\.5 s .*OTEL_EXPORTER_OTLP_TIMEOUT gives"),
     ):
-        replay.send(told, _settings(server.url(behaviour)))
+        recorded_run.send(told, _settings(server.url(behaviour)))
     assert time.monotonic() - begun < 4
 
 
@@ -202,21 +204,21 @@ def test_a_key_of_the_collector_is_not_in_its_error(
         peer.answer("", status=f"403 no: {asked.headers['x-api-key']} \x1b[2J")
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=sk-0123456789abcdef")
-    (told,) = replay.replays(trace)
+    (told,) = recorded_run.replays(trace)
     with (
         hostile_server(refuses=refuses) as server,
         pytest.raises(TelemetryError, match=r"no: \*\*\*") as caught,
     ):
-        replay.send(told, _settings(server.url("refuses")))
+        recorded_run.send(told, _settings(server.url("refuses")))
     assert str(caught.value).isprintable()
 
 
 def test_a_time_that_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch, trace: Trace) -> None:
-    (told,) = replay.replays(trace)
+    (told,) = recorded_run.replays(trace)
     for value in ("soon", "0", "nan", "inf"):
-        monkeypatch.setenv(replay.SEND_VARIABLE, value)
+        monkeypatch.setenv(recorded_run.SEND_VARIABLE, value)
         with pytest.raises(TelemetryError, match="give a number of seconds"):
-            replay.send(told, _settings("http://127.0.0.1:9"))
+            recorded_run.send(told, _settings("http://127.0.0.1:9"))
 
 
 def _with(path: Path, record: str, column: str, value: float) -> Trace:
@@ -242,9 +244,9 @@ def test_a_clock_that_was_not_set_costs_no_moment_per_interval(
     trace: Trace, tmp_path: Path
 ) -> None:
     """A row of 1970 beside those of today: 56 years of empty intervals are passed over."""
-    whole = len(next(replay.replays(trace)).moments)
+    whole = len(next(recorded_run.replays(trace)).moments)
     begun = time.monotonic()
-    (told,) = replay.replays(_with(tmp_path / "run", "VerifyRow", "time_s", 5.0))
+    (told,) = recorded_run.replays(_with(tmp_path / "run", "VerifyRow", "time_s", 5.0))
     assert time.monotonic() - begun < 10
     assert told.start_s == 5.0 and len(told.moments) <= whole + 3
     last = told.moments[-1].points
@@ -253,7 +255,9 @@ def test_a_clock_that_was_not_set_costs_no_moment_per_interval(
 
 def test_a_pause_is_flat_until_its_end(tmp_path: Path) -> None:
     """A rate over the first interval after it has all of the interval's rows, and no others."""
-    (told,) = replay.replays(_with(tmp_path / "run", "VerifyRow", "time_s", 5.0), interval_s=1.0)
+    (told,) = recorded_run.replays(
+        _with(tmp_path / "run", "VerifyRow", "time_s", 5.0), interval_s=1.0
+    )
     first, before, *_ = told.moments
     assert first.time_s == 6.0 and START_S - 1.0 <= before.time_s <= START_S + 1.0
     assert view(first.points).rounds == view(before.points).rounds == 1
@@ -275,18 +279,18 @@ def test_a_row_that_no_engine_writes_is_said(
 ) -> None:
     begun = time.monotonic()
     with pytest.raises(DamagedTraceError, match=column):
-        list(replay.replays(_with(tmp_path / "run", record, column, value)))
+        list(recorded_run.replays(_with(tmp_path / "run", record, column, value)))
     assert time.monotonic() - begun < 10
 
 
 def test_more_points_than_anyone_reads_are_refused(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "MAX_MOMENTS", 4)
+    monkeypatch.setattr(recorded_run, "MAX_MOMENTS", 4)
     with pytest.raises(UsageError, match=r"--interval 0\.01: .* give --interval \d+") as caught:
-        list(replay.replays(trace, interval_s=0.01))
+        list(recorded_run.replays(trace, interval_s=0.01))
     enough = float(str(caught.value).rpartition(" ")[2])
-    assert list(replay.replays(trace, interval_s=enough))
+    assert list(recorded_run.replays(trace, interval_s=enough))
 
 
 def test_a_status_that_leaves_things_out() -> None:

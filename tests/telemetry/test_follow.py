@@ -15,16 +15,16 @@ import pytest
 from support.runs import Spec, by_source, manifest, rows, write_run
 from typer.testing import CliRunner
 
-from driftscope.analysis.summarise import summarise
+from driftscope.analysis.summary.summarise import summarise
 from driftscope.cli.app import app
 from driftscope.errors import NotATraceError, TelemetryError
-from driftscope.telemetry import live
-from driftscope.telemetry.follow import FollowedEndpoint, FollowedRun, follow
-from driftscope.telemetry.settings import PROMETHEUS, settings_from
-from driftscope.telemetry.view import Depth, View, view
-from driftscope.trace.reader import read_trace
-from driftscope.trace.run_directory import create_run
-from driftscope.trace.writer import TraceWriter
+from driftscope.telemetry.export import engine_telemetry
+from driftscope.telemetry.export.settings import PROMETHEUS, settings_from
+from driftscope.telemetry.watch.engine_view import Depth, View, view
+from driftscope.telemetry.watch.followed_engine import FollowedEndpoint, FollowedRun, follow
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
 
 SPEC = Spec(requests=6, undrafted=("k_zero",))
 ROUNDS = SPEC.requests * SPEC.rounds
@@ -102,7 +102,7 @@ def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
     assert settings is not None
     create_run(tmp_path / "run", manifest(SPEC))
     writer = TraceWriter(tmp_path / "run", source="engine0-1", flush_s=0.02)
-    speaker = live.Speaker(tmp_path / "run", writer.source, settings, writer.status)
+    speaker = engine_telemetry.Speaker(tmp_path / "run", writer.source, settings, writer.status)
     writer.listen(speaker.hear)
     for row in rows(SPEC):
         assert writer.put(row)

@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from driftscope.metrics.catalogue import DEFINITIONS
-from driftscope.telemetry.instruments import COUNTER, GAUGE, HISTOGRAM, INSTRUMENTS
-from driftscope.telemetry.page import page
+from driftscope.telemetry.collect.instruments import COUNTER, GAUGE, HISTOGRAM, INSTRUMENTS
+from driftscope.telemetry.metrics_docs import page
 
 ROOT = Path(__file__).parents[2]
 

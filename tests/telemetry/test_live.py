@@ -16,11 +16,11 @@ from support.collector import ERROR, HANG, OK, Collector, http, over_grpc
 from support.runs import Spec, by_source, manifest, rows
 
 from driftscope.errors import TelemetryError
-from driftscope.telemetry import live
-from driftscope.telemetry.settings import OTLP, PROMETHEUS, Settings, settings_from
-from driftscope.trace.records import RequestRow, Row, VerifyRow
-from driftscope.trace.run_directory import create_run
-from driftscope.trace.writer import TraceWriter
+from driftscope.telemetry.export import engine_telemetry
+from driftscope.telemetry.export.settings import OTLP, PROMETHEUS, Settings, settings_from
+from driftscope.trace.format.records import RequestRow, Row, VerifyRow
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
 
 SPEC = Spec(requests=6)
 ROUNDS = SPEC.requests * SPEC.rounds
@@ -31,9 +31,9 @@ Until = Callable[[Callable[[], bool]], None]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals that a test can wait for; a hanging request gives up after a second."""
-    monkeypatch.setattr(live, "POLL_S", 0.05)
-    monkeypatch.setattr(live, "PUBLISH_S", 0.1)
-    monkeypatch.setattr(live, "SETTLE_S", 0.3)
+    monkeypatch.setattr(engine_telemetry, "POLL_S", 0.05)
+    monkeypatch.setattr(engine_telemetry, "PUBLISH_S", 0.1)
+    monkeypatch.setattr(engine_telemetry, "SETTLE_S", 0.3)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
 
 
@@ -58,11 +58,11 @@ class Engine:
         self.run = run
         self.core = TraceWriter(run, source="engine0-11", flush_s=0.02, **more)
         self.worker = TraceWriter(run, source="worker0-12", flush_s=0.02, **more)
-        self.speaker = live.Speaker(
+        self.speaker = engine_telemetry.Speaker(
             run, self.core.source, telemetry, self.core.status, model="served"
         )
         self.core.listen(self.speaker.hear, self.speaker.flush)
-        publisher = live.Publisher(run, self.worker.source, self.worker.status)
+        publisher = engine_telemetry.Publisher(run, self.worker.source, self.worker.status)
         self.worker.listen(publisher.hear, publisher.publish)
 
     def serve(self, spec: Spec = SPEC) -> None:
@@ -272,7 +272,7 @@ def test_prometheus_is_answered(tmp_path: Path) -> None:
     until(lambda: scraped().get("driftscope_rounds_total") == ROUNDS)
     until(lambda: scraped().get("driftscope_hidden_growth_count") == ROUNDS + SPEC.requests)
     with pytest.raises(TelemetryError, match="give DRIFTSCOPE_PROMETHEUS another port"):
-        live.Speaker(engine.run, "engine0-13", found, engine.core.status)
+        engine_telemetry.Speaker(engine.run, "engine0-13", found, engine.core.status)
     engine.close()
 
 
@@ -298,10 +298,12 @@ def test_tensor_parallel_ranks_count_chains_once(tmp_path: Path, collector: Coll
     for source, content in by_source(spec).items():
         writer = TraceWriter(tmp_path / "run", source=source, flush_s=0.02)
         if source.startswith("engine"):
-            speaker = live.Speaker(tmp_path / "run", source, settings(collector.url), writer.status)
+            speaker = engine_telemetry.Speaker(
+                tmp_path / "run", source, settings(collector.url), writer.status
+            )
             writer.listen(speaker.hear)
         else:
-            publisher = live.Publisher(tmp_path / "run", source, writer.status)
+            publisher = engine_telemetry.Publisher(tmp_path / "run", source, writer.status)
             writer.listen(publisher.hear, publisher.publish)
         assert all(writer.put(row) for row in content)
         writers.append(writer)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from driftscope.bounds import MAX_COUNT, MAX_K
-from driftscope.telemetry import instruments as i
-from driftscope.telemetry.metrics_page import BadPageError, points_on
-from driftscope.telemetry.scrape import families
-from driftscope.telemetry.tally import Tally
-from driftscope.telemetry.view import view
+from driftscope.boundary.bounds import MAX_COUNT, MAX_K
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.tally import Tally
+from driftscope.telemetry.export.scrape import families
+from driftscope.telemetry.watch.engine_view import view
+from driftscope.telemetry.watch.prometheus_page import BadPageError, points_on
 
 K = "driftscope_draft_tokens_configured"
 

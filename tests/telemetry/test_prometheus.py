@@ -16,10 +16,10 @@ import pytest
 from support.promtool import promtool, tool
 from support.runs import Spec, write_run
 
-from driftscope.analysis.summarise import summarise
-from driftscope.telemetry import instruments as i
-from driftscope.telemetry import replay
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.export import recorded_run
+from driftscope.trace.read.reader import Trace, read_trace
 
 SPEC = Spec(
     k=8,
@@ -53,8 +53,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 @pytest.fixture(scope="module")
 def prometheus(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    told = list(replay.replays(trace, interval_s=5.0))
-    (folder / "run.om").write_text(replay.to_openmetrics(told))
+    told = list(recorded_run.replays(trace, interval_s=5.0))
+    (folder / "run.om").write_text(recorded_run.to_openmetrics(told))
     promtool("tsdb", "create-blocks-from", "openmetrics", folder / "run.om", folder / "data")
     (folder / "prometheus.yml").write_text("{}\n")
     with socket.socket() as probe:

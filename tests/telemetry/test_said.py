@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from driftscope.telemetry.said import LOGGER, kept, secrets_in
+from driftscope.telemetry.export.exporter_errors import LOGGER, kept, secrets_in
 
 
 def test_headers_and_endpoints_hold_secrets() -> None:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from driftscope.telemetry import scrape
-from driftscope.telemetry.tally import Key, Point
+from driftscope.telemetry.collect.tally import Key, Point
+from driftscope.telemetry.export import scrape
 
 
 class Nothing:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 from support.hostile.server import METRICS, Server, hostile_server
 
+from driftscope.boundary.http_peer import Limits
 from driftscope.errors import TelemetryError
-from driftscope.peer import Limits
-from driftscope.telemetry import follow
-from driftscope.telemetry.view import view
+from driftscope.telemetry.watch import followed_engine
+from driftscope.telemetry.watch.engine_view import view
 
 TAME = {"elsewhere", "no-labels", "bucket-le-word"}
 """Odd, and yet figures."""
@@ -29,14 +29,16 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "LIMITS", Limits(seconds=SECONDS, octets=follow.LIMITS.octets))
+    monkeypatch.setattr(
+        followed_engine, "LIMITS", Limits(seconds=SECONDS, octets=followed_engine.LIMITS.octets)
+    )
 
 
 @pytest.mark.parametrize("behaviour", sorted(METRICS.keys() - TAME))
 def test_one_line_in_time(server: Server, behaviour: str) -> None:
     begun, before_kb = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TelemetryError) as caught:
-        view(follow.FollowedEndpoint(server.url(behaviour)).look())
+        view(followed_engine.FollowedEndpoint(server.url(behaviour)).look())
     assert time.monotonic() - begun < SECONDS + 2.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < ROOM_KB
     message = str(caught.value)
@@ -45,23 +47,23 @@ def test_one_line_in_time(server: Server, behaviour: str) -> None:
 
 @pytest.mark.parametrize("behaviour", sorted(TAME))
 def test_odd_figures_are_figures(server: Server, behaviour: str) -> None:
-    seen = view(follow.FollowedEndpoint(server.url(behaviour)).look())
+    seen = view(followed_engine.FollowedEndpoint(server.url(behaviour)).look())
     assert seen.rounds == 10 and seen.k == 0
     assert set(seen.undrafted) <= {"unknown"}
 
 
 def test_a_password_is_sent_and_shown_nowhere(server: Server) -> None:
     url = server.url("elsewhere", user="me:s3cret-word")
-    follow.FollowedEndpoint(url)
+    followed_engine.FollowedEndpoint(url)
     assert server.asked[-1].headers["authorization"] == "Basic bWU6czNjcmV0LXdvcmQ="
     for behaviour in ("silent", "raw-reason", "k-nan", "hangs-up"):
         with pytest.raises(TelemetryError) as caught:
-            follow.FollowedEndpoint(server.url(behaviour, user="me:s3cret-word")).look()
+            followed_engine.FollowedEndpoint(server.url(behaviour, user="me:s3cret-word")).look()
         assert "s3cret" not in str(caught.value) and "me:" not in str(caught.value)
 
 
 def test_nobody_is_sent_elsewhere(server: Server) -> None:
     assert server.elsewhere is not None
     with pytest.raises(TelemetryError, match=r"redirects \(HTTP 307\) to http://127"):
-        follow.FollowedEndpoint(server.url("redirect"))
+        followed_engine.FollowedEndpoint(server.url("redirect"))
     assert server.elsewhere.asked == []

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from support.runs import Spec, rows, verify
 
-from driftscope.trace import sink
-from driftscope.trace import writer as trace_writer
-from driftscope.trace.status import read_statuses
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.write import record_files
+from driftscope.trace.write import writer as trace_writer
+from driftscope.trace.write.writer import TraceWriter
 
 ROWS = 50
 SEALING_S = 4.0
@@ -64,7 +64,7 @@ def full(run: Path) -> None:
 
 def seals(run: Path) -> None:
     """Hand over numbered rows for SEALING_S seconds, with a new segment and status all the time."""
-    sink.SEGMENT_BYTES, trace_writer.STATUS_S = 4000, 0.0
+    record_files.SEGMENT_BYTES, trace_writer.STATUS_S = 4000, 0.0
     writer, step = TraceWriter(run, source="child", flush_s=0.002), 0
     end_s = time.monotonic() + SEALING_S
     while time.monotonic() < end_s:

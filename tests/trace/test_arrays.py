@@ -13,7 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftscope.trace.arrays import array_of, lengths_of, lists_of, numbers_of, validity_of
+from driftscope.trace.format.arrow_arrays import (
+    array_of,
+    lengths_of,
+    lists_of,
+    numbers_of,
+    validity_of,
+)
 
 FLOAT32 = st.floats(width=32, allow_nan=False)
 BY_TYPE: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -80,7 +86,7 @@ WRITE_A_RUN = """
 import sys, time
 from pathlib import Path
 from support.runs import noisy_rows
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.write.writer import TraceWriter
 writer = TraceWriter(Path(sys.argv[1]), source="worker0-1")
 for row in noisy_rows(20):
     writer.put(row)

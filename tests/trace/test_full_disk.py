@@ -11,10 +11,10 @@ import pytest
 from support.runs import Spec, manifest, verify
 from support.small_disk import fill, small_disk
 
-from driftscope.trace.reader import read_trace
-from driftscope.trace.run_directory import create_run
-from driftscope.trace.status import read_statuses
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
 
 ROWS = 40_000
 Until = Callable[[Callable[[], bool]], None]

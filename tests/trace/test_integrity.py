@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support.runs import verify
 
 from driftscope.errors import DriftscopeError
-from driftscope.trace.batch_digest import END, intact_messages, with_digest
-from driftscope.trace.reader import read_trace
-from driftscope.trace.segment import segment_path
-from driftscope.trace.sink import RecordFiles
-from driftscope.trace.stream import read_stream
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.batch_digest import END, intact_messages, with_digest
+from driftscope.trace.format.record_stream import read_stream
+from driftscope.trace.format.segment import segment_path
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.record_files import RecordFiles
+from driftscope.trace.write.writer import TraceWriter
 
 SOURCE = "worker0-1"
 BATCH = pa.record_batch({"step": list(range(40)), "text": ["a", None] * 20})

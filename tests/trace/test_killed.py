@@ -15,18 +15,18 @@ from support import killed_writer
 from support.killed_writer import MOMENTS, ROWS_AT_ONCE, SOURCE, handed_over
 from support.runs import Spec, manifest, verify
 
-from driftscope.analysis.tables import open_run, queried
+from driftscope.analysis.query.record_views import open_run, queried
+from driftscope.boundary.file_output import LEFTOVER_S, PARTIAL
 from driftscope.errors import NotATraceError
-from driftscope.file_output import LEFTOVER_S, PARTIAL
-from driftscope.trace.manifest import MANIFEST
-from driftscope.trace.reader import read_trace
-from driftscope.trace.run_directory import create_run
-from driftscope.trace.schema import to_batch
-from driftscope.trace.segment import SEALED, STREAM, next_number, seal, segment_path
-from driftscope.trace.sink import RecordFiles
-from driftscope.trace.status import read_statuses, status_path
-from driftscope.trace.status_file import ROOM_BYTES, StatusFile
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.format.schema import to_batch
+from driftscope.trace.format.segment import SEALED, STREAM, next_number, seal, segment_path
+from driftscope.trace.format.status import read_statuses, status_path
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.record_files import RecordFiles
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.status_file import ROOM_BYTES, StatusFile
+from driftscope.trace.write.writer import TraceWriter
 
 WRITER = Path(killed_writer.__file__)
 LATE = [verify(9, 1000 + i, float(i), i, 4, 1) for i in range(7)]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.analysis.summarise import summarise
-from driftscope.trace.manifest import MANIFEST
-from driftscope.trace.reader import read_trace
-from driftscope.trace.records import RECORDS
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.format.records import RECORDS
+from driftscope.trace.read.reader import read_trace
 
 DATA = Path(__file__).parent / "data"
 RUNS = ("run-1.0", "run-1.0-killed")

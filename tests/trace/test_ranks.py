@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from support.runs import Spec, by_source, manifest, rows, write_rows, write_run
 
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.tables import open_run
-from driftscope.trace.manifest import MANIFEST
-from driftscope.trace.ranks import Place, place_of
-from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.records import DraftRow, Row, StepRow
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.format.records import DraftRow, Row, StepRow
+from driftscope.trace.read.ranks import Place, place_of
+from driftscope.trace.read.reader import Trace, read_trace
 
 SPEC = Spec(requests=4, rounds=3, layers=2, heads=5, per_head=True, windowed=(1,))
 TP2 = replace(SPEC, tensor_parallel=2)

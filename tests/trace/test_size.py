@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.runs import noisy_rows
 
-from driftscope.trace.segment import segments
-from driftscope.trace.sink import RecordFiles
+from driftscope.trace.format.segment import segments
+from driftscope.trace.write.record_files import RecordFiles
 
 SEALED_BYTES_PER_ROUND = 160
 """With K = 7, one chain per step: the draft, verify and step files together."""

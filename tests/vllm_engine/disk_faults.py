@@ -24,8 +24,8 @@ from pathlib import Path
 from support.small_disk import fill, small_disk
 
 from driftscope.errors import DriftscopeError
-from driftscope.trace.manifest import MANIFEST
-from driftscope.trace.status import Status, read_statuses
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.format.status import Status, read_statuses
 from vllm_engine.job import Job, Outcome, run_job
 
 JOB = Job(drafter="eagle31", probe={"EVERY": "1"}, sizes=(8, 8))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from vllm_engine.job import Job, Outcome, run_jobs
 from vllm_engine.truth import JOBS as TRUTH_JOBS
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from driftscope.trace.writer import FLUSH_S
+from driftscope.trace.write.writer import FLUSH_S
 from vllm_engine.engine_main import _per_request, _spec_decode
 
 LIVE = "-live"

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from vllm_engine.analyzed import analyzed
 from vllm_engine.deep import deep_jobs, write_deep
 from vllm_engine.job import Job, Outcome, try_jobs

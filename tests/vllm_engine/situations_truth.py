@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.read.reader import Trace, read_trace
 from driftscope_probes.reference.chain import Chain, draft_chains
 from driftscope_probes.reference.replay import DEFAULT_N_SINK
 from vllm_engine.job import Job, K, Outcome

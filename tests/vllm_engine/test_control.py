@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from driftscope_probes.trio import load_prompts
 from vllm_engine.control_main import CHANGES
 from vllm_engine.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks

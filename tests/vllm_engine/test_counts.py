@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from vllm_engine.job import K, Outcome
 from vllm_engine.truth import JOBS
 

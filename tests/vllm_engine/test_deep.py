@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from driftscope.trace.manifest import MANIFEST
-from driftscope.trace.reader import read_trace
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.read.reader import read_trace
 from vllm_engine.analyzed import analyzed
 from vllm_engine.conftest import OLDER
 from vllm_engine.deep import (

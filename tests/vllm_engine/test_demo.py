@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from driftscope_probes.trio import trio_path
 from driftscope_probes.trio.evaluate import EVALUATION
 

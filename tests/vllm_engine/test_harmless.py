@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.read.reader import Trace, read_trace
 from vllm_engine.harmless import SAMPLED_EVERY
 from vllm_engine.job import Outcome
 

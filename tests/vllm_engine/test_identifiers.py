@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from driftscope_probes.identity import IDENTIFIERS_OFF
 from vllm_engine.job import Job, run_job
 

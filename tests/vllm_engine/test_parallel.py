@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.collector import Collector, http
 
-from driftscope.telemetry.settings import OTLP
-from driftscope.trace.ranks import place_of
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.telemetry.export.settings import OTLP
+from driftscope.trace.read.ranks import place_of
+from driftscope.trace.read.reader import Trace, read_trace
 from vllm_engine.job import Job, Outcome, run_jobs
 from vllm_engine.situations import ASYNC
 from vllm_engine.truth import RECORD, Truth, compare

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from driftscope.analysis.analyze import analyze
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.pipeline import analyze
+from driftscope.trace.read.reader import Trace, read_trace
 from driftscope_probes.reference.chain import ChainKeys
 from driftscope_probes.reference.model import load_drafter, load_target
 from driftscope_probes.reference.replay import replay

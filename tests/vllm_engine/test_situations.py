@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from driftscope.trace.reader import read_trace
-from driftscope.trace.records import UndraftedReason
+from driftscope.trace.format.records import UndraftedReason
+from driftscope.trace.read.reader import read_trace
 from driftscope_probes.vllm_engine import STOP_OR_ABORT
 from vllm_engine.job import K, Outcome, run_jobs
 from vllm_engine.situations import LOST, SITUATION_JOBS, STOP_TOKEN, asks_of

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, http
 
-from driftscope.analysis.summarise import summarise
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.trace.read.reader import read_trace
 from vllm_engine.serving import serve
 from vllm_engine.test_server import ask
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from vllm_engine.conftest import OLDER
 from vllm_engine.job import K, Outcome
 from vllm_engine.truth import JOBS, Truth, compare

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from vllm_engine.job import K, Outcome, run_jobs
 from vllm_engine.test_truth import assert_true
 from vllm_engine.truth import compare

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from driftscope.trace.reader import read_trace
+from driftscope.trace.read.reader import read_trace
 from driftscope_probes.reference.model import load_drafter, load_target
 from driftscope_probes.reference.replay import replay
 from driftscope_probes.trio import trio_path

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from driftscope.bounds import MAX_K, MAX_ROUNDS
-from driftscope.workloads.counts import Counts, counts_of
-from driftscope.workloads.sse import BrokenStreamError
+from driftscope.boundary.bounds import MAX_K, MAX_ROUNDS
+from driftscope.workloads.client.answer_counts import Counts, counts_of
+from driftscope.workloads.client.event_stream import BrokenStreamError
 
 
 def test_tokens() -> None:

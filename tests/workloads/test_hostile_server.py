@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from support.hostile.server import OPENAI, Server, hostile_server
 
+from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, UsageError
-from driftscope.peer import Limits
-from driftscope.trace.reader import read_trace
-from driftscope.trace.records import Ended
-from driftscope.workloads import lookup
-from driftscope.workloads.plan import Level
-from driftscope.workloads.prompt import chat
-from driftscope.workloads.replay import Order, replay
-from driftscope.workloads.sending import Patience
-from driftscope.workloads.suite import parse_suite
+from driftscope.trace.format.records import Ended
+from driftscope.trace.read.reader import read_trace
+from driftscope.workloads.client import server_lookup
+from driftscope.workloads.client.replay import Order, replay
+from driftscope.workloads.client.sending import Patience
+from driftscope.workloads.suites.plan import Level
+from driftscope.workloads.suites.prompt import chat
+from driftscope.workloads.suites.suite import parse_suite
 
 PLAIN = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: []}}", "plain")
 AS_TOKENS = parse_suite(
@@ -73,7 +73,9 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "LIMITS", Limits(seconds=LOOK_S, octets=lookup.LIMITS.octets))
+    monkeypatch.setattr(
+        server_lookup, "LIMITS", Limits(seconds=LOOK_S, octets=server_lookup.LIMITS.octets)
+    )
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 

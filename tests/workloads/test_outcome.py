@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope.workloads.answer import Answer, ToolCall
-from driftscope.workloads.outcome import is_garbled, is_json, is_looping, outcome_of
-from driftscope.workloads.prompt import Expect, Prompt
-from driftscope.workloads.sse import BrokenStreamError, Events
-from driftscope.workloads.texts import document, json_result, shell, stack_trace
-from driftscope.workloads.tools import TOOLS
+from driftscope.workloads.client.answer import Answer, ToolCall
+from driftscope.workloads.client.event_stream import BrokenStreamError, Events
+from driftscope.workloads.client.outcome import is_garbled, is_json, is_looping, outcome_of
+from driftscope.workloads.suites.filler_text import document, json_result, shell, stack_trace
+from driftscope.workloads.suites.prompt import Expect, Prompt
+from driftscope.workloads.suites.tool_schemas import TOOLS
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from driftscope.errors import UsageError
-from driftscope.workloads.prompt import Prompt
-from driftscope.workloads.readers import read_prompts
+from driftscope.workloads.suites.prompt import Prompt
+from driftscope.workloads.suites.readers import read_prompts
 
 
 def _jsonl(path: Path, *rows: dict[str, Any]) -> list[Prompt]:

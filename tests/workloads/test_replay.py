@@ -19,14 +19,12 @@ import pytest
 from support.stub_server import PIECES, ROUNDS, Stub, stub_server
 
 from driftscope.errors import DriftscopeError, NoDataError, TraceError
-from driftscope.trace.manifest import CLIENT
-from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.records import ClientRow, Ended
-from driftscope.trace.status import Status
-from driftscope.workloads.load import GONE_AFTER, Load
-from driftscope.workloads.plan import Level, Shot, plan
-from driftscope.workloads.prompt import Prompt, chat
-from driftscope.workloads.replay import (
+from driftscope.trace.format.manifest import CLIENT
+from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.status import Status
+from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.workloads.client.load import GONE_AFTER, Load
+from driftscope.workloads.client.replay import (
     UNWRITTEN,
     Done,
     Order,
@@ -35,10 +33,12 @@ from driftscope.workloads.replay import (
     replay,
     require_answers,
 )
-from driftscope.workloads.rows import unsent_row
-from driftscope.workloads.sending import Patience
-from driftscope.workloads.server_access import Access
-from driftscope.workloads.suite import parse_suite
+from driftscope.workloads.client.request_rows import unsent_row
+from driftscope.workloads.client.sending import Patience
+from driftscope.workloads.client.server_access import Access
+from driftscope.workloads.suites.plan import Level, Shot, plan
+from driftscope.workloads.suites.prompt import Prompt, chat
+from driftscope.workloads.suites.suite import parse_suite
 
 PLAIN = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: []}}", "plain")
 QUICK = Patience(idle_s=1.0, retries=2)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from driftscope.errors import UsageError
-from driftscope.workloads.plan import Level, plan
-from driftscope.workloads.prompt import Prompt, chat
-from driftscope.workloads.server_facts import Facts
-from driftscope.workloads.sources import prompts_of, shipped_sets
-from driftscope.workloads.suite import load_suite, parse_suite, shipped_suites
-from driftscope.workloads.transforms import TRANSFORMS, NotApplicableError
-from driftscope.workloads.transforms.roles import written
+from driftscope.workloads.suites.plan import Level, plan
+from driftscope.workloads.suites.prompt import Prompt, chat
+from driftscope.workloads.suites.prompt_sources import prompts_of, shipped_sets
+from driftscope.workloads.suites.server_facts import Facts
+from driftscope.workloads.suites.suite import load_suite, parse_suite, shipped_suites
+from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError
+from driftscope.workloads.suites.transforms.roles import written
 from driftscope_probes.trio import load_prompts
 
 FACTS = Facts(url="http://x/v1", model="m", max_model_len=2300)

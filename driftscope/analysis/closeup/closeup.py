@@ -27,9 +27,9 @@ from driftscope.analysis.closeup.rows import (
     steps_that_drafted,
 )
 from driftscope.analysis.closeup.timeline import Timeline, timeline_of
-from driftscope.analysis.collect import Sums
-from driftscope.analysis.columns import Codes, Matrix
-from driftscope.analysis.requests import MAX_CLUSTERS, Requests
+from driftscope.analysis.figures.request_codes import MAX_CLUSTERS, Requests
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.chains import Array

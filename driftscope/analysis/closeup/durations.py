@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.columns import floats
-from driftscope.analysis.requests import Requests
+from driftscope.analysis.figures.request_codes import Requests
+from driftscope.analysis.query.column_arrays import floats
 
 AT = tuple(i / 40 for i in range(41))
 """The quantiles kept: enough to draw a smooth curve."""

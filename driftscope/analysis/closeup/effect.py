@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.interval import MOST_WEIGHT, Interval
+from driftscope.analysis.statistics.interval import MOST_WEIGHT, Interval
 from driftscope.metrics.association import moments, slope
 
 ENOUGH_REQUESTS = 10
@@ -19,7 +19,8 @@ to 2^-17 only, and a slope over less than ten times that is noise."""
 MAX_POINTS = 300
 """Points kept for the picture, evenly taken from all requests by drift."""
 _MAX_CLUSTERS = 2000
-"""Beyond this, requests are resampled in groups, as in `driftscope.analysis.interval`."""
+"""Beyond this, requests are resampled in groups, as in
+`driftscope.analysis.statistics.interval`."""
 _BLOCK = 100
 RESAMPLES = 1000
 """Enough for a 95% interval: the percentile's own error is then about 0.7 % of coverage."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from driftscope.analysis.columns import ints
+from driftscope.analysis.query.column_arrays import ints
 from driftscope.metrics.chains import finite_mean
-from driftscope.trace.records import MASS_CLASSES
+from driftscope.trace.format.records import MASS_CLASSES
 
 MAX_ROWS = 128
 """Heads of all layers together that are kept."""

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.columns import ints
-from driftscope.analysis.requests import Requests
+from driftscope.analysis.figures.request_codes import Requests
+from driftscope.analysis.query.column_arrays import ints
 from driftscope.metrics.chains import finite_mean
 
 NAMED_EACH = 50

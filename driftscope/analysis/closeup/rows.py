@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope import strict_json
-from driftscope.analysis.columns import whole
 from driftscope.analysis.passes.kinds import BY_HEAD, kinds_of_steps
 from driftscope.analysis.passes.views import REQUEST, table
-from driftscope.analysis.shape import AUX
-from driftscope.analysis.tables import PART, Derived, Tables
-from driftscope.trace.compact import DERIVED_KEY, restore
+from driftscope.analysis.query.chain_shape import AUX
+from driftscope.analysis.query.column_arrays import whole
+from driftscope.analysis.query.record_views import PART, Derived, Tables
+from driftscope.boundary import strict_json
+from driftscope.trace.format.derived_columns import DERIVED_KEY, restore
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.columns import Codes, whole
 from driftscope.analysis.passes.views import table
-from driftscope.analysis.tables import Tables
+from driftscope.analysis.query.column_arrays import Codes, whole
+from driftscope.analysis.query.record_views import Tables
 from driftscope.metrics.fallback import UNKNOWN
 
 if TYPE_CHECKING:

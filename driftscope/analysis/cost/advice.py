@@ -10,9 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from driftscope import strict_json
-from driftscope.analysis.by_k import first_token_differs
-from driftscope.analysis.cost.cells import MIN_STEPS, StepCell, pooled
 from driftscope.analysis.cost.model import DRAWS, NOT_BY_K, Array, CostModel, fit
 from driftscope.analysis.cost.predict import (
     WIDEST,
@@ -27,10 +24,13 @@ from driftscope.analysis.cost.predict import (
     tokens_by_k,
 )
 from driftscope.analysis.cost.served import Served, served_of
-from driftscope.analysis.interval import FEW_REQUESTS, Interval
-from driftscope.analysis.summary import RunSummary
-from driftscope.analysis.words import count
-from driftscope.trace.manifest import Manifest
+from driftscope.analysis.figures.step_cells import MIN_STEPS, StepCell, pooled
+from driftscope.analysis.number_words import count
+from driftscope.analysis.statistics.interval import FEW_REQUESTS, Interval
+from driftscope.analysis.summary.acceptance_by_k import first_token_differs
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary import strict_json
+from driftscope.trace.format.manifest import Manifest
 
 WORTH_SAYING = 0.05
 """Estimated gain in speed below which no other K is suggested. driftscope's own bound: a model of

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.cost.cells import GROUPS, StepCell
+from driftscope.analysis.figures.step_cells import GROUPS, StepCell
 
 DRAWS = 400
 """Refits from which the intervals come; the ends of a 95% interval are then its 10th values."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.cost.model import DRAWS, SEED, CostModel
 from driftscope.analysis.cost.served import Served
-from driftscope.analysis.interval import Interval
+from driftscope.analysis.statistics.interval import Interval
 from driftscope.metrics.acceptance import mean_length_of
 from driftscope.metrics.throughput import tpot_s
 

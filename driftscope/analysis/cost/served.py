@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from driftscope.analysis.cost.cells import StepCell
 from driftscope.analysis.cost.model import DRAWS, Array, CostModel
-from driftscope.analysis.words import ks_of
+from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.number_words import ks_of
 from driftscope.metrics.throughput import tpot_s
 
 

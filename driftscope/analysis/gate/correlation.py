@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from driftscope.analysis.collect import Sums
-from driftscope.analysis.columns import Codes, Matrix
-from driftscope.analysis.pairing import UNPAIRED, Pairing, pair
-from driftscope.analysis.rounds import Rounds
+from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing, pair
+from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.query.column_arrays import Codes, Matrix
 
 
 def correlations(run: Sums, baseline: Sums) -> Mapping[str, float]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.analysis.gate.expression import Condition, parse
-from driftscope.bounds import MAX_JSON_BYTES
+from driftscope.boundary.bounds import MAX_JSON_BYTES
+from driftscope.boundary.file_input import first_line, read_text
 from driftscope.errors import UsageError
-from driftscope.file_input import first_line, read_text
 
 _KEYS = {"fail_on", "name"}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from driftscope.analysis.elements import Elements
 from driftscope.analysis.passes.chains import deep_enough
-from driftscope.analysis.shape import BY_DEPTH, MASSES, Shape
-from driftscope.analysis.tables import Derived
+from driftscope.analysis.query.chain_shape import BY_DEPTH, MASSES, Shape
+from driftscope.analysis.query.list_elements import Elements
+from driftscope.analysis.query.record_views import Derived
 from driftscope.metrics.chains import finite
 
 if TYPE_CHECKING:

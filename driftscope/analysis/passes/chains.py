@@ -2,7 +2,7 @@
 
 Two ways to sum. The careful one counts each element where it is a finite number, and weighs it by
 its own. The quick one takes all for finite numbers, in half the sums; whether they were shows in
-what it yields, see `driftscope.analysis.chains.finite_sums`.
+what it yields, see `driftscope.analysis.figures.chain_sums.finite_sums`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from driftscope.analysis.elements import Elements
 from driftscope.analysis.passes.kinds import BY_HEAD
 from driftscope.analysis.passes.views import REQUEST, clusters, table
-from driftscope.analysis.shape import Shape
-from driftscope.analysis.tables import IN_BUCKETS, PART, Derived
+from driftscope.analysis.query.chain_shape import Shape
+from driftscope.analysis.query.list_elements import Elements
+from driftscope.analysis.query.record_views import IN_BUCKETS, PART, Derived
 from driftscope.metrics import attention
 from driftscope.metrics.chains import finite, weight_of, weighted
-from driftscope.trace.records import MASS_CLASSES
+from driftscope.trace.format.records import MASS_CLASSES
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

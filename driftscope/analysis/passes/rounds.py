@@ -6,9 +6,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS, clusters, table
-from driftscope.analysis.shape import Shape
-from driftscope.analysis.tables import IN_BUCKETS
-from driftscope.trace.records import UndraftedReason
+from driftscope.analysis.query.chain_shape import Shape
+from driftscope.analysis.query.record_views import IN_BUCKETS
+from driftscope.trace.format.records import UndraftedReason
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def counts(
     drafted: ir.IntegerColumn, accepted: ir.IntegerColumn, shape: Shape
 ) -> dict[str, ir.IntegerScalar]:
-    """Sums that `driftscope.analysis.rounds.rounds_of` reads. Lengths below K are counted one by
-    one only where the run has them."""
+    """Sums that `driftscope.analysis.figures.round_sums.rounds_of` reads. Lengths below K are
+    counted one by one only where the run has them."""
     is_round = drafted > 0
     return {
         "rounds": is_round.sum(),

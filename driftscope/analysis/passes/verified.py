@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from driftscope.analysis.passes.rounds import counts
 from driftscope.analysis.passes.views import LOOKED_AT, REQUEST, clusters, table
-from driftscope.analysis.shape import Shape
+from driftscope.analysis.query.chain_shape import Shape
 from driftscope.metrics.chains import finite
 
 if TYPE_CHECKING:

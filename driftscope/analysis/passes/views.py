@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftscope.analysis.tables import queried
+from driftscope.analysis.query.record_views import queried
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftscope.telemetry import instruments as i
+from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.dashboards import recording as r
-from driftscope.telemetry.scrape import label_name
+from driftscope.telemetry.export.scrape import label_name
 
 ACCEPTANCE_FELL_BELOW = 0.8
 """Share of its own past acceptance length. Across workloads one drafter's length differs by about a

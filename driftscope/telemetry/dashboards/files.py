@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from driftscope import strict_json
-from driftscope.file_output import write_file
+from driftscope.boundary import strict_json
+from driftscope.boundary.file_output import write_file
 from driftscope.telemetry.dashboards.alerts import Alert, Thresholds, alerts, runbook
 from driftscope.telemetry.dashboards.grafana import dashboards
 from driftscope.telemetry.dashboards.recording import Rule, Times, rules

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from driftscope.telemetry import instruments as i
+from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.dashboards import recording as r
 from driftscope.telemetry.dashboards.recording import Rule, Times
-from driftscope.telemetry.scrape import label_name
+from driftscope.telemetry.export.scrape import label_name
 
 SCHEMA_VERSION = 39
 """Of Grafana 11's dashboard model; newer ones migrate it when they load it."""

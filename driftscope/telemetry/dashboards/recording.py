@@ -12,9 +12,9 @@ from driftscope.metrics import attention, hidden, throughput
 from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
 from driftscope.metrics.overhead import OVERHEAD
-from driftscope.telemetry import instruments as i
-from driftscope.telemetry.instruments import COUNTER, Instrument
-from driftscope.telemetry.scrape import label_name, metric_name
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.instruments import COUNTER, Instrument
+from driftscope.telemetry.export.scrape import label_name, metric_name
 
 ENGINE = ("job", "instance", label_name(i.MODEL), label_name(i.DRAFTER))
 """Labels that tell one engine from another."""

@@ -13,10 +13,16 @@ from types import TracebackType
 import torch
 
 import driftscope
-from driftscope.trace.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, GREEDY, Manifest, Model
-from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow
-from driftscope.trace.run_directory import check_unused, create_run
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.format.manifest import (
+    AUX_FROM_CONFIG,
+    AUX_FROM_ENGINE,
+    GREEDY,
+    Manifest,
+    Model,
+)
+from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow
+from driftscope.trace.write.run_directory import check_unused, create_run
+from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.reference.chain import Chain
 from driftscope_probes.reference.config import EOS_ID
 from driftscope_probes.reference.engine import Generation, Round, generate

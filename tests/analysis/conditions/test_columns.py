@@ -8,7 +8,7 @@ import pytest
 
 from driftscope.analysis.conditions.columns import COLUMNS, OF_REQUESTS, OF_STEPS
 from driftscope.analysis.conditions.tokens import MAX_CHARS, MAX_NESTING
-from driftscope.analysis.tables import queried
+from driftscope.analysis.query.record_views import queried
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "conditions.md").read_text("utf-8")

@@ -15,7 +15,7 @@ from hypothesis.strategies import SearchStrategy
 from driftscope.analysis.conditions.columns import COLUMNS, Kind
 from driftscope.analysis.conditions.condition import condition_of
 from driftscope.analysis.conditions.tokens import MAX_CHARS
-from driftscope.analysis.engine import DuckDB
+from driftscope.analysis.query.query_engine import DuckDB
 from driftscope.errors import UsageError
 
 ROWS = pa.table(

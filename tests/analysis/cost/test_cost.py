@@ -12,14 +12,14 @@ import pytest
 from support.simulate import Cost, Truth, simulate
 
 from driftscope.analysis.cost.advice import BY_BATCH, FIXED, NO_SPECULATION, advise
-from driftscope.analysis.cost.cells import GROUPS, MIN_STEPS, StepCell, pooled
 from driftscope.analysis.cost.model import fit
 from driftscope.analysis.cost.predict import WIDEST, Prediction, overall, tokens_by_k
 from driftscope.analysis.cost.served import Served
-from driftscope.analysis.interval import Interval
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.figures.step_cells import GROUPS, MIN_STEPS, StepCell, pooled
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.trace.read.reader import read_trace
 
 BATCHES = (1, 4, 16)
 RATES = (0.1,)

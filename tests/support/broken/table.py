@@ -19,13 +19,13 @@ from pathlib import Path
 from support.broken.faults import FAULTS, HEALTHY
 from support.broken.record import record
 
-from driftscope.analysis.analyze import conclude
-from driftscope.analysis.dead import NOTHING_BELOW
-from driftscope.analysis.finding import Finding, Severity
-from driftscope.analysis.summarise import summarise
-from driftscope.analysis.summary import RunSummary
-from driftscope.cli.gate import outcome, run_gate
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.findings.dead_drafter import NOTHING_BELOW
+from driftscope.analysis.findings.finding import Finding, Severity
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.cli.shared.gate_run import outcome, run_gate
+from driftscope.pipeline import conclude
+from driftscope.trace.read.reader import read_trace
 
 RULES = (
     "nothing_accepted",

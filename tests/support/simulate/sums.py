@@ -6,14 +6,14 @@ import numpy as np
 from support.simulate.draw import Chunk, Ints, chunks
 from support.simulate.truth import Truth
 
-from driftscope.analysis.changes import Series
-from driftscope.analysis.rounds import Rounds, mix_over
-from driftscope.analysis.side import Side
+from driftscope.analysis.figures.change_points import Series
+from driftscope.analysis.figures.round_sums import Rounds, mix_over
+from driftscope.analysis.figures.side import Side
 
 
 def side(truth: Truth, drafted: int | None = None) -> Side:
-    """The rounds of `truth` by request, as `driftscope.analysis.side.side_of` has them; only
-    those that `drafted` so many tokens."""
+    """The rounds of `truth` by request, as `driftscope.analysis.figures.side.side_of` has them;
+    only those that `drafted` so many tokens."""
     counts, labels = [], []
     for chunk in chunks(truth):
         counts.append(_counts(truth, chunk, drafted))

@@ -12,18 +12,18 @@ import pyarrow as pa
 from support.simulate.draw import START_S, Chunk, Floats, Ints, chunks, reasons
 from support.simulate.truth import Truth
 
-from driftscope.trace.block import Block, Lists
-from driftscope.trace.manifest import MANIFEST, Manifest, Model
-from driftscope.trace.records import MASS_CLASSES, Execution
-from driftscope.trace.schema import SCHEMA_VERSION, record_defaults
-from driftscope.trace.segment import (
+from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.format.records import MASS_CLASSES, Execution
+from driftscope.trace.format.row_block import Block, Lists
+from driftscope.trace.format.schema import SCHEMA_VERSION, record_defaults
+from driftscope.trace.format.segment import (
     SEALED,
     VERSION_KEY,
     ZSTD_LEVEL,
     segment_path,
     write_sealed,
 )
-from driftscope.trace.status import Status, status_path
+from driftscope.trace.format.status import Status, status_path
 
 PROBE_S = 0.0001
 """Time of the probe in a recorded step."""
@@ -67,7 +67,7 @@ def _write(path: Path, block: Block, *, sealed: bool, zstd_level: int) -> None:
 
 
 def source_of(truth: Truth, replica: int, record: str) -> str:
-    """The process that writes a record, see `driftscope.trace.ranks`."""
+    """The process that writes a record, see `driftscope.trace.read.ranks`."""
     if record in ("verify", "request"):
         return f"engine{replica}-{1000 + replica}"
     place = f".dp{replica}" if truth.replicas > 1 else ""

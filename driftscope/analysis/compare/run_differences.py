@@ -1,0 +1,76 @@
+"""Things in which two runs differ besides their figures: with more than one, none explains a
+difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from driftscope.analysis.figures.request_pairing import UNPAIRED
+from driftscope.analysis.figures.side import Side
+from driftscope.analysis.number_words import listed
+from driftscope.trace.format.manifest import Manifest, Model
+
+SOME = 0.05
+"""Share of the rounds from which a number of drafted tokens is a K of the run: close to a length
+limit a few rounds draft fewer tokens than K."""
+DRAFTER = "drafter"
+"""The thing that a comparison is usually about."""
+
+
+def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> tuple[str, ...]:
+    """The things in which two runs differ, each with both values."""
+    warm = [", ".join(f"{each:g}" for each in side.temperatures) for side in sides]
+    both_warm = warm[0] != warm[1] and all(warm)
+    runners = [f"{each.engine} {each.runner}" for each in (a, b)]
+    drafted = [_drafted(side) for side in sides]
+    found = [
+        ("temperature", warm if both_warm else None),
+        ("runner", runners if runners[0] != runners[1] else None),
+        ("K", drafted if drafted[0] != drafted[1] else None),
+        ("prompts", [] if pairing == UNPAIRED else None),
+        (DRAFTER, [a.drafter.name, b.drafter.name] if differ(a.drafter, b.drafter) else None),
+        ("target", [a.target.name, b.target.name] if differ(a.target, b.target) else None),
+    ]
+    return tuple(_said(name, values) for name, values in found if values is not None)
+
+
+def _drafted(side: Side) -> str:
+    """K, or each of several with its share of the rounds in tenths: another mix of the same K has
+    another acceptance length."""
+    by_length = side.rounds.lengths.sum(axis=0)
+    shares = by_length / max(by_length.sum(), 1)
+    some = np.flatnonzero(shares >= SOME).tolist()
+    if len(some) < 2:
+        return f"{side.rounds.k}"
+    return listed([f"{k} in {max(round(10 * shares[k]), 1)} of 10 rounds" for k in some])
+
+
+def differ(a: Model, b: Model) -> bool:
+    """Whether two models differ: by their config and, where known, their weights, else by their
+    name."""
+    if a.config_digest != b.config_digest:
+        return True
+    if a.weights_digest and b.weights_digest:
+        return a.weights_digest != b.weights_digest
+    return a.name != b.name
+
+
+def doubt(things: Sequence[str]) -> str | None:
+    """The warning about them; None where there is nothing, or the drafter alone, to tell."""
+    if len(things) > 1:
+        return (
+            f"these runs differ in more than one thing: {listed(things)}; no difference between "
+            "them can be put down to one of these"
+        )
+    if not things or things[0].startswith(DRAFTER):
+        return None
+    return (
+        f"these runs differ in their {things[0]}: that, and not the drafter, may be what sets them "
+        "apart"
+    )
+
+
+def _said(name: str, values: Sequence[str]) -> str:
+    return f"{name} ({' against '.join(values)})" if values and values[0] != values[1] else name

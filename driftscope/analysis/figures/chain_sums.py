@@ -1,0 +1,151 @@
+"""Recorded chains by cluster of requests: sums of what was measured in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.passes.chains import bottom, top
+from driftscope.analysis.query.chain_shape import MASSES, Shape
+from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
+from driftscope.metrics.chains import Array, ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mean:
+    """A mean that is not divided yet; both [clusters, width]."""
+
+    top: Matrix
+    bottom: Matrix
+
+    def all(self) -> Array:
+        """[width] the mean over all clusters, NaN where nothing finite was measured."""
+        return ratio(self.top.sum(axis=0), self.bottom.sum(axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chains:
+    """Recorded chains; a quantity that the drafter lacks is not in its mapping."""
+
+    depths: int
+    """Depths of each, `Shape.depths`."""
+    cluster: Codes
+    """[clusters] number of each."""
+    chains: NDArray[np.int64]
+    weight: Matrix
+    """How many chains they stand for: 1 over the share that was recorded at its time."""
+    chunked: NDArray[np.int64]
+    means: Mapping[str, Mean]
+    """By list column, [clusters, its width]; `<mass>_mean` of several layers, `no_drift` and
+    `growth`, whose top is the RMS at the last depth and bottom that at depth 1."""
+
+    def __len__(self) -> int:
+        """Chains in all."""
+        return int(self.chains.sum())
+
+    def of(self, wanted: NDArray[np.bool_]) -> Chains:
+        """Those of the clusters that `wanted`, by number of cluster, names."""
+        mine = wanted[self.cluster]
+        means = {
+            name: Mean(top=each.top[mine], bottom=each.bottom[mine])
+            for name, each in self.means.items()
+        }
+        return Chains(
+            depths=self.depths,
+            cluster=self.cluster[mine],
+            chains=self.chains[mine],
+            weight=self.weight[mine],
+            chunked=self.chunked[mine],
+            means=means,
+        )
+
+    def by_layer(self, name: str) -> Array:
+        """[K, layers] a mass, mean over chains."""
+        flat, depths = self.means[name].all(), self.depths
+        return flat.reshape(depths, -1)
+
+    def over_layers(self, name: str) -> Mean | None:
+        """[clusters, K] a mass, mean over layers."""
+        return self.means.get(f"{name}_mean", self.means.get(name))
+
+
+def chains_of(table: pa.Table, shape: Shape) -> Chains:
+    """The chains of a pass by cluster, possibly over several layouts of files."""
+    number, at = np.unique(whole(table, "cluster"), return_inverse=True)
+
+    def add(name: str) -> Matrix:
+        added = np.bincount(at, weights=sums(table, name), minlength=len(number))
+        return np.asarray(added, dtype=np.float64)
+
+    def mean(name: str, width: int) -> Mean:
+        tops = [add(top(name, i)) for i in range(width)]
+        bottoms = [add(bottom(name, i)) for i in range(width)]
+        return Mean(top=np.stack(tops, axis=1), bottom=np.stack(bottoms, axis=1))
+
+    there = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
+    means = {name: mean(name, shape.width(name)) for name in there if shape.width(name)}
+    if shape.layers > 1:
+        means |= {
+            f"{name}_mean": mean(f"{name}_mean", shape.depths) for name in there if name in MASSES
+        }
+    if "self_mass" in there and top("no_drift", 0) in table.column_names:
+        means |= {"no_drift": mean("no_drift", shape.depths), "even_sink": mean("even_sink", 1)}
+    if "fed_rms" in there:
+        growth = (add("fed_last")[:, None], add("fed_first")[:, None])
+        means["growth"] = Mean(top=growth[0], bottom=growth[1])
+    return Chains(
+        depths=shape.depths,
+        cluster=number,
+        chains=add("chains").astype(np.int64),
+        weight=add("weight"),
+        chunked=add("chunked").astype(np.int64),
+        means=means,
+    )
+
+
+def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
+    """What the careful pass yields, of a quick one; None where some element may be no finite
+    number, or missing from its list, or some list from its row."""
+    width = {name: shape.width(name) for name in shape.lists()}
+    tops = [top(name, i) for name, n in width.items() for i in range(n)]
+    rows = [whole(table, f"{name}_rows") for name in width]
+    chains = whole(table, "chains")
+    if (
+        not all(np.isfinite(sums(table, name)).all() for name in tops)
+        or whole(table, "misfits").any()
+        or any(((each != chains) & (each != 0)).any() for each in rows)
+    ):
+        return None
+    out = {name: table.column(name) for name in table.column_names if name != "misfits"}
+    out |= {f"{name}_misfits": pa.array(np.zeros_like(chains)) for name in width}
+    weight = sums(table, "weight")
+    for (name, n), there in zip(width.items(), rows, strict=True):
+        out[f"{name}_weight"] = pa.array(np.where(there > 0, weight, 0.0))
+        out |= {bottom(name, i): out[f"{name}_weight"] for i in range(n)}
+    for name in shape.masses() if shape.layers > 1 else ():
+        for depth in range(shape.depths):
+            out[bottom(f"{name}_mean", depth)] = out[f"{name}_weight"]
+            flat = range(depth * shape.layers, (depth + 1) * shape.layers)
+            layers = [sums(table, top(name, i)) for i in flat]
+            out[top(f"{name}_mean", depth)] = pa.array(np.mean(layers, axis=0))
+    out["fed_first"] = table.column(top("fed_rms", 0))
+    out["fed_last"] = table.column(top("fed_rms", shape.depths - 1))
+    return pa.table(out)
+
+
+def doubtful(table: pa.Table, shape: Shape) -> tuple[str, ...]:
+    """Lists in which some element that is there is no finite number: its weight is missing from the
+    element's bottom. Sums over the same rows in the same order are the same to the bit."""
+    return tuple(
+        name
+        for name in shape.lists()
+        for weight in [sums(table, f"{name}_weight")]
+        if any(
+            not np.array_equal(sums(table, bottom(name, i)), weight)
+            for i in range(shape.width(name))
+        )
+    )

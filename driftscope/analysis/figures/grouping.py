@@ -1,0 +1,199 @@
+"""Puts a run's rounds into groups by circumstance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures import measure
+from driftscope.analysis.figures.chain_sums import Chains
+from driftscope.analysis.figures.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
+from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.separation import range_name, within_strata
+from driftscope.analysis.passes.rounds import by_batch, whole_at_the_end
+from driftscope.analysis.passes.views import REQUEST, SUSPECTS
+from driftscope.analysis.query.column_arrays import Codes, whole
+from driftscope.analysis.statistics.interval import (
+    Interval,
+    intervals,
+    rate_intervals,
+    rate_over_clusters,
+    ratio_intervals,
+    ratio_of,
+)
+
+MAX_GROUPS = 16
+"""Temperatures that are looked at, from the lowest."""
+
+
+def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
+    """The groups of a run; `by_execution` as of `passes.verified`."""
+    rounds = run.rounds
+    quarter = _quarters(run)
+    labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
+    reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
+    looping, long_enough = _loops(run)
+    steps, touched = rounds.rounds + run.undrafted, run.structured > 0
+    failed = rate_over_clusters(run.undrafted - run.deliberate, steps)
+    boundary = rate_over_clusters(run.structured[touched], steps[touched])
+    aux = _aux_ratio(run.chains)
+    there = rounds.rounds > 0
+    begin, end = run.first_s[there], run.last_s[there]
+    return Groups(
+        context=tuple(_by_power(run, run.in_context, " tokens")),
+        batch=tuple(_by_power(run, run.tables.engine.rows(by_batch(run.shape)))),
+        temperature=tuple(_by_temperature(run)),
+        finish=tuple(group for group in _by_value(rounds, reasons) if group.name),
+        label=tuple(_by_value(rounds, labels)),
+        time=tuple(_by_value(rounds, quarter)),
+        execution=_by_execution(run, by_execution),
+        structured=_by_structure(run),
+        duration_s=float(end.max() - begin.min()) if there.any() else 0.0,
+        failed_share=failed[0],
+        failed_share_interval=failed[1],
+        boundary_share=boundary[0],
+        boundary_share_interval=boundary[1],
+        self_last_interval=_last_interval(run.chains, "self_mass"),
+        sink_last_interval=_last_interval(run.chains, "sink_mass"),
+        aux_ratio=None if aux is None else aux[0],
+        aux_ratio_interval=None if aux is None else aux[1],
+        looping=looping,
+        long_enough=long_enough,
+        shares=_shares(rounds, labels, quarter),
+        **within_strata(run),
+    )
+
+
+def group_of(name: str, rounds: Rounds) -> Group:
+    """The group of these rounds, of which there is at least one."""
+    found = measure.acceptance(rounds, spread=True)
+    comparable = rounds.comparable_ratio()
+    spread = intervals(comparable)
+    return Group(
+        name=name,
+        requests=rounds.requests,
+        rounds=len(rounds),
+        mean_length=float(comparable.value[0]),
+        mean_length_interval=spread[0] if spread else None,
+        served_length=found.mean_length,
+        marginal=found.marginal,
+        marginal_interval=found.marginal_interval,
+    )
+
+
+def _by_value(rounds: Rounds, value: NDArray[np.str_]) -> Iterator[Group]:
+    for each in np.unique(value[rounds.rounds > 0]).tolist():
+        yield group_of(each, rounds.where(value == each))
+
+
+def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
+    """By ranges, each twice as wide as the one before."""
+    found = _sorted(table, "bucket")
+    rounds, power = run.rounds_of(found, run.requests.codes(found)), whole(found, "bucket")
+    for each in np.unique(power[rounds.rounds > 0]).tolist():
+        yield group_of(f"{range_name(each)}{unit}", rounds.where(power == each))
+
+
+def _by_temperature(run: Sums) -> Iterator[Group]:
+    rounds = run.rounds
+    degrees = run.requests.temperature[rounds.request]
+    for each in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
+        yield group_of(f"{each:g}", rounds.where(degrees == each))
+
+
+def _quarters(run: Sums) -> NDArray[np.str_]:
+    """[rows of rounds] part of the run, named so that the names sort in time."""
+    begin, there = run.first_s, run.rounds.rounds > 0
+    first, last = begin[there].min(initial=np.inf), begin[there].max(initial=-np.inf)
+    lasted = max(float(last - first), np.finfo(np.float64).tiny)
+    part = np.clip((begin - first) / lasted * QUARTERS, 0, QUARTERS - 1).astype(int)
+    names = np.array([f"quarter {n + 1}" for n in range(QUARTERS)])
+    return np.asarray(names[part])
+
+
+def _shares(
+    rounds: Rounds, labels: NDArray[np.str_], quarter: NDArray[np.str_]
+) -> dict[str, tuple[float, ...]]:
+    there = rounds.rounds > 0
+    parts, names = np.unique(quarter[there]), np.unique(labels[there]).tolist()
+    whole_of = {part: rounds.rounds[quarter == part].sum() for part in parts}
+    return {
+        label: tuple(
+            float(rounds.rounds[(quarter == part) & (labels == label)].sum() / whole_of[part])
+            for part in parts
+        )
+        for label in names
+    }
+
+
+_Share = tuple[float, Interval | None]
+
+
+def _last_interval(chains: Chains, name: str) -> Interval | None:
+    """Of a mass at depth K, mean over layers and chains."""
+    mean = chains.over_layers(name)
+    found = None if mean is None else rate_intervals(ratio_of(mean.top, mean.bottom))
+    return found[-1] if found else None
+
+
+def _aux_ratio(chains: Chains) -> _Share | None:
+    """Of the layers after the norm before the fc where there is one, else as they are captured."""
+    mean = chains.means.get("aux_norm_rms", chains.means.get("aux_rms"))
+    if mean is None or mean.top.shape[1] < 2:
+        return None
+    rms = mean.all()
+    if not np.isfinite(rms).all() or rms.min() <= 0:
+        return None
+    most, least = int(rms.argmax()), int(rms.argmin())
+    # Both are measured in the same chains, so that their weights cancel.
+    spread = ratio_intervals(mean.top[:, [most]], mean.top[:, [least]])
+    return float(rms[most] / rms[least]), spread[0] if spread else None
+
+
+def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
+    if table is None:
+        return ()
+    found = table.sort_by([(name, "ascending") for name in ("execution", "cluster")])
+    rounds = run.rounds_of(found, whole(found, "cluster"))
+    ran = np.asarray(found.column("execution").to_pylist(), dtype=np.str_)
+    there = sorted(set(ran) & set(run.shape.executions))
+    return tuple(group_of(each, rounds.where(ran == each)) for each in there)
+
+
+def _sorted(table: pa.Table, bucket: str) -> pa.Table:
+    return table.sort_by([(name, "ascending") for name in (bucket, *REQUEST)])
+
+
+def _by_structure(run: Sums) -> tuple[Group, ...]:
+    if not run.structured.any():
+        return ()
+    touched = np.zeros(len(run.requests), dtype=np.bool_)
+    touched[run.rounds.request[run.structured > 0]] = True
+    mine = touched[run.rounds.request]
+    both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
+    parts = [(name, run.rounds.where(some)) for name, some in both]
+    return tuple(group_of(name, rounds) for name, rounds in parts if len(rounds))
+
+
+def _loops(run: Sums) -> tuple[int, int]:
+    """Finished requests that end in LOOP_ROUNDS rounds accepted whole, and those long enough."""
+    rounds = run.rounds
+    finished = run.requests.finished[rounds.request]
+    enough = finished & (rounds.rounds >= LOOP_ROUNDS)
+    maybe = enough & (rounds.exhausted[:, list(run.shape.ks)].sum(axis=1) >= LOOP_ROUNDS)
+    if not maybe.any():
+        return 0, int(enough.sum())
+    return _ends_whole(run, rounds.request[maybe]), int(enough.sum())
+
+
+def _ends_whole(run: Sums, requests: Codes) -> int:
+    """How many of `requests` have only rounds accepted whole among their last LOOP_ROUNDS."""
+    some = run.requests.keys.take(pa.array(requests, pa.int64()))
+    some = some.append_column("cluster", pa.array(requests, pa.int64()))
+    run.tables.engine.view(SUSPECTS, some, some.schema)
+    found = run.tables.engine.rows(whole_at_the_end(run.shape, LOOP_ROUNDS))
+    return int((whole(found, "whole") == LOOP_ROUNDS).sum())

@@ -1,0 +1,234 @@
+"""The metrics of any set of rounds and chains: a whole run, or one segment of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures.chain_sums import Chains, Mean
+from driftscope.analysis.figures.results import (
+    Acceptance,
+    AcceptanceAtK,
+    Attention,
+    ByDepth,
+    Confidence,
+    FallbackSpread,
+    Hidden,
+    ReliabilityBin,
+    Spread,
+)
+from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.query.chain_shape import AUX, MASSES
+from driftscope.analysis.query.column_arrays import sums
+from driftscope.analysis.statistics.interval import (
+    Interval,
+    intervals,
+    rate_intervals,
+    rate_over_clusters,
+    ratio_of,
+)
+from driftscope.metrics import acceptance as formula
+from driftscope.metrics.attention import self_excess, sink_retention
+from driftscope.metrics.chains import Array
+from driftscope.metrics.confidence import calibration_error
+from driftscope.metrics.hidden import growth, imbalance
+
+
+def acceptance(
+    rounds: Rounds, *, spread: bool = False, by_k: tuple[AcceptanceAtK, ...] = ()
+) -> Acceptance:
+    """Acceptance over `rounds`, of which there is at least one; `spread`: with intervals."""
+    n, histogram = len(rounds), rounds.histogram.sum(axis=0)
+    formula.check_identities(histogram, n, rounds.k)
+    counts, accepted = formula.counts_of(histogram), int(rounds.accepted.sum())
+    reached, at_risk = rounds.reached.sum(axis=0), rounds.at_risk.sum(axis=0)
+    length, marginal = _acceptance_intervals(rounds) if spread else (None, None)
+    return Acceptance(
+        mean_length=formula.mean_length(accepted, n),
+        marginal=_tuple(formula.running_product(reached, at_risk)),
+        conditional=formula.risk_set_rates(reached, at_risk),
+        counted=formula.marginal_rates(counts, n),
+        died=tuple(int(n) for n in at_risk - reached),
+        by_k=by_k,
+        histogram=tuple(int(count) for count in histogram),
+        token_rate=formula.token_rate(accepted, int(rounds.drafted.sum())),
+        mean_length_interval=length,
+        marginal_interval=marginal,
+        mean_length_by_request=formula.mean_length_by_request(rounds.accepted, rounds.rounds),
+        mean_length_by_token=formula.mean_length_by_token(histogram),
+    )
+
+
+def _acceptance_intervals(
+    rounds: Rounds,
+) -> tuple[Interval | None, Spread | None]:
+    """Of the acceptance length, which lies between 1 and K + 1, and of the marginal rate at each
+    depth."""
+    found = intervals(rounds.length_ratio())
+    length = found[0].within(1.0, rounds.k + 1.0) if found and found[0] else None
+    return length, rate_intervals(rounds.marginal_ratio())
+
+
+def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
+    """Acceptance over the `rounds` of a run that drafted `k` tokens, of which there is one."""
+    length, marginal = _acceptance_intervals(rounds)
+    found = rounds.marginal_ratio().first(k).value
+    return AcceptanceAtK(
+        k=k,
+        requests=requests,
+        rounds=len(rounds),
+        mean_length=formula.mean_length(int(rounds.accepted.sum()), len(rounds)),
+        mean_length_interval=length,
+        marginal=_tuple(found),
+        marginal_interval=None if marginal is None else marginal[:k],
+    )
+
+
+def attention(chains: Chains) -> Attention:
+    """Masses by depth of `chains`, and the no-drift expectation where it can be stated."""
+    mean = {name: _mean(chains.over_layers(name)) for name in MASSES}
+    expected, even = chains.means.get("no_drift"), chains.means.get("even_sink")
+    drift = None if expected is None else _tuple(expected.all())
+    kept = None if drift is None else tuple(1.0 - each for each in drift)
+    sink, own = mean["sink_mass"], mean["self_mass"]
+    return Attention(
+        sink_mass=mean["sink_mass"],
+        prompt_mass=mean["prompt_mass"],
+        generated_mass=mean["generated_mass"],
+        self_mass=mean["self_mass"],
+        null_mass=mean["null_mass"],
+        no_drift_self_mass=drift,
+        no_drift_kept=kept,
+        sink_retention=None if sink is None or kept is None else sink_retention(sink, kept),
+        self_excess=None if own is None or drift is None else self_excess(own, drift),
+        even_sink_mass=None
+        if even is None or "sink_mass" not in chains.means
+        else float(even.all()[0]),
+        by_layer={
+            name: tuple(_tuple(layers) for layers in chains.by_layer(name))
+            for name in MASSES
+            if name in chains.means
+        },
+    )
+
+
+def hidden(chains: Chains) -> Hidden:
+    """RMS by depth of `chains`, and of the captured target layers."""
+    means = chains.means
+    fed, grown = _mean(means.get("fed_rms")), means.get("growth")
+    aux, aux_norm = (_mean(means.get(name)) for name in AUX)
+    spread = intervals(ratio_of(grown.top, grown.bottom)) if grown else None
+    return Hidden(
+        in_rms=_mean(means.get("in_rms")),
+        prenorm_rms=_mean(means.get("prenorm_rms")),
+        postnorm_rms=_mean(means.get("postnorm_rms")),
+        fed_rms=fed,
+        growth=None if fed is None else growth(fed),
+        growth_interval=spread[0] if spread else None,
+        aux_rms=aux,
+        aux_norm_rms=aux_norm,
+        aux_imbalance=imbalance(aux),
+        aux_norm_imbalance=imbalance(aux_norm),
+    )
+
+
+def confidence(chains: Chains, verified: pa.Table | None = None) -> Confidence:
+    """Top-1 probability and entropy by depth of `chains`; its calibration where the `verified`
+    tokens by depth and bin, sums as of `passes.reliability`, are given."""
+    bins = _bins(verified) if verified is not None and verified.num_rows else None
+    return Confidence(
+        top1=_mean(chains.means.get("top1")),
+        entropy=_mean(chains.means.get("entropy")),
+        ece=None if bins is None else _errors(bins, chains.depths),
+        reliability=() if bins is None else tuple(_reliability(bins)),
+    )
+
+
+def spread(chains: Chains) -> dict[str, Spread]:
+    """95% intervals by depth of what was measured in `chains`, by column; `growth` is the fed RMS
+    over that at depth 1. Empty with fewer than two requests; None for a mass that no chain has, as
+    that on the chain itself at depth 1: it is 0 by construction."""
+    out: dict[str, Spread] = {}
+    for name in (*MASSES, "top1"):
+        mean = chains.over_layers(name)
+        if mean is not None:
+            found = _known(rate_intervals(ratio_of(mean.top, mean.bottom)))
+            there = np.any(mean.top != 0, axis=0)
+            out[name] = tuple(
+                each if any_ else None for each, any_ in zip(found, there, strict=False)
+            )
+    for name in ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "entropy"):
+        if name in chains.means:
+            mean = chains.means[name]
+            out[name] = _known(intervals(ratio_of(mean.top, mean.bottom)))
+    if "fed_rms" in chains.means:
+        top = chains.means["fed_rms"].top
+        out["growth"] = _known(intervals(ratio_of(top, top[:, :1])))
+    return {name: each for name, each in out.items() if each}
+
+
+def rounds_spread(rounds: Rounds) -> dict[str, Spread]:
+    """95% intervals by depth of the `conditional` rate and of the share of rounds that `died`
+    there. Empty with fewer than two requests."""
+    there = rounds.rounds > 0
+    count = rounds.rounds[there].astype(np.float64)[:, None]
+    died = (rounds.at_risk - rounds.reached)[there].astype(np.float64)
+    out = {
+        "conditional": _known(rate_intervals(rounds.conditional_ratio())),
+        "died": _known(rate_intervals(ratio_of(died, count))),
+    }
+    return {name: each for name, each in out.items() if each}
+
+
+def fallback_spread(rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]) -> FallbackSpread:
+    """95% intervals of the shares of decode steps; `undrafted` ones by reason, rows as `rounds`."""
+    without = sum(undrafted.values(), np.zeros_like(rounds.rounds))
+    steps, rejected = rounds.rounds + without, rounds.histogram[:, 0]
+    by_reason = {name: rate_over_clusters(n, steps)[1] for name, n in undrafted.items()}
+    return FallbackSpread(
+        accepted=rate_over_clusters(rounds.rounds - rejected, steps)[1],
+        rejected=rate_over_clusters(rejected, steps)[1],
+        undrafted=rate_over_clusters(without, steps)[1],
+        by_reason={name: each for name, each in by_reason.items() if each},
+        never=rate_over_clusters(np.zeros_like(steps), steps)[1],
+    )
+
+
+def _known(found: Spread | None) -> Spread:
+    """The intervals, or nothing at all where no figure has one."""
+    return found if found and any(found) else ()
+
+
+def _bins(verified: pa.Table) -> dict[str, Array]:
+    """Columns in order of depth and bin."""
+    verified = verified.sort_by([("depth", "ascending"), ("bin", "ascending")])
+    return {name: sums(verified, name) for name in verified.column_names}
+
+
+def _errors(bins: dict[str, Array], k: int) -> tuple[float | None, ...]:
+    at = [bins["depth"] == depth for depth in range(k)]
+    return tuple(
+        calibration_error(*(bins[name][mine] for name in ("weight", "sure", "accepted")))
+        for mine in at
+    )
+
+
+def _reliability(bins: dict[str, Array]) -> Iterator[ReliabilityBin]:
+    for at in range(len(bins["depth"])):
+        yield ReliabilityBin(
+            depth=int(bins["depth"][at]) + 1,
+            tokens=int(bins["tokens"][at]),
+            confidence=float(bins["sure"][at] / bins["weight"][at]),
+            accepted=float(bins["accepted"][at] / bins["weight"][at]),
+        )
+
+
+def _mean(mean: Mean | None) -> ByDepth | None:
+    return None if mean is None else _tuple(mean.all())
+
+
+def _tuple(values: Array) -> ByDepth:
+    return tuple(float(value) for value in values)

@@ -1,0 +1,102 @@
+"""Which requests of two runs asked the same."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures.request_codes import Requests
+from driftscope.analysis.query.column_arrays import Codes
+
+ENOUGH_PAIRED = 0.9
+"""Share of both runs' requests that must find a partner: with fewer, the runs did not answer the
+same prompts, and what they share is no sample of either."""
+BY_ID = "request id, label and prompt length"
+BY_ORDER = "label, prompt length and order of arrival"
+UNPAIRED = "unpaired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pairing:
+    """Requests of a first and a second run that belong together."""
+
+    how: str
+    """BY_ID, BY_ORDER or UNPAIRED."""
+    first: Codes
+    """[pairs]; empty when unpaired."""
+    second: Codes
+    alone: int
+    """Requests of either run, with a round, that found no partner."""
+
+
+def pair(first: Requests, second: Requests, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> Pairing:
+    """Pairs the requests that `a` and `b` name.
+
+    A pair that is none, because two prompts look alike, costs power and misleads nobody: what is
+    compared are sums over the same pairs on both sides.
+    """
+    keys = {
+        how: (_keyed(of(first), a), _keyed(of(second), b))
+        for how, of in ((BY_ID, keys_by_id), (BY_ORDER, keys_by_order))
+    }
+    return pair_keys(keys) or unpaired(int(a.sum() + b.sum()))
+
+
+def pair_keys(
+    keys: Mapping[str, tuple[Mapping[Hashable, int], Mapping[Hashable, int]]],
+) -> Pairing | None:
+    """Pairs rows by the first kind of key that enough rows of both runs share; which row has each
+    key, in the first and in the second run, by the kind's name. None where no kind does."""
+    for how, (mine, theirs) in keys.items():
+        shared = sorted(mine.keys() & theirs.keys(), key=lambda each: mine[each])
+        if shared and len(shared) >= ENOUGH_PAIRED * max(len(mine), len(theirs)):
+            return Pairing(
+                how=how,
+                first=np.array([mine[each] for each in shared]),
+                second=np.array([theirs[each] for each in shared]),
+                alone=len(mine) + len(theirs) - 2 * len(shared),
+            )
+    return None
+
+
+def unpaired(alone: int) -> Pairing:
+    """No pairs, of `alone` requests."""
+    none = np.empty(0, dtype=np.int64)
+    return Pairing(how=UNPAIRED, first=none, second=none, alone=alone)
+
+
+Key = tuple[Any, ...]
+
+
+def _keyed(keys: list[Key], wanted: NDArray[np.bool_]) -> dict[Hashable, int]:
+    """Which request has each key; those without a known prompt have none."""
+    return {key: at for at, key in enumerate(keys) if wanted[at] and key}
+
+
+def keys_by_id(requests: Requests) -> list[Key]:
+    """[requests] replica, id, label and prompt length; () where the length is not known."""
+    names = requests.keys.column("request").to_pylist()
+    return [
+        () if np.isnan(tokens) else (int(replica), name, label, tokens)
+        for replica, name, label, tokens in zip(
+            requests.replica, names, requests.labels, requests.prompt_tokens, strict=True
+        )
+    ]
+
+
+def keys_by_order(requests: Requests) -> list[Key]:
+    """[requests] label, prompt length, and which of these by arrival; () as above."""
+    keys: list[Key] = [()] * len(requests)
+    seen: dict[Key, int] = {}
+    for at in np.argsort(requests.arrival_s, kind="stable").tolist():
+        tokens = requests.prompt_tokens[at]
+        if np.isnan(tokens):
+            continue
+        kind = (requests.labels[at], tokens)
+        seen[kind] = seen.get(kind, 0) + 1
+        keys[at] = (*kind, seen[kind])
+    return keys

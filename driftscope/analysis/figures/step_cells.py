@@ -1,0 +1,117 @@
+"""Step times by K and batch size, as the steps of a run came: what the cost model is fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.query.column_arrays import floats, ints
+
+GROUPS = 10
+"""Groups of neighbouring steps whose medians give a cell's standard error. Steps that follow each
+other are alike, and means over groups are nearly not (batch means, Schmeiser 1982; 10 to 30 is its
+advice)."""
+MIN_STEPS = 2 * GROUPS
+"""Steps from which a cell counts: with two to a group a median is more than one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCell:
+    """Steps of one batch size that drafted K tokens and followed one of their own kind."""
+
+    k: int
+    batch: int
+    steps: int
+    step_s: float
+    """Median time from the end of the step before to the end of this one, without the probe's
+    share: what the worker does and what the engine does around it."""
+    step_error_s: float
+    """Standard error of that median."""
+    draft_s: float
+    """Median time of the drafter in it."""
+    draft_error_s: float
+    recorded: bool
+    """Measured in recorded steps, which the probe slows beyond its own time."""
+
+
+def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
+    """The cells of a trace's step table, by K and batch size.
+
+    Steps with a prefill in them are outliers, which a median passes over.
+    """
+    if step.num_rows < MIN_STEPS:
+        return ()
+    step = step.sort_by([("replica", "ascending"), ("time_s", "ascending")])
+    k, batch, replica = (ints(step, name) for name in ("k", "requests", "replica"))
+    k = np.where(ints(step, "chains") > 0, k, 0)
+    recorded = floats(step, "recorded") > 0
+    steady = np.zeros(len(k), dtype=np.bool_)
+    steady[1:] = (np.diff(k) == 0) & (np.diff(batch) == 0) & (np.diff(replica) == 0)
+    whole, drafting = _times(step)
+    keys = k * (int(batch.max(initial=0)) + 1) + batch
+    found = (
+        _cell(np.flatnonzero(steady & (keys == key)), k, batch, recorded, whole, drafting)
+        for key in np.unique(keys[steady])
+    )
+    return tuple(cell for cell in found if cell is not None)
+
+
+def pooled(cells: Iterable[StepCell]) -> tuple[StepCell, ...]:
+    """Cells of several runs; where two have the same K and batch size, the one of more steps.
+
+    Where there are cells of unrecorded steps, those of recorded ones are left out.
+    """
+    cells = list(cells)
+    plain = [cell for cell in cells if not cell.recorded]
+    cells = plain if any(cell.k for cell in plain) else cells
+    ordered = sorted(cells, key=lambda c: (c.k, c.batch, c.recorded, -c.steps))
+    return tuple(next(same) for _, same in groupby(ordered, key=lambda c: (c.k, c.batch)))
+
+
+def _times(step: pa.Table) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[steps] from end to end and of the drafter, without the probe; the first has no time from end
+    to end. A GPU's own clock goes before the host's, which does not wait for it."""
+    probe_s = floats(step, "probe_s")
+    whole = np.diff(floats(step, "time_s"), prepend=np.nan) - probe_s
+    on_gpu = floats(step, "gpu_draft_s") - np.nan_to_num(floats(step, "gpu_probe_s"))
+    drafting = np.where(np.isfinite(on_gpu), on_gpu, floats(step, "draft_s") - probe_s)
+    return whole, np.maximum(drafting, 0.0)
+
+
+def _cell(
+    mine: NDArray[np.int64],
+    k: NDArray[np.int64],
+    batch: NDArray[np.int64],
+    recorded: NDArray[np.bool_],
+    whole: NDArray[np.float64],
+    drafting: NDArray[np.float64],
+) -> StepCell | None:
+    plain = mine[~recorded[mine]]
+    chosen = plain if len(plain) >= MIN_STEPS else mine
+    if len(chosen) < MIN_STEPS:
+        return None
+    step_s, step_error_s = _median(whole[chosen])
+    draft_s, draft_error_s = _median(drafting[chosen])
+    if not 0 <= draft_s < step_s:
+        return None
+    return StepCell(
+        k=int(k[chosen[0]]),
+        batch=int(batch[chosen[0]]),
+        steps=len(chosen),
+        step_s=step_s,
+        step_error_s=step_error_s,
+        draft_s=draft_s if k[chosen[0]] else 0.0,
+        draft_error_s=draft_error_s if k[chosen[0]] else 0.0,
+        recorded=len(plain) < MIN_STEPS,
+    )
+
+
+def _median(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Median, and its standard error from the medians of neighbours."""
+    groups = [float(np.median(group)) for group in np.array_split(values, GROUPS)]
+    return float(np.median(values)), float(np.std(groups, ddof=1) / np.sqrt(GROUPS))

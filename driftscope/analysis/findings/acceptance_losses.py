@@ -1,0 +1,71 @@
+"""The depths at which acceptance is lost: each way of losing it has causes of its own."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from driftscope.analysis.compare.run_comparison import MARGINAL, Comparison, accepts_less
+from driftscope.analysis.findings.dead_drafter import NOTHING_BELOW
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.summary.run_summary import RunSummary
+
+LOW_BELOW = 0.3
+"""Marginal rate at depth 1: half of the weakest published rate."""
+FALLS_BELOW = 0.4
+"""Conditional rate at a depth over that at depth 1. Published vectors of live depths keep 0.8 or
+more; a drafter with norm_output whose flag is not applied keeps 0.27 at depth 2. Between the two
+nothing is said."""
+STOPS_BELOW = 0.05
+"""Conditional rate at a depth that no chain gets beyond: the published dead tail is at 0 there."""
+
+
+class Loss(StrEnum):
+    """How acceptance is lost."""
+
+    NOTHING = "nothing is accepted, from the first depth on"
+    LOW = "acceptance is low from the first depth on"
+    FALLS = "acceptance is right at the first depth, and falls faster than a healthy drafter's"
+    STOPS = "acceptance ends at a depth"
+
+
+def loss_of(run: RunSummary) -> Loss | None:
+    """How a run loses acceptance, by itself; None where it shows none of these ways."""
+    first, spread = run.acceptance.marginal[0], run.acceptance.marginal_interval
+    if first < NOTHING_BELOW:
+        return Loss.NOTHING
+    if spread is not None and spread[0] is not None and spread[0].high < LOW_BELOW:
+        return Loss.LOW
+    at = steepest(run)
+    if at is None:
+        return None
+    rate = run.acceptance.conditional[at - 1]
+    return Loss.STOPS if rate is not None and rate < STOPS_BELOW else Loss.FALLS
+
+
+def steepest(run: RunSummary) -> int | None:
+    """The first depth whose conditional rate is surely below FALLS_BELOW of that at depth 1."""
+    bound = FALLS_BELOW * run.acceptance.marginal[0]
+    for depth in range(2, run.k + 1):
+        spread = conditional_interval(run, depth)
+        if spread is not None and spread.high < bound:
+            return depth
+    return None
+
+
+def conditional_interval(run: RunSummary, depth: int) -> Interval | None:
+    """The 95% interval of the conditional rate at a depth."""
+    spread = run.spread.get("conditional", ())
+    return spread[depth - 1] if len(spread) >= depth else None
+
+
+def loss_against(found: Comparison | None, run: RunSummary) -> Loss | None:
+    """How a run loses acceptance beside a better one; None where it accepts no less."""
+    if found is None or not accepts_less(found):
+        return None
+    if run.acceptance.marginal[0] < NOTHING_BELOW:
+        return Loss.NOTHING
+    lower = [d.depth for d in found.at(MARGINAL) if d.differs and d.difference < 0 and d.depth]
+    if not lower or lower[0] == 1:
+        return Loss.LOW
+    rate = run.acceptance.conditional[lower[0] - 1]
+    return Loss.STOPS if rate is not None and rate < STOPS_BELOW else Loss.FALLS

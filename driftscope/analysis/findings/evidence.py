@@ -1,0 +1,375 @@
+"""Evidence in the recorded internals of a run for or against a cause of lost acceptance.
+
+Each look reads one run, and the better run beside it where there is one: what the two have in
+common can be ruled out, and where they differ is where to look.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from driftscope.analysis.compare.run_differences import differ
+from driftscope.analysis.figures.groups import Group
+from driftscope.analysis.figures.results import ByDepth, Hidden
+from driftscope.analysis.findings.acceptance_losses import Loss
+from driftscope.analysis.findings.thresholds import GROWS_ABOVE, UNBALANCED_ABOVE
+from driftscope.analysis.number_words import listed, number, percent, times
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
+
+SAME_WITHIN = 0.1
+"""RMS of two runs that are the same state: 1.6 % apart between broken and healthy runs of the
+shipped drafters (`make broken`), where neighbouring layers are 19 % apart or more."""
+APPLIED_WITHIN = 0.02
+"""RMS of a state that is one and the same, within one run."""
+SURE_ABOVE = 0.2
+"""Mean top-1 probability of a drafter that believes in its guesses: 0.40 where ids are mapped
+wrongly, 0.09 where the target is another one (`make broken`)."""
+LESS_SURE = 0.75
+"""Top-1 probability over the better run's: 0.3 to 0.5 with wrong inputs, 1.0 and more with a wrong
+head (`make broken`)."""
+SWOLLEN_ABOVE = 10.0
+"""RMS of the fc's output over that of the state fed from depth 1: 3 in the shipped EAGLE-3.1 and 53
+without its fc_norm (`make broken`)."""
+MODES_APART = 0.5
+"""Acceptance of one way of execution over another's (vllm#54997: 0 % against 92 %)."""
+_QUANTISED = re.compile(r"awq|gptq|gguf|[nm]?x?fp[48]|int[48]|w[48]a\d+|[qb]4|bnb|quant", re.I)
+_FULL = ("float32", "float16", "bfloat16", "float64", "auto")
+
+
+class Verdict(IntEnum):
+    """Results that a look can have, most suspicious first."""
+
+    SHOWN = 0
+    """A setting differs, or one is not applied: no inference is needed."""
+    SUPPORTED = 1
+    OPEN = 2
+    RULED_OUT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One cause, looked at."""
+
+    verdict: Verdict
+    words: str = ""
+    """Observation in words; empty where nothing recorded tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A run that loses acceptance."""
+
+    run: RunSummary
+    loss: Loss
+    better: RunSummary | None = None
+    """A run beside it that accepts more."""
+    same_prompts: bool = False
+    """Whether both answered the same prompts."""
+
+    @property
+    def same_drafter(self) -> bool:
+        """Whether the better run's drafter is the same, as far as manifests tell."""
+        if self.better is None:
+            return False
+        mine, theirs = self.run.manifest.drafter, self.better.manifest.drafter
+        weights = mine.weights_digest, theirs.weights_digest
+        same_weights = None in weights or weights[0] == weights[1]
+        return mine.config_digest == theirs.config_digest and same_weights
+
+    @property
+    def same_states(self) -> bool:
+        """Whether depth 1 is as in the better run up to the logits, by its states' RMS and its
+        confidence."""
+        if self.better is None:
+            return False
+        run, better = self.run, self.better
+        sure, theirs = _first(run.confidence.top1), _first(better.confidence.top1)
+        if sure is None or theirs is None or sure < LESS_SURE * theirs:
+            return False
+        names = ("in_rms", "prenorm_rms", "postnorm_rms")
+        pairs = [(_first(getattr(r.hidden, n)) for r in (run, better)) for n in names]
+        return all(a is not None and b is not None and _same(a, b) for a, b in pairs)
+
+
+def shown(words: str) -> Look:
+    """A setting that differs."""
+    return Look(verdict=Verdict.SHOWN, words=words)
+
+
+UNSEEN = Look(verdict=Verdict.OPEN)
+
+
+def for_it(words: str) -> Look:
+    """Evidence for a cause."""
+    return Look(verdict=Verdict.SUPPORTED, words=words)
+
+
+def against(words: str) -> Look:
+    """Evidence that rules a cause out."""
+    return Look(verdict=Verdict.RULED_OUT, words=words)
+
+
+def norm_flags(scene: Scene) -> Look:
+    """Are the norms of the config applied, and the better run's?"""
+    run, better = scene.run, scene.better
+    flags, hidden = run.manifest.norm_flags, run.hidden
+    applied, asked = norm_output_applied(hidden), flags.get("norm_output")
+    if applied is not None and asked is not None and applied is not asked:
+        where = "after" if applied else "before"
+        return shown(
+            f"norm_output is {_on(asked)} and the state fed forward is the one {where} the final "
+            f"norm{_grown(hidden)}: the flag is not applied"
+        )
+    if asked and hidden.growth is not None and hidden.growth > GROWS_ABOVE:
+        return shown(f"norm_output is on and the state grows{_grown(hidden)}: it is not applied")
+    normed = flags.get("fc_norm") or flags.get("norm_before_fc")
+    if normed and hidden.aux_rms is not None and hidden.aux_norm_rms is None:
+        return shown("a norm before the fc is on, and no normed captured state was seen")
+    other = _flags_apart(run, better) if better else []
+    if better and other:
+        said = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
+        return shown(f"{said}, unlike in {better.label}")
+    swollen = _swollen(hidden)
+    if not normed and swollen is not None:
+        return for_it(
+            f"the fc's output is {times(swollen)} the state fed from depth 1 and no norm before "
+            "the fc is on: check fc_norm"
+        )
+    grows = asked is False and _grows(run) and not (better and _grows(better))
+    if grows and scene.loss in (Loss.FALLS, Loss.STOPS):
+        return for_it(f"the state grows{_grown(hidden)} and norm_output is off")
+    if scene.same_drafter and applied is not None:
+        return against(f"drafter and flags are {_of(better)}, and norm_output acts as it says")
+    if scene.same_states and scene.loss is Loss.NOTHING:
+        return against(_AS_FAR)
+    return Look(
+        verdict=Verdict.OPEN,
+        words="" if applied is None else "norm_output acts as the config says",
+    )
+
+
+_AS_FAR = "up to the logits depth 1 is as in the better run"
+
+
+def _grows(run: RunSummary) -> bool:
+    return run.hidden.growth is not None and run.hidden.growth > GROWS_ABOVE
+
+
+def _of(better: RunSummary | None) -> str:
+    return f"those of {better.label}" if better else "known"
+
+
+def norm_output_applied(hidden: Hidden) -> bool | None:
+    """Whether the state fed forward is the one after the final norm; None where that cannot be
+    told, as where both are alike."""
+    fed, before, after = hidden.fed_rms, hidden.prenorm_rms, hidden.postnorm_rms
+    if not (fed and before and after):
+        return None
+    ends = fed[-1], before[-1], after[-1]
+    if not all(math.isfinite(end) and end > 0 for end in ends):
+        return None
+    to_after, to_before = _apart(ends[0], ends[2]), _apart(ends[0], ends[1])
+    if max(to_after, to_before) < APPLIED_WITHIN or min(to_after, to_before) > APPLIED_WITHIN:
+        return None
+    return to_after < to_before
+
+
+def captured_layers(scene: Scene) -> Look:
+    """Are the captured target layers those of the better run, and in balance?"""
+    run, better = scene.run, scene.better
+    mine, rms = run.manifest.aux_layers, run.hidden.aux_rms
+    if better and mine and better.manifest.aux_layers and mine != better.manifest.aux_layers:
+        return shown(
+            f"layers {_numbers(mine)} are captured here, {_numbers(better.manifest.aux_layers)} in "
+            f"{better.label}"
+        )
+    theirs = better.hidden.aux_rms if better else None
+    if better and rms and theirs and len(rms) == len(theirs):
+        if all(_same(*pair) for pair in zip(rms, theirs, strict=True)):
+            return against(f"their RMS is that in {better.label} ({_values(rms)})")
+        return for_it(f"their RMS is {_values(rms)} here, {_values(theirs)} in {better.label}")
+    if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE:
+        return for_it(
+            f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be an "
+            "embedding or a layer of another place"
+        )
+    return Look(verdict=Verdict.OPEN, words=f"layers {_numbers(mine)} are captured" if mine else "")
+
+
+def token_ids(scene: Scene) -> Look:
+    """Does the drafter compute what it should, up to its logits?"""
+    sure = _first(scene.run.confidence.top1)
+    if sure is None:
+        return UNSEEN
+    if scene.better is not None:
+        theirs = _first(scene.better.confidence.top1)
+        if scene.same_states and scene.loss is Loss.NOTHING:
+            return for_it(
+                f"at depth 1 its states and its confidence ({percent(sure)}) are those of "
+                f"{scene.better.label} ({percent(theirs)}): the fault is behind the logits"
+            )
+        if theirs and sure < LESS_SURE * theirs:
+            return against(
+                f"its confidence at depth 1 is {percent(sure)}, {percent(theirs)} in "
+                f"{scene.better.label}: the fault is before the logits"
+            )
+        return UNSEEN
+    if sure > SURE_ABOVE and scene.loss is Loss.NOTHING:
+        return for_it(f"it gives its first guess {percent(sure)} on average, and none is right")
+    return Look(verdict=Verdict.OPEN, words=f"it gives its first guess {percent(sure)} on average")
+
+
+def embedding(scene: Scene) -> Look:
+    """Is the fc's output right, and what comes of it not?"""
+    return _between_fc_and_head(scene, "the embedding")
+
+
+def rotary(scene: Scene) -> Look:
+    """Compare the attention's positions in the same way."""
+    return _between_fc_and_head(scene, "the rotary positions")
+
+
+def _between_fc_and_head(scene: Scene, what: str) -> Look:
+    run, better = scene.run, scene.better
+    if better is None:
+        return UNSEEN
+    sure, theirs = _first(run.confidence.top1), _first(better.confidence.top1)
+    if not _same_input(run, better) or not sure or not theirs:
+        return UNSEEN
+    if sure < LESS_SURE * theirs:
+        return for_it(
+            f"the fc's output is that of {better.label} and the confidence is not "
+            f"({percent(sure)} against {percent(theirs)}): {what}, or another weight behind the fc"
+        )
+    return against(_AS_FAR) if scene.same_states and scene.loss is Loss.NOTHING else UNSEEN
+
+
+def other_target(scene: Scene) -> Look:
+    """Is the target the better run's?"""
+    run, better = scene.run.manifest.target, scene.better
+    if better is None:
+        return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
+    theirs = better.manifest.target
+    if differ(run, theirs):
+        return shown(f"{better.label} had the target {theirs.name}, this run {run.name}")
+    if scene.same_drafter:
+        return against(f"target and drafter are {_of(better)}")
+    return Look(verdict=Verdict.OPEN, words=f"the target is that of {better.label}")
+
+
+def quantised_target(scene: Scene) -> Look:
+    """Is the target, or its cache, in fewer bits?"""
+    manifest, better = scene.run.manifest, scene.better
+    if better and not differ(manifest.target, better.manifest.target):
+        same = (manifest.target.dtype, manifest.kv_cache_dtype)
+        if same == (better.manifest.target.dtype, better.manifest.kv_cache_dtype):
+            return against(f"target and cache are {_of(better)}")
+    named = _QUANTISED.search(manifest.target.name.rpartition("/")[2])
+    if named or manifest.target.dtype not in _FULL:
+        return for_it(f"the target is {manifest.target.name}, dtype {manifest.target.dtype}")
+    if manifest.kv_cache_dtype not in _FULL:
+        return for_it(f"the cache's dtype is {manifest.kv_cache_dtype}")
+    return Look(verdict=Verdict.OPEN, words=f"the target's dtype is {manifest.target.dtype}")
+
+
+def execution(scene: Scene) -> Look:
+    """Does acceptance depend on how the drafter runs?"""
+    run = scene.run
+    groups: tuple[Group, ...] = run.groups.execution
+    if len(groups) > 1:
+        worst, best = (pick(groups, key=lambda g: g.mean_length) for pick in (min, max))
+        said = listed([f"{number(g.mean_length)} tokens per round {g.name}" for g in groups])
+        if worst.mean_length - 1 < MODES_APART * (best.mean_length - 1):
+            return for_it(said)
+        return against(f"rounds yield {said}")
+    if run.manifest.mode == "eager":
+        return against("the drafter ran eagerly")
+    return Look(verdict=Verdict.OPEN, words=f"the drafter ran in {run.manifest.mode}")
+
+
+def sampling(scene: Scene) -> Look:
+    """Are requests sampled that the drafter guesses for greedily?"""
+    warm = warmest(scene.run)
+    if warm and drafts_greedily(scene.run.manifest):
+        return shown(f"temperature {warm:g}, and the drafter guesses greedily")
+    if warm == 0:
+        return against("every request was greedy (temperature 0)")
+    return UNSEEN
+
+
+def prompts(scene: Scene) -> Look:
+    """Did the better run answer the same prompts?"""
+    if scene.better is not None and scene.same_prompts:
+        return against(f"{scene.better.label} answered the same prompts")
+    return UNSEEN
+
+
+def drafter_cache(scene: Scene) -> Look:
+    """Are there chains whose cache the engine may have filled wrongly?"""
+    seen = scene.run.recording
+    if seen.chunked_chains and scene.run.manifest.runner == "v1":
+        return for_it(f"{percent(seen.chunked_chains / seen.chains)} of the chains are flagged")
+    if seen.chains:
+        return against("no recorded chain is flagged for its cache")
+    return UNSEEN
+
+
+def depths_trained(scene: Scene) -> Look:
+    """K is what it may be compared with; the drafter's training is not recorded."""
+    return Look(verdict=Verdict.OPEN, words=f"K is {scene.run.k}")
+
+
+def unseen(scene: Scene) -> Look:  # noqa: ARG001
+    """Nothing recorded tells."""
+    return UNSEEN
+
+
+def _flags_apart(run: RunSummary, better: RunSummary) -> list[str]:
+    mine, theirs = run.manifest.norm_flags, better.manifest.norm_flags
+    return [n for n in sorted({*mine, *theirs}) if mine.get(n, False) != theirs.get(n, False)]
+
+
+def _same_input(run: RunSummary, better: RunSummary) -> bool:
+    """Whether the fc's output has the better run's size."""
+    mine, theirs = _first(run.hidden.in_rms), _first(better.hidden.in_rms)
+    return mine is not None and theirs is not None and _same(mine, theirs)
+
+
+def _swollen(hidden: Hidden) -> float | None:
+    """The fc's output over the state fed from depth 1, where that is too much."""
+    into, fed = _first(hidden.in_rms), _first(hidden.fed_rms)
+    if not into or not fed or into / fed < SWOLLEN_ABOVE:
+        return None
+    return into / fed
+
+
+def _first(values: ByDepth | None) -> float | None:
+    return values[0] if values and math.isfinite(values[0]) else None
+
+
+def _same(a: float, b: float) -> bool:
+    return _apart(a, b) < SAME_WITHIN
+
+
+def _apart(a: float, b: float) -> float:
+    return abs(a - b) / max(abs(a), abs(b), 1e-12)
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def _grown(hidden: Hidden) -> str:
+    return "" if hidden.growth is None else f" ({times(hidden.growth)} by the last depth)"
+
+
+def _numbers(layers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, layers)) or "(none named)"
+
+
+def _values(values: ByDepth) -> str:
+    return ", ".join(number(value) for value in values)

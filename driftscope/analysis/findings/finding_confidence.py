@@ -1,0 +1,45 @@
+"""How sure a finding is, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.findings.finding import Trust
+from driftscope.analysis.number_words import count
+from driftscope.analysis.statistics.interval import FEW_REQUESTS, Interval
+
+
+def judged(
+    requests: int,
+    interval: Interval | None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    assumed: Sequence[str] = (),
+) -> tuple[Trust, str]:
+    """Trust in a figure that lies `above` or `below` a threshold, from its 95% interval.
+
+    Low: no interval, too few requests for one, or one that holds the threshold. Medium: something
+    had to be assumed. High: none of that, and there is a threshold that the interval is clear of.
+    """
+    if requests < FEW_REQUESTS:
+        return Trust.LOW, f"only {count(requests, 'request')}: an interval cannot be relied on"
+    if interval is None:
+        return Trust.LOW, (
+            f"{count(requests, 'request')}, but no 95% interval, as where one of them has most of "
+            "the rounds"
+        )
+    clear = (above is None or interval.low > above) and (below is None or interval.high < below)
+    if not clear:
+        return Trust.LOW, "the 95% interval reaches over the threshold"
+    if assumed:
+        return Trust.MEDIUM, f"the 95% interval is clear of the threshold, but {assumed[0]}"
+    return Trust.HIGH, (
+        f"the 95% interval, of {count(requests, 'request')}, is clear of the threshold"
+    )
+
+
+def ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """The interval as evidence of the figure `name`."""
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return {f"{name}_low": low, f"{name}_high": high}

@@ -1,0 +1,131 @@
+"""What a rule looks at: one run, and what is known beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from driftscope.analysis.compare.run_comparison import (
+    Comparison,
+    accepts_less,
+    accepts_more,
+    compare_sides,
+)
+from driftscope.analysis.cost.advice import Advice, advise, same_models
+from driftscope.analysis.figures.change_points import Level
+from driftscope.analysis.figures.groups import Group
+from driftscope.analysis.replays.senders import SenderSummary, Versus, versus
+from driftscope.analysis.summary.baseline_run import PlainRun
+from driftscope.analysis.summary.run_summary import RunSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`others` are the runs analysed beside it."""
+
+    run: RunSummary
+    others: tuple[RunSummary, ...] = ()
+    reference: RunSummary | None = None
+    """The run that this one is held against: a baseline, or the first of several."""
+    comparison: Comparison | None = None
+    """Comparison of the reference with this run, as `driftscope compare` makes it. None
+    where they share no depth, or a report of an older version does not hold their rounds."""
+    accepts_less: bool = False
+    """Whether its reference accepts more, by that comparison; of the reference, whether some run
+    that is compared with it does."""
+    plain: PlainRun | None = None
+    """The same server without speculation."""
+    advice: Advice | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Output tokens per second of the busy engine, by the cost model."""
+        return self.advice.tokens_per_s if self.advice else None
+
+    def cost_of(self, mean_length: float) -> float | None:
+        """Tokens per second more, if rounds yielded this many tokens in the same time."""
+        now = self.tokens_per_s
+        return None if now is None else now * (mean_length / self.run.acceptance.mean_length - 1.0)
+
+    def cost_of_losing(self, parts: Sequence[Group | Level], kept: float) -> float | None:
+        """The same if the rounds of these parts yielded at least `kept` tokens."""
+        lost = sum(part.rounds * max(kept - part.mean_length, 0.0) for part in parts)
+        return self.cost_of(self.run.acceptance.mean_length + lost / self.run.rounds)
+
+    def cost_of_gain(self, gain: float) -> float | None:
+        """The same, where the engine would be faster by this share."""
+        return None if self.tokens_per_s is None else self.tokens_per_s * gain
+
+    def cost_at_k(self, k: int) -> float | None:
+        """Tokens per second more with this K."""
+        if self.advice is None or self.tokens_per_s is None:
+            return None
+        now, then = self.advice.overall.ran, self.advice.overall.tpot_s[k]
+        if now.interval is None or then.interval is None:
+            return None
+        return self.tokens_per_s * (now.value / then.value - 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCase:
+    """The same of a replay."""
+
+    run: SenderSummary
+    reference: SenderSummary | None = None
+    """The replay that this one is held against: a baseline, or the first of several."""
+    pairs: tuple[Versus, ...] = ()
+    """The reference against this one, condition by condition, on the same prompts."""
+
+
+def replay_cases_of(
+    runs: Sequence[SenderSummary], baseline: SenderSummary | None = None
+) -> tuple[ReplayCase, ...]:
+    """One per replay."""
+    reference = baseline or next(iter(runs), None)
+    cases = []
+    for run in runs:
+        held = None if run is reference else reference
+        pairs = () if held is None else versus(held, run)
+        cases.append(ReplayCase(run=run, reference=held, pairs=pairs))
+    return tuple(cases)
+
+
+def cases_of(
+    runs: Sequence[RunSummary], baseline: RunSummary | PlainRun | None = None
+) -> tuple[Case, ...]:
+    """One per run; all share what the runs of the same models tell of step times."""
+    plain = baseline if isinstance(baseline, PlainRun) else None
+    reference = baseline if isinstance(baseline, RunSummary) else next(iter(runs), None)
+    around = [*runs, *([baseline] if isinstance(baseline, RunSummary) else [])]
+    compared = [None if run is reference else comparison_of(reference, run) for run in runs]
+    cases = []
+    for run, comparison in zip(runs, compared, strict=True):
+        others = tuple(other for other in around if other is not run)
+        mine = plain if plain is not None and same_models(run, plain, target_only=True) else None
+        cases.append(
+            Case(
+                run=run,
+                others=others,
+                reference=None if reference is run else reference,
+                comparison=comparison,
+                accepts_less=accepts_less(comparison)
+                if run is not reference
+                else any(accepts_more(each) for each in compared),
+                plain=mine,
+                advice=advise(run, others, mine),
+            )
+        )
+    return tuple(cases)
+
+
+def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | None:
+    """The comparison of two summaries; None where it cannot be made."""
+    if first is None or first.side is None or second.side is None:
+        return None
+    if not min(first.k, second.k):
+        return None
+    return compare_sides(
+        (first.side, second.side),
+        (first.manifest, second.manifest),
+        (first.label, second.label),
+    )

@@ -1,0 +1,213 @@
+"""Depths that are not worth drafting, a drafter that never hits, and one that always does."""
+
+from __future__ import annotations
+
+from driftscope.analysis.cost.advice import NO_SPECULATION
+from driftscope.analysis.figures.groups import LOOP_ROUNDS
+from driftscope.analysis.findings.acceptance_losses import Loss, loss_of
+from driftscope.analysis.findings.catalogue_entry import ALWAYS, Entry, Need, Threshold
+from driftscope.analysis.findings.dead_drafter import (
+    NOTHING_BELOW,
+    SURE_REQUESTS,
+    SURE_ROUNDS,
+    judge,
+    none_accepted,
+    rate_interval,
+)
+from driftscope.analysis.findings.finding import Finding, Severity, Trust
+from driftscope.analysis.findings.finding_confidence import ends, judged
+from driftscope.analysis.findings.finding_inputs import Case
+from driftscope.analysis.findings.suspects import in_order, suspects_of
+from driftscope.analysis.number_words import between, count, percent
+from driftscope.analysis.statistics.interval import Interval, share_interval
+from driftscope.analysis.summary.run_summary import RunSummary
+
+DEAD_BELOW = 0.02
+"""Marginal rate: fewer than 1 round in 50 gets that far. Of the published vectors that driftscope
+reproduces, the live ones end at 0.042 or above and the dead tail is at 0."""
+LOOPS_ABOVE = 0.05
+"""Share of the requests of LOOP_ROUNDS rounds or more that end in as many accepted whole."""
+
+
+def first_dead_depth(run: RunSummary) -> int | None:
+    """The first depth whose marginal rate is below the floor."""
+    rates = enumerate(run.acceptance.marginal, start=1)
+    return next((depth for depth, rate in rates if rate < DEAD_BELOW), None)
+
+
+def acceptance_dies(case: Case) -> Finding | None:
+    """From some depth after the first on, practically nothing is accepted."""
+    run, dead = case.run, first_dead_depth(case.run)
+    if dead is None or dead == 1:
+        return None
+    rates, spread = run.acceptance.marginal, _at(run, dead)
+    trust, because = judged(run.requests, spread, below=DEAD_BELOW)
+    suspects = suspects_of(case, loss_of(run))
+    return Finding(
+        id="acceptance_dies",
+        severity=Severity.MEDIUM,
+        runs=(run.label,),
+        title="Acceptance is dead beyond a depth",
+        statement=f"only {percent(rates[dead - 1])} of the rounds are accepted to depth {dead}"
+        f" (depth 1: {percent(rates[0])})",
+        evidence={
+            "dead_depth": dead,
+            "marginal": rates[dead - 1],
+            **ends("marginal", spread),
+            "marginal_first": rates[0],
+            "threshold": DEAD_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice=f"Tokens drafted from depth {dead} on are thrown away: set num_speculative_tokens "
+        f"to {dead - 1} or less.{in_order(suspects)}",
+        causes=suspects.causes,
+        ruled_out=suspects.ruled_out,
+        option=f'"num_speculative_tokens": {dead - 1}',
+        cost_tps=case.cost_at_k(dead - 1),
+    )
+
+
+def nothing_accepted(case: Case) -> Finding | None:
+    """Already at depth 1 next to nothing is accepted."""
+    run, rate = case.run, case.run.acceptance.marginal[0]
+    if not rate < NOTHING_BELOW:
+        return None
+    trust, because = judge(run)
+    suspects = suspects_of(case, Loss.NOTHING)
+    return Finding(
+        id="nothing_accepted",
+        severity=Severity.HIGH,
+        runs=(run.label,),
+        title="Next to nothing is accepted, from the first depth on",
+        statement=none_accepted(run),
+        evidence={
+            "marginal_first": rate,
+            **ends("marginal_first", rate_interval(run)),
+            "rounds": run.rounds,
+            "threshold": NOTHING_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice="Turn speculation off now: it costs time and gives nothing. A drafter that fails at "
+        f"depth 1 is misconfigured more often than bad.{in_order(suspects)}",
+        causes=suspects.causes,
+        ruled_out=suspects.ruled_out,
+        option=NO_SPECULATION,
+        cost_tps=case.cost_at_k(0),
+    )
+
+
+def looks_like_a_loop(case: Case) -> Finding | None:
+    """Requests that end in a long row of rounds accepted whole may be repeating themselves."""
+    groups = case.run.groups
+    if not groups.long_enough:
+        return None
+    share = groups.looping / groups.long_enough
+    if not share > LOOPS_ABOVE or groups.looping < 2:
+        return None
+    interval = share_interval(groups.looping, groups.long_enough)
+    trust, because = judged(groups.long_enough, interval, above=LOOPS_ABOVE)
+    ids = "token ids tell" if trust is not Trust.LOW else because
+    return Finding(
+        id="looks_like_a_loop",
+        severity=Severity.MEDIUM,
+        runs=(case.run.label,),
+        title="Acceptance so high that it looks like a repetition loop",
+        statement=f"{count(groups.looping, 'request')} of {groups.long_enough:,} end in "
+        f"{LOOP_ROUNDS} or more rounds accepted whole{between(interval)}",
+        evidence={
+            "share": float(share),
+            **ends("share", interval),
+            "looping": groups.looping,
+            "requests_long_enough": groups.long_enough,
+            "rounds": LOOP_ROUNDS,
+            "threshold": LOOPS_ABOVE,
+        },
+        confidence=min(trust, Trust.MEDIUM, key=list(Trust)[::-1].index),
+        because=f"text that is easy to guess accepts as much; {ids}",
+        advice="Read some of these outputs: text that repeats itself is guessed perfectly, and "
+        "raises every average here. If it does, look for garbled output, a missing end-of-sequence "
+        "token or a temperature of 0, try repetition_penalty, and compare with speculation off: "
+        "then judge the drafter without these requests.",
+    )
+
+
+def _at(run: RunSummary, depth: int) -> Interval | None:
+    spread = run.acceptance.marginal_interval
+    return None if spread is None else spread[depth - 1]
+
+
+ENTRIES = (
+    Entry(
+        id="nothing_accepted",
+        title="Next to nothing is accepted, from the first depth on",
+        meaning="The drafter misses already with its first token: speculation costs time and gives "
+        "nothing. The causes are listed with what the run says for and against each.",
+        thresholds=(
+            Threshold(
+                name="NOTHING_BELOW",
+                value=NOTHING_BELOW,
+                means="marginal acceptance at depth 1",
+                source="published drafters: 0.585 or more; a broken one: 0 (vllm#54997)",
+            ),
+            Threshold(
+                name="SURE_ROUNDS",
+                value=SURE_ROUNDS,
+                means="rounds from which the confidence is high, if the exact 95% interval of the "
+                "rate is below NOTHING_BELOW",
+                source="59 independent rounds suffice; rounds of one request may be so alike that "
+                "five are worth one",
+            ),
+            Threshold(
+                name="SURE_REQUESTS",
+                value=SURE_REQUESTS,
+                means="requests from which the confidence is high",
+                source="driftscope: fewer prompts may all be odd ones",
+            ),
+        ),
+        need=ALWAYS,
+        rule=nothing_accepted,
+    ),
+    Entry(
+        id="acceptance_dies",
+        title="Acceptance is dead beyond a depth",
+        meaning="From some depth on practically no round gets that far; what is drafted there is "
+        "thrown away.",
+        thresholds=(
+            Threshold(
+                name="DEAD_BELOW",
+                value=DEAD_BELOW,
+                means="marginal acceptance at a depth",
+                source="published vectors: live drafters end at 0.042 or above, dead tails at 0",
+            ),
+        ),
+        need=ALWAYS,
+        rule=acceptance_dies,
+    ),
+    Entry(
+        id="looks_like_a_loop",
+        title="Acceptance so high that it looks like a repetition loop",
+        meaning="Requests end in long rows of rounds that are accepted whole, as text that repeats "
+        "itself is.",
+        thresholds=(
+            Threshold(
+                name="LOOP_ROUNDS",
+                value=LOOP_ROUNDS,
+                means="rounds in a row, each accepted whole, that end a request",
+                source="chance 1.7 % at a conditional acceptance of 0.95 and K = 4",
+            ),
+            Threshold(
+                name="LOOPS_ABOVE",
+                value=LOOPS_ABOVE,
+                means="share of the requests of so many rounds",
+                source="driftscope; the effect is described in vllm#44487",
+            ),
+        ),
+        need=Need[Case](
+            words=f"finished requests of {LOOP_ROUNDS} rounds or more",
+            met=lambda case: case.run.groups.long_enough > 0,
+        ),
+        rule=looks_like_a_loop,
+    ),
+)

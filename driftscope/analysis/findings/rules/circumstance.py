@@ -1,0 +1,296 @@
+"""Does acceptance depend on the length of the context, or on the template?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from driftscope.analysis.figures.group_loss import kept_of, usable
+from driftscope.analysis.figures.groups import Group
+from driftscope.analysis.figures.request_codes import UNFINISHED
+from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
+from driftscope.analysis.findings.finding import Finding, Severity, Trust
+from driftscope.analysis.findings.finding_confidence import ends, judged
+from driftscope.analysis.findings.finding_inputs import Case
+from driftscope.analysis.number_words import listed, number, percent
+from driftscope.analysis.statistics.contrast import Contrast
+from driftscope.analysis.statistics.multiple_tests import ALPHA
+from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
+
+COLLAPSE_BELOW = 0.7
+"""Accepted tokens per round in the longest contexts over those in the shortest. Published by
+context length (speculators#684, LongBench-v2): 0.53 from 2k to 8k for a drafter that collapses,
+0.92 for one with a sliding window; their middle is 0.72."""
+SENSITIVE_BELOW = 0.8
+"""Accepted tokens per round under the worst label over those under the best. Orientation from the
+paper (arXiv 2605.09992): without BOS a pre-norm drafter keeps 0.74, a post-norm one without any
+template 0.93; their middle is 0.83."""
+LEAST_PART = 0.5
+"""Share of the doublings between the shortest and the longest contexts that one label has to span
+before it is said that the context is not why: a collapse begins at some length."""
+_LABELS_SHOWN = 4
+
+
+def long_context_collapse(case: Case) -> Finding | None:
+    """Rounds in long contexts accept clearly less than those in short ones, under the same
+    labels."""
+    found = case.run.groups.context_within_label
+    if found is None or not loses(found, COLLAPSE_BELOW):
+        return None
+    groups = usable(case.run.groups.context)
+    long = _named(groups, found.second)
+    trust, because = judged(found.requests, found.kept_interval, below=1.0)
+    return Finding(
+        id="long_context_collapse",
+        severity=Severity.HIGH,
+        runs=(case.run.label,),
+        title="Acceptance collapses in long contexts",
+        statement=f"rounds yield {number(found.second_length)} tokens in contexts of "
+        f"{found.second}, {number(found.first_length)} in those of {found.first}"
+        f"{_alike('label', found)}: {percent(found.kept)} of the accepted tokens are left",
+        evidence={
+            "mean_length_short": found.first_length,
+            "mean_length_long": found.second_length,
+            "kept": found.kept,
+            **ends("kept", found.kept_interval),
+            "p": found.p,
+            "labels": len(found.strata),
+            "threshold": COLLAPSE_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice=f"The drafter was probably trained on shorter contexts: {_since(case, found)} it "
+        "loses. Check that vLLM applies the drafter's own rope scaling and sliding window, that "
+        "its max_position_embeddings covers your contexts, and retrain on long ones or use a "
+        "drafter with a sliding window or EAGLE-3.1's norms. Until then send long contexts to a "
+        "server with fewer num_speculative_tokens.",
+        cost_tps=case.cost_of_losing(groups[1:], found.first_length)
+        if len(found.strata) == 1
+        else case.cost_of_losing(long, found.first_length),
+    )
+
+
+def template_sensitivity(case: Case) -> Finding | None:
+    """One workload label accepts clearly less than another, in contexts of the same lengths."""
+    pairs = case.run.groups.labels_within_context
+    lost = [each for each in pairs if loses(each, SENSITIVE_BELOW, tests=len(pairs))]
+    if not lost:
+        return None
+    found = min(lost, key=lambda each: each.kept)
+    groups = usable(_labels(case))
+    trust, because = judged(found.requests, found.kept_interval, below=1.0)
+    return Finding(
+        id="template_sensitivity",
+        severity=Severity.MEDIUM,
+        runs=(case.run.label,),
+        title="Acceptance depends on the template or workload",
+        statement=f'rounds yield {number(found.second_length)} tokens under "{found.second}" and '
+        f'{number(found.first_length)} under "{found.first}"{_alike("context length", found)}: '
+        f"{percent(found.kept)} of the accepted tokens are left",
+        evidence={
+            "mean_length_best": found.first_length,
+            "mean_length_worst": found.second_length,
+            "kept": found.kept,
+            **ends("kept", found.kept_interval),
+            "p": found.p,
+            "labels": len(groups),
+            "ranges": len(found.strata),
+            "threshold": SENSITIVE_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice=f'Compare the prompts of "{found.second}" with what the drafter was trained on: the '
+        "chat template, its first token (BOS), system prompts, language. Use the drafter's own "
+        "template with --chat-template, or train the drafter on yours; EAGLE-3.1's norms make it "
+        "less sensitive.",
+        cost_tps=case.cost_of_losing(
+            groups if len(groups) == 2 else _named(groups, found.second), found.first_length
+        ),
+    )
+
+
+def context_or_label(case: Case) -> Finding | None:
+    """Acceptance differs by context length or by label, and the run cannot tell by which."""
+    open_ = [each for each in (_open_context(case), _open_label(case)) if each]
+    if not open_:
+        return None
+    return Finding(
+        id="context_or_label",
+        severity=Severity.INFO,
+        runs=(case.run.label,),
+        title="Context length and label cannot be separated",
+        statement=f"{'; '.join(open_)}. Labels differ in context length here, so that which of the "
+        f"two it is cannot be told: {_where(case)}",
+        evidence={"labels": len(usable(_labels(case))), "requests": ENOUGH_REQUESTS},
+        confidence=Trust.LOW,
+        because="too few requests of different labels have contexts of the same lengths",
+        advice=f"Record prompts of each label in contexts of the same lengths, {ENOUGH_REQUESTS} "
+        "or more requests of each label in each range of lengths.",
+    )
+
+
+def loses(found: Contrast, bound: float, *, tests: int = 1) -> bool:
+    """Whether less than `bound` of the accepted tokens is kept, and surely less than all of them,
+    being one of several `tests` (Bonferroni)."""
+    return found.kept < bound and found.p is not None and found.p < ALPHA / tests
+
+
+def _open_context(case: Case) -> str:
+    """How rounds differ by context length, where labels may be why; "" where they do not, or it
+    can be told."""
+    groups, labels = usable(case.run.groups.context), usable(_labels(case))
+    if len(groups) < 2 or len(labels) < 2:
+        return ""
+    found = kept_of(groups[0], groups[-1], tests=1)
+    if found is None or not found[0] < COLLAPSE_BELOW:
+        return ""
+    within = case.run.groups.context_within_label
+    if within is not None:
+        part = _doublings(within.first, within.second) / _doublings(groups[0].name, groups[-1].name)
+        if _told(within, COLLAPSE_BELOW, part=part):
+            return ""
+    return _said(groups[-1], groups[0], "in contexts of {}")
+
+
+def _doublings(short: str, long: str) -> float:
+    """Return the contrast of two ranges of context lengths, by their names."""
+    begins = [int(name.split(" ")[0].replace(",", "")) for name in (short, long)]
+    return math.log2(begins[1] / begins[0])
+
+
+def _open_label(case: Case) -> str:
+    """Return the contrast of two labels whose context lengths differ."""
+    groups, labels = usable(case.run.groups.context), usable(_labels(case))
+    if len(groups) < 2 or len(labels) < 2:
+        return ""
+    best = max(labels, key=lambda g: g.mean_length)
+    worst = min(labels, key=lambda g: g.mean_length)
+    found = kept_of(best, worst, tests=len(labels) - 1)
+    if found is None or not found[0] < SENSITIVE_BELOW:
+        return ""
+    pairs = case.run.groups.labels_within_context
+    names = {best.name, worst.name}
+    mine = next((each for each in pairs if {each.first, each.second} == names), None)
+    told = _told(mine, SENSITIVE_BELOW, tests=max(len(pairs), 1))
+    return "" if told else _said(worst, best, 'under "{}"')
+
+
+def _told(found: Contrast | None, bound: float, *, tests: int = 1, part: float = 1.0) -> bool:
+    """Whether a comparison within strata says that the bound is passed, or that it surely is not.
+
+    `part`: of the doublings of the context between the two ends, those that the comparison spans.
+    As much is taken to be lost in each of the others; with fewer than LEAST_PART nothing is said.
+    """
+    if found is None:
+        return False
+    spread = found.kept_interval
+    surely_not = spread is not None and spread.low > 0 and spread.low ** (1 / part) > bound
+    surely_not = surely_not and part >= LEAST_PART
+    return loses(found, bound, tests=tests) or surely_not
+
+
+def _said(worse: Group, better: Group, where: str) -> str:
+    return (
+        f"rounds yield {number(worse.mean_length)} tokens {where.format(worse.name)} and "
+        f"{number(better.mean_length)} {where.format(better.name)}"
+    )
+
+
+def _where(case: Case) -> str:
+    """In which contexts each label was seen."""
+    seen = case.run.groups.contexts_of_labels
+    parts = [
+        f'"{label}" has contexts of {_range(names)}' for label, names in seen.items() if names
+    ][:_LABELS_SHOWN]
+    return listed(parts) or "no label has enough requests in one range of lengths"
+
+
+def _range(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0].split(' to ')[0]} to {names[-1].split(' to ')[-1]}"
+
+
+def _labels(case: Case) -> list[Group]:
+    """Requests that did not finish have a label that is not known."""
+    return [group for group in case.run.groups.label if group.name != UNFINISHED]
+
+
+def _named(groups: Sequence[Group], name: str) -> list[Group]:
+    return [group for group in groups if group.name == name]
+
+
+def _alike(what: str, found: Contrast) -> str:
+    """Name what is held equal, where there is more than one of it."""
+    return f", at equal shares of {len(found.strata)} {what}s" if len(found.strata) > 1 else ""
+
+
+def _since(case: Case, found: Contrast) -> str:
+    """From where on contexts lose: the first range that does, where labels cannot be why."""
+    groups = usable(case.run.groups.context)
+    if len(found.strata) > 1 or not groups or groups[0].name != found.first:
+        return f"in contexts of {found.second}"
+    lost = (g for g in groups[1:] if (kept_of(groups[0], g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW)
+    first = next(lost, None)
+    return f"from {first.name if first else found.second} on"
+
+
+_CONTEXT = Need[Case](
+    words=f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each, of the same labels",
+    met=lambda case: case.run.groups.context_within_label is not None and not _open_context(case),
+)
+_LABEL = Need[Case](
+    words=f"two workload labels with {ENOUGH_REQUESTS} requests each, in contexts of the same "
+    "lengths",
+    met=lambda case: bool(case.run.groups.labels_within_context) and not _open_label(case),
+)
+_BOTH = Need[Case](
+    words=f"two workload labels and two ranges of context lengths with {ENOUGH_REQUESTS} requests "
+    "each",
+    met=lambda case: len(usable(_labels(case))) > 1 and len(usable(case.run.groups.context)) > 1,
+)
+_COLLAPSE = Threshold(
+    name="COLLAPSE_BELOW",
+    value=COLLAPSE_BELOW,
+    means="accepted tokens per round, longest over shortest range of contexts",
+    source="middle of 0.53 and 0.92, published by context length in speculators#684",
+)
+_SENSITIVE = Threshold(
+    name="SENSITIVE_BELOW",
+    value=SENSITIVE_BELOW,
+    means="accepted tokens per round, worst over best label",
+    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), orientation from "
+    "arXiv 2605.09992",
+)
+
+
+ENTRIES = (
+    Entry(
+        id="long_context_collapse",
+        title="Acceptance collapses in long contexts",
+        meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
+        "shortest, under the same labels.",
+        thresholds=(_COLLAPSE,),
+        need=_CONTEXT,
+        rule=long_context_collapse,
+    ),
+    Entry(
+        id="template_sensitivity",
+        title="Acceptance depends on the template or workload",
+        meaning="Requests with one workload label accept clearly fewer tokens than those with "
+        "another, in contexts of the same lengths.",
+        thresholds=(_SENSITIVE,),
+        need=_LABEL,
+        rule=template_sensitivity,
+    ),
+    Entry(
+        id="context_or_label",
+        title="Context length and label cannot be separated",
+        meaning="Rounds in long contexts, or of one label, accept clearly fewer tokens, and too "
+        "few requests of different labels have contexts of the same lengths: which of the two it "
+        "is cannot be told.",
+        thresholds=(_COLLAPSE, _SENSITIVE),
+        need=_BOTH,
+        rule=context_or_label,
+    ),
+)

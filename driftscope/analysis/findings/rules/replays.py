@@ -1,0 +1,193 @@
+"""What replays show: conditions that cost acceptance, outcomes that change, answers that failed."""
+
+from __future__ import annotations
+
+from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
+from driftscope.analysis.findings.finding import Finding, Severity, Trust
+from driftscope.analysis.findings.finding_confidence import ends
+from driftscope.analysis.findings.finding_inputs import ReplayCase
+from driftscope.analysis.number_words import between, count, listed, number, percent
+from driftscope.analysis.replays.senders import GOOD, Versus
+from driftscope.analysis.statistics.interval import FEW_REQUESTS
+from driftscope.metrics.client import mcnemar
+from driftscope.trace.format.records import Ended
+
+OUTCOME_P = 0.01
+"""Below, an outcome is taken to differ. A hundredth, because five outcomes are looked at in every
+condition and load. driftscope's own bound."""
+OUTCOME_WORDS = {
+    "json_ok": "JSON as asked for",
+    "tool_ok": "the right tool call",
+    "early_stop": "too early an end",
+    "garbled": "garbled text",
+    "looping": "a repetition loop",
+}
+
+
+def conditions_cost(case: ReplayCase) -> Finding | None:
+    """Conditions in which a round yields fewer tokens than in the baseline, prompt by prompt."""
+    run = case.run
+    lower = [(cell, r) for cell in run.cells if (r := cell.length_ratio) and r.differs]
+    lower = sorted(((c, r) for c, r in lower if r.value < 1), key=lambda each: each[1].value)
+    if not lower:
+        return None
+    cell, ratio = lower[0]
+    baseline = str(run.manifest.workload.get("baseline", "the baseline"))
+    others = [c.condition for c, _ in lower[1:] if c.load == cell.load]
+    more = f"; so do {listed(others)}" if others else ""
+    return Finding(
+        id="conditions_cost",
+        severity=Severity.MEDIUM,
+        runs=(run.label,),
+        title="A condition lowers the acceptance length",
+        statement=f"{cell.condition} gives {number(cell.mean_length)} tokens per round, "
+        f"{number(ratio.value)}× what {baseline} gives on the same {ratio.pairs} prompts"
+        f"{between(ratio.interval)}{more}",
+        evidence={
+            "ratio": ratio.value,
+            **ends("ratio", ratio.interval),
+            "pairs": ratio.pairs,
+            "conditions": len(lower),
+        },
+        confidence=Trust.HIGH if ratio.pairs >= FEW_REQUESTS else Trust.LOW,
+        because=f"the 95% interval over {count(ratio.pairs, 'pair')} of prompts leaves out 1",
+        advice="See whether production sends requests like these. If it does, mend what makes them "
+        "differ (the template, the system prompt), or train and choose the drafter with such "
+        "prompts.",
+    )
+
+
+def not_answered(case: ReplayCase) -> Finding | None:
+    """Requests without a whole answer."""
+    run = case.run
+    lost = {how: n for how, n in run.ended.items() if how != Ended.ANSWERED}
+    if not lost:
+        return None
+    said = listed([f"{n:,} {how}" for how, n in lost.items()])
+    return Finding(
+        id="not_answered",
+        severity=Severity.MEDIUM,
+        runs=(run.label,),
+        title="Not every request was answered",
+        statement=f"of {count(run.planned, 'request')}, {said}",
+        evidence=dict(lost),
+        confidence=Trust.HIGH,
+        because="counted, request by request",
+        advice="Every request is in the run's record client, with its error; the figures are of "
+        "answered ones.",
+    )
+
+
+def outcomes_change(case: ReplayCase) -> Finding | None:
+    """Answers that are right in one run and not in the other, more often than chance has it."""
+    changed = sorted(_changed(case), key=lambda each: (each[0], each[1], each[2].condition))
+    if not changed:
+        return None
+    p, name, pair = changed[0]
+    a, b, n = pair.outcomes[name]
+    more = f"; {count(len(changed) - 1, 'more')} like it" if len(changed) > 1 else ""
+    bad = "without" if name in GOOD else "with"
+    return Finding(
+        id="outcomes_change",
+        severity=Severity.HIGH,
+        runs=(pair.first, pair.other),
+        title="Answers to the same prompts turn out differently",
+        statement=f"{bad} {OUTCOME_WORDS[name]}, in {pair.condition} at load {pair.load}: "
+        f"{a} of {n} pairs only in {pair.first}, {b} only in {pair.other} (p = {p:.2g}){more}",
+        evidence={
+            "p": p,
+            "only_first": a,
+            "only_other": b,
+            "pairs": n,
+            "changed": len(changed),
+            "threshold": OUTCOME_P,
+        },
+        confidence=Trust.HIGH,
+        because=f"an exact test on {count(n, 'pair')} of the same prompts",
+        advice="Speculation must not change what users get. Compare a few of these answers; look "
+        "for a quantised target, a wrong template, or an engine's bug with this drafter.",
+    )
+
+
+def outcomes_hold(case: ReplayCase) -> Finding | None:
+    """Said where one run speculates and the other does not, and nothing changes."""
+    first, other = case.reference, case.run
+    checked = sum(n for pair in case.pairs for *_, n in pair.outcomes.values())
+    if first is None or first.speculates == other.speculates or not checked or _changed(case):
+        return None
+    same, of = (sum(pair.same_text[i] for pair in case.pairs) for i in (0, 1))
+    alike = f"; {percent(same / of)} of the greedy answers are the same text" if of else ""
+    return Finding(
+        id="outcomes_hold",
+        severity=Severity.GOOD,
+        runs=(first.label, other.label),
+        title="With and without speculation, answers turn out alike",
+        statement=f"in {count(checked, 'check')} of answers to the same prompts, no outcome "
+        f"differs more than chance has it{alike}",
+        evidence={"checks": checked, "same_text": same, "greedy_pairs": of},
+        because=f"exact tests on pairs of the same prompts, {count(checked, 'check')} in all",
+        advice="Nothing to do.",
+    )
+
+
+def _changed(case: ReplayCase) -> list[tuple[float, str, Versus]]:
+    """Outcomes that differ, with their p-values and where."""
+    tested = [
+        (mcnemar(a, b), name, pair)
+        for pair in case.pairs
+        for name, (a, b, _) in pair.outcomes.items()
+    ]
+    return [each for each in tested if each[0] < OUTCOME_P]
+
+
+_PAIRED: Need[ReplayCase] = Need(
+    words="a replay of the same prompts beside it, and answers that are checked",
+    met=lambda case: any(pair.outcomes for pair in case.pairs),
+)
+_OUTCOME = Threshold(
+    name="OUTCOME_P",
+    value=OUTCOME_P,
+    means="p-value of McNemar's exact test, below which an outcome is taken to differ",
+    source="driftscope: five outcomes are looked at in every condition and load",
+)
+
+ENTRIES: tuple[Entry[ReplayCase], ...] = (
+    Entry(
+        id="outcomes_change",
+        title="Answers to the same prompts turn out differently",
+        meaning="Answers are right, whole or free of loops in one replay and not in the other, "
+        "prompt by prompt, more often than chance has it.",
+        thresholds=(_OUTCOME,),
+        need=_PAIRED,
+        rule=outcomes_change,
+    ),
+    Entry(
+        id="conditions_cost",
+        title="A condition lowers the acceptance length",
+        meaning="The same prompts, asked in another way, yield fewer tokens per round than in the "
+        "replay's baseline: the 95% interval of the ratio, over prompts, lies below 1.",
+        thresholds=(),
+        need=Need(
+            words="a replay of several conditions whose server tells of its rounds",
+            met=lambda case: any(c.length_ratio is not None for c in case.run.cells),
+        ),
+        rule=conditions_cost,
+    ),
+    Entry(
+        id="not_answered",
+        title="Not every request was answered",
+        meaning="Requests of a replay were refused, broke off, took too long or were never sent.",
+        thresholds=(),
+        need=Need(words="nothing beyond the replay", met=lambda case: True),  # noqa: ARG005
+        rule=not_answered,
+    ),
+    Entry(
+        id="outcomes_hold",
+        title="With and without speculation, answers turn out alike",
+        meaning="Of two replays one speculates and one does not, and no outcome of the same "
+        "prompts differs more than chance has it.",
+        thresholds=(_OUTCOME,),
+        need=_PAIRED,
+        rule=outcomes_hold,
+    ),
+)

@@ -1,0 +1,63 @@
+"""The causes to check in a run that loses acceptance: what the run supports first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftscope.analysis.compare.run_comparison import accepts_less
+from driftscope.analysis.figures.request_pairing import UNPAIRED
+from driftscope.analysis.findings.acceptance_losses import Loss
+from driftscope.analysis.findings.causes import CAUSES, WITHOUT_WEIGHTS
+from driftscope.analysis.findings.evidence import Scene, Verdict
+from driftscope.analysis.findings.finding import Suspect
+from driftscope.analysis.findings.finding_inputs import Case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspects:
+    """Causes to check, likeliest first, and causes that need no check."""
+
+    causes: tuple[Suspect, ...] = ()
+    ruled_out: tuple[Suspect, ...] = ()
+
+
+def suspects_of(case: Case, loss: Loss | None) -> Suspects:
+    """The causes of `loss`; none without one, nor of a method without weights."""
+    if loss is None or case.run.manifest.method in WITHOUT_WEIGHTS:
+        return Suspects()
+    found = case.comparison
+    scene = Scene(
+        run=case.run,
+        loss=loss,
+        better=case.reference if accepts_less(found) else None,
+        same_prompts=found is not None and found.pairing != UNPAIRED,
+    )
+    looked = [(cause, cause.look(scene)) for cause in CAUSES[loss]]
+    by_verdict = {
+        verdict: tuple(
+            Suspect(
+                cause=cause.words,
+                check=cause.check,
+                seen=look.words,
+                supported=verdict in (Verdict.SHOWN, Verdict.SUPPORTED),
+            )
+            for cause, look in looked
+            if look.verdict is verdict
+        )
+        for verdict in Verdict
+    }
+    return Suspects(
+        causes=tuple(
+            each
+            for verdict in (Verdict.SHOWN, Verdict.SUPPORTED, Verdict.OPEN)
+            for each in by_verdict[verdict]
+        ),
+        ruled_out=by_verdict[Verdict.RULED_OUT],
+    )
+
+
+def in_order(suspects: Suspects) -> str:
+    """The causes as the end of an advice; nothing without any."""
+    if not suspects.causes:
+        return ""
+    return f" Check, likeliest first: {'; '.join(each.cause for each in suspects.causes)}."

@@ -1,0 +1,85 @@
+"""Ways to cut a run: which bucket a row is in, as SQL, and how the buckets are called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from driftscope.analysis.conditions.columns import Names
+from driftscope.analysis.query.row_filters import span_s
+from driftscope.errors import UsageError
+
+RANK = "rank"
+"""By tensor-parallel rank: the same rounds, with what each rank saw of their chains."""
+_POWER = "lpad(cast(cast(floor(log2(greatest({}, 1))) AS int) AS varchar(9)), 2, '0')"
+_WINDOW = "lpad(cast(cast(floor((time_s - {}) / {}) AS bigint) AS varchar(20)), 15, '0')"
+BY_K = "k"
+"""By the number of tokens that a round drafted, or that a recorded chain has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Which bucket a row is in, as text that sorts."""
+
+    sql: str
+    """In words that all engines know, and none of a user's."""
+    names: Names
+    """The columns of `driftscope.analysis.conditions.columns` that it names."""
+
+
+def _of(column: str, sql: str) -> Bucket:
+    return Bucket(sql=sql.format(column), names=frozenset((column,)))
+
+
+BY: Mapping[str, Bucket] = {
+    "label": _of("label", "coalesce({}, '(unlabelled)')"),
+    "context": _of("context", _POWER),
+    "prompt": _of("prompt_tokens", _POWER),
+    "batch": _of("batch", "lpad(cast({} AS varchar(9)), 4, '0')"),
+    "temperature": _of("temperature", "cast({} AS varchar(20))"),
+    "structured": _of("structured", "coalesce({}, '(not said)')"),
+    "finish": _of("finish_reason", "{}"),
+    "execution": _of("execution", "coalesce({}, '(not recorded)')"),
+    "runner": _of("runner", "{}"),
+    "mode": _of("mode", "{}"),
+    BY_K: _of("k", "lpad(cast({} AS varchar(4)), 4, '0')"),
+    RANK: Bucket(sql="", names=frozenset()),
+    "replica": _of("replica", "cast({} AS varchar(9))"),
+}
+"""Ways to cut a run apart from spans of time, and the bucket of a row in each."""
+BY_HOUR = "hour"
+WINDOWS = "or a span of time such as 10m"
+_HOUR_S = 3600.0
+MIN_SPAN_S = 1e-3
+"""Shortest span: times of rounds are no more precise."""
+
+
+def bucket_of(by: str, begin_s: float) -> Bucket:
+    """Return the bucket of rows of a run that begins at `begin_s`, Unix time.
+
+    Raises UsageError for a way to cut that there is not.
+    """
+    if by in BY:
+        return BY[by]
+    span = _HOUR_S if by == BY_HOUR else span_s(by)
+    if span is None or span < MIN_SPAN_S:
+        raise UsageError(f"--by {by!r}: not one of {', '.join((*BY, BY_HOUR))}, {WINDOWS}")
+    begin_s = begin_s if math.isfinite(begin_s) else 0.0  # of a run without rounds
+    return Bucket(sql=_WINDOW.format(repr(begin_s), repr(span)), names=frozenset(("time_s",)))
+
+
+def name_of(by: str, bucket: str) -> str:
+    """How a segment is called."""
+    if by in ("context", "prompt"):
+        return f"{2 ** int(bucket):,} to {2 ** (int(bucket) + 1) - 1:,} tokens"
+    if by == "batch":
+        return f"batch {int(bucket)}"
+    if by == BY_K:
+        return f"K = {int(bucket)}"
+    if by == BY_HOUR:
+        return f"hour {int(bucket) + 1}"
+    if span_s(by):
+        amount, unit = float(by.strip()[:-1]), by.strip()[-1]
+        return f"{int(bucket) * amount:g} to {(int(bucket) + 1) * amount:g} {unit}"
+    return bucket

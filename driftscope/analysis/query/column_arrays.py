@@ -1,0 +1,63 @@
+"""Columns of a trace's tables as numpy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Codes = NDArray[np.int64]
+"""Requests as small integers, see `driftscope.analysis.figures.request_codes`."""
+Matrix = NDArray[np.float64]
+
+
+def ints(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """[n] an integer column; nulls, which no writer makes, count as 0."""
+    return np.asarray(pc.fill_null(table.column(name), 0).to_numpy(), dtype=np.int64)
+
+
+def floats(table: pa.Table, name: str) -> Matrix:
+    """[n] a number column, NaN for null."""
+    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
+
+
+def bools(table: pa.Table, name: str) -> NDArray[np.bool_]:
+    """[n] a boolean column, False for null."""
+    return np.asarray(pc.fill_null(table.column(name), False).to_numpy(), dtype=np.bool_)
+
+
+def present(table: pa.Table, name: str) -> NDArray[np.bool_]:
+    """[n] where a column is not null."""
+    return np.asarray(pc.is_valid(table.column(name)).to_numpy(), dtype=np.bool_)
+
+
+def has_width(table: pa.Table, name: str, width: int) -> bool:
+    """Whether every list of the column is `width` long or null."""
+    lengths = pc.list_value_length(table.column(name))
+    return bool(pc.all(pc.equal(lengths, width), min_count=0).as_py())
+
+
+def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
+    """[n, width] a list column, NaN rows for null; None when the column holds nothing at all."""
+    column = table.column(name).combine_chunks()
+    if column.null_count == len(column):
+        return None
+    out = np.full((len(column), width), np.nan)
+    valid: NDArray[Any] = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
+    values = pc.list_flatten(column.drop_null()).to_numpy(zero_copy_only=False)
+    out[valid] = np.asarray(values, dtype=np.float64).reshape(-1, width)
+    return out
+
+
+def whole(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """[n] a column of counts or numbers, as some engines sum them in wider types; null is 0."""
+    return np.asarray(pc.fill_null(table.column(name).cast(pa.int64()), 0).to_numpy(), np.int64)
+
+
+def sums(table: pa.Table, name: str) -> Matrix:
+    """[n] a column of sums; null, the sum of nothing, is 0."""
+    values = pc.fill_null(table.column(name).cast(pa.float64()), 0.0)
+    return np.asarray(values.to_numpy(), dtype=np.float64)

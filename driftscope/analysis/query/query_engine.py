@@ -1,0 +1,283 @@
+"""Where queries run: Ibis expressions over tables that have a name, on DuckDB.
+
+Expressions are built on unbound tables (`ibis.table(schema, name="draft")`), so that the same
+object runs on any engine that has a view of that name, and is compiled once per dialect.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from driftscope.analysis.query.scratch import Scratch
+from driftscope.errors import DamagedTraceError
+
+MEMORY_LIMIT = "1200MiB"
+"""Of DuckDB; beyond it spills to disk. Leaves room under 2 GiB for Python and what Arrow holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Parquet files of one record that have the same columns."""
+
+    paths: tuple[Path, ...]
+    columns: Mapping[str, pa.DataType]
+    """As they are in the files."""
+    constant: Mapping[str, Any]
+    """Columns, by name, that have this value in every row, whatever the files say."""
+    unsaid: Mapping[str, str] = field(default_factory=dict)
+    """Text columns, by name, in which an empty text stands for this one."""
+
+
+Content: TypeAlias = pa.Table | Sequence[Files]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """The parts of driftscope's own SQL that differ between engines."""
+
+    name: str
+    """The engine's name in Ibis."""
+    types: Mapping[pa.DataType, str]
+    micros: str
+    """The function from timestamps to microseconds."""
+    text: Callable[[str], str]
+    """Return a text as a literal."""
+    identifier: Callable[[str], str]
+    """Return the name of a column or view in quotes."""
+
+
+class Engine(Protocol):
+    """Holds views and runs queries on them."""
+
+    dialect: Dialect
+
+    def admit(self, paths: Iterable[Path]) -> None:
+        """Let queries read these files and, from here on, nothing else outside the engine.
+
+        It is called once, before the first `view` of files.
+        """
+        ...
+
+    def view(self, name: str, content: Content, schema: pa.Schema) -> None:
+        """Have `name` stand for rows: a table in memory, or files with the columns of `schema`."""
+        ...
+
+    def define(self, name: str, sql: str) -> None:
+        """Have `name` stand for an SQL query on other views."""
+        ...
+
+    def keep(self, name: str, query: Any) -> None:
+        """Have `name` stand for the rows of an Ibis expression, which is run once."""
+        ...
+
+    def rows(self, query: Any) -> pa.Table:
+        """The rows of an Ibis expression."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+DUCKDB = Dialect(
+    name="duckdb",
+    types={
+        pa.int64(): "BIGINT",
+        pa.float64(): "DOUBLE",
+        pa.string(): "VARCHAR",
+        pa.bool_(): "BOOLEAN",
+        pa.list_(pa.float32()): "FLOAT[]",
+        pa.list_(pa.int32()): "INTEGER[]",
+    },
+    micros="epoch_us",
+    text=_quoted,
+    identifier=_identifier,
+)
+SETTINGS: Mapping[str, str] = {
+    "preserve_insertion_order": "false",
+    "parquet_metadata_cache": "true",
+    # No extension is fetched or loaded, and no variable of Python is taken for a table.
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "python_enable_replacements": "false",
+}
+
+
+class DuckDB:
+    """DuckDB within this process, locked: it reads a run's files and writes to its own folder.
+
+    Files are read by links with plain names, since DuckDB takes a path for a pattern: no way of
+    writing `*`, `?` or `[` in one is understood by all its versions.
+    """
+
+    dialect = DUCKDB
+
+    def __init__(self, *, memory_limit: str = MEMORY_LIMIT) -> None:
+        import duckdb
+
+        self._scratch = Scratch()
+        self._links: dict[Path, Path] = {}
+        self._memory_limit = memory_limit
+        self._is_locked = False
+        self._connection = duckdb.connect()
+        with suppress(duckdb.InvalidInputException):  # Jupyter without ipywidgets: has no bar
+            self._set("enable_progress_bar", "false")  # it would go to stdout
+        for name, value in SETTINGS.items():
+            self._set(name, value)
+        self._set("memory_limit", _quoted(memory_limit))
+        self._set("threads", str(min(self._threads(), usable_cores())))
+        self._set("temp_directory", _quoted(str(self._scratch.path / "spill")))
+
+    def admit(self, paths: Iterable[Path]) -> None:
+        """See `Engine`."""
+        for at, path in enumerate(paths):
+            link = self._scratch.path / f"{at}.parquet"
+            link.symlink_to(path.absolute())
+            self._links[path] = link
+        allowed = ", ".join(_quoted(str(link)) for link in self._links.values())
+        self._set("allowed_paths", f"[{allowed}]")
+        self._set("enable_external_access", "false")
+        self._set("lock_configuration", "true")
+        self._is_locked = True
+
+    def view(self, name: str, content: Content, schema: pa.Schema) -> None:
+        """See `Engine`. Raises DamagedTraceError as `rows` does."""
+        if isinstance(content, pa.Table):
+            self._connection.register(f"{name}_rows", content)
+            sql = f"SELECT * FROM {_identifier(f'{name}_rows')}"
+        else:
+            sql = " UNION ALL ".join(self._select(files, schema) for files in content)
+        self.define(name, sql)
+
+    def define(self, name: str, sql: str) -> None:
+        """See `Engine`. Raises DamagedTraceError as `rows` does."""
+        self._run(f"CREATE OR REPLACE TEMP VIEW {_identifier(name)} AS {sql}")
+
+    def keep(self, name: str, query: Any) -> None:
+        """See `Engine`. Raises DamagedTraceError as `rows` does."""
+        sql = sql_of(query.op(), self.dialect.name)
+        self._run(f"CREATE OR REPLACE TEMP TABLE {_identifier(name)} AS {sql}")
+
+    def rows(self, query: Any) -> pa.Table:
+        """See `Engine`. Raises DamagedTraceError for files that cannot be read after all, and for
+        values in them that queries cannot work with."""
+        sql = sql_of(query.op(), self.dialect.name)
+        self._lock()
+        with self._reading():
+            return self._connection.sql(sql).to_arrow_table()
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self._connection.close()
+        self._scratch.close()
+
+    def _run(self, sql: str) -> None:
+        self._lock()
+        with self._reading():
+            self._connection.execute(sql)
+
+    def _lock(self) -> None:
+        """A run in memory admits no file."""
+        if not self._is_locked:
+            self.admit(())
+
+    def _set(self, name: str, value: str) -> None:
+        self._connection.execute(f"SET {name} = {value}")
+
+    def _threads(self) -> int:
+        """Return the number of threads that DuckDB would take, which knows of cgroups."""
+        (found,) = self._connection.execute("SELECT current_setting('threads')").fetchone()
+        return int(found)
+
+    def _select(self, files: Files, schema: pa.Schema) -> str:
+        paths = ", ".join(_quoted(str(self._links[path])) for path in files.paths)
+        columns = ", ".join(column(files, f, self.dialect) for f in schema)
+        return f"SELECT {columns} FROM read_parquet([{paths}], hive_partitioning = false)"
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        import duckdb
+
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise DamagedTraceError(
+                f"{self._place()}: a query needs more than {self._memory_limit} of memory; a row "
+                "of the run is too large, or --since has to leave some out"
+            ) from error
+        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+            first = self._named(str(error))
+            raise DamagedTraceError(f"{first}; move the file away to analyse the rest") from error
+        except duckdb.Error as error:
+            raise DamagedTraceError(
+                f"{self._place()}: holds a value that cannot be worked with "
+                f"({self._named(str(error))}); move the file with it away to analyse the rest"
+            ) from error
+
+    def _named(self, message: str) -> str:
+        """Return the first line of DuckDB's `message` with the files' own names."""
+        first = next(iter(message.splitlines()), "")
+        for path, link in self._links.items():
+            first = first.replace(str(link), str(path))
+        return first
+
+    def _place(self) -> str:
+        """Return the folder of the run."""
+        return next((str(path.parent) for path in self._links), "the run")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def column(files: Files, wanted: pa.Field, dialect: Dialect) -> str:
+    """Return the SQL of one column of a view."""
+    plain, kind = wanted.name, dialect.types[wanted.type]
+    name = dialect.identifier(plain)
+    if plain in files.constant:
+        value = f"CAST({_literal(files.constant[plain], dialect)} AS {kind})"
+    elif plain not in files.columns:
+        value = f"CAST(NULL AS {kind})"
+    elif pa.types.is_timestamp(files.columns[plain]):
+        value = f"{dialect.micros}({name}) / 1e6"
+    elif plain in files.unsaid:
+        value = f"CASE WHEN {name} = '' THEN {dialect.text(files.unsaid[plain])} ELSE {name} END"
+    else:
+        value = name if files.columns[plain] == wanted.type else f"CAST({name} AS {kind})"
+    return f"{value} AS {name}"
+
+
+def _literal(value: Any, dialect: Dialect) -> str:
+    if value is None:
+        return "NULL"
+    # A number with a point is not written as one: infinity has no other form than a text's.
+    return repr(value) if isinstance(value, int) else dialect.text(str(value))
+
+
+@cache
+def sql_of(query: Any, dialect: str) -> str:
+    """An Ibis operation in the words of an engine."""
+    import ibis
+
+    return str(ibis.to_sql(query.to_expr(), dialect=dialect, pretty=False))

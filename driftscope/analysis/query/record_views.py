@@ -1,0 +1,340 @@
+"""A run's records as views that queries read, in memory or left in their files.
+
+The views are named as the records (`draft`, `verify`, `step`, `request`), with the columns of
+`driftscope.trace.format.records`: times as seconds, defaults of older versions filled in, replicas
+told apart. Lists that a sealed file leaves out (`driftscope.trace.format.derived_columns`) are
+null in `draft`; what reads them goes through `parts`, file layout by file layout.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from driftscope.analysis.conditions.columns import COLUMNS, OF_STEPS, Names
+from driftscope.analysis.conditions.condition import Condition
+from driftscope.analysis.query import row_filters
+from driftscope.analysis.query.buckets import Bucket
+from driftscope.analysis.query.query_engine import Content, DuckDB, Engine, Files, sql_of
+from driftscope.analysis.query.row_check import check_view
+from driftscope.errors import DamagedTraceError
+from driftscope.trace.format.derived_columns import derived_of
+from driftscope.trace.format.manifest import Manifest, read_manifest
+from driftscope.trace.format.schema import conform, record_defaults, schema_of
+from driftscope.trace.format.segment import SEALED, segments, source_of
+from driftscope.trace.format.status import Status, read_statuses
+from driftscope.trace.read.integrity import damaged_files
+from driftscope.trace.read.parquet_input import open_parquet
+from driftscope.trace.read.ranks import place_of
+from driftscope.trace.read.reader import (
+    Trace,
+    check_segment,
+    defaults_of,
+    losses_of,
+    read_record,
+    unreadable,
+)
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+QUERIED = ("draft", "verify", "step", "request")
+"""Records that queries read."""
+OF_RANKS = ("draft", "step")
+"""Records that each tensor-parallel rank writes."""
+PART = "draft_part"
+"""The view of the draft rows of one layout."""
+IN_BUCKETS = "in_buckets"
+"""Ending of the views of a record's rows with the bucket that each is in."""
+WIDE = "wide"
+"""Ending of the views of a record's rows with all that conditions on them name."""
+Derived = tuple[tuple[str, str], ...]
+"""Columns that files leave out, and what each follows from, by name; see `compact`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """One run, ready to be queried."""
+
+    path: Path
+    manifest: Manifest
+    statuses: tuple[Status, ...]
+    problems: tuple[str, ...]
+    """As in `Trace`."""
+    engine: Engine
+    parts: Mapping[Derived, Content]
+    """The draft rows by what their files leave out."""
+    conditions: tuple[Condition, ...] = ()
+    """What the rows of all views meet, see `narrow`."""
+
+    def use(self, derived: Derived) -> None:
+        """Have the view PART stand for the draft rows of this layout."""
+        if not self.conditions:
+            self.engine.view(PART, self.parts[derived], queried("draft"))
+            return
+        self.engine.view(f"{PART}_all", self.parts[derived], queried("draft"))
+        _define(self, PART, "draft", self.conditions)
+
+
+def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
+    """The tables of a `trace` that is in memory already."""
+    engine = engine or DuckDB()
+    for record in QUERIED:
+        engine.view(f"{record}_all", _queried(getattr(trace, record), record), queried(record))
+        engine.define(record, f"SELECT * FROM {record}_all")
+    return Tables(
+        path=trace.path,
+        manifest=trace.manifest,
+        statuses=trace.statuses,
+        problems=trace.problems,
+        engine=engine,
+        parts={(): _queried(trace.draft, "draft")},
+    )
+
+
+def ranks_of(run: Path) -> list[int]:
+    """The tensor-parallel ranks that recorded chains."""
+    found = {place_of(source_of(path, "draft")).rank for path in segments(run, "draft")}
+    return sorted(found) or [0]
+
+
+def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None = None) -> Tables:
+    """The tables of the run directory `run`, whose sealed files are left where they are.
+
+    What cannot be queried in place is read: streams, and the records of several tensor-parallel
+    ranks, or of one `rank` of them. Raises NotATraceError, DamagedTraceError or SchemaVersionError.
+    """
+    run, engine = Path(run), engine or DuckDB()
+    manifest, statuses = read_manifest(run), read_statuses(run)
+    damaged = damaged_files(run, statuses)
+    problems = list(damaged.values())
+    parts: dict[Derived, Content] = {}
+    in_place = {
+        record: _in_place(run, record, manifest, damaged) if rank is None else None
+        for record in QUERIED
+    }
+    engine.admit(_paths(each for found in in_place.values() if found for each in found.values()))
+    for record, found in in_place.items():
+        if found is None:
+            of_rank = rank if record in OF_RANKS else None
+            rows = read_record(run, record, manifest, problems, rank=of_rank, left_out=damaged)
+            view: dict[Derived, Content] = {(): _queried(rows, record)}
+        else:
+            view = found
+        if record == "draft":
+            parts = view
+        engine.view(f"{record}_all", _together(view), queried(record))
+        if found is not None:
+            check_view(engine, f"{record}_all", record, run)
+        engine.define(record, f"SELECT * FROM {record}_all")
+    return Tables(
+        path=run,
+        manifest=manifest,
+        statuses=statuses,
+        problems=(*problems, *losses_of(statuses)),
+        engine=engine,
+        parts=parts,
+    )
+
+
+def _paths(contents: Iterable[Content]) -> Iterator[Path]:
+    """Return the paths of all files among the `contents`."""
+    for content in contents:
+        if not isinstance(content, pa.Table):
+            yield from (path for files in content for path in files.paths)
+
+
+def narrow(tables: Tables, conditions: Sequence[Condition]) -> Tables:
+    """The same run with only the rows that meet `conditions`, besides those that it has to meet
+    already; and only requests that have such a round.
+
+    The views of `tables` itself are those of the narrowed run from here on.
+    """
+    met, engine = (*tables.conditions, *conditions), tables.engine
+    for record in ("verify", "draft"):
+        _define(tables, record, record, met)
+    _define_steps(tables, met)
+    engine.define(
+        "request",
+        "SELECT r.* FROM request_all r SEMI JOIN verify v "
+        "ON r.replica = v.replica AND r.request = v.request",
+    )
+    return replace(tables, conditions=met)
+
+
+def cut(tables: Tables, source: str, record: str, bucket: Bucket) -> None:
+    """Have `<source>_in_buckets` stand for the rows of `source`, each with the `bucket` that it is
+    in."""
+    columns = queried(record).names
+    rows = row_filters.wide(source, columns, bucket.names, _said(tables, bucket.names))
+    sql = f"SELECT {', '.join(columns)}, {bucket.sql} AS bucket FROM ({rows}) w"
+    tables.engine.define(f"{source}_{IN_BUCKETS}", sql)
+
+
+def _define(tables: Tables, view: str, record: str, conditions: Sequence[Condition]) -> None:
+    """`view` as the rows of `<view>_all` that meet the conditions."""
+    names = _names(conditions)
+    rows = row_filters.wide(f"{view}_all", queried(record).names, names, _said(tables, names))
+    _keep_met(tables, view, record, rows, conditions)
+
+
+def _define_steps(tables: Tables, conditions: Sequence[Condition]) -> None:
+    """Steps are narrowed by what they have."""
+    mine = [each for each in conditions if each.names <= set(OF_STEPS)]
+    names = _names(mine) - {"batch"}
+    rows = row_filters.wide("step_all", queried("step").names, names, _said(tables, names))
+    source = (
+        f"SELECT w.*, w.requests AS batch FROM ({rows}) w" if mine else "SELECT * FROM step_all"
+    )
+    _keep_met(tables, "step", "step", source, mine)
+
+
+def _keep_met(
+    tables: Tables, view: str, record: str, rows: str, conditions: Sequence[Condition]
+) -> None:
+    """`view` as those of `rows`, SQL, that meet the conditions."""
+    import ibis
+
+    engine, wide = tables.engine, f"{view}_{WIDE}"
+    engine.define(wide, rows)
+    schema = ibis.Schema.from_pyarrow(queried(record))
+    more = {name: COLUMNS[name].type for name in _names(conditions) if name not in schema}
+    named = ibis.table({**schema, **more}, name=wide)
+    met = named.filter([each.on(named) for each in conditions]) if conditions else named
+    query = met.select(*queried(record).names)
+    engine.define(view, sql_of(query.op(), engine.dialect.name))
+
+
+def _names(conditions: Sequence[Condition]) -> Names:
+    return frozenset[str]().union(*(each.names for each in conditions))
+
+
+def _said(tables: Tables, names: Names) -> dict[str, str | None]:
+    """Columns that are the same in all rows; looked up only where one of them is named."""
+    dialect = tables.engine.dialect
+    if "execution" not in names:
+        return row_filters.said_of(tables.manifest, (), dialect)
+    found = tables.engine.rows(executions()).column("execution").to_pylist()
+    return row_filters.said_of(tables.manifest, found, dialect)
+
+
+@cache
+def executions() -> ir.Table:
+    """How the drafter ran in the steps that drafted, before any condition."""
+    import ibis
+
+    schema = ibis.Schema.from_pyarrow(queried("step"))
+    steps = ibis.table(schema, name="step_all")
+    return steps.filter(steps.chains > 0).select("execution").distinct()
+
+
+def queried(record: str) -> pa.Schema:
+    """The schema of a record's view: that of the record, everything nullable."""
+    return pa.schema([f.with_nullable(True) for f in schema_of(record)])
+
+
+def _queried(table: pa.Table, record: str) -> pa.Table:
+    return conform(table, record).cast(queried(record))
+
+
+def _together(parts: Mapping[Derived, Content]) -> Content:
+    if any(isinstance(content, pa.Table) for content in parts.values()):
+        (content,) = parts.values()
+        return content
+    return [files for content in parts.values() for files in content]
+
+
+def _in_place(
+    run: Path, record: str, manifest: Manifest, left_out: Container[Path]
+) -> dict[Derived, Content] | None:
+    """The sealed files of a record by layout; None where they have to be read."""
+    paths = [path for path in segments(run, record) if path not in left_out]
+    ranks = {place_of(source_of(path, record)).rank for path in paths}
+    if not paths or len(ranks) > 1 or any(path.suffix != SEALED for path in paths):
+        return None
+    alike: defaultdict[tuple[Any, ...], list[Path]] = defaultdict(list)
+    for path in paths:
+        schema = _schema(path)
+        check_segment(schema, path)
+        _check_columns(schema, record, path)
+        derived = _derived(schema, path)
+        columns = tuple(zip(schema.names, schema.types, strict=True))
+        replica = place_of(source_of(path, record)).replica
+        alike[tuple(sorted(derived.items())), columns, replica].append(path)
+    parts: defaultdict[Derived, list[Files]] = defaultdict(list)
+    for (derived, columns, replica), mine in alike.items():
+        constant = {} if replica is None else {"replica": replica}
+        filled = {
+            name: value
+            for name, value in {**record_defaults(record), **defaults_of(manifest)}.items()
+            if name not in dict(columns)
+        }
+        said = {"execution": defaults_of(manifest)["execution"]} if record in _EXECUTED else {}
+        parts[derived].append(
+            Files(
+                paths=tuple(mine),
+                columns=dict(columns),
+                constant={**filled, **constant},
+                unsaid=said,
+            )
+        )
+    return dict(parts)
+
+
+_EXECUTED = tuple(name for name in QUERIED if "execution" in schema_of(name).names)
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        with open_parquet(path) as file:
+            return file.schema_arrow
+    except (ValueError, RuntimeError, OSError) as error:
+        raise unreadable(path, error) from error
+
+
+def _derived(schema: pa.Schema, path: Path) -> Mapping[str, str]:
+    try:
+        return derived_of(schema)
+    except ValueError as error:
+        raise unreadable(path, error) from error
+
+
+def _check_columns(schema: pa.Schema, record: str, path: Path) -> None:
+    """Raise DamagedTraceError for a column of another kind than the record's, and for two that
+    engines of queries take for one."""
+    known = schema_of(record)
+    for name, times in Counter(map(str.lower, schema.names)).most_common(1):
+        if times == 1:
+            break
+        raise DamagedTraceError(
+            f"{path}: has {times} columns called {name!r} in small letters or large; move it away "
+            "to analyse the rest of the run"
+        )
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name not in known.names or kind.equals(known.field(name).type):
+            continue
+        if not _fits(kind, known.field(name).type):
+            raise DamagedTraceError(
+                f"{path}: its columns are not those of a {record} record ({name} holds {kind}); "
+                "move it away to analyse the rest of the run"
+            )
+
+
+def _fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(wanted == pa.float64())
+    if pa.types.is_list(kind) and pa.types.is_list(wanted):
+        return _fits(kind.value_type, wanted.value_type) or kind.value_type == wanted.value_type
+    both = (kind, wanted)
+    return bool(
+        all(map(pa.types.is_integer, both))
+        or all(map(pa.types.is_floating, both))
+        or (pa.types.is_integer(kind) and pa.types.is_floating(wanted))
+        or pa.types.is_null(kind)
+    )

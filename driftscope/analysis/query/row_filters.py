@@ -1,0 +1,115 @@
+"""Some of a run's rows: conditions on rows and what is known of their requests and run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from driftscope.analysis.conditions.columns import OF_REQUESTS, OF_RUNS, Names
+from driftscope.analysis.conditions.condition import Condition, condition_of
+from driftscope.analysis.query.query_engine import Dialect
+from driftscope.errors import UsageError
+from driftscope.trace.format.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Rows to keep; all of them by default."""
+
+    where: str | None = None
+    """A condition, see `driftscope.analysis.conditions`."""
+    since: str | None = None
+    """A span such as "2h", counted back from the last round, or a time in ISO 8601."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a condition that makes no sense, before anything is read."""
+        if self.where is not None:
+            condition_of(self.where)
+
+    def conditions(self, last_s: float) -> tuple[Condition, ...]:
+        """Return what rows must meet; `last_s` is the time of the last round. Raises UsageError."""
+        texts = [] if self.where is None else [self.where]
+        begin_s = -math.inf if self.since is None else since_s(self.since, last_s)
+        if math.isfinite(begin_s):  # a run without rounds has no last one
+            texts.append(f"time_s >= {begin_s!r}")
+        return tuple(condition_of(text) for text in texts)
+
+
+MAX_SPAN_S = 1e10
+"""Three centuries: beyond, a time has no room for its seconds' fractions."""
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def span_s(text: str) -> float | None:
+    """Seconds of a span such as "30m"; None for anything else, and beyond MAX_SPAN_S."""
+    found = _SPAN.fullmatch(text.strip())
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else None
+    return None if seconds is None or seconds > MAX_SPAN_S else seconds
+
+
+def since_s(text: str, last_s: float) -> float:
+    """Unix time that a --since means; raises UsageError."""
+    if (span := span_s(text)) is not None:
+        return last_s - span
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"--since {text!r}: neither a span such as 30m, 2h or 1d nor a time in ISO 8601"
+        ) from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def wide(source: str, columns: Sequence[str], names: Names, said: Mapping[str, str | None]) -> str:
+    """SQL: the rows of `source`, which has `columns`, as `t` with all of `names` besides.
+
+    `said` is the SQL of columns that are the same in all rows; None where rows differ.
+    """
+    missing = names - set(columns)
+    more, joins = ["t.*"], []
+    if "context" in missing:
+        more.append("t.position + 1 AS context")
+    if "batch" in missing:
+        more.append("count(*) OVER (PARTITION BY t.replica, t.step) AS batch")
+    if "k" in missing:
+        more.append("t.drafted AS k")
+    more += [f"{said[name]} AS {name}" for name in OF_RUNS if name in missing]
+    if asked := [name for name in OF_REQUESTS if name in missing]:
+        more += [f"r.{name}" for name in asked]
+        joins.append(_with(_REQUESTS, "r", ("replica", "request")))
+    if "execution" in missing and said["execution"] is not None:
+        more.append(f"{said['execution']} AS execution")
+    elif "execution" in missing:
+        more.append("d.execution")
+        joins.append(_with(_DRAWN, "d", ("replica", "request", "position")))
+    return f"SELECT {', '.join(more)} FROM {source} t {' '.join(joins)}"
+
+
+def said_of(
+    manifest: Manifest, executions: Sequence[str], dialect: Dialect
+) -> dict[str, str | None]:
+    """What `wide` is told of a run whose steps ran in these ways."""
+    alike = set(executions)
+    return {
+        "runner": dialect.text(manifest.runner),
+        "mode": dialect.text(manifest.mode),
+        "execution": dialect.text(alike.pop()) if len(alike) == 1 else None,
+    }
+
+
+_REQUESTS = (
+    f"SELECT replica, request, {', '.join(f'max({name}) AS {name}' for name in OF_REQUESTS)} "
+    "FROM request_all GROUP BY replica, request"
+)
+_DRAWN = (
+    "SELECT replica, request, position, max(execution) AS execution FROM draft_all "
+    "GROUP BY replica, request, position"
+)
+
+
+def _with(rows: str, name: str, key: Sequence[str]) -> str:
+    return f"LEFT JOIN ({rows}) {name} ON {' AND '.join(f't.{k} = {name}.{k}' for k in key)}"

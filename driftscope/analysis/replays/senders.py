@@ -1,0 +1,361 @@
+"""Replays: what the sender of the requests saw, beside what the probe saw of the same requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from driftscope.analysis.statistics.interval import Interval, ratio_intervals
+from driftscope.analysis.statistics.paired_ratios import Ratio, Sums, paired_ratio
+from driftscope.metrics.acceptance import mean_length
+from driftscope.metrics.client import per_user, tokens_per_second
+from driftscope.metrics.latency import mean_s
+from driftscope.trace.format.manifest import CLIENT, Manifest
+from driftscope.trace.format.records import Ended
+from driftscope.trace.read.reader import Trace
+
+OUTCOMES = ("json_ok", "tool_ok", "early_stop", "garbled", "looping")
+"""Columns of ClientRow that say whether an answer is what it should be."""
+GOOD = ("json_ok", "tool_ok")
+"""Those of which True is good; True of the others is bad."""
+_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
+_CHOICE = re.compile(r"-\d+$")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One condition at one load."""
+
+    condition: str
+    concurrency: int | None
+    rate: float | None
+    requests: int
+    """Warm-up left out."""
+    answered: int
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    throughput: float | None
+    """Output tokens per second; of the whole load, whatever the condition."""
+    rounds: int
+    mean_length: float | None
+    mean_length_interval: Interval | None
+    length_ratio: Ratio | None
+    """Acceptance length to the baseline's, paired; None in the baseline itself."""
+    tpot_ratio: Ratio | None
+    outcomes: Mapping[str, tuple[int, int]]
+    """By OUTCOMES: how often True, and of how many; what was not checked is not there."""
+
+    @property
+    def per_user(self) -> float | None:
+        """Tokens per second before one user's eyes."""
+        return per_user(self.tpot_s)
+
+    @property
+    def load(self) -> str:
+        """In words."""
+        return f"{self.rate:g}/s" if self.rate is not None else f"{self.concurrency}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderSummary:
+    """One replay."""
+
+    label: str
+    manifest: Manifest
+    planned: int
+    ended: Mapping[str, int]
+    cells: tuple[Cell, ...]
+    joined: int
+    """Requests that a probe's run beside it has, too."""
+    outside_s: float | None
+    """Mean of the sender's time to first token less the engine's, over joined requests: network,
+    HTTP and what comes before the engine."""
+    gpu_used_bytes: int | None
+    """Most memory in use on the sender's machine's GPUs together, by anyone; None without one."""
+    gpu_power_w: float | None
+    """Mean power of those GPUs together."""
+    rows: tuple[Row, ...]
+    """What was counted: answered, no warm-up."""
+    problems: tuple[str, ...]
+
+    @property
+    def speculates(self) -> bool:
+        """Whether any request tells of a round."""
+        return any(cell.rounds for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versus:
+    """Two replays of the same prompts: the first against another."""
+
+    first: str
+    other: str
+    condition: str
+    load: str
+    length_ratio: Ratio | None
+    """Of the other to the first."""
+    tpot_ratio: Ratio | None
+    same_text: tuple[int, int]
+    """Pairs with the same answer, letter by letter, and of how many; greedy ones only."""
+    outcomes: Mapping[str, tuple[int, int, int]]
+    """By OUTCOMES: pairs in which only the first, only the other was bad, and pairs in all."""
+
+
+def is_sender(manifest: Manifest) -> bool:
+    """Whether the run was recorded by a sender, not in an engine."""
+    return manifest.engine == CLIENT
+
+
+def summarise_sender(trace: Trace, label: str, servers: Sequence[Trace] = ()) -> SenderSummary:
+    """The summary of a replay; `servers`: probes' runs, some of whose requests may be its own."""
+    rows: list[Row] = trace.client.sort_by("order").to_pylist()
+    measured = [row for row in rows if not row["warmup"]]
+    answered = [row for row in measured if row["ended"] == Ended.ANSWERED]
+    joined, answered = _joined(answered, servers)
+    ended: dict[str, int] = {}
+    for row in rows:
+        ended[row["ended"]] = ended.get(row["ended"], 0) + 1
+    outside = [row["outside_s"] for row in answered if row.get("outside_s") is not None]
+    return SenderSummary(
+        label=label,
+        manifest=trace.manifest,
+        planned=len(rows),
+        ended=dict(sorted(ended.items())),
+        cells=_cells(measured, answered, trace.manifest.workload),
+        joined=joined,
+        outside_s=mean_s(outside),
+        **_gpus(trace),
+        rows=tuple(answered),
+        problems=trace.problems,
+    )
+
+
+def _gpus(trace: Trace) -> dict[str, Any]:
+    """A sample is one row per GPU, the rows of one time together."""
+    used: dict[float, int] = {}
+    power: dict[float, float] = {}
+    for row in trace.resource.to_pylist():
+        when = row["time_s"]
+        if row["gpu_used_bytes"] is not None:
+            used[when] = used.get(when, 0) + row["gpu_used_bytes"]
+        if row["gpu_power_w"] is not None:
+            power[when] = power.get(when, 0.0) + row["gpu_power_w"]
+    return {
+        "gpu_used_bytes": max(used.values(), default=None),
+        "gpu_power_w": mean_s(list(power.values())),
+    }
+
+
+def versus(first: SenderSummary, other: SenderSummary) -> tuple[Versus, ...]:
+    """Condition by condition, where both asked the same prompts."""
+    out = []
+    mine, theirs = _grouped(first.rows), _grouped(other.rows)
+    for cell in first.cells:
+        key = (cell.condition, cell.concurrency, cell.rate)
+        a, b = mine.get(key, []), theirs.get(key, [])
+        if not {_pair(row) for row in a} & {_pair(row) for row in b}:
+            continue
+        out.append(
+            Versus(
+                first=first.label,
+                other=other.label,
+                condition=key[0],
+                load=_load(a[0]),
+                length_ratio=paired_ratio(_lengths(b), _lengths(a)),
+                tpot_ratio=paired_ratio(_tpots(b), _tpots(a)),
+                same_text=_same_text(a, b),
+                outcomes={name: found for name in OUTCOMES if (found := _changes(a, b, name))},
+            )
+        )
+    return tuple(out)
+
+
+_Key = tuple[str, int | None, float | None]
+
+
+def _grouped(rows: Iterable[Row]) -> dict[_Key, list[Row]]:
+    out: dict[_Key, list[Row]] = {}
+    for row in rows:
+        out.setdefault((row["condition"], row["concurrency"], row["rate"]), []).append(row)
+    return out
+
+
+def _cells(
+    measured: Sequence[Row], answered: Sequence[Row], workload: Mapping[str, Any]
+) -> tuple[Cell, ...]:
+    """By load, the baseline first, the others as the suite has them."""
+    planned, done = _grouped(measured), _grouped(answered)
+    baseline, listed = str(workload.get("baseline", "")), list(workload.get("conditions", ()))
+    place = {name: number for number, name in enumerate(listed)}
+    order = sorted(
+        planned,
+        key=lambda k: (k[1] or 0, k[2] or 0.0, k[0] != baseline, place.get(k[0], 0), k[0]),
+    )
+    speeds = _throughputs(answered)
+    return tuple(
+        _cell(
+            key,
+            len(planned[key]),
+            done.get(key, []),
+            done.get((baseline, *key[1:]), []) if key[0] != baseline else [],
+            speeds.get(key[1:]),
+        )
+        for key in order
+    )
+
+
+def _cell(
+    key: _Key, planned: int, rows: Sequence[Row], baseline: Sequence[Row], speed: float | None
+) -> Cell:
+    lengths = _lengths(rows)
+    rounds = int(sum(bottom for _, bottom in lengths.values()))
+    tokens = sum(top for top, _ in lengths.values())
+    return Cell(
+        condition=key[0],
+        concurrency=key[1],
+        rate=key[2],
+        requests=planned,
+        answered=len(rows),
+        ttft_s=_mean(rows, "ttft_s"),
+        tpot_s=_mean(rows, "tpot_s"),
+        e2e_s=_mean(rows, "e2e_s"),
+        throughput=speed,
+        rounds=rounds,
+        mean_length=mean_length(tokens - rounds, rounds) if rounds else None,
+        mean_length_interval=_length_interval(lengths),
+        length_ratio=paired_ratio(lengths, _lengths(baseline)),
+        tpot_ratio=paired_ratio(_tpots(rows), _tpots(baseline)),
+        outcomes={name: found for name in OUTCOMES if (found := _counted(rows, name))[1]},
+    )
+
+
+def _throughputs(rows: Sequence[Row]) -> dict[tuple[int | None, float | None], float | None]:
+    """By load: conditions run side by side, so they share it."""
+    loads: dict[tuple[int | None, float | None], list[Row]] = {}
+    for row in rows:
+        loads.setdefault((row["concurrency"], row["rate"]), []).append(row)
+    return {load: _throughput(some) for load, some in loads.items()}
+
+
+def _throughput(rows: Sequence[Row]) -> float | None:
+    if any(row["output_tokens"] is None for row in rows):
+        return None
+    begun = min(row["sent_s"] for row in rows)
+    return tokens_per_second(
+        sum(row["output_tokens"] for row in rows), max(row["time_s"] for row in rows) - begun
+    )
+
+
+def _lengths(rows: Iterable[Row]) -> Sums:
+    """By pair: tokens that its rounds gave, and rounds."""
+    out: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if row["accepted"]:
+            tokens, rounds = out.get(row["pair"], (0.0, 0.0))
+            more = len(row["accepted"])
+            out[row["pair"]] = (tokens + sum(row["accepted"]) + more, rounds + more)
+    return out
+
+
+def _tpots(rows: Iterable[Row]) -> Sums:
+    out: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if row["tpot_s"] is not None:
+            total, count = out.get(row["pair"], (0.0, 0.0))
+            out[row["pair"]] = (total + row["tpot_s"], count + 1.0)
+    return out
+
+
+def _length_interval(sums: Sums) -> Interval | None:
+    if len(sums) < 2:
+        return None
+    values = np.array([sums[key] for key in sorted(sums)])
+    found = ratio_intervals(values[:, :1], values[:, 1:])
+    if not found or found[0] is None:
+        return None
+    # A round yields a token at least: few prompts would leave that open.
+    return found[0].within(1.0, np.inf)
+
+
+def _mean(rows: Iterable[Row], name: str) -> float | None:
+    return mean_s([row[name] for row in rows if row[name] is not None])
+
+
+def _counted(rows: Iterable[Row], name: str) -> tuple[int, int]:
+    said = [row[name] for row in rows if row[name] is not None]
+    return sum(said), len(said)
+
+
+def _pair(row: Row) -> tuple[str, int]:
+    return row["pair"], row["repeat"]
+
+
+def _load(row: Row) -> str:
+    return f"{row['rate']:g}/s" if row["rate"] is not None else f"{row['concurrency']}"
+
+
+def _both(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
+    mine = {_pair(row): row for row in a}
+    return [(mine[_pair(row)], row) for row in b if _pair(row) in mine]
+
+
+def _same_text(a: Iterable[Row], b: Iterable[Row]) -> tuple[int, int]:
+    greedy = [(x, y) for x, y in _both(a, b) if x["temperature"] == 0 and y["temperature"] == 0]
+    return sum(x["digest"] == y["digest"] for x, y in greedy), len(greedy)
+
+
+def _changes(a: Iterable[Row], b: Iterable[Row], name: str) -> tuple[int, int, int] | None:
+    both = [(x, y) for x, y in _both(a, b) if x[name] is not None and y[name] is not None]
+    bad = [(x[name] != (name in GOOD), y[name] != (name in GOOD)) for x, y in both]
+    if not bad:
+        return None
+    return sum(x and not y for x, y in bad), sum(y and not x for x, y in bad), len(bad)
+
+
+def _joined(rows: Sequence[Row], servers: Sequence[Trace]) -> tuple[int, list[Row]]:
+    """How many of `rows` the servers know, and the rows with what those say besides."""
+    known = {name: seen for server in servers for name, seen in _seen(server).items()}
+    out, joined = [], 0
+    for row in rows:
+        seen = known.get(row["response"] or "")
+        joined += seen is not None
+        out.append(row if seen is None else {**row, **_more(row, seen)})
+    return joined, out
+
+
+def _more(row: Row, seen: Row) -> dict[str, Any]:
+    mine, theirs = row["ttft_s"], seen["ttft_s"]
+    known = mine is not None and theirs is not None
+    return {
+        "accepted": row["accepted"] or seen["accepted"] or None,
+        "outside_s": mine - theirs if known else None,
+    }
+
+
+def _seen(server: Trace) -> dict[str, dict[str, Any]]:
+    """A probe's requests by the id that the client was told."""
+    out: dict[str, dict[str, Any]] = {}
+    for row in server.request.select(["request", "ttft_s"]).to_pylist():
+        out[external_id(row["request"])] = {"ttft_s": row["ttft_s"], "accepted": []}
+    rounds = server.verify.select(["request", "drafted", "accepted"]).to_pylist()
+    for row in rounds:
+        known = out.get(external_id(row["request"]))
+        if known is not None and row["drafted"]:
+            known["accepted"].append(row["accepted"])
+    return out
+
+
+def external_id(internal: str) -> str:
+    """The id in vLLM's answer, from the one inside: "cmpl-x-0-1a2b3c4d" was told as "cmpl-x".
+
+    The engine adds eight random digits, and the completions endpoint the number of the prompt.
+    """
+    name = _SUFFIX.sub("", internal)
+    return _CHOICE.sub("", name) if name.startswith("cmpl-") else name

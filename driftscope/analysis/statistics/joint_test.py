@@ -1,0 +1,156 @@
+"""One test of several differences between two runs at once: acceptance at every depth.
+
+Depths of one run are not independent, and each is tested beside the others. The statistic is the
+largest |t| over them; its reference are the same requests with their runs exchanged: the sign of
+each pair's difference is drawn (Romano 1989), or, without pairs, requests are dealt anew to the two
+runs (Chung and Romano 2013). A depth at which one run never accepts is tested like any other.
+
+A request's pseudo-value of a ratio r is r + (n - 1) times its jackknife influence: their mean is
+the ratio, and their spread the ratio's variance over requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.analysis.query.column_arrays import Matrix
+from driftscope.analysis.statistics.interval import CONFIDENCE, Array, Ratio
+
+DRAWS = 999
+"""Random exchanges: p-values are multiples of 1 / 1000."""
+SEED = 20_260_511
+LEAST = 6
+"""Pairs, or requests of either run, from which runs are tested: with five pairs, the most extreme
+signs already have a chance of 2 / 32 = 0.06."""
+_AT_ONCE = 64
+"""Exchanges that are held in memory together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Joint:
+    """Differences of the second run from the first, [m] each."""
+
+    gap: Array
+    error: Array
+    """Standard error; 0 where no request differs from another."""
+    p: Array
+    """Adjusted: calling every figure with a p below 0.05 different errs in one of 20 comparisons of
+    equal runs, however many figures there are. NaN where there is nothing to test by."""
+    critical: float
+    """|t| that the largest of equal runs exceeds in one of 20 comparisons: the half-width of
+    simultaneous intervals in standard errors. NaN where nothing is tested."""
+
+
+def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
+    """The test of b - a, figure by figure; rows of the influences are pairs where `paired`."""
+    known = _known(a) & _known(b)
+    if paired:
+        return _tested(_Signs(_pseudo(b, known) - _pseudo(a, known)))
+    return _tested(_Deals(_pseudo(a, known), _pseudo(b, known)))
+
+
+def _known(ratio: Ratio) -> NDArray[np.bool_]:
+    """[m] figures that every cluster's influence is known of, and that no cluster decides."""
+    known = np.isfinite(ratio.value) & np.isfinite(ratio.influence).all(axis=0)
+    return np.asarray(known & ratio.supported)
+
+
+def _pseudo(ratio: Ratio, known: NDArray[np.bool_]) -> Matrix:
+    """[clusters, m] with the ratio as mean; 0 in all clusters where it is not `known`."""
+    value, influence = np.where(known, ratio.value, 0), np.where(known, ratio.influence, 0)
+    return np.asarray(value + (len(influence) - 1) * (influence - influence.mean(axis=0)))
+
+
+class _Signs:
+    """Differences of pairs, [pairs, m], whose signs are drawn."""
+
+    def __init__(self, differences: Matrix) -> None:
+        self._of, self._squares = differences, np.square(differences).sum(axis=0)
+        self.clusters = len(differences)
+
+    def observed(self) -> tuple[Array, Array]:
+        """Differences and their standard errors."""
+        gap = self._of.mean(axis=0)
+        return gap, self._error(gap)
+
+    def exchanged(self, random: np.random.Generator, draws: int) -> Array:
+        """[draws, m] |t| of random signs."""
+        signs = random.integers(0, 2, (draws, self.clusters)) * 2.0 - 1.0
+        gap = signs @ self._of / self.clusters
+        return _statistic(gap, self._error(gap))
+
+    def _error(self, gap: Array) -> Array:
+        n = self.clusters
+        left = self._squares - n * np.square(gap)
+        return np.asarray(np.sqrt(np.maximum(left, 0.0) / max(n * (n - 1), 1)))
+
+
+class _Deals:
+    """Values of two groups of requests, [requests, m] each, which are dealt anew."""
+
+    def __init__(self, first: Matrix, second: Matrix) -> None:
+        both = np.vstack([first, second])
+        self._sizes, self._first, self._second = (len(first), len(second)), first, second
+        self._values = np.hstack([both, np.square(both)])
+        self._sum = self._values.sum(axis=0)
+        self.clusters = min(self._sizes)
+
+    def observed(self) -> tuple[Array, Array]:
+        """Differences and their standard errors."""
+        second = np.hstack([self._second, np.square(self._second)]).sum(axis=0)
+        return self._between(second[None])
+
+    def exchanged(self, random: np.random.Generator, draws: int) -> Array:
+        """[draws, m] |t| of random deals."""
+        n = sum(self._sizes)
+        mine = random.permuted(np.tile(np.arange(n) >= self._sizes[0], (draws, 1)), axis=1)
+        return _statistic(*self._between(mine.astype(np.float64) @ self._values))
+
+    def _between(self, second: Matrix) -> tuple[Array, Array]:
+        """[draws, m] from the sums of the second group's values and squares."""
+        m = second.shape[1] // 2
+        means, variances = [], []
+        for sums, n in zip((self._sum - second, second), self._sizes, strict=True):
+            mean = sums[:, :m] / n
+            left = np.maximum(sums[:, m:] - n * np.square(mean), 0.0)
+            means.append(mean)
+            variances.append(left / max(n * (n - 1), 1))
+        gap, error = means[1] - means[0], np.sqrt(variances[0] + variances[1])
+        return np.squeeze(gap), np.squeeze(error)
+
+
+def _statistic(gap: Array, error: Array) -> Array:
+    """|t|; 0 where nothing differs, infinite where every request differs by the same."""
+    there = error > 0
+    t = np.abs(gap) / np.where(there, error, 1.0)
+    return np.where(there, t, np.where(np.abs(gap) > 0, np.inf, 0.0))
+
+
+def _tested(exchange: _Signs | _Deals) -> Joint:
+    gap, error = exchange.observed()
+    gap, error = np.atleast_1d(gap), np.atleast_1d(error)
+    t = _statistic(gap, error)
+    if exchange.clusters < LEAST or not (error > 0).any():
+        none = np.full(len(gap), np.nan)
+        return Joint(gap=gap, error=error, p=none, critical=float("nan"))
+    largest = np.concatenate(list(_largest(exchange)))
+    p = (1 + (largest[:, None] >= t - 1e-9).sum(axis=0)) / (DRAWS + 1)
+    some = (error > 0) | (np.abs(gap) > 0)
+    return Joint(
+        gap=gap,
+        error=error,
+        p=np.where(some, p, np.nan),
+        critical=float(np.quantile(largest, CONFIDENCE, method="higher")),
+    )
+
+
+def _largest(exchange: _Signs | _Deals) -> Iterator[NDArray[np.float64]]:
+    """The largest |t| of each random exchange, some at a time."""
+    random = np.random.default_rng(SEED)
+    for first in range(0, DRAWS, _AT_ONCE):
+        draws = min(_AT_ONCE, DRAWS - first)
+        yield exchange.exchanged(random, draws).reshape(draws, -1).max(axis=1)

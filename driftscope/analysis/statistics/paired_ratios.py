@@ -1,0 +1,66 @@
+"""Ratios between two ways of asking the same prompts, with intervals over prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from driftscope.analysis.statistics.interval import Interval, ratio_of, student
+from driftscope.analysis.statistics.interval import Ratio as Means
+
+FEWEST_PAIRS = 5
+"""With fewer, a variance over prompts says nothing."""
+MOST_APART = 100.0
+"""Upper end of an interval over the ratio itself, beyond which there is none: a ratio that is known
+within a factor of 100 only is not known."""
+
+Sums = Mapping[str, tuple[float, float]]
+"""Pairing key -> numerator and denominator of a mean, such as tokens and rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """Of a mean in one condition, or run, to that in another."""
+
+    value: float
+    interval: Interval | None
+    """95%; None with fewer than FEWEST_PAIRS pairs."""
+    pairs: int
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval leaves out 1."""
+        return self.interval is not None and (self.interval.low > 1 or self.interval.high < 1)
+
+
+def paired_ratio(a: Sums, b: Sums) -> Ratio | None:
+    """mean(a) / mean(b) over the keys that both have; None where that is no number.
+
+    The jackknife leaves out both sides of a pair together, so that what makes a prompt easy drops
+    out of the interval, which is symmetric for the logarithm.
+    """
+    keys = sorted(a.keys() & b.keys())
+    if not keys:
+        return None
+    sums = np.array([[*a[key], *b[key]] for key in keys], dtype=np.float64)
+    ours, theirs = (ratio_of(sums[:, at : at + 1], sums[:, at + 1 : at + 2]) for at in (0, 2))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float((ours.value / theirs.value)[0])
+    if not math.isfinite(value):
+        return None
+    return Ratio(value=value, interval=_interval(value, ours, theirs), pairs=len(keys))
+
+
+def _interval(value: float, ours: Means, theirs: Means) -> Interval | None:
+    n = len(ours.influence)
+    if n < FEWEST_PAIRS or value <= 0:
+        return None
+    moved = ours.influence / ours.value - theirs.influence / theirs.value
+    error = math.sqrt((n - 1) / n * float(np.square(moved).sum()))
+    half = float(student(np.minimum(ours.df, theirs.df))[0]) * error
+    if not (half < math.log(MOST_APART) and ours.supported[0] and theirs.supported[0]):
+        return None
+    return Interval.of(value * math.exp(-half), value * math.exp(half))

@@ -1,0 +1,221 @@
+"""Compares groups of rounds within strata, so that one circumstance is not named for another.
+
+Labels often differ in context length. Long contexts then look bad because of a label, and the label
+because of long contexts. Here each comparison is made inside the strata of the other circumstance
+and put together with the weights of Mantel and Haenszel (1959), n m / (n + m) for n and m rounds of
+the two groups in a stratum: a stratum that only one of them has says nothing, and has none.
+
+The variance is that of the jackknife over requests, weights included; a request that has rounds in
+both groups is left out of both at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.statistics.contrast import Contrast
+from driftscope.analysis.statistics.interval import (
+    MOST_WEIGHT,
+    Interval,
+    degrees_of_freedom,
+    exact_interval,
+    student,
+    two_sided,
+)
+
+ENOUGH_REQUESTS = 10
+"""Requests that a group must have to be compared with another: with fewer, intervals are far too
+narrow."""
+FEWEST = 2
+"""Requests that both groups must have in a stratum: one alone shows no spread."""
+MOST_STRATA = 64
+MOST_GROUPS = 12
+"""Labels that are compared pair by pair, those of most rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cells:
+    """Rounds by request, range of context lengths and label, [cells] each."""
+
+    request: Codes
+    """Index, from 0, of the request or of the group of requests that stands for one."""
+    label: Codes
+    """Index into the names of labels."""
+    context: Codes
+    """Index into the names of ranges, shortest first."""
+    tokens: Matrix
+    """Output tokens of the rounds, comparable between groups."""
+    rounds: Matrix
+
+
+def context_within_label(
+    cells: Cells, contexts: Sequence[str], labels: Sequence[str]
+) -> Contrast | None:
+    """The longest contexts beside the shortest ones, under the same labels: the widest two ranges
+    that share enough requests. None where no two do."""
+    there = _requests(cells.label, cells.context, len(labels), len(contexts))
+    pairs = [
+        (long - short, enough, short, long)
+        for short, long in combinations(range(len(contexts)), 2)
+        if (enough := _shared(there[:, short], there[:, long])) >= ENOUGH_REQUESTS
+    ]
+    if not pairs:
+        return None
+    _, _, short, long = max(pairs)
+    return _contrast(cells, cells.context, (short, long), cells.label, contexts, labels)
+
+
+def labels_within_context(
+    cells: Cells, contexts: Sequence[str], labels: Sequence[str]
+) -> tuple[Contrast, ...]:
+    """Every two labels in the same ranges of context lengths, the one that accepts more first;
+    without those that share too few requests."""
+    there = _requests(cells.context, cells.label, len(contexts), len(labels))
+    rounds = np.bincount(cells.label, cells.rounds, len(labels))
+    most = sorted(np.argsort(-rounds, kind="stable")[:MOST_GROUPS].tolist())
+    return tuple(_each(cells, there, most, contexts, labels))
+
+
+def _each(
+    cells: Cells, there: Codes, most: Sequence[int], contexts: Sequence[str], labels: Sequence[str]
+) -> Iterator[Contrast]:
+    for a, b in combinations(most, 2):
+        if _shared(there[:, a], there[:, b]) < ENOUGH_REQUESTS:
+            continue
+        for pair in ((a, b), (b, a)):
+            found = _contrast(cells, cells.label, pair, cells.context, labels, contexts)
+            if found is not None and found.first_length >= found.second_length:
+                yield found
+                break
+
+
+def _requests(stratum: Codes, group: Codes, strata: int, groups: int) -> Codes:
+    """[strata, groups] requests with a round there: each has one cell at most in each."""
+    return np.bincount(stratum * groups + group, minlength=strata * groups).reshape(strata, groups)
+
+
+def _shared(first: Codes, second: Codes) -> int:
+    """Requests of the group that has fewer, in the strata that both have."""
+    both = (first >= FEWEST) & (second >= FEWEST)
+    return int(min(first[both].sum(), second[both].sum()))
+
+
+def _contrast(
+    cells: Cells,
+    group: Codes,
+    pair: tuple[int, int],
+    stratum: Codes,
+    groups: Sequence[str],
+    strata: Sequence[str],
+) -> Contrast | None:
+    """The comparison of two groups; None where the first accepts nothing."""
+    there = _requests(stratum, group, len(strata), len(groups))[:, pair]
+    shared = np.flatnonzero((there >= FEWEST).all(axis=1))
+    shared = shared[np.argsort(-there[shared].min(axis=1), kind="stable")][:MOST_STRATA]
+    sums = _Sums(cells, group, pair, stratum, np.sort(shared))
+    first, second = sums.accepted()
+    if not first > 0:
+        return None
+    kept = float(second / first)
+    interval, p = _tested(sums, kept) if kept else _nothing(sums, float(first))
+    return Contrast(
+        first=groups[pair[0]],
+        second=groups[pair[1]],
+        first_length=1.0 + float(first),
+        second_length=1.0 + float(second),
+        kept=kept,
+        kept_interval=interval,
+        p=p,
+        requests=int(there[shared].sum(axis=0).min()),
+        strata=tuple(strata[each] for each in np.sort(shared)),
+    )
+
+
+def _tested(sums: _Sums, kept: float) -> tuple[Interval | None, float | None]:
+    """95% interval of what is kept, and the p of it being all."""
+    error, df = sums.error(), sums.df()
+    half = float(student(df)) * error
+    if not sums.supported() or not np.isfinite(half) or not error > 0:
+        return None, None
+    p = float(two_sided(np.array((kept - 1.0) / error), np.array(df)))
+    return Interval.of(max(kept - half, 0.0), kept + half), p
+
+
+def _nothing(sums: _Sums, first: float) -> tuple[Interval | None, float | None]:
+    """Return the contrast where the second group accepts nothing: no request differs from
+    another, and the share of its rounds that accept anything has an exact interval."""
+    high = exact_interval(0, sums.rounds(1)).high / first
+    if not sums.supported() or not high < 1:
+        return None, None
+    return Interval.of(0.0, high), 0.0
+
+
+class _Sums:
+    """Tokens and rounds of two groups by request and shared stratum."""
+
+    def __init__(
+        self, cells: Cells, group: Codes, pair: tuple[int, int], stratum: Codes, shared: Codes
+    ) -> None:
+        place = np.full(int(stratum.max(initial=0)) + 1, -1)
+        place[shared] = np.arange(len(shared))
+        mine = np.isin(group, pair) & (place[stratum] >= 0)
+        _, request = np.unique(cells.request[mine], return_inverse=True)
+        size = (2, int(request.max(initial=-1)) + 1, len(shared))
+        at = ((group[mine] == pair[1]).astype(np.int64), request, place[stratum[mine]])
+        self._accepted, self._rounds = np.zeros(size), np.zeros(size)
+        np.add.at(self._accepted, at, (cells.tokens - cells.rounds)[mine])
+        np.add.at(self._rounds, at, cells.rounds[mine])
+
+    def accepted(self) -> Matrix:
+        """[2] accepted tokens per round, standardised."""
+        return _standardised(self._accepted.sum(axis=1), self._rounds.sum(axis=1))
+
+    def error(self) -> float:
+        """Standard error of the second over the first, by leaving out one request after another."""
+        whole = [each.sum(axis=1, keepdims=True) for each in (self._accepted, self._rounds)]
+        first, second = _standardised(whole[0] - self._accepted, whole[1] - self._rounds)
+        known = first > 0
+        kept = second[known] / first[known]
+        n = len(first)
+        if known.sum() < n or n < 2:
+            return np.nan
+        value = self.accepted()
+        return float(np.sqrt((n - 1) / n * np.square(kept - value[1] / value[0]).sum()))
+
+    def df(self) -> float:
+        """Degrees of freedom of the group that has fewer."""
+        return float(np.min([degrees_of_freedom(each[:, None])[0] for each in self._shares()]))
+
+    def supported(self) -> bool:
+        """Whether no request has more than half of the weight of a group."""
+        return all(each.max(initial=0.0) <= MOST_WEIGHT for each in self._shares())
+
+    def rounds(self, group: int) -> int:
+        """Rounds of the first or second group."""
+        return int(self._rounds[group].sum())
+
+    def _shares(self) -> Matrix:
+        """[2, requests] what each request has of the weight of its group."""
+        rounds = self._rounds.sum(axis=1)
+        weight = _weights(rounds)
+        return np.asarray((self._rounds * (weight / rounds)[:, None]).sum(axis=2) / weight.sum())
+
+
+def _weights(rounds: Matrix) -> Matrix:
+    """[..., strata] of Mantel and Haenszel, for rounds [2, ..., strata]; 0 where a group has
+    none."""
+    together = rounds[0] + rounds[1]
+    return np.asarray(rounds[0] * rounds[1] / np.where(together > 0, together, 1.0))
+
+
+def _standardised(accepted: Matrix, rounds: Matrix) -> Matrix:
+    """[2, ...] accepted tokens per round, with the same weight of each stratum, the last axis."""
+    weight = _weights(rounds)
+    each = accepted / np.where(rounds > 0, rounds, 1.0)
+    whole = weight.sum(axis=-1)
+    return np.asarray((weight * each).sum(axis=-1) / np.where(whole > 0, whole, np.nan))

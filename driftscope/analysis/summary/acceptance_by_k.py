@@ -1,0 +1,42 @@
+"""Acceptance of a run of several K, K by K."""
+
+from __future__ import annotations
+
+from driftscope.analysis.figures import measure
+from driftscope.analysis.figures.results import AcceptanceAtK
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.number_words import percent
+from driftscope.analysis.query.column_arrays import whole
+from driftscope.analysis.summary.run_summary import RunSummary
+
+
+def first_token_differs(run: RunSummary) -> str | None:
+    """Whether rounds of different K accept the first token differently, in words.
+
+    The first token knows nothing of K: what decides K, such as the batch size, or the time at which
+    K was changed, then decides acceptance, too.
+    """
+    firsts = [
+        (part, part.marginal_interval[0])
+        for part in run.acceptance.by_k
+        if part.marginal_interval is not None and part.marginal_interval[0] is not None
+    ]
+    for n, (one, here) in enumerate(firsts):
+        for other, there in firsts[n + 1 :]:
+            if here.low > there.high or there.low > here.high:
+                return (
+                    f"the first token is accepted in {percent(one.marginal[0])} of the rounds of "
+                    f"K = {one.k} and in {percent(other.marginal[0])} of those of K = {other.k}, "
+                    "so acceptance goes with what decides K, such as the batch size"
+                )
+    return None
+
+
+def by_k(run: Sums) -> tuple[AcceptanceAtK, ...]:
+    """One for each K that the run asked for and some round drafted; () in a run of one K."""
+    if run.by_length is None:
+        return ()
+    length = whole(run.by_length, "length")
+    rounds = run.rounds_of(run.by_length, run.requests.codes(run.by_length))
+    parts = [(k, rounds.where(length == k)) for k in run.shape.ks]
+    return tuple(measure.acceptance_at(k, each.requests, each) for k, each in parts if len(each))

@@ -1,0 +1,73 @@
+"""A run without speculation: what a run with it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from driftscope.analysis.closeup.durations import TPOT, TTFT, Distribution, distribution
+from driftscope.analysis.figures.results import Latency
+from driftscope.analysis.figures.run_sums import step_cells
+from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.passes.kinds import lengths_of_rounds
+from driftscope.analysis.passes.requests import requests_that_finished
+from driftscope.analysis.query.column_arrays import floats
+from driftscope.analysis.query.record_views import Tables, tables_of
+from driftscope.analysis.statistics.interval import mean_interval
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.summarise import summarise
+from driftscope.errors import NoDataError
+from driftscope.metrics.latency import mean_s
+from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.read.reader import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRun:
+    """A run in which no step drafted, such as one served with
+    `num_speculative_tokens_per_batch_size` of K = 0."""
+
+    label: str
+    manifest: Manifest
+    requests: int
+    latency: Latency
+    cells: tuple[StepCell, ...]
+    durations: Mapping[str, Distribution] = field(default_factory=dict)
+    """Of TTFT and TPOT."""
+
+
+def speculates(tables: Tables) -> bool:
+    """Whether any step of a run drafted."""
+    return bool(tables.engine.rows(lengths_of_rounds()).num_rows)
+
+
+def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
+    """The summary of a baseline, which need not speculate.
+
+    Raises NoDataError for a run with neither rounds nor finished requests, and what `summarise`
+    raises.
+    """
+    tables = tables_of(run) if isinstance(run, Trace) else run
+    if speculates(tables):
+        return summarise(tables, label)
+    finished = tables.engine.rows(requests_that_finished())
+    if not finished.num_rows:
+        raise NoDataError(
+            f"{tables.path}: neither a round nor a finished request in it; send requests to the "
+            "server while the probe is on"
+        )
+    tpot_s, ttft_s = floats(finished, "tpot_s"), floats(finished, "ttft_s")
+    spread = {TPOT: distribution(tpot_s), TTFT: distribution(ttft_s)}
+    return PlainRun(
+        label=label,
+        manifest=tables.manifest,
+        requests=finished.num_rows,
+        latency=Latency(
+            ttft_s=mean_s(ttft_s),
+            tpot_s=mean_s(tpot_s),
+            tpot_s_interval=mean_interval(tpot_s),
+            ttft_s_interval=mean_interval(ttft_s),
+        ),
+        cells=step_cells(tables),
+        durations={name: each for name, each in spread.items() if each is not None},
+    )

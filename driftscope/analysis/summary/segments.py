@@ -1,0 +1,153 @@
+"""A run cut by workload label, or by anything else that rows can be told apart by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures import measure
+from driftscope.analysis.figures.chain_sums import Chains
+from driftscope.analysis.figures.results import Segment
+from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.run_sums import Sums, collect
+from driftscope.analysis.passes.chains import bottom, chains_in_buckets, top
+from driftscope.analysis.passes.rounds import duration, rounds_in_buckets
+from driftscope.analysis.passes.views import REQUEST
+from driftscope.analysis.query.buckets import BY_K, RANK, Bucket, bucket_of, name_of
+from driftscope.analysis.query.column_arrays import floats, sums
+from driftscope.analysis.query.record_views import PART, cut, narrow, open_run, ranks_of
+from driftscope.metrics.hidden import growth
+from driftscope.metrics.latency import mean_s
+
+
+def segments_of(run: Sums) -> tuple[Segment, ...]:
+    """One segment per label, names sorted."""
+    labels = sorted(set(run.requests.labels.tolist()))
+    return tuple(_of_label(label, run) for label in labels)
+
+
+def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
+    """A segment per bucket of `by`, see `driftscope.analysis.query.buckets`, each of the decode
+    steps and chains that are in it.
+
+    Raises UsageError for another way to cut.
+    """
+    begin_s = float(floats(run.tables.engine.rows(duration()), "first_s")[0])
+    bucket = bucket_of(by, begin_s)
+    if by == RANK:
+        return tuple(_by_rank(run))
+    found, drift = _rounds_in(run, bucket), _drift_in(run, bucket, by_k=by == BY_K)
+    rounds = run.rounds_of(found, run.requests.codes(found))
+    names = np.asarray(found.column("bucket").to_pylist(), dtype=np.str_)
+    return tuple(
+        _segment(
+            name_of(by, name), by, run, rounds.where(names == name), *drift.get(name, (None, None))
+        )
+        for name in np.unique(names).tolist()
+    )
+
+
+def _of_label(label: str, run: Sums) -> Segment:
+    mine = run.requests.labels == label
+    rounds = run.rounds.of(mine)
+    segment = _segment(label, "label", run, rounds, *_drift(run.chains.of(run.strata(mine))))
+    return replace(
+        segment,
+        requests=int(mine.sum()),
+        ttft_s=mean_s(run.requests.ttft_s[mine]),
+        tpot_s=mean_s(run.requests.tpot_s[mine]),
+    )
+
+
+def _by_rank(run: Sums) -> Iterator[Segment]:
+    """All rounds, with what each rank saw of their chains: its own attention heads, and what does
+    not depend on heads at the first rank alone."""
+    ranks = ranks_of(run.tables.path)
+    for rank in ranks:
+        if len(ranks) == 1:
+            drift = _drift(run.chains)
+        else:
+            tables = open_run(run.tables.path, rank=rank)
+            with closing(tables.engine):
+                drift = _drift(collect(narrow(tables, run.tables.conditions)).chains)
+        yield _segment(f"rank {rank}", RANK, run, run.rounds, *drift)
+
+
+def _segment(
+    name: str, by: str, run: Sums, rounds: Rounds, grown: float | None, own: float | None
+) -> Segment:
+    accepted = measure.acceptance(rounds, spread=True) if len(rounds) else None
+    mine: NDArray[np.int64] = np.unique(rounds.request)
+    return Segment(
+        label=name,
+        by=by,
+        requests=len(mine),
+        rounds=len(rounds),
+        mean_length=accepted.mean_length if accepted else None,
+        reach=_finite(accepted.marginal[-1]) if accepted else None,
+        growth=grown,
+        self_mass=own,
+        ttft_s=mean_s(run.requests.ttft_s[mine]),
+        tpot_s=mean_s(run.requests.tpot_s[mine]),
+        mean_length_interval=accepted.mean_length_interval if accepted else None,
+    )
+
+
+def _finite(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None
+
+
+_Drift = tuple[float | None, float | None]
+"""Growth of the state fed forward, and mass on the chain at the last depth."""
+
+
+def _drift(chains: Chains) -> _Drift:
+    if not len(chains):
+        return None, None
+    fed, own = chains.means.get("fed_rms"), chains.over_layers("self_mass")
+    return (
+        None if fed is None else growth(fed.all().tolist()),
+        None if own is None else float(own.all()[-1]),
+    )
+
+
+def _rounds_in(run: Sums, bucket: Bucket) -> pa.Table:
+    cut(run.tables, "verify", "verify", bucket)
+    found = run.tables.engine.rows(rounds_in_buckets(run.shape))
+    return found.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
+
+
+def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
+    """By bucket; `by_k`: to the last depth of the bucket's own chains."""
+    if not len(run.chains) + run.shallower.chains:
+        return {}
+    parts = []
+    for derived in run.tables.parts:
+        run.tables.use(derived)
+        cut(run.tables, PART, "draft", bucket)
+        parts.append(run.tables.engine.rows(chains_in_buckets(run.shape, derived, by_k)))
+    found = pa.concat_tables(parts, promote_options="permissive")
+    names = np.asarray(found.column("bucket").to_pylist(), dtype=np.object_)
+    out: dict[str, _Drift] = {}
+    for name in set(names) - {None}:
+        mine = found.filter(pa.array(names == name))
+        first, last, own = (_mean(mine, name) for name in ("fed_rms", "fed_rms_last", SELF_LAST))
+        out[name] = (None if last is None else growth([first or math.nan, last]), own)
+    return out
+
+
+def _mean(table: pa.Table, name: str) -> float | None:
+    """None where nothing finite was measured."""
+    if bottom(name, 0) not in table.column_names:
+        return None
+    weight = float(sums(table, bottom(name, 0)).sum())
+    return float(sums(table, top(name, 0)).sum()) / weight if weight else None
+
+
+SELF_LAST = "self_mass_last"

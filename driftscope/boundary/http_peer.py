@@ -1,0 +1,252 @@
+"""HTTP to servers that are not trusted: one request, one bounded answer, one deadline.
+
+=============================================  ===================================================
+`ask(url, Limits(seconds=5, octets=1 << 20))`   GET; the whole answer within 5 s and 1 MiB
+`ask(..., body=b"{}")`                         POST; never sent anywhere but to the URL's own origin
+`answer.status`, `answer.content`              any status but a redirect elsewhere
+=============================================  ===================================================
+
+The deadline holds for everything together: looking up the name, connecting, sending, and reading
+to the last byte. The size holds after decompression, too. A GET follows redirects within its origin
+only, a POST none. Whatever goes wrong is a PeerError of one line without user and password.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import io
+import socket
+import ssl
+import urllib.request
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urljoin
+
+from driftscope.boundary.deadline import Deadline, within
+from driftscope.boundary.secret_text import redacted
+from driftscope.boundary.server_url import BadUrlError, ServerUrl, public
+from driftscope.boundary.terminal_text import shown
+from driftscope.errors import PeerError
+
+OK = 200
+_CHUNK = 64 << 10
+_MOST_WORDS = 300
+"""Characters of another program's words that an error repeats."""
+_MOST_REDIRECTS = 3
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one answer may cost."""
+
+    seconds: float
+    octets: int
+    """Of the body, as it comes and as it is decompressed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerAnswer:
+    """A whole answer."""
+
+    status: int
+    content: bytes
+    """The body, decompressed."""
+
+    def text(self) -> str:
+        """The body as text; what is not UTF-8 is replaced."""
+        return self.content.decode("utf-8", "replace")
+
+
+def ask(
+    url: str,
+    limits: Limits,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> PeerAnswer:
+    """Ask the server at `url`, by POST if there is a `body`; raises PeerError.
+
+    User and password of `url` become its Authorization header and override one in `headers`.
+    """
+    try:
+        target = ServerUrl.parsed(url)
+    except BadUrlError as error:
+        raise PeerError(public(url), f"{error}") from error
+    sent = dict(headers or {}) | {"Accept-Encoding": "identity"}
+    if target.authorization:
+        sent["Authorization"] = target.authorization
+    request = urllib.request.Request(target.plain, body, sent)  # noqa: S310  ServerUrl: http(s) only
+    secrets = (*target.secrets, _secret_of(sent))
+    deadline = Deadline(limits.seconds)
+    try:
+        return within(deadline, functools.partial(_answer, request, limits, deadline, tls))
+    except (OSError, ValueError, http.client.HTTPException, zlib.error) as error:
+        why = redacted(_words(error, limits), secrets)
+        raise PeerError(target.plain, shown(why)[:_MOST_WORDS]) from error
+
+
+class _TooLongError(ValueError):
+    """A body that is longer than allowed."""
+
+
+def _answer(
+    request: urllib.request.Request,
+    limits: Limits,
+    deadline: Deadline,
+    tls: ssl.SSLContext | None,
+) -> PeerAnswer:
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        _Http(deadline),
+        _Https(deadline, tls),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    for _ in range(_MOST_REDIRECTS + 1):
+        with opener.open(request, timeout=deadline.left_s()) as response:
+            if response.status not in _REDIRECTS:
+                content = _body(response, limits, deadline)
+                return PeerAnswer(status=response.status, content=content)
+            _follow(request, response)
+    raise ValueError(f"it redirects more than {_MOST_REDIRECTS} times")
+
+
+def _follow(request: urllib.request.Request, response: http.client.HTTPResponse) -> None:
+    """Point `request` to where `response` redirects, if that is the same origin and a GET."""
+    here = request.full_url
+    there = urljoin(here, response.headers.get("Location") or "")
+    try:
+        origin = ServerUrl.parsed(there).origin
+    except BadUrlError:
+        origin = None
+    if request.data is not None or origin != ServerUrl.parsed(here).origin:
+        raise ValueError(
+            f"it redirects (HTTP {response.status}) to {public(there)}, which is not followed"
+        )
+    request.full_url = there
+
+
+def _body(response: http.client.HTTPResponse, limits: Limits, deadline: Deadline) -> bytes:
+    coding = (response.headers.get("Content-Encoding") or "").strip().lower()
+    unpacker, out, raw = _Unpacker(coding), bytearray(), 0
+    while piece := response.read(_CHUNK):
+        deadline.left_s()
+        raw += len(piece)
+        out += unpacker.unpack(piece, limits.octets + 1 - len(out))
+        if max(raw, len(out)) > limits.octets:
+            raise _TooLongError
+    if response.length or not unpacker.ended:
+        raise http.client.IncompleteRead(bytes(out))
+    return bytes(out)
+
+
+class _Unpacker:
+    """Undoes a content encoding. Raises ValueError for one that is not known."""
+
+    def __init__(self, coding: str) -> None:
+        if coding not in ("", "identity", *_WINDOWS):
+            raise ValueError(f"content encoding {coding!r}, which was not asked for")
+        self._stream = zlib.decompressobj(_WINDOWS[coding]) if coding in _WINDOWS else None
+
+    def unpack(self, piece: bytes, most: int) -> bytes:
+        """Return the first `most` bytes of an unpacked piece; `most` is 1 or more."""
+        return piece[:most] if self._stream is None else self._stream.decompress(piece, most)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that was packed has come."""
+        return self._stream is None or self._stream.eof
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        def made(host: str, **options: Any) -> http.client.HTTPConnection:
+            return _bounded(http.client.HTTPConnection(host, **options), self._deadline)
+
+        return self.do_open(made, request)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: Deadline, tls: ssl.SSLContext | None) -> None:
+        super().__init__(context=tls)
+        self._deadline, self._tls = deadline, tls
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        def made(host: str, **options: Any) -> http.client.HTTPConnection:
+            return _bounded(
+                http.client.HTTPSConnection(host, context=self._tls, **options), self._deadline
+            )
+
+        return self.do_open(made, request)
+
+
+def _bounded(
+    connection: http.client.HTTPConnection, deadline: Deadline
+) -> http.client.HTTPConnection:
+    def response(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
+        return http.client.HTTPResponse(_Readable(sock, deadline), *args, **options)  # type: ignore[arg-type]
+
+    connection.response_class = response  # type: ignore[assignment]
+    return connection
+
+
+class _Readable:
+    """A socket as `http.client.HTTPResponse` wants it: something that makes a file."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+        self._sock, self._deadline = sock, deadline
+
+    def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002
+        return io.BufferedReader(_TimedReader(self._sock, self._deadline))
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a socket, each time for no longer than the deadline leaves."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+        super().__init__()
+        self._sock, self._deadline = sock, deadline
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(self._deadline.left_s())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _secret_of(headers: Mapping[str, str]) -> str:
+    """Return the key or token of the Authorization header, "" without one."""
+    values = {name.lower(): value for name, value in headers.items()}
+    return values.get("authorization", "").partition(" ")[2]
+
+
+def _words(error: BaseException, limits: Limits) -> str:
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, BaseException):
+        return _words(reason, limits)
+    if isinstance(error, TimeoutError):
+        return f"no whole answer within {limits.seconds:g} s"
+    if isinstance(error, _TooLongError):
+        return f"an answer of more than {limits.octets:,} bytes"
+    if isinstance(error, http.client.IncompleteRead):
+        return "the answer broke off"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,100 @@
+"""The processes of a running probe, as a table or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from driftscope.boundary import strict_json
+from driftscope.boundary.server_url import public
+from driftscope.boundary.terminal_text import shown
+
+_COLUMNS = (
+    "process",
+    "state",
+    "sampling",
+    "rate",
+    "overhead",
+    "by head",
+    "requests",
+    "draft rows",
+    "dropped",
+    "errors",
+)
+_PIPE_WIDTH = 140
+"""Columns when the output is no terminal."""
+
+
+def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print to stdout; what is wrong goes to stderr as well."""
+    if as_json:
+        where = public(target) if "://" in target else target
+        content = {"target": where, "processes": list(processes)}
+        sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
+    else:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console = Console(highlight=False, width=_PIPE_WIDTH)
+        console.print(_table(processes))
+    for process in processes:
+        if process.get("first_error"):
+            _warn(f"{process['source']} caught errors; first: {process['first_error']}")
+        if not process.get("answered", True) and not process["closed"]:
+            _warn(f"{process['source']} did not take it up: it may have been killed")
+
+
+def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name)
+    for process in processes:
+        table.add_row(*(Text(shown(cell)) for cell in _cells(process)))
+    return table
+
+
+def _cells(process: Mapping[str, Any]) -> tuple[str, ...]:
+    control = process.get("control") or {}
+    labels = control.get("labels")
+    return (
+        process["source"],
+        _state(process),
+        _sampling(control),
+        _percent(process.get("rate")),
+        _percent(process.get("overhead")),
+        _word(control.get("per_head"), "yes", "no", "-"),
+        "-" if labels is None else ", ".join(labels) or "all",
+        f"{process['rows'].get('draft', 0):,}",
+        f"{sum(process['dropped'].values()):,}",
+        f"{sum(process['errors'].values()):,}",
+    )
+
+
+def _state(process: Mapping[str, Any]) -> str:
+    if process["closed"]:
+        return "closed"
+    return _word(process.get("recording"), "recording", "stopped", "running")
+
+
+def _sampling(control: Mapping[str, Any]) -> str:
+    if control.get("every"):
+        return f"every {control['every']}"
+    if control.get("budget"):
+        return f"budget {_percent(control['budget'])}"
+    return "-"
+
+
+def _word(value: bool | None, true: str, false: str, none: str) -> str:
+    return none if value is None else true if value else false
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.3g} %"
+
+
+def _warn(words: str) -> None:
+    sys.stderr.write(f"warning: {shown(' '.join(words.split()))}\n")

@@ -1,0 +1,150 @@
+"""What `replay` says while it runs, and when it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from driftscope.boundary import strict_json
+from driftscope.boundary.terminal_text import shown
+from driftscope.errors import EXIT_ERROR, EXIT_OK
+from driftscope.metrics.acceptance import mean_length
+from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.workloads.client.replay import Done, Watcher, require_answers
+from driftscope.workloads.suites.plan import Shot
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+_WIDTH = 100
+
+
+class Bar(Watcher):
+    """A progress bar with what is known so far; acceptance is the mean of all rounds."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._rounds = self._accepted = self._lost = 0
+
+    def planned(self, shots: Sequence[Shot]) -> None:
+        """Every request of the plan is a step of the bar."""
+        self._task = self._progress.add_task("", total=len(shots), said="")
+
+    def ended(self, shot: Shot, row: ClientRow) -> None:
+        """One more."""
+        self._lost += row.ended != Ended.ANSWERED
+        if row.accepted and not row.warmup:
+            self._rounds += len(row.accepted)
+            self._accepted += sum(row.accepted)
+        said = [shot.level.said()]
+        if self._rounds:
+            said.append(f"{mean_length(self._accepted, self._rounds):.2f} tokens/round")
+        if self._lost:
+            said.append(f"{self._lost} not answered")
+        self._progress.update(self._task, advance=1, said=", ".join(said))
+
+
+@contextlib.contextmanager
+def watched(*, quiet: bool) -> Iterator[Watcher]:
+    """A bar on a terminal, else nothing."""
+    console = Console(stderr=True)
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+    )
+    if quiet or not console.is_terminal:
+        yield Watcher()  # rich before 14.3 prints an empty line even where it shows no bar
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bar(progress)
+
+
+def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
+    """Print what came of it; the exit code is returned. Raises NoDataError without an answer.
+
+    Rows that the run directory lacks are reported whatever else is to be quiet about.
+    """
+    if as_json:
+        content = {
+            "run": str(done.run),
+            "planned": done.planned,
+            "ended": dict(done.ended),
+            "stopped": done.stopped,
+            "notes": list(done.notes),
+            "lost": dict(done.lost),
+        }
+        sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
+    say_lost(done)
+    if not quiet:
+        _say(done)
+    if done.stopped:
+        return INTERRUPTED
+    require_answers(done)
+    return EXIT_OK if done.whole else EXIT_ERROR
+
+
+def say_lost(done: Done) -> None:
+    """Print one line when the run directory lacks rows; every figure of the run lacks them, too."""
+    if done.lost:
+        causes = ", ".join(
+            f"{cause.replace('_', ' ')} {count:,}" for cause, count in sorted(done.lost.items())
+        )
+        total = sum(done.lost.values())
+        say(f"error: {done.run}: {total:,} rows lost ({causes}); make room and replay once more")
+
+
+def _say(done: Done) -> None:
+    for note in done.notes:
+        say(f"note: {note}")
+    say(counted(done))
+    say(f"written: {done.run}")
+    say(f"next: driftscope analyze {done.run}")
+
+
+def counted(done: Done) -> str:
+    """How the requests ended."""
+    ended = ", ".join(f"{count:,} {name}" for name, count in sorted(done.ended.items()))
+    return f"{'stopped; ' if done.stopped else ''}{done.planned:,} requests: {ended}"
+
+
+def say(words: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"{shown(words)}\n")
+
+
+def lists(*, suites: bool, transforms: bool) -> None:
+    """Print what a replay can be made of."""
+    from driftscope.workloads.suites.prompt_sources import TRIO, shipped_sets
+    from driftscope.workloads.suites.suite import load_suite, shipped_suites
+    from driftscope.workloads.suites.transforms import TRANSFORMS
+
+    out = []
+    if suites:
+        for name in shipped_suites():
+            suite = load_suite(name)
+            out += [
+                name,
+                _indented(suite.about),
+                _indented(f"conditions: {'; '.join(suite.conditions)}"),
+            ]
+        out += ["", f"prompts (--prompts): {', '.join([*shipped_sets(), TRIO])}, or a file"]
+    for name, kind in TRANSFORMS.items() if transforms else ():
+        fields = ", ".join(
+            f"{field}={info.default!r}" if not info.is_required() else field
+            for field, info in kind.model_fields.items()
+        )
+        words = " ".join((kind.__doc__ or "").split())
+        out += [f"{name}: {{{fields}}}", _indented(words)]
+    sys.stdout.write("\n".join(out) + "\n")
+
+
+def _indented(words: str) -> str:
+    return textwrap.fill(
+        words, _WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False
+    )

@@ -1,0 +1,108 @@
+"""The screen of `driftscope watch`: 80 columns are enough."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from driftscope.boundary.server_url import public
+from driftscope.boundary.terminal_text import shown as printed
+from driftscope.telemetry.watch.engine_view import CLASSES, Depth, View
+
+WIDTH = 80
+_BAR = 10
+"""Columns of a full bar."""
+_ABSENT = "-"
+_HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "chain"}
+
+
+def screen(target: str, shown: View, *, span: str, state: str) -> RenderableType:
+    """`span` says which stretch of time, `state` how the engine fares, in words."""
+    name = public(target) if "://" in target else target
+    head = Text(f"{printed(name)}  K = {shown.k}  {state}", style="bold", no_wrap=True)
+    counted = Text(
+        f"{span}: {shown.rounds:,} rounds, {shown.requests:,} requests, "
+        f"{shown.chains:,} chains recorded",
+        style="dim",
+    )
+    notes = Text(
+        "chain: attention on the tokens of the chain itself; even: the same without drift",
+        style="dim",
+    )
+    return Group(head, counted, "", _figures(shown), "", _by_depth(shown), "", notes)
+
+
+def _figures(shown: View) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+    reasons = sum(shown.undrafted.values()) if shown.length is not None else None
+    table.add_row(
+        "acceptance length",
+        _number(shown.length),
+        "per token",
+        _ms(shown.tpot_s),
+        "rejected",
+        _percent(shown.rejected),
+    )
+    table.add_row(
+        "estimated speedup",
+        _number(shown.speedup, "x"),
+        "first token",
+        _ms(shown.ttft_s),
+        "undrafted",
+        _percent(reasons),
+    )
+    table.add_row(
+        "draft, verify",
+        f"{_ms(shown.draft_s)}, {_ms(shown.verify_s)}",
+        "sampling",
+        _percent(shown.rate),
+        "probe",
+        _percent(shown.overhead),
+    )
+    table.add_row("rows dropped", f"{shown.dropped:,}", "", "", "", "")
+    if shown.undrafted:
+        named = ", ".join(f"{reason} {_percent(v)}" for reason, v in shown.undrafted.items())
+        table.add_row("undrafted by", Text(printed(named), overflow="ellipsis", no_wrap=True))
+    return table
+
+
+def _by_depth(shown: View) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("depth", justify="right")
+    table.add_column("accepted", justify="right")
+    table.add_column("", width=_BAR)
+    for name in CLASSES:
+        table.add_column(_HEADS[name], justify="right")
+    for name in ("even", "RMS", "top-1"):
+        table.add_column(name, justify="right")
+    for number, depth in enumerate(shown.depths, 1):
+        table.add_row(*_row(number, depth))
+    return table
+
+
+def _row(number: int, depth: Depth) -> list[str]:
+    return [
+        str(number),
+        _percent(depth.accepted),
+        "█" * round(_BAR * min(max(depth.accepted or 0.0, 0.0), 1.0)),
+        *(_percent(depth.masses[name]) for name in CLASSES),
+        _percent(depth.expected),
+        _number(depth.fed_rms),
+        _number(depth.top1),
+    ]
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    return _ABSENT if value is None else f"{value:.2f}{unit}"
+
+
+def _percent(value: float | None) -> str:
+    return _ABSENT if value is None else f"{value:.1%}"
+
+
+def _ms(seconds: float | None) -> str:
+    return _ABSENT if seconds is None else f"{seconds * 1000:.1f} ms"

@@ -1,0 +1,105 @@
+"""What a gate's rules are asked about: runs of a probe, and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeAlias
+
+from driftscope.analysis.findings.catalogue_entry import Entry
+from driftscope.analysis.findings.finding import Severity
+from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
+from driftscope.analysis.gate.evaluate import Facts
+from driftscope.analysis.replays.senders import SenderSummary
+from driftscope.analysis.summary.baseline_run import PlainRun
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.errors import UsageError
+from driftscope.metrics.fallback import UNKNOWN
+from driftscope.pipeline import Analysis
+from driftscope.trace.format.records import UndraftedReason
+from driftscope_reports.summary_json import plain_to_dict, replay_to_dict, run_to_dict
+
+Baseline: TypeAlias = RunSummary | PlainRun | SenderSummary | None
+Labelled: TypeAlias = tuple[str, Facts]
+_REASONS = frozenset((*UndraftedReason.ALL, UNKNOWN))
+
+
+class Kind(Enum):
+    """What a rule may be about."""
+
+    RUN = "a run of a probe"
+    REPLAY = "a replay"
+
+    @property
+    def catalogue(self) -> Mapping[str, Entry[Any]]:
+        """The findings there may be about it."""
+        return CATALOGUE if self is Kind.RUN else REPLAYS
+
+
+def facts_of(
+    analysis: Analysis, baseline: Baseline, correlated: Mapping[str, Mapping[str, float]]
+) -> dict[Kind, list[Labelled]]:
+    """The facts of every run and replay, by its label."""
+    held = None if baseline is None else _content(baseline)
+    is_replay = isinstance(baseline, SenderSummary)
+    return {
+        Kind.RUN: [
+            (
+                case.run.label,
+                Facts(
+                    run=run_to_dict(case.run),
+                    baseline=None if is_replay else held,
+                    found=_found(analysis, case.run.label, case, Kind.RUN),
+                    countable=_REASONS,
+                    correlated=correlated.get(case.run.label, {}),
+                ),
+            )
+            for case in analysis.cases
+        ],
+        Kind.REPLAY: [
+            (
+                case.run.label,
+                Facts(
+                    run=replay_to_dict(case.run),
+                    baseline=held if is_replay else None,
+                    found=_found(analysis, case.run.label, case, Kind.REPLAY),
+                ),
+            )
+            for case in analysis.replay_cases
+        ],
+    }
+
+
+def _content(run: RunSummary | PlainRun | SenderSummary) -> dict[str, Any]:
+    if isinstance(run, SenderSummary):
+        return replay_to_dict(run)
+    return run_to_dict(run) if isinstance(run, RunSummary) else plain_to_dict(run)
+
+
+def _found(
+    analysis: Analysis, label: str, case: object, kind: Kind
+) -> Callable[[str], bool | None]:
+    """Whether a finding, or one of a severity or worse, is about the case's run."""
+    mine = [f for f in analysis.findings if f.runs[-1] == label]
+
+    def found(name: str) -> bool | None:
+        if name in (Severity.HIGH, Severity.MEDIUM):
+            worse = list(Severity)[: list(Severity).index(Severity(name)) + 1]
+            return any(f.severity in worse for f in mine)
+        if name not in kind.catalogue:
+            _check(name)
+            return None
+        if any(f.id == name for f in mine):
+            return True
+        return False if kind.catalogue[name].need.met(case) else None
+
+    return found
+
+
+def _check(name: str) -> None:
+    known: Sequence[str] = sorted((*CATALOGUE, *REPLAYS))
+    if name not in known:
+        raise UsageError(
+            f"{name}: no finding is called so; there are {', '.join(known)}, and the severities "
+            "high and medium"
+        )

@@ -1,0 +1,37 @@
+"""Which engine runs the queries of a command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from driftscope.analysis.query.query_engine import Engine
+
+DUCKDB = "duckdb"
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="Where queries run: duckdb in this process, spark://HOST:PORT on a cluster that reads "
+        "the runs under the same paths, or spark://local[2].",
+    ),
+]
+
+
+def engine_of(name: str) -> Engine:
+    """The engine of a run's queries. Raises UsageError for one that there is not."""
+    from driftscope.analysis.query.query_engine import DuckDB
+    from driftscope.cli.shared.extras import needs
+    from driftscope.errors import UsageError
+
+    if name == DUCKDB:
+        return DuckDB()
+    if name.startswith("spark://"):
+        with needs("spark"):
+            from driftscope.analysis.query.spark_engine import Spark
+
+            return Spark(name)
+    raise UsageError(f"--engine {name!r}: neither duckdb nor spark://HOST:PORT or spark://local[N]")

@@ -1,0 +1,93 @@
+"""Requests as spans and labels need them: what their rounds came to, once they are finished."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from driftscope.telemetry.collect.instruments import OTHER_LABEL, REQUEST_LENGTH
+from driftscope.telemetry.collect.tally import Tally
+
+REMEMBERED_REQUESTS = 65_536
+"""Running requests that are kept count of; the oldest is forgotten, so that a lost end is no
+leak."""
+EVENTS = 8
+"""Rejected rounds of one request that its span tells of; the count tells of all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rounds:
+    """What was counted of a request so far."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    undrafted: int = 0
+    first_rejected: list[tuple[float, int]] = field(default_factory=list)
+    """Time and position of the first EVENTS of them."""
+
+    @property
+    def mean_length(self) -> float | None:
+        """As `driftscope.metrics.acceptance.mean_length`; None without a round."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A finished request: its RequestRow by column, and its rounds."""
+
+    row: dict[str, Any]
+    rounds: Rounds
+
+
+class RequestLog:
+    """Follows requests through batches of `verify` and `request`."""
+
+    def __init__(self, tally: Tally, labels: tuple[str, ...] = ()) -> None:
+        """`labels`: those that become an attribute, others count as OTHER_LABEL."""
+        self._tally, self._labels = tally, labels
+        self._open: OrderedDict[str, Rounds] = OrderedDict()
+
+    def verified(self, batch: pa.RecordBatch) -> None:
+        """A batch of `verify`."""
+        names = ("request", "drafted", "accepted", "time_s", "position")
+        columns = (batch.column(name).to_pylist() for name in names)
+        for request, drafted, accepted, time_s, position in zip(*columns, strict=True):
+            counted = self._of(request)
+            if not drafted:
+                counted.undrafted += 1
+                continue
+            counted.rounds += 1
+            counted.drafted += drafted
+            counted.accepted += accepted
+            if not accepted:
+                counted.rejected += 1
+                if len(counted.first_rejected) < EVENTS:
+                    counted.first_rejected.append((time_s, position))
+
+    def finished(self, batch: pa.RecordBatch) -> Iterator[Finished]:
+        """The requests of a batch of `request`."""
+        for row in batch.to_pylist():
+            rounds = self._open.pop(row["request"], None) or Rounds()
+            if (length := rounds.mean_length) is not None:
+                self._tally.observe(REQUEST_LENGTH, [length], **self.label_of(row))
+            yield Finished(row=row, rounds=rounds)
+
+    def label_of(self, row: dict[str, Any]) -> dict[str, str]:
+        """The attribute of a request's label; {} without an allow-list."""
+        if not self._labels:
+            return {}
+        return {"label": row["label"] if row["label"] in self._labels else OTHER_LABEL}
+
+    def _of(self, request: str) -> Rounds:
+        counted = self._open.get(request)
+        if counted is None:
+            counted = self._open[request] = Rounds()
+            while len(self._open) > REMEMBERED_REQUESTS:
+                self._open.popitem(last=False)
+        return counted

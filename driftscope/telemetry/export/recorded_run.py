@@ -1,0 +1,257 @@
+"""A recorded run told again, with the times that it had."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.boundary.bounds import MAX_UNIX_S
+from driftscope.boundary.deadline import Deadline, within
+from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.batch_feed import BadRowError, Feed
+from driftscope.telemetry.collect.engine_identity import Identity
+from driftscope.telemetry.collect.request_log import Finished, RequestLog
+from driftscope.telemetry.collect.status_figures import tell
+from driftscope.telemetry.collect.tally import Key, Point, Tally, difference
+from driftscope.telemetry.export.exporter_errors import kept
+from driftscope.telemetry.export.settings import Settings
+from driftscope.trace.read.ranks import place_of
+from driftscope.trace.read.reader import Trace
+
+if TYPE_CHECKING:
+    from driftscope.telemetry.export.spans import Spans
+
+DEFAULT_INTERVAL_S = 10.0
+"""Of run time, between two points of a series."""
+SEND_S = 5.0
+"""Time in which a collector must have taken a batch. OpenTelemetry's exporters ask again meanwhile,
+after 1 and 3 seconds, if nobody answers."""
+SEND_VARIABLE = "OTEL_EXPORTER_OTLP_TIMEOUT"
+"""Gives a slower collector more seconds."""
+SEND_SLACK_S = 1.0
+"""What an exporter may take beyond its time before it is left alone."""
+MAX_MOMENTS = 16_384
+"""Points of a series: two days at the default interval."""
+_RECORDS = ("draft", "verify", "step", "request")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """An engine's figures as they stood at `time_s`, and who finished since the moment before."""
+
+    time_s: float
+    points: dict[Key, Point]
+    finished: tuple[Finished, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """One replica of a run."""
+
+    identity: Identity
+    start_s: float
+    moments: tuple[Moment, ...]
+    feed: Feed
+
+
+def replays(
+    trace: Trace, *, interval_s: float = DEFAULT_INTERVAL_S, labels: tuple[str, ...] = ()
+) -> Iterator[Replay]:
+    """Every data-parallel replica of `trace`; raises NoDataError for a run without a row."""
+    found = {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
+    if not any(getattr(trace, name).num_rows for name in _RECORDS):
+        raise NoDataError(f"{trace.path}: nothing was recorded, so there is nothing to export")
+    for replica in sorted(found):
+        try:
+            yield _replay(trace, replica, interval_s, labels)
+        except BadRowError as error:
+            raise DamagedTraceError(f"{trace.path}: {error}") from error
+
+
+def _replicas(table: pa.Table) -> set[int]:
+    return set(table.column("replica").unique().to_pylist())
+
+
+def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ...]) -> Replay:
+    manifest = trace.manifest
+    tally = Tally()
+    # All that drifted hard is kept: nobody looks in between.
+    feed = Feed(tally=tally, sink_slots=lambda: manifest.sink_slots)
+    feed.notable = type(feed.notable)()
+    log = RequestLog(tally, labels)
+    tally.set(i.CONFIGURED_K, manifest.k)
+    tables = {name: _sorted(getattr(trace, name), replica) for name in _RECORDS}
+    times = {name: _times(table) for name, table in tables.items()}
+    every = np.concatenate(list(times.values()))
+    if not ((every >= 0) & (every <= MAX_UNIX_S)).all():  # NaN is neither
+        raise DamagedTraceError(f"{trace.path}: a row's time_s is no Unix time up to the year 2242")
+    start_s, end_s = float(every.min()), float(every.max())
+    moments, last = [], dict.fromkeys(_RECORDS, 0)
+    for until_s in _until(every, interval_s):
+        done: list[Finished] = []
+        for name in _RECORDS:
+            upto = int(np.searchsorted(times[name], until_s, side="right"))
+            part, last[name] = tables[name].slice(last[name], upto - last[name]), upto
+            for batch in part.combine_chunks().to_batches():
+                feed.take(name, batch)
+                if name == "verify":
+                    log.verified(batch)
+                elif name == "request":
+                    done += log.finished(batch)
+        if until_s >= end_s:
+            _statuses(trace, replica, tally)
+        moments.append(Moment(time_s=until_s, points=tally.snapshot(), finished=tuple(done)))
+    identity = Identity(manifest=manifest, model=manifest.target.name, replica=replica)
+    return Replay(identity=identity, start_s=start_s, moments=tuple(moments), feed=feed)
+
+
+def _statuses(trace: Trace, replica: int, tally: Tally) -> None:
+    for status in trace.statuses:
+        if (place_of(status.source).replica or 0) == replica:
+            tell(tally, status)
+
+
+def _sorted(table: pa.Table, replica: int) -> pa.Table:
+    mine = np.flatnonzero(table.column("replica").to_numpy() == replica)
+    order = np.argsort(_times(table)[mine], kind="stable")
+    return table.take(pa.array(mine[order]))
+
+
+def _times(table: pa.Table) -> Any:
+    return np.asarray(table.column("time_s").to_numpy(), dtype=np.float64)
+
+
+def _until(times: NDArray[np.float64], interval_s: float) -> Iterator[float]:
+    """Ends of the intervals with a row in them, and of those just before; the last is the run's.
+
+    An interval without a row changes no figure. The one before the next row keeps the figures flat
+    until then, so that a rate over the pause is not spread over it. Raises UsageError for more than
+    MAX_MOMENTS.
+    """
+    start_s, end_s = float(times.min()), float(times.max())
+    filled = np.unique(np.floor((times - start_s) / interval_s))
+    numbers = np.unique(np.concatenate([filled, filled[1:] - 1]))
+    if len(numbers) > MAX_MOMENTS:
+        needed = math.ceil((end_s - start_s) / MAX_MOMENTS)
+        raise UsageError(
+            f"--interval {interval_s:g}: {len(numbers):,} points of each series, at most "
+            f"{MAX_MOMENTS:,}; give --interval {needed}"
+        )
+    for number in numbers.tolist():
+        until_s = start_s + (number + 1) * interval_s
+        if until_s < end_s:
+            yield until_s
+    yield end_s
+
+
+def send(replay: Replay, settings: Settings) -> tuple[int, int]:
+    """Send a replica's figures and spans; how many batches and spans were taken.
+
+    Raises TelemetryError when the collector does not take a batch within SEND_S, or what
+    SEND_VARIABLE says.
+    """
+    from driftscope.telemetry.export.exporters import metric_exporter, span_exporter
+
+    batches, spans, seconds = 0, 0, _send_s()
+    if (to := metric_exporter(settings, seconds)) is not None:
+        for data in _metrics(replay, delta=settings.temporality != "cumulative"):
+            _taken(lambda data=data: to.export(data), seconds)  # type: ignore[misc]
+            batches += 1
+        to.shutdown()
+    if (to_spans := span_exporter(settings, seconds)) is not None:
+        made = _spans(replay)
+        while several := made.take(settings.span_batch):
+            _taken(lambda several=several: to_spans.export(several), seconds)  # type: ignore[misc]
+            made.sent(len(several))
+            spans += len(several)
+        to_spans.shutdown()
+    return batches, spans
+
+
+def _metrics(replay: Replay, *, delta: bool) -> Iterator[Any]:
+    from driftscope.telemetry.export.otel_data import metrics_data
+
+    start_s, before = replay.start_s, dict[Key, Point]()
+    resource, constants = replay.identity.resource(), replay.identity.attributes
+    for moment in replay.moments:
+        points = difference(moment.points, before) if delta else moment.points
+        yield metrics_data(
+            points,
+            resource=resource,
+            constants=constants,
+            start_s=start_s,
+            time_s=moment.time_s,
+            delta=delta,
+        )
+        if delta:
+            start_s, before = moment.time_s, moment.points
+
+
+def _spans(replay: Replay) -> Spans:
+    from driftscope.telemetry.export.spans import Spans
+
+    done = [each for moment in replay.moments for each in moment.finished]
+    spans = Spans(queue=len(done) or 1)
+    spans.start(replay.identity.resource(), replay.identity.attributes)
+    by_request: dict[str, list[Any]] = {}
+    for chain in replay.feed.notable:
+        by_request.setdefault(chain.request, []).append(chain)
+    for each in done:
+        spans.note(by_request.get(each.row["request"], ()))
+        spans.add(each)
+    return spans
+
+
+def _send_s() -> float:
+    given = os.environ.get(SEND_VARIABLE, "").strip()
+    try:
+        seconds = float(given or SEND_S)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise TelemetryError(f"{SEND_VARIABLE}={given}: give a number of seconds above 0")
+    return seconds
+
+
+def _taken(export: Callable[[], Any], seconds: float) -> None:
+    with kept() as said:
+        try:
+            done: bool = within(Deadline(seconds + SEND_SLACK_S), export).name == "SUCCESS"
+        except TimeoutError:
+            done = False
+    if not done:
+        raise TelemetryError(
+            f"the collector did not take a batch within {seconds:g} s "
+            f"({said.first or 'no reason given'}); is its URL right, and does it run? "
+            f"{SEND_VARIABLE} gives it more seconds"
+        )
+
+
+def to_openmetrics(replays: Sequence[Replay]) -> str:
+    """The runs as OpenMetrics text with their times."""
+    from driftscope.telemetry.export.scrape import families_text
+
+    return families_text(
+        [
+            (
+                [(moment.time_s, moment.points) for moment in replay.moments],
+                {
+                    **replay.identity.attributes,
+                    **(
+                        {"driftscope.replica": str(replay.identity.replica)}
+                        if len(replays) > 1
+                        else {}
+                    ),
+                },
+            )
+            for replay in replays
+        ]
+    )

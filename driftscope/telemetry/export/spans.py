@@ -1,0 +1,182 @@
+"""One span per finished request, with events for the chains that went wrong in it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.trace import SpanKind
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.batch_feed import OPERATION, NotableChain
+from driftscope.telemetry.collect.request_log import Finished
+from driftscope.telemetry.collect.tally import Exemplar, Key, named
+from driftscope.telemetry.export.otel_data import nano
+
+REQUEST_SPAN = "driftscope.request"
+REJECTED_EVENT = "driftscope.chain.rejected"
+DRIFTED_EVENT = "driftscope.chain.drifted"
+CHAINS_PER_REQUEST = 8
+"""Chains that drifted hard which a span tells of."""
+REMEMBERED_REQUESTS = 4096
+"""Requests whose drifted chains wait for them to finish."""
+
+
+class Spans:
+    """Makes spans of finished requests; a queue of the ended ones waits to be sent."""
+
+    def __init__(
+        self, *, queue: int, labels_of: Callable[[dict[str, Any]], dict[str, str]] | None = None
+    ) -> None:
+        """`labels_of`: the attribute of a request's label, by its row."""
+        self._chains: OrderedDict[str, list[NotableChain]] = OrderedDict()
+        self._seen: set[NotableChain] = set()
+        self._ended = _Ended(queue)
+        self._labels_of = labels_of or _unlabelled
+        self._tracer: Any = None
+        self.exemplars: dict[Key, Exemplar] = {}
+        """By series, the latest request that was sampled."""
+
+    def start(self, resource: Resource, constants: Mapping[str, str]) -> None:
+        """Say who speaks; the sampler is what OTEL_TRACES_SAMPLER names."""
+        self._constants = dict(constants)
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(self._ended)
+        self._tracer = provider.get_tracer("driftscope")
+
+    @property
+    def dropped(self) -> int:
+        """Spans that nobody took before the queue was full."""
+        return self._ended.dropped
+
+    def note(self, chains: Iterable[NotableChain]) -> None:
+        """Keep chains that drifted hard; one that is kept already is not kept twice."""
+        latest = set()
+        for chain in chains:
+            latest.add(chain)
+            if chain in self._seen:
+                continue
+            mine = self._chains.setdefault(chain.request, [])
+            if len(mine) < CHAINS_PER_REQUEST:
+                mine.append(chain)
+            while len(self._chains) > REMEMBERED_REQUESTS:
+                self._chains.popitem(last=False)
+        self._seen = latest
+
+    def add(self, done: Finished) -> None:
+        """The span of a finished request."""
+        row = done.row
+        span = self._tracer.start_span(
+            REQUEST_SPAN,
+            context=_parent(row.get("traceparent")),
+            kind=SpanKind.INTERNAL,
+            start_time=nano(row["arrival_s"]),
+            attributes={**self._constants, **_attributes(done)},
+        )
+        chains = self._chains.pop(row["request"], [])
+        for time_s, position in done.rounds.first_rejected:
+            span.add_event(REJECTED_EVENT, {"driftscope.position": position}, nano(time_s))
+        for chain in chains:
+            span.add_event(DRIFTED_EVENT, _of_chain(chain), nano(chain.time_s))
+        span.end(nano(row["time_s"]))
+        if span.is_recording() or span.get_span_context().trace_flags.sampled:
+            self._exemplify(done, span, chains)
+
+    def take(self, limit: int) -> list[ReadableSpan]:
+        """The oldest spans that wait; they stay until `sent`."""
+        return self._ended.oldest(limit)
+
+    def sent(self, number: int) -> None:
+        """The oldest `number` were taken by a collector."""
+        self._ended.forget(number)
+
+    def _exemplify(self, done: Finished, span: Any, chains: list[NotableChain]) -> None:
+        context, row = span.get_span_context(), done.row
+        served = {"operation": OPERATION, "provider": "vllm"}
+        growth = max((c.growth for c in chains if c.growth is not None), default=None)
+        for instrument, value, by in (
+            (i.TTFT, row["ttft_s"], served),
+            (i.TPOT, row["tpot_s"], served),
+            (i.REQUEST_LENGTH, done.rounds.mean_length, self._labels_of(row)),
+            (i.GROWTH, growth, {}),
+        ):
+            if value is not None:
+                self.exemplars[instrument.name, named(by)] = Exemplar(
+                    value=value,
+                    time_s=row["time_s"],
+                    trace_id=context.trace_id,
+                    span_id=context.span_id,
+                )
+
+
+class _Ended(SpanProcessor):
+    """A bounded queue; spans that would not fit are counted, the oldest are kept."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._queue = size, deque[ReadableSpan]()
+        self.dropped = 0
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Nothing is done."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue an ended span."""
+        if len(self._queue) >= self._size:
+            self.dropped += 1
+        else:
+            self._queue.append(span)
+
+    def oldest(self, limit: int) -> list[ReadableSpan]:
+        return [self._queue[at] for at in range(min(limit, len(self._queue)))]
+
+    def forget(self, number: int) -> None:
+        for _ in range(number):
+            self._queue.popleft()
+
+
+def _unlabelled(_: dict[str, Any]) -> dict[str, str]:
+    return {}
+
+
+def _parent(traceparent: str | None) -> Context | None:
+    """The caller's trace context; None starts a trace."""
+    if not traceparent:
+        return Context()
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
+
+
+def _attributes(done: Finished) -> dict[str, Any]:
+    row, rounds = done.row, done.rounds
+    found = {
+        "driftscope.request.id": row["request"],
+        i.LABEL: row["label"],
+        "gen_ai.usage.input_tokens": row["prompt_tokens"],
+        "gen_ai.usage.output_tokens": row["output_tokens"],
+        "gen_ai.response.finish_reasons": (row["finish_reason"],),
+        "gen_ai.request.temperature": row["temperature"],
+        "gen_ai.request.max_tokens": row["max_tokens"],
+        i.TTFT.name: row["ttft_s"],
+        i.TPOT.name: row["tpot_s"],
+        "driftscope.rounds": rounds.rounds,
+        "driftscope.rounds.rejected": rounds.rejected,
+        "driftscope.steps.undrafted": rounds.undrafted,
+        "driftscope.tokens.proposed": rounds.drafted,
+        "driftscope.tokens.accepted": rounds.accepted,
+        "driftscope.acceptance.length": rounds.mean_length,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _of_chain(chain: NotableChain) -> dict[str, Any]:
+    found = {
+        "driftscope.position": chain.position,
+        "driftscope.k": chain.k,
+        i.GROWTH.name: chain.growth,
+        "driftscope.attention.excess": chain.excess,
+    }
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,131 @@
+"""Follows an engine from outside: a run directory that is being written, or its scrape endpoint."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
+from driftscope.boundary.http_peer import OK, Limits, ask
+from driftscope.boundary.server_url import public
+from driftscope.boundary.terminal_text import shown
+from driftscope.errors import DamagedTraceError, PeerError, TelemetryError
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.batch_feed import BadRowError, Feed
+from driftscope.telemetry.collect.engine_identity import ManifestFile
+from driftscope.telemetry.collect.status_figures import tell
+from driftscope.telemetry.collect.tally import Key, Point, Tally
+from driftscope.telemetry.export.engine_telemetry import in_order
+from driftscope.telemetry.watch.prometheus_page import BadPageError, points_on
+from driftscope.trace.format.manifest import read_manifest
+from driftscope.trace.format.segment import segments, source_of
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.read.ranks import place_of
+from driftscope.trace.read.reader import read_rows
+
+LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)
+"""What one look at an endpoint may cost."""
+_RECORDS = ("draft", "verify", "step", "request")
+
+
+class Followed(Protocol):
+    """An engine that is looked at now and then."""
+
+    def look(self) -> dict[Key, Point]:
+        """Its figures as they stand; raises DriftscopeError."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can come any more."""
+
+
+class FollowedRun:
+    """A run directory: each look reads what came since the one before.
+
+    Raises NotATraceError and its siblings where there is no run.
+    """
+
+    def __init__(self, run: Path) -> None:
+        read_manifest(run)
+        self._run, self._manifest = run, ManifestFile(run)
+        self._tally, self._rows = Tally(), Counter[str]()
+        self._feeds = {
+            first: Feed(tally=self._tally, sink_slots=self._manifest.sink_slots, first_rank=first)
+            for first in (True, False)
+        }
+        self.over = False
+
+    def look(self) -> dict[Key, Point]:
+        """Its figures as they stand."""
+        statuses = read_statuses(self._run)  # first: what they say is written is then found
+        for record in _RECORDS:
+            for path in segments(self._run, record):
+                self._read(record, path)
+        for status in statuses:
+            tell(self._tally, status)
+        if manifest := self._manifest.read():
+            if not 0 <= manifest.k <= MAX_K:
+                raise DamagedTraceError(f"{self._run}: its manifest has k = {manifest.k}")
+            self._tally.set(i.CONFIGURED_K, manifest.k)
+        self.over = bool(statuses) and all(status.closed for status in statuses)
+        return self._tally.snapshot()
+
+    def _read(self, record: str, path: Path) -> None:
+        table = read_rows(path, record, [])
+        new = table.slice(self._rows[path.stem])
+        self._rows[path.stem] = max(table.num_rows, self._rows[path.stem])
+        if not new.num_rows:
+            return
+        feed = self._feeds[place_of(source_of(path, record)).rank == 0]
+        batches = new.combine_chunks().to_batches()
+        for name, batch in in_order([(record, batch) for batch in batches]):
+            try:
+                feed.take(name, batch)
+            except BadRowError as error:
+                raise DamagedTraceError(f"{path}: {error}") from error
+
+
+class FollowedEndpoint:
+    """The endpoint of an engine that answers Prometheus. Raises TelemetryError.
+
+    User and password in `url` are sent as its Authorization header and shown nowhere.
+    """
+
+    over = False
+
+    def __init__(self, url: str) -> None:
+        base = url.rstrip("/")
+        self._url = base if base.endswith("/metrics") else f"{base}/metrics"
+        self._shown = public(self._url)
+        self.look()
+
+    def look(self) -> dict[Key, Point]:
+        """Its figures as they stand."""
+        points = self._points()
+        if not any(name.startswith("driftscope.") for name, _ in points):
+            raise TelemetryError(
+                f"{self._shown}: none of driftscope's metrics there; give the port of "
+                "`driftscope serve --prometheus PORT`, or the run directory"
+            )
+        return points
+
+    def _points(self) -> dict[Key, Point]:
+        try:
+            answer = ask(self._url, LIMITS)
+            if answer.status != OK:
+                raise BadPageError(f"HTTP {answer.status}")
+            return points_on(answer.text())
+        except PeerError as error:
+            raise TelemetryError(f"{self._shown}: no figures there ({error.why})") from error
+        except BadPageError as error:
+            raise TelemetryError(
+                f"{self._shown}: no figures there ({shown(str(error))})"
+            ) from error
+
+
+def follow(target: str) -> Followed:
+    """What `target` names, a run directory or a URL; raises DriftscopeError."""
+    if target.startswith(("http://", "https://")):
+        return FollowedEndpoint(target)
+    return FollowedRun(Path(target))

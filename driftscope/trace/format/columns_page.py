@@ -1,0 +1,218 @@
+"""Print the columns of a trace as a page of the documentation.
+
+    python -m driftscope.trace.format.columns_page > docs/trace-columns.md
+
+Names and types are those of the schema, meanings those of the docstrings in
+`driftscope.trace.format.records`. The part of a docstring from "None: " on says what null means.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import pyarrow as pa
+
+from driftscope.trace.format import derived_columns, records
+from driftscope.trace.format.records import RECORDS
+from driftscope.trace.format.schema import SCHEMA_VERSION, record_defaults, schema_of
+from driftscope.trace.format.segment import SEALED, STREAM
+
+_SHAPES = {
+    **dict.fromkeys(
+        ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass"),
+        "[k × layers], depth by depth",
+    ),
+    **dict.fromkeys(
+        ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy", "token_ids"), "[k]"
+    ),
+    **dict.fromkeys(("aux_rms", "aux_norm_rms"), "[captured layers]"),
+    "head_mass": "[k × layers × heads × 5]",
+    "gaps_s": "[pieces - 1]",
+    **dict.fromkeys(("drafted", "accepted"), "[rounds]"),
+}
+"""Shapes of columns that hold lists; every other column holds one value."""
+_BY_ENDING = {
+    "_s": "s",
+    "_rms": "1 (RMS)",
+    "_mass": "1 (share)",
+    "_bytes": "By",
+    "_tokens": "token",
+    "_w": "W",
+}
+_UNITS = {
+    "step": "1 (number)",
+    "position": "token (index)",
+    "batch": "request",
+    "k": "token",
+    "layers": "layer",
+    "top1": "1 (probability)",
+    "entropy": "nat",
+    "token_ids": "token (id)",
+    "rate": "1 (share)",
+    "heads": "head",
+    "replica": "1 (number)",
+    "drafted": "token",
+    "accepted": "token",
+    "requests": "request",
+    "chains": "chain",
+    "temperature": "1",
+    "gpu_busy": "1 (share)",
+    "order": "1 (number)",
+    "repeat": "1 (number)",
+    "concurrency": "request",
+    "status": "1 (HTTP status)",
+    "attempts": "1",
+}
+_UNITS_IN = {("client", "rate"): "request/s"}
+_HEAD = f"""# Columns of a trace
+
+Written by `python -m driftscope.trace.format.columns_page` from
+`driftscope/trace/format/records.py`. Schema version {SCHEMA_VERSION}: a new column raises the
+minor version, a changed meaning the major one.
+
+A run directory holds a `manifest.json` and, for each record and process, numbered segments:
+`<record>-<process>-<number>`. A segment that is being written is an Arrow stream (`{STREAM}`); when
+it is full, or the process ends, it is sealed as Parquet (`{SEALED}`). A run that was killed keeps
+its last stream, which is readable as far as it was written.
+
+Depth is 1-based: the first element of every list by depth is depth 1. RMS is ‖x‖₂ / √dim. Times of
+day are seconds since the Unix epoch. [examples/queries](../examples/queries) asks five questions of
+these files in plain DuckDB and in pandas.
+
+## What sealed files leave out
+
+A stream has every column below, exactly. A sealed file holds the same rows, smaller:
+
+- a time of day ({{times}}) is a Parquet timestamp in microseconds, UTC without a time zone;
+- a measured number (each list of floats, {{measured}}) keeps 16 bits of its mantissa: a relative
+  error of at most 2⁻¹⁷;
+- a list that follows from others in every row of the segment is left out, and its column is not
+  there. The file's metadata says so under the key `{derived_columns.DERIVED_KEY.decode()}`, JSON
+  from the column to what it follows from:
+
+| column left out | follows from | how to get it back |
+|---|---|---|
+| `fed_rms` | `prenorm_rms` or `postnorm_rms` | it is that list |
+| `in_rms` | `fed_rms` | `fc_rms`, then all but the last element of `fed_rms` |
+| `generated_mass` | `complement` | 1 less all other masses; null and NaN count as 0 |
+
+- `generated_mass` comes back with an absolute error of at most 1e-5, the other two bit for bit;
+- a run of an older version has no columns that came later; they are marked "later" below, with
+  what a missing one reads as.
+
+`driftscope.trace.read.reader.read_trace(path)` gives all of that back as Arrow tables.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a record."""
+
+    name: str
+    type: str
+    """Arrow type of the stream."""
+    sealed: str
+    """Parquet type where it is another one."""
+    shape: str
+    unit: str
+    meaning: str
+    null: str
+    """Meaning of null; "" where the column is never null."""
+
+
+def page() -> str:
+    """The page."""
+    head = _HEAD.replace("{times}", _named(derived_columns.TIMES)).replace(
+        "{measured}", _named(derived_columns.MEASURED)
+    )
+    return head + "".join(_section(record) for record in RECORDS)
+
+
+def columns_of(record: str) -> Iterator[Column]:
+    """The columns of a record, in their order."""
+    said = docstrings(RECORDS[record].__name__)
+    for field in schema_of(record):
+        meaning, _, null = said.get(field.name, "").partition("None: ")
+        listed = pa.types.is_list(field.type)
+        yield Column(
+            name=field.name,
+            type=f"list<{field.type.value_type}>" if listed else str(field.type),
+            sealed="timestamp[us]" if field.name in derived_columns.TIMES else "",
+            shape=_SHAPES.get(field.name, "") if listed else "one value",
+            unit=_unit(record, field),
+            meaning=f"{meaning.strip()}{_later(record, field.name)}",
+            null=null.strip() if field.nullable else "",
+        )
+
+
+def _later(record: str, name: str) -> str:
+    """Value that the column reads as in a run that is older than it."""
+    known = record_defaults(record)
+    if name not in known:
+        return ""
+    said = "null" if known[name] is None else repr(known[name])
+    return f" Later; missing: {said}."
+
+
+def _unit(record: str, field: pa.Field) -> str:
+    kind = field.type.value_type if pa.types.is_list(field.type) else field.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return "–"
+    if (record, field.name) in _UNITS_IN:
+        return _UNITS_IN[record, field.name]
+    ending = next((unit for end, unit in _BY_ENDING.items() if field.name.endswith(end)), "")
+    return _UNITS.get(field.name, ending)
+
+
+@cache
+def docstrings(record: str) -> dict[str, str]:
+    """The docstring below each field of the record class of this name, in one line."""
+    (body,) = (
+        node.body
+        for node in ast.parse(inspect.getsource(records)).body
+        if isinstance(node, ast.ClassDef) and node.name == record
+    )
+    found = {}
+    for field, text in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            said = ast.literal_eval(text.value)
+            found[ast.unparse(field.target)] = " ".join(str(said).split())
+    return found
+
+
+def _section(record: str) -> str:
+    kind = RECORDS[record]
+    words = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+    rows = "".join(map(_row, columns_of(record)))
+    return (
+        f"\n## {record}\n\n{words}\n\n"
+        "| column | type | in a sealed file | shape | unit | meaning | null |\n"
+        f"|---|---|---|---|---|---|---|\n{rows}"
+    )
+
+
+def _row(column: Column) -> str:
+    cells = (
+        f"`{column.name}`",
+        f"`{column.type}`",
+        f"`{column.sealed}`" if column.sealed else "",
+        column.shape,
+        column.unit,
+        column.meaning,
+        column.null or "never",
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

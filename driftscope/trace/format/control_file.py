@@ -1,0 +1,160 @@
+"""What a running probe is asked to do: a small file in its run directory, and its fields.
+
+The file holds all that was ever asked for, not the last change alone, so that a process that looks
+at it late misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from driftscope.boundary import strict_json
+from driftscope.boundary.bounds import MAX_LABEL_CHARS
+from driftscope.boundary.file_input import read_json
+from driftscope.boundary.file_lock import locked
+from driftscope.boundary.file_output import write_file
+
+CONTROL = "control.json"
+MAX_BYTES = 64 << 10
+"""Bytes of the file; a larger one is not ours and is refused."""
+_READABLE = 0o644
+"""Who asks may be the superuser, and the probe another user; the directory keeps others out."""
+MAX_EVERY = 1_000_000
+MAX_LABELS = 256
+
+
+class ControlValueError(ValueError):
+    """A value that a probe cannot be set to; the message says which and what to give."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a probe is asked to change; None: leave it as it is.
+
+    `every` and `budget` exclude each other, as they do in the probe. Raises ControlValueError.
+    """
+
+    recording: bool | None = None
+    """False: record no draft step until True again; verification is always recorded."""
+    every: int | None = None
+    """Record the chains of each n-th draft step."""
+    budget: float | None = None
+    """Share of the time per output token that the probe may take; its governor keeps it."""
+    per_head: bool | None = None
+    """Also record attention masses by head."""
+    labels: tuple[str, ...] | None = None
+    """Record the chains of requests with one of these labels only; (): of all requests."""
+
+    def __post_init__(self) -> None:
+        for name in ("recording", "per_head"):
+            _check(type(getattr(self, name)) in (bool, type(None)), f"{name}: give true or false")
+        _check(
+            self.every is None or (type(self.every) is int and 1 <= self.every <= MAX_EVERY),
+            f"every: give a whole number from 1 to {MAX_EVERY}",
+        )
+        share = self.budget
+        _check(
+            share is None or (type(share) in (int, float) and 0 < share <= 1),
+            "budget: give a share above 0, at most 1",
+        )
+        _check(self.every is None or share is None, "every, budget: give one of the two")
+        _check(
+            self.labels is None
+            or (len(self.labels) <= MAX_LABELS and all(map(_fits, self.labels))),
+            f"labels: give at most {MAX_LABELS}, each of 1 to {MAX_LABEL_CHARS} characters",
+        )
+
+    @classmethod
+    def checked(cls, values: object) -> Change:
+        """From JSON, which nobody has looked at; raises ControlValueError."""
+        if not isinstance(values, Mapping):
+            raise ControlValueError("give an object of settings")
+        known = [each.name for each in fields(cls)]
+        if unknown := sorted(str(key) for key in values.keys() - set(known)):
+            raise ControlValueError(f"{', '.join(unknown)}: known are {', '.join(known)}")
+        found = dict(values)
+        if found.get("labels") is not None:
+            _check(isinstance(found["labels"], list | tuple), "labels: give a list")
+            found["labels"] = tuple(dict.fromkeys(map(_label, found["labels"])))
+        return cls(**found)
+
+    def given(self) -> dict[str, Any]:
+        """What is to be changed, as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def then(self, later: Change) -> Change:
+        """Both, `later` where they differ."""
+        new = later.given()
+        if not {"every", "budget"}.isdisjoint(new):
+            new = {"every": None, "budget": None, **new}
+        return replace(self, **new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The content of a control file."""
+
+    revision: int = 0
+    """Counts its changes; 0: there was none."""
+    change: Change = field(default_factory=Change)
+
+
+def read_control(run: Path) -> Asked:
+    """What the run's probe was asked for; raises ControlValueError for a file that is not right."""
+    path = run / CONTROL
+    try:
+        raw = read_json(path, limit=MAX_BYTES, follow=False)
+        _check(isinstance(raw, dict), "give an object of settings")
+        revision = raw.pop("revision", 0)
+        _check(type(revision) is int and revision >= 0, "revision: give a whole number")
+        return Asked(revision=revision, change=Change.checked(raw))
+    except FileNotFoundError:
+        return Asked()
+    except (OSError, ValueError) as error:
+        raise ControlValueError(f"{path}: {error}") from error
+
+
+def ask(run: Path, change: Change) -> Asked:
+    """Add `change` to what the run's probe is asked for.
+
+    Requests that come at the same time are taken one after the other, each with a revision of its
+    own. A file that is not right is replaced. Raises OSError.
+    """
+    with locked(run):
+        try:
+            before = read_control(run)
+        except ControlValueError:
+            before = Asked()
+        after = Asked(revision=before.revision + 1, change=before.change.then(change))
+        content = {"revision": after.revision, **after.change.given()}
+        text = strict_json.dumps(content, sort_keys=True) + "\n"
+        write_file(run / CONTROL, text.encode(), mode=_READABLE)
+    return after
+
+
+def share_of(text: str) -> float:
+    """A share from "0.01" or "1%"; raises ControlValueError."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = 0.0
+    _check(0 < share <= 1 and not rest, f"budget {text!r}: give a share such as 1% or 0.01")
+    return share
+
+
+def _check(holds: bool, words: str) -> None:
+    if not holds:
+        raise ControlValueError(words)
+
+
+def _label(value: object) -> str:
+    _check(isinstance(value, str), "labels: give strings")
+    return str(value)
+
+
+def _fits(label: str) -> bool:
+    return 0 < len(label) <= MAX_LABEL_CHARS

@@ -1,0 +1,244 @@
+"""What sealing leaves out of a segment, and how a reader gets it back.
+
+A stream is exact. In a sealed file
+- measured floats (every float list, the durations of a step, `fc_rms`) keep 16 bits of their
+  mantissa: a relative error of at most 2^-17, far below what any figure resolves;
+- times are whole microseconds, as Parquet timestamps;
+- a list that follows from others is left out, when it does so in every row of the segment: the
+  state fed forward is the one before or after the norm, the state that enters a depth is the one
+  that the depth before fed, both bit for bit, and the mass on verified output is what the other
+  classes leave of 1 (restored with an absolute error of at most 1e-5).
+
+What was left out stands in the file's metadata under DERIVED_KEY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.boundary import strict_json
+from driftscope.boundary.file_input import parse_json
+from driftscope.trace.format.arrow_arrays import (
+    lengths_of,
+    lists_of,
+    numbers_of,
+    validity_of,
+    with_validity,
+)
+from driftscope.trace.format.rounding import rounded
+
+DERIVED_KEY = b"driftscope.derived"
+"""JSON: column left out -> what it follows from."""
+COMPLEMENT_WITHIN = 1e-6
+"""How far from 1 the masses of all classes may sum: float32 sums of a few thousand terms."""
+MICROSECONDS = 1_000_000
+TIMES = ("time_s", "arrival_s")
+_LATEST_S = 2**53 / MICROSECONDS
+"""Beyond, a float64 holds no microseconds."""
+MEASURED = ("fc_rms", "step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s")
+_STATES = ("prenorm_rms", "postnorm_rms")
+_OTHER_MASSES = ("sink_mass", "prompt_mass", "self_mass", "null_mass")
+_FLOAT_LIST = pa.list_(pa.float32())
+_TIMESTAMP = pa.timestamp("us")
+
+
+def compact(table: pa.Table) -> pa.Table:
+    """`table`, of any record, as it is written when its segment is sealed."""
+    derived = _derived(table)
+    metadata = dict(table.schema.metadata or {})
+    if derived:
+        metadata[DERIVED_KEY] = strict_json.dumps(derived, sort_keys=True).encode()
+    kept = [name for name in table.column_names if name not in derived]
+    columns = {name: _coarser(name, table.column(name)) for name in kept}
+    return pa.table(columns).replace_schema_metadata(metadata)
+
+
+def derived_of(schema: pa.Schema) -> Mapping[str, str]:
+    """Return what the columns that a sealed file leaves out follow from, by name.
+
+    Raises ValueError for metadata that no recorder writes.
+    """
+    found = parse_json((schema.metadata or {}).get(DERIVED_KEY, b"{}"))
+    if not isinstance(found, dict) or not found.keys() <= _RESTORED.keys():
+        raise ValueError(f"{DERIVED_KEY.decode()} in its metadata is not what driftscope writes")
+    if not all(isinstance(each, str) and each in _SOURCES for each in found.values()):
+        raise ValueError(f"{DERIVED_KEY.decode()} in its metadata names an unknown column")
+    return found
+
+
+def restore(table: pa.Table) -> pa.Table:
+    """A sealed `table` with the columns of the stream that it was made of.
+
+    Raises KeyError or ValueError for metadata that the columns do not fit.
+    """
+    derived = derived_of(table.schema)
+    columns = {name: _seconds(table.column(name)) for name in table.column_names}
+    if derived:
+        _check_types(columns)
+    for name in _ORDER:
+        if name in derived:
+            columns[name] = _RESTORED[name](columns, derived[name])
+    return pa.table(columns)
+
+
+def _check_types(columns: Mapping[str, pa.Array]) -> None:
+    """Raise ValueError for a column, which others follow from, of another type than is written."""
+    for name in (*_STATES, *_OTHER_MASSES, "fed_rms", "in_rms"):
+        if name in columns and columns[name].type != _FLOAT_LIST:
+            raise ValueError(f"{name} holds {columns[name].type}")
+    if "fc_rms" in columns and columns["fc_rms"].type != pa.float64():
+        raise ValueError(f"fc_rms holds {columns['fc_rms'].type}")
+
+
+def encodings(table: pa.Table) -> dict[str, Any]:
+    """How Parquet is to hold each column of a compact `table`: arguments of `write_table`."""
+    explicit = {}
+    for f in table.schema:
+        if pa.types.is_list(f.type) and pa.types.is_floating(f.type.value_type):
+            explicit[f"{f.name}.list.element"] = "BYTE_STREAM_SPLIT"
+        elif f.name in MEASURED:
+            explicit[f.name] = "BYTE_STREAM_SPLIT"
+        elif f.type == _TIMESTAMP or f.name in ("step", "position"):
+            explicit[f.name] = "DELTA_BINARY_PACKED"
+    plain = {path.partition(".")[0] for path in explicit}
+    return {
+        "column_encoding": explicit,
+        "use_dictionary": [name for name in table.column_names if name not in plain],
+    }
+
+
+def _derived(table: pa.Table) -> dict[str, str]:
+    """Columns that follow from others in every row, and from which."""
+    if "fed_rms" not in table.column_names or not table.num_rows:
+        return {}
+    columns = {f.name: table.column(f.name).combine_chunks() for f in table.schema}
+    found = {}
+    for state in _STATES:
+        if _same(columns["fed_rms"], columns[state]):
+            found["fed_rms"] = state
+    if _is_float32(columns["fc_rms"]) and _same(columns["in_rms"], _shifted(columns)):
+        found["in_rms"] = "fed_rms"
+    if _is_complement(columns):
+        found["generated_mass"] = "complement"
+    return found
+
+
+def _same(a: pa.ListArray, b: pa.ListArray) -> bool:
+    """Bit for bit: the same lists, the same nulls, the same NaN."""
+    return _same_shape(a, b) and np.array_equal(_bits(_floats(a)), _bits(_floats(b)))
+
+
+def _same_shape(a: pa.ListArray, b: pa.ListArray) -> bool:
+    return a.is_valid().equals(b.is_valid()) and np.array_equal(lengths_of(a), lengths_of(b))
+
+
+def _is_float32(column: pa.Array) -> bool:
+    values = numbers_of(column.drop_null())
+    with np.errstate(over="ignore"):
+        return np.array_equal(values, values.astype(np.float32), equal_nan=True)
+
+
+def _shifted(columns: dict[str, pa.Array]) -> pa.ListArray:
+    """The fc output, then all but the last of `fed_rms`."""
+    fed = columns["fed_rms"]
+    lengths = lengths_of(fed)
+    starts = np.cumsum(lengths) - lengths
+    with np.errstate(over="ignore"):
+        fc = np.where(validity_of(columns["fc_rms"]), numbers_of(columns["fc_rms"]), np.nan)
+        first = fc.astype(np.float32)
+    shifted = np.roll(_floats(fed), 1)
+    shifted[starts[lengths > 0]] = first[lengths > 0]
+    return _with_values(fed, shifted)
+
+
+def _is_complement(columns: dict[str, pa.Array]) -> bool:
+    generated = columns["generated_mass"]
+    others = _taken(columns)
+    if not others or not all(_same_shape(generated, other) for other in others):
+        return False
+    off = np.abs(_floats(generated).astype(np.float64) - _left(others))
+    return bool((off <= COMPLEMENT_WITHIN).all())
+
+
+def _complement(columns: dict[str, pa.Array]) -> pa.ListArray:
+    others = _taken(columns)
+    if not others:
+        raise ValueError("no other masses to derive generated_mass from")
+    left = np.maximum(_left(others), 0.0)
+    return _with_values(others[0], left.astype(np.float32))
+
+
+def _taken(columns: dict[str, pa.Array]) -> list[pa.ListArray]:
+    """The other classes, but for those of which no row has any."""
+    masses = [columns[name] for name in _OTHER_MASSES]
+    return [column for column in masses if column.null_count < len(column)]
+
+
+def _left(others: list[pa.ListArray]) -> NDArray[np.float64]:
+    """1 less the other masses; a class that does not apply has none."""
+    masses = [_floats(other).astype(np.float64) for other in others]
+    return np.asarray(1.0 - np.nansum(masses, axis=0))
+
+
+def _coarser(name: str, column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    if array.type == _FLOAT_LIST:
+        return _with_values(array, rounded(_floats(array)))
+    if name in TIMES:
+        return _microseconds(array)
+    if name in MEASURED:
+        return with_validity(_rounded_alike(numbers_of(array)), validity_of(array))
+    return array
+
+
+def _rounded_alike(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What was a float32 is rounded as that: the same number may stand in a list, or follow."""
+    with np.errstate(over="ignore"):
+        narrow = numbers.astype(np.float32)
+    both = np.asarray(narrow == numbers)
+    return np.where(both, rounded(narrow).astype(np.float64), rounded(numbers))
+
+
+def _microseconds(seconds: pa.Array) -> pa.Array:
+    """As timestamps, where all of them can be."""
+    values = numbers_of(seconds)
+    if seconds.null_count or not (np.abs(values) < _LATEST_S).all():
+        return seconds
+    return with_validity(np.rint(values * MICROSECONDS).astype(np.int64)).cast(_TIMESTAMP)
+
+
+def _seconds(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    if not pa.types.is_timestamp(array.type):
+        return array
+    whole = numbers_of(array.cast(_TIMESTAMP).cast(pa.int64()))
+    return with_validity(whole / MICROSECONDS, validity_of(array))
+
+
+def _floats(lists: pa.ListArray) -> NDArray[np.float32]:
+    return numbers_of(lists.flatten())
+
+
+def _bits(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+    return values.view(np.uint32)
+
+
+def _with_values(lists: pa.ListArray, values: NDArray[np.float32]) -> pa.ListArray:
+    """Lists as long as `lists`, null where those are."""
+    return lists_of(values, lengths_of(lists), validity_of(lists))
+
+
+_RESTORED: dict[str, Callable[[dict[str, pa.Array], str], pa.Array]] = {
+    "fed_rms": lambda columns, state: columns[state],
+    "in_rms": lambda columns, _: _shifted(columns),
+    "generated_mass": lambda columns, _: _complement(columns),
+}
+_SOURCES = frozenset({*_STATES, "fed_rms", "complement"})
+"""What a column can follow from."""
+_ORDER = ("fed_rms", "in_rms", "generated_mass")
+"""in_rms follows from fed_rms, which may itself have been left out."""

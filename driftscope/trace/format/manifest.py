@@ -1,0 +1,205 @@
+"""What a run is: the engine, the models and the settings under which its rows were recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from driftscope.boundary import strict_json
+from driftscope.boundary.bounded_types import (
+    DraftLength,
+    LayerCount,
+    Notes,
+    RankCount,
+    RankNumber,
+    SamplingInterval,
+    Share,
+    SinkCount,
+    SinkSlots,
+    Text,
+    UnixTime,
+)
+from driftscope.boundary.file_input import first_line, read_json
+from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
+from driftscope.trace.format.record_validation import validated
+from driftscope.trace.format.records import SINK_FOUND, SINK_SOUGHT, Strategy
+from driftscope.trace.format.schema import SCHEMA_VERSION
+
+MANIFEST = "manifest.json"
+BY_DEPTH = "depth"
+"""`Manifest.query_kind` of an autoregressive chain."""
+BY_QUERY = "query index"
+"""`Manifest.query_kind` of a drafter that guesses all of its tokens in one pass."""
+CLIENT = "client"
+"""`Manifest.engine` of a run that was recorded from outside, by the sender of the requests."""
+AUX_FROM_CONFIG = "config"
+"""`Manifest.aux_layers_source`: the drafter's config names the layers."""
+AUX_FROM_ENGINE = "engine default"
+"""`Manifest.aux_layers_source`: the config names none that the engine reads, which chose them."""
+GREEDY = "greedy"
+"""`Manifest.draft_sampling`: the drafter's likeliest token at each depth."""
+PROBABILISTIC = "probabilistic"
+"""`Manifest.draft_sampling`: a token drawn from the drafter's distribution at the request's
+temperature, which is greedy at temperature 0."""
+_RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
+"""Keys of version 1.0 that are called otherwise since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Identity of a target or a drafter."""
+
+    name: Text
+    architecture: Text
+    config_digest: Text
+    """sha256 of the model's configuration, first 16 hex digits."""
+    dtype: Text
+    weights_digest: Text | None = None
+    """sha256 of a sample of the weights' bytes, first 16 hex digits: models of one configuration
+    with other weights differ in it. None: not known, as in an older run or where the weights are no
+    local safetensors files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One per run, written when the engine has loaded its models; once more, whole, when a sink
+    set that is looked for has been found."""
+
+    run_id: Text
+    created_s: UnixTime
+    driftscope_version: Text
+    engine: Text
+    """"vllm" or "reference"; CLIENT for a replay's view of any server."""
+    engine_version: Text
+    runner: Text
+    """"v1", "v2" (vLLM's model runner generations) or "reference"."""
+    mode: Text
+    """How the drafter executes: "eager", "compiled", "piecewise graphs", "full graphs"."""
+    recording: Text
+    """How rounds are recorded: "in-graph" (the probe's kernels are part of the drafter's graph),
+    "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs once
+    more, eagerly) or "taps" (hooks in the served execution; before version 1.1 the only one)."""
+    method: Text
+    """The engine's name of the speculation method, such as "eagle3"."""
+    k: DraftLength
+    """Draft tokens per round as configured."""
+    target: Model
+    drafter: Model
+    norm_flags: Mapping[str, bool]
+    """fc_norm, norm_output, norm_before_fc, norm_before_residual as found on the loaded drafter."""
+    drafter_layers: LayerCount
+    aux_layers: tuple[LayerCount, ...] = ()
+    """Target layers captured for the drafter, in the order in which it gets them. Index i is the
+    residual stream behind the first i layers of the target: the output of layer i - 1, where layers
+    count from 0; index 0 is the embedding. vLLM counts so too. () where none is captured, or where
+    the run does not say which."""
+    aux_layers_source: Text | None = None
+    """Source of `aux_layers`: AUX_FROM_CONFIG or AUX_FROM_ENGINE. None: not recorded."""
+    draft_sampling: Text | None = None
+    """How the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or no model
+    drafts."""
+    attention_backend: Text
+    kv_cache_dtype: Text
+    rank: RankNumber = 0
+    """Tensor-parallel rank of the worker that wrote this."""
+    tensor_parallel: RankCount = 1
+    data_parallel: RankCount = 1
+    pipeline_parallel: RankCount = 1
+    every: SamplingInterval = 1
+    """Each `every`-th draft step is recorded, where no governor changes it: the rate in force is
+    with every row. Verification is always recorded."""
+    budget: Share | None = None
+    """Share of the time per output token that the probe may take; its governor samples to keep it.
+    None without a governor."""
+    attention_strategy: Text = Strategy.KEYS
+    """How masses are taken, see `Strategy`; the one in force is with every row."""
+    per_head: bool = False
+    """Whether masses by head were asked for."""
+    query_kind: Text = BY_DEPTH
+    """What an element of a per-depth list stands for: BY_DEPTH or BY_QUERY."""
+    sink_tokens: SinkCount
+    """Slots [0, sink_tokens) are the sink set where `sink_slots` does not say."""
+    sink_slots: SinkSlots = ()
+    """The sink set that was used, not always a prefix; in a run from before version 1.1, and where
+    not given, slots [0, sink_tokens). () with `sink_source` SINK_FOUND: there is no sink."""
+    sink_source: Text
+    """One of SINK_SOURCES."""
+    clock: Text = "unix"
+    schema_version: Text = SCHEMA_VERSION
+    notes: Notes = field(default=())
+    """Warnings about this run that a reader must see."""
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    """What a replay asked of which server, see `driftscope.workloads.manifest`; {} in a probe's."""
+
+    def __post_init__(self) -> None:
+        if not self.sink_slots and self.sink_source not in (SINK_FOUND, SINK_SOUGHT):
+            object.__setattr__(self, "sink_slots", tuple(range(self.sink_tokens)))
+
+    @property
+    def sinkless(self) -> bool:
+        """A sink was looked for, and there is none."""
+        return self.sink_source == SINK_FOUND and not self.sink_slots
+
+    def to_json(self) -> str:
+        """Stable JSON: sorted keys, indented, newline at the end."""
+        return strict_json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+def read_manifest(run: Path) -> Manifest:
+    """The manifest of the run directory `run`.
+
+    Raises NotATraceError, DamagedTraceError or SchemaVersionError.
+    """
+    path = run / MANIFEST
+    if not run.exists():
+        raise NotATraceError(
+            f"{run}: no such directory; give the run directory that the probe wrote"
+        )
+    if not path.is_file():
+        raise NotATraceError(
+            f"{run}: no {MANIFEST} in it, so this is no driftscope run; "
+            "give the directory that DRIFTSCOPE_TRACE named"
+        )
+    try:
+        raw = read_json(path)
+        version = raw["schema_version"]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise DamagedTraceError(f"{path}: not a readable manifest ({_words(error)})") from error
+    check_version(str(version), path)
+    try:
+        return _from_dict(raw)
+    except ValueError as error:
+        raise DamagedTraceError(f"{path}: a field is missing or wrong ({error})") from error
+
+
+_MAJOR = re.compile("[0-9]{1,6}")
+_SHOWN = 40
+"""Characters of a version that an error shows."""
+
+
+def check_version(version: str, path: Path) -> None:
+    """Raise SchemaVersionError when `version` has a newer major number than this reader."""
+    major, _, _ = version.partition(".")
+    ours, _, _ = SCHEMA_VERSION.partition(".")
+    if not _MAJOR.fullmatch(major):
+        raise DamagedTraceError(f"{path}: schema version {version[:_SHOWN]!r} is not a version")
+    if int(major) > int(ours):
+        raise SchemaVersionError(
+            f"{path}: trace schema {ascii(version[:_SHOWN])[1:-1]}, this driftscope reads up to "
+            f"{ours}.x; upgrade driftscope"
+        )
+
+
+def _words(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else first_line(error)
+
+
+def _from_dict(raw: dict[str, Any]) -> Manifest:
+    """Return the manifest; raises ValueError for a field that is missing or of the wrong kind."""
+    for old, new in _RENAMED.items():
+        if old in raw:
+            raw.setdefault(new, raw[old])
+    return validated(Manifest, raw)

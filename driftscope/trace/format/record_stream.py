@@ -1,0 +1,137 @@
+"""An open Arrow stream of one record, and what of a stream can be read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from driftscope.boundary.bounds import MAX_STREAM_BYTES
+from driftscope.boundary.file_input import first_line, read_bytes
+from driftscope.boundary.file_output import create_file, write_all
+from driftscope.trace.format.batch_digest import (
+    END,
+    first_is_torn,
+    has_digest,
+    intact_messages,
+    with_digest,
+)
+
+
+class StreamFile:
+    """A stream that batches are appended to, each whole and with its digest in one write."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        """Raises OSError when the file is there already or cannot be made."""
+        self.path = path
+        self.size = 0
+        """Bytes written."""
+        self._batches = 0
+        self._file = create_file(path)
+        try:
+            self._write(schema.serialize())
+        except OSError:
+            self.abandon()
+            raise
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Write a batch; raises OSError, after which the file may end in a torn one."""
+        if not os.fstat(self._file).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "the file was removed", str(self.path))
+        self._write(batch.serialize())
+        self._batches += 1
+
+    def close(self) -> None:
+        """End the stream and wait until it is on disk; raises OSError, closed all the same."""
+        try:
+            write_all(self._file, [END])
+            os.fsync(self._file)
+        finally:
+            os.close(self._file)
+
+    def abandon(self) -> None:
+        """Give up after a failed write; a file without a whole batch in it is removed."""
+        with suppress(OSError):
+            os.close(self._file)
+        if not self._batches:
+            with suppress(OSError):
+                self.path.unlink()
+
+    def _write(self, message: pa.Buffer) -> None:
+        parts = with_digest(message)
+        write_all(self._file, parts)
+        self.size += sum(len(part) for part in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamContent:
+    """What of a stream can be read."""
+
+    table: pa.Table
+    """Rows of every intact batch."""
+    torn: bool = False
+    """Whether it ends in an unfinished write, as after a kill."""
+    damaged: tuple[int, ...] = ()
+    """Stretches whose bytes are not as they were written: the intact rows before each."""
+
+
+def read_stream(path: Path) -> StreamContent:
+    """Read the intact batches of a stream.
+
+    A stream of an older version has no digests: it is read up to the first batch that is torn or
+    not valid. One that ends before its columns are complete has no rows. Raises OSError, and
+    ValueError for a file that is no Arrow stream.
+    """
+    content = read_bytes(path, limit=MAX_STREAM_BYTES)
+    if not content:
+        return StreamContent(table=pa.table({}))
+    if first_is_torn(content):
+        return StreamContent(table=pa.table({}), torn=True)
+    try:
+        return _digested(content) if has_digest(content) else _undigested(content)
+    except (pa.ArrowException, EOFError) as error:
+        raise ValueError(first_line(error)) from error
+
+
+def _digested(content: bytes) -> StreamContent:
+    schema, rows, last_is_gap = None, 0, False
+    batches: list[pa.RecordBatch] = []
+    gaps: list[int] = []
+    for message in intact_messages(content):
+        last_is_gap = message is None
+        if message is None:
+            gaps.append(rows)
+        elif message.type == "schema":
+            schema = pa.ipc.read_schema(message)
+        elif schema is not None:
+            batches.append(_valid(pa.ipc.read_record_batch(message, schema)))
+            rows += batches[-1].num_rows
+    if schema is None:
+        raise ValueError("its first bytes, the columns, are not as they were written")
+    torn = last_is_gap and not content.endswith(END)
+    return StreamContent(
+        table=pa.Table.from_batches(batches, schema),
+        torn=torn,
+        damaged=tuple(gaps[:-1] if torn else gaps),
+    )
+
+
+def _undigested(content: bytes) -> StreamContent:
+    reader = pa.ipc.open_stream(pa.py_buffer(content))
+    batches: list[pa.RecordBatch] = []
+    try:
+        batches.extend(map(_valid, reader))
+        torn = False
+    except (pa.ArrowException, OSError, EOFError):
+        torn = True
+    return StreamContent(table=pa.Table.from_batches(batches, reader.schema), torn=torn)
+
+
+def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Arrow trusts offsets and lengths unless it is asked to look: a wrong one is a crash later."""
+    batch.validate(full=True)
+    return batch

@@ -1,0 +1,72 @@
+"""Many rows of one record as columns: what a serving process hands over instead of row objects.
+
+Making an object for every chain costs the serving process's interpreter more than all the rest of
+recording; columns go from numpy to Arrow as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from driftscope.trace.format.arrow_arrays import list_array
+from driftscope.trace.format.schema import builders_of, schema_of
+
+LEAST_CONSTANT = 256
+"""Rows of a column that is kept, so that the next flush finds it long enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lists:
+    """A list column whose rows are equally long, or null."""
+
+    values: npt.NDArray[Any]
+    """[rows, numbers] float32 or int32."""
+    present: npt.NDArray[np.bool_] | None = None
+    """[rows]; None: every row is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """`rows` rows of `record`.
+
+    A column is an array or a list of values, `Lists`, or one value that all rows share.
+    """
+
+    record: str
+    rows: int
+    columns: Mapping[str, Any]
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Raises KeyError for a column that is missing, and what array_of raises."""
+        columns, arrays = self.columns, []
+        for name, kind, build in builders_of(self.record):
+            column = columns[name]
+            if isinstance(column, np.ndarray | list):
+                arrays.append(build(column))
+            elif isinstance(column, Lists):
+                arrays.append(list_array(column.values, column.present, kind))
+            else:
+                arrays.append(_repeated((self.record, name), column, self.rows, kind, build))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema_of(self.record))
+
+
+_constant: dict[tuple[str, str], tuple[Any, pa.Array]] = {}
+"""Record and column -> what all its rows had last, and an array of that, at least as long."""
+
+
+def _repeated(
+    of: tuple[str, str], value: Any, rows: int, kind: pa.DataType, build: Callable[[Any], pa.Array]
+) -> pa.Array:
+    """Of a column that is most often the same at each flush."""
+    before, known = _constant.get(of, (None, None))
+    if known is None or len(known) < rows or before is not value:
+        number = max(rows, LEAST_CONSTANT)
+        known = pa.nulls(number, kind) if value is None else build([value] * number)
+        _constant[of] = value, known
+    return known.slice(0, rows)

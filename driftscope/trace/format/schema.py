@@ -1,0 +1,93 @@
+"""Arrow schemas of the records, derived from the dataclasses so that a column is declared once.
+
+The schema is that of a stream, and of what a reader returns. A sealed file holds the same rows to a
+stated precision: measured numbers within 2^-17 of their value, times within a microsecond (see
+`driftscope.trace.format.derived_columns`).
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+from driftscope.trace.format.arrow_arrays import builder_of
+from driftscope.trace.format.records import RECORDS, Floats, Ints, Row
+
+SCHEMA_VERSION = "1.3"
+"""major.minor: a new column raises minor, a changed meaning raises major."""
+
+_ARROW: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    Floats: pa.list_(pa.float32()),
+    Ints: pa.list_(pa.int32()),
+}
+
+
+def _arrow_type(annotation: Any) -> tuple[pa.DataType, bool]:
+    """The Arrow type of an annotation, and whether it may be null."""
+    if isinstance(annotation, types.UnionType):
+        (inner,) = (a for a in typing.get_args(annotation) if a is not type(None))
+        return _ARROW[inner], True
+    return _ARROW[annotation], False
+
+
+@cache
+def schema_of(record: str) -> pa.Schema:
+    """The Arrow schema of the record named `record`; raises KeyError for an unknown one."""
+    hints = typing.get_type_hints(RECORDS[record])
+    columns = [(name, *_arrow_type(hint)) for name, hint in hints.items()]
+    return pa.schema([pa.field(name, kind, nullable=null) for name, kind, null in columns])
+
+
+@cache
+def builders_of(record: str) -> tuple[tuple[str, pa.DataType, Callable[[Any], pa.Array]], ...]:
+    """The columns of a record: name, type, and what makes an Arrow array of a list of values."""
+    return tuple((field.name, field.type, builder_of(field.type)) for field in schema_of(record))
+
+
+_NAMES = {cls: name for name, cls in RECORDS.items()}
+
+
+def record_of(row: Row) -> str:
+    """The name of a row's record."""
+    return _NAMES[type(row)]
+
+
+def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:
+    """One Arrow batch of `rows`, all of the named record."""
+    rows = list(rows)
+    arrays = [build([getattr(row, name) for row in rows]) for name, _, build in builders_of(record)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(record))
+
+
+def conform(table: pa.Table, record: str, defaults: Mapping[str, Any] | None = None) -> pa.Table:
+    """`table` with this version's columns: newer ones dropped, missing ones as their default.
+
+    The default is `defaults`' for what the run's manifest says of all rows, else the record's, else
+    null. A reader must meet minor versions on either side without failing.
+    """
+    known = {**record_defaults(record), **(defaults or {})}
+    schema = schema_of(record)
+    columns = [
+        table.column(f.name).cast(f.type)
+        if f.name in table.column_names
+        else pa.repeat(pa.scalar(known.get(f.name), f.type), table.num_rows)
+        for f in schema
+    ]
+    nullable = pa.schema([f.with_nullable(True) for f in schema])
+    return pa.table(columns, schema=nullable)
+
+
+@cache
+def record_defaults(record: str) -> Mapping[str, Any]:
+    """What the columns that came later than version 1.0 of a record read as in older runs."""
+    return {f.name: f.default for f in fields(RECORDS[record]) if f.default is not MISSING}

@@ -1,0 +1,101 @@
+"""How one recording process fares: what it wrote, dropped and failed at, and whether it closed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from driftscope.boundary import strict_json
+from driftscope.boundary.bounded_types import Counts, Digests, Ratio, Seconds, Share, Text, UnixTime
+from driftscope.boundary.bounds import MAX_STATUSES
+from driftscope.boundary.file_input import first_line, read_json
+from driftscope.errors import DamagedTraceError
+from driftscope.trace.format.record_validation import validated
+
+STATUS_S = 5.0
+"""Least time between two rewrites while recording, unless something failed or was asked for: each
+waits for the interpreter several times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Rewritten every STATUS_S at a flush, beside the record files of its `source`."""
+
+    source: Text
+    """Process that wrote it: role, rank and pid, such as "worker0-4711"."""
+    closed: bool
+    """False while recording, and for ever after a kill."""
+    flushed_s: UnixTime
+    """Unix time of the last flush."""
+    rows: Counts = field(default_factory=dict)
+    """Rows written, by record."""
+    dropped: Counts = field(default_factory=dict)
+    """Rows lost, by cause: "queue_full", "disk_limit", "disk_error", "encode_error"."""
+    errors: Counts = field(default_factory=dict)
+    """Exceptions swallowed in the serving path, by hook."""
+    first_error: Text | None = None
+    probe_s: Seconds = 0.0
+    """Time spent in hooks on the serving threads of this process."""
+    writer_s: Seconds = 0.0
+    """Of a core, that the writer's thread has taken for this source: most of it, the serving thread
+    waits for the interpreter."""
+    rate: Share | None = None
+    """Share of draft steps that are recorded at present."""
+    overhead: Ratio | None = None
+    """The probe's share of the step time of late, a moving mean."""
+    recording: bool | None = None
+    """Whether draft steps are recorded at present; None from a process that has none."""
+    control: Mapping[str, Any] = field(default_factory=dict)
+    """Settings in force that can be changed while it records, as in
+    `driftscope.trace.format.control_file`, and the `revision` of the control file that it has
+    taken up."""
+
+    digests: Digests = field(default_factory=dict)
+    """CRC-32 of each sealed file of this process, by the file's name, as 8 hex digits."""
+
+    def to_json(self) -> str:
+        """Stable JSON: sorted keys."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return strict_json.dumps(values, sort_keys=True) + "\n"
+
+
+def status_path(run: Path, source: str) -> Path:
+    """Where the status of `source` lies."""
+    return run / f"status-{source}.json"
+
+
+def read_statuses(run: Path) -> tuple[Status, ...]:
+    """Every status in the run directory, by source; raises DamagedTraceError."""
+    # A set: a file that is replaced while the directory is listed may be met twice.
+    found = {path for path in run.iterdir() if _is_status(path.name)} if run.is_dir() else set()
+    paths = sorted(found)
+    if len(paths) > MAX_STATUSES:
+        raise DamagedTraceError(
+            f"{run}: {len(paths)} status files, where a run has one per process and at most "
+            f"{MAX_STATUSES}; give each run a directory of its own"
+        )
+    return tuple(_read(path) for path in paths)
+
+
+def _is_status(name: str) -> bool:
+    return name.startswith("status-") and name.endswith(".json")
+
+
+_AGAIN_S = 0.02
+"""How long an overwrite of a few kilobytes may take."""
+
+
+def _read(path: Path) -> Status:
+    try:
+        try:
+            return validated(Status, read_json(path))
+        except ValueError:  # perhaps half of it: on a full disk it is overwritten in place
+            time.sleep(_AGAIN_S)
+            return validated(Status, read_json(path))
+    except (ValueError, OSError) as error:
+        raise DamagedTraceError(
+            f"{path}: not a readable status file ({first_line(error)})"
+        ) from error

@@ -1,0 +1,51 @@
+"""Whether the sealed files of a run are as they were written.
+
+A process notes the CRC-32 of each file that it seals in its status. A file without one, of an older
+version or sealed just before a kill, is taken as it is; its Parquet pages have checksums of their
+own, which are verified wherever a file is read whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from driftscope.trace.format.segment import digest_of
+from driftscope.trace.format.status import Status
+from driftscope.trace.read.parquet_input import open_parquet
+
+
+def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
+    """Return the sealed files whose bytes have changed since, and what of each is damaged, in
+    words. Raises OSError for a file that cannot be read."""
+    noted = {name: digest for status in statuses for name, digest in status.digests.items()}
+    files = {run / name: digest for name, digest in noted.items() if name == Path(name).name}
+    return {
+        path: f"bit rot in {path.name}, {_damage(path)}: the file is left out"
+        for path, digest in sorted(files.items())
+        if path.is_file() and digest_of(path) != digest
+    }
+
+
+def _damage(path: Path) -> str:
+    """Which columns and rows are not as they were written."""
+    try:
+        with open_parquet(path, checksums=True) as file:
+            found = list(_damaged_chunks(file))
+    except (ValueError, RuntimeError, OSError):
+        return "in its footer"
+    return found[0] if found else "outside its rows"
+
+
+def _damaged_chunks(file: pq.ParquetFile) -> Iterator[str]:
+    first = 0
+    for group in range(file.num_row_groups):
+        last = first + file.metadata.row_group(group).num_rows
+        for column in file.schema_arrow.names:
+            try:
+                file.read_row_group(group, columns=[column])
+            except (ValueError, RuntimeError, OSError):
+                yield f"column {column}, rows {first + 1} to {last}"
+        first = last

@@ -1,0 +1,185 @@
+"""Several processes that record one run, put together when it is read.
+
+A file's name says which process wrote it. `worker<r>-<pid>` is tensor-parallel rank r,
+`worker<r>.dp<n>-<pid>` the same of data-parallel replica n, `engine<n>-<pid>` the engine core of
+replica n; any other source counts as rank 0 of replica 0.
+
+The ranks of a replica run the same steps. Each records its own attention heads; what does not
+depend on heads (norms, confidence, token ids) the first of them records, and the others write None.
+Replicas have nothing in common: their steps are numbered alike, and offline so are their requests,
+so rows carry the replica.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from driftscope.boundary.bounds import MAX_RANKS
+
+MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
+_SLOWEST = ("probe_s", "gpu_draft_s", "gpu_probe_s")
+"""Of a step: the rank that takes longest holds up the others."""
+_KEYS = {"draft": ("replica", "step", "request", "position"), "step": ("replica", "step")}
+_SOURCE = re.compile(
+    r"(?P<role>worker|engine)(?P<number>[0-9]{1,18})(?:\.dp(?P<replica>[0-9]{1,18}))?-[0-9]+"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a process stands among those of a run."""
+
+    rank: int = 0
+    replica: int | None = None
+    """None where the name of the source does not say."""
+
+
+def place_of(source: str) -> Place:
+    """The place of the process that calls itself `source`."""
+    found = _SOURCE.fullmatch(source)
+    if found is None:
+        return Place()
+    number, replica = int(found["number"]), int(found["replica"] or 0)
+    if max(number, replica) > MAX_RANKS:  # no process has such a name
+        return Place()
+    if found["role"] == "engine":
+        return Place(replica=number)
+    return Place(rank=number, replica=None if found["replica"] is None else replica)
+
+
+def with_replica(table: pa.Table, place: Place) -> pa.Table:
+    """`table` with the replica that the source's name says, or else its rows themselves."""
+    if place.replica is None or "replica" not in table.column_names:
+        return table
+    at = table.schema.get_field_index("replica")
+    column = pa.repeat(pa.scalar(place.replica, pa.int64()), table.num_rows)
+    return table.set_column(at, table.field(at), column)
+
+
+def joined(record: str, by_rank: Mapping[int, pa.Table], problems: list[str]) -> pa.Table:
+    """One table of the rows of every tensor-parallel rank.
+
+    Chains that not all ranks of their replica recorded are left out, and `problems` says how many:
+    a mean over some of the heads is another quantity. A step is as the first rank that has it says.
+    """
+    tables = [by_rank[rank] for rank in sorted(by_rank)]
+    if record not in _KEYS or sum(table.num_rows > 0 for table in tables) < 2:
+        return pa.concat_tables(tables)
+    whole = pa.concat_tables(tables)
+    rank = np.repeat(sorted(by_rank), [table.num_rows for table in tables])
+    groups = _groups(whole, rank, _KEYS[record])
+    if record == "step":
+        return _merged(whole, groups, dict.fromkeys(_SLOWEST, _slowest))
+    complete = _complete(whole, rank, groups)
+    if left_out := len(groups) - len(complete):
+        problems.append(
+            f"{left_out} chains were recorded by some of the tensor-parallel ranks only, and are "
+            "left out"
+        )
+    return _merged(
+        whole,
+        complete,
+        {**dict.fromkeys(MASSES, _mean), "head_mass": _by_head, "heads": _total_heads},
+    )
+
+
+Rows = list[int]
+"""Rows of one chain or step, the first rank's first."""
+
+
+def _groups(table: pa.Table, rank: Any, keys: tuple[str, ...]) -> list[Rows]:
+    """The rows that belong together, in order of first mention.
+
+    A rank that has several of one key (a process that was started anew) has them in order.
+    """
+    groups: defaultdict[tuple[Any, ...], Rows] = defaultdict(list)
+    seen: defaultdict[tuple[Any, ...], int] = defaultdict(int)
+    columns = [table.column(name).to_pylist() for name in keys]
+    for row, (of_rank, *key) in enumerate(zip(rank.tolist(), *columns, strict=True)):
+        again = seen[of_rank, *key]
+        seen[of_rank, *key] += 1
+        groups[*key, again].append(row)
+    return list(groups.values())
+
+
+def _complete(table: pa.Table, rank: Any, groups: list[Rows]) -> list[Rows]:
+    """Groups with a row of every rank that recorded anything in their replica."""
+    replica = table.column("replica").to_pylist()
+    ranks: defaultdict[int, set[int]] = defaultdict(set)
+    for of_replica, of_rank in zip(replica, rank.tolist(), strict=True):
+        ranks[of_replica].add(of_rank)
+    return [rows for rows in groups if len(rows) == len(ranks[replica[rows[0]]])]
+
+
+def _merged(table: pa.Table, groups: list[Rows], merge: Mapping[str, Any]) -> pa.Table:
+    """A row per group: `merge`'s columns by its functions, others of the first rank with any."""
+    first = table.take(pa.array([rows[0] for rows in groups], pa.int64()))
+    merged = {name: combine(table, name, groups) for name, combine in merge.items()}
+    columns = [merged.get(f.name, _first_said(table, first, f.name, groups)) for f in table.schema]
+    return pa.table(columns, schema=table.schema)
+
+
+def _first_said(table: pa.Table, first: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
+    """Of the first rank that has a value; most columns have no nulls at all."""
+    column = first.column(name)
+    if not column.null_count or table.column(name).null_count == table.num_rows:
+        return column
+    said = table.column(name).is_valid().to_pylist()
+    at = [next((row for row in rows if said[row]), rows[0]) for rows in groups]
+    return table.column(name).take(pa.array(at, pa.int64()))
+
+
+def _slowest(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
+    values = table.column(name).to_pylist()
+    known = [[values[row] for row in rows if values[row] is not None] for rows in groups]
+    return pa.array([max(each, default=None) for each in known], table.schema.field(name).type)
+
+
+def _total_heads(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
+    heads = table.column(name).to_pylist()
+    return pa.array([sum(heads[row] for row in rows) for rows in groups], pa.int64())
+
+
+def _mean(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
+    """Weighted by heads; where a class does not apply to a rank, the others' mean."""
+    lists, heads = table.column(name).to_pylist(), table.column("heads").to_pylist()
+    kind = table.schema.field(name).type
+    if table.column(name).null_count == table.num_rows:
+        return pa.nulls(len(groups), kind)
+    return pa.array([_mean_of(lists, heads, rows) for rows in groups], kind)
+
+
+def _mean_of(lists: list[Any], heads: list[int], rows: Rows) -> Any:
+    taken = [row for row in rows if lists[row] is not None]
+    if not taken:
+        return None
+    values = np.array([lists[row] for row in taken])
+    weight = np.array([max(heads[row], 1) for row in taken], dtype=np.float64)[:, None]
+    counted = np.where(np.isnan(values), 0.0, weight)
+    total = (np.nan_to_num(values, posinf=np.inf, neginf=-np.inf) * counted).sum(axis=0)
+    share = counted.sum(axis=0)
+    return np.where(share > 0, total / np.where(share > 0, share, 1.0), np.nan)
+
+
+def _by_head(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
+    """The heads of all ranks, the first rank's first."""
+    lists, kind = table.column(name).to_pylist(), table.schema.field(name).type
+    if table.column(name).null_count == table.num_rows:
+        return pa.nulls(len(groups), kind)
+    k, layers = (table.column(column).to_pylist() for column in ("k", "layers"))
+    return pa.array([_heads_of(lists, k[rows[0]] * layers[rows[0]], rows) for rows in groups], kind)
+
+
+def _heads_of(lists: list[Any], queries: int, rows: Rows) -> Any:
+    """None unless every rank has them: a head that is missing would shift the others."""
+    if any(lists[row] is None for row in rows):
+        return None
+    parts = [np.reshape(lists[row], (queries, -1)) for row in rows]
+    return np.concatenate(parts, axis=1).ravel()

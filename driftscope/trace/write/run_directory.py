@@ -1,0 +1,87 @@
+"""Begins a run directory: makes it, writes its manifest, and refuses one that is in use."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from driftscope.boundary.file_output import (
+    PRIVATE_FILE,
+    create_whole,
+    make_private_directory,
+    remove_leftovers,
+    write_file,
+)
+from driftscope.errors import DamagedTraceError, TraceError
+from driftscope.trace.format.manifest import MANIFEST, Manifest, read_manifest
+from driftscope.trace.format.status import read_statuses
+
+MANIFEST_S = 2.0
+"""Longest time that a manifest may take to be written once its file is there, on a file system
+without hard links."""
+
+
+def check_unused(run: Path, run_id: str | None = None) -> None:
+    """Raise TraceError when `run` already holds a run, other than that of `run_id` while it lasts.
+
+    Engines that one process starts one after the other have the same id.
+    """
+    if not (run / MANIFEST).exists():
+        return
+    over = any(status.closed for status in read_statuses(run))
+    if over or run_id is None or _run_id(run) != run_id:
+        raise TraceError(
+            f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
+            "(a {time} in it is replaced by the start time)"
+        )
+
+
+def rewrite_manifest(run: Path, manifest: Manifest) -> None:
+    """Replace the manifest of `run` whole, by rename; raises OSError."""
+    write_file(run / MANIFEST, manifest.to_json().encode(), mode=PRIVATE_FILE)
+
+
+def _run_id(run: Path) -> str:
+    """Of a manifest that another process may be writing just now."""
+    deadline = time.monotonic() + MANIFEST_S
+    while True:
+        try:
+            return read_manifest(run).run_id
+        except DamagedTraceError:
+            if time.monotonic() > deadline:
+                return ""
+            time.sleep(MANIFEST_S / 100)
+
+
+def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
+    """Make `run` and write its manifest; raises TraceError when it already holds a run.
+
+    `join`: a run of the same id is this one, begun by another of its processes.
+    """
+    try:
+        make_private_directory(run)
+        _check_owner(run)
+        remove_leftovers(run)
+        create_whole(run / MANIFEST, manifest.to_json().encode())
+    except OSError as error:
+        if isinstance(error, FileExistsError) and (run / MANIFEST).exists():
+            check_unused(run, manifest.run_id if join else None)
+            return
+        raise TraceError(
+            f"{run}: cannot write a trace there ({error.strerror or error}); "
+            "point DRIFTSCOPE_TRACE at a writable directory"
+        ) from error
+
+
+def _check_owner(run: Path) -> None:
+    """Raise TraceError for a directory of another user, who could exchange what is written there.
+
+    The superuser may write wherever it was told to.
+    """
+    me, owner = os.geteuid(), run.stat().st_uid
+    if me not in (0, owner):
+        raise TraceError(
+            f"{run}: belongs to another user (uid {owner}, this process has {me}); "
+            "point DRIFTSCOPE_TRACE at a directory of its own"
+        )

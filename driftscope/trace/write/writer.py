@@ -1,0 +1,340 @@
+"""Writes a run directory from inside a serving process.
+
+The serving thread calls `put`, which appends to a bounded queue and returns; one background thread
+per process, its `Scribe`, encodes, writes, flushes and seals. What cannot be kept is dropped and
+counted; nothing here ever raises into the serving thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from driftscope.boundary.file_output import (
+    make_private_directory,
+    remove_leftovers,
+)
+from driftscope.errors import TraceError
+from driftscope.trace.format.privacy import Pseudonyms
+from driftscope.trace.format.records import Row
+from driftscope.trace.format.row_block import Block
+from driftscope.trace.format.status import STATUS_S, Status
+from driftscope.trace.write.record_files import Batch, DiskLimitError, RecordFiles, batches_of
+from driftscope.trace.write.row_queue import BoundedQueue
+from driftscope.trace.write.status_file import StatusFile
+from driftscope.trace.write.writer_thread import scribe_of
+
+Deferred = Callable[[], Iterable[Row]]
+"""Rows that are cheap to hand over and costly to make: called on the writer's thread."""
+
+
+Encode = Callable[[list[Any]], Iterable[Row | Block]]
+"""Makes rows of everything that waits for it: many things at once cost little more than one."""
+Work = tuple[Encode, Any]
+"""Something, and what makes rows of it; a plain tuple, since every step makes one on the serving
+thread."""
+Item = Row | Deferred | Work
+
+FLUSH_S = 0.95
+"""Longest time a row waits for the writer. Readers are promised one second; each flush costs about
+a millisecond of the serving process's interpreter, whatever it writes."""
+SAMPLE_S = 10.0
+"""Least time between two samples of the process's resources."""
+QUEUE_ITEMS = 4096
+"""Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
+ERROR_CHARS = 2000
+"""Characters of the first error that the status file keeps."""
+MAX_BYTES = 2 << 30
+"""Default bound of one process's record files on disk."""
+
+_LOG = logging.getLogger("driftscope")
+
+GAUGES = frozenset({"rate", "overhead", "recording", "control"})
+"""Fields of the status file that `TraceWriter.set_gauges` sets."""
+
+
+_AT_ONCE = frozenset({"recording", "control"})
+"""Of them, those that somebody waits for when they change."""
+
+
+class TraceWriter:
+    """The record files of one process in a run directory.
+
+    ======================  ===============================================================
+    `put(item)`             from any thread; False when it was dropped
+    `hurry()`               do not wait any longer for more
+    `count_error(hook, e)`  a swallowed exception of the serving path
+    `probe_s`               time that hooks took on serving threads, for them to add to
+    `set_gauges(rate=...)`  what the probe does at present, for the status file
+    `status()`              how this process fares
+    `watch(look)`           have `look` called now and then, on the writer's thread
+    `listen(hear, ended)`   have `hear` called with what is written, on the writer's thread
+    `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
+    ======================  ===============================================================
+
+    Raises TraceError only from the constructor, when the directory cannot be made or written.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        source: str,
+        max_bytes: int = MAX_BYTES,
+        flush_s: float = FLUSH_S,
+        queue_items: int = QUEUE_ITEMS,
+        clock: Callable[[], float] = time.time,
+        sampler: Deferred | None = None,
+        cpus: frozenset[int] | None = None,
+        pseudonyms: Pseudonyms | None = None,
+    ) -> None:
+        """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come.
+        `cpus`: where the writer's thread runs, else where the one that opens the writer does.
+        `pseudonyms`: what identifiers are replaced with, in files, in what `listen` is given and
+        in errors; None: they are kept."""
+        self._run, self._source, self._clock = run, source, clock
+        self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
+        self.put: Callable[[Item], bool] = self._queue.put
+        """Hand over a row, a function that makes rows, or a `Work`; never blocks, never raises. The
+        queue's own, since every step calls it on the serving thread."""
+        self._files = RecordFiles(run, source, max_bytes)
+        self._pseudonyms = pseudonyms
+        self._dropped: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._first_error: str | None = None
+        self._writer_s = 0.0
+        self.probe_s = 0.0
+        """The probe's own time on serving threads."""
+        self.spent_s = 0.0
+        """Time of a core that the thread has taken for all writers of the process together."""
+        self._gauges: dict[str, Any] = {}
+        self._look: Callable[[], None] | None = None
+        self._hear: Callable[[Sequence[Batch]], None] | None = None
+        self._ended: Callable[[], None] = lambda: None
+        self._open = True
+        self._last_status, self._status_at, self._urgent = "", 0.0, False
+        self._status_file = StatusFile(run, source)
+        self._sampler, self._sampled_at = sampler, -SAMPLE_S
+        self._over = threading.Event()
+        self._prepare()
+        self._scribe = scribe_of(flush_s, cpus)
+        self._thread = self._scribe.take_on(self._work)
+        atexit.register(self.close)
+
+    @property
+    def source(self) -> str:
+        """The process, as in its status."""
+        return self._source
+
+    def hurry(self) -> None:
+        """Have what was handed over taken now: whoever holds it has little room left."""
+        self._scribe.hurry()
+
+    def count_error(self, hook: str, error: BaseException) -> None:
+        """Count an exception that a hook swallowed."""
+        if self._first_error is None:
+            self._first_error = f"{hook}: {self._words(error)}"
+        self._errors[hook] += 1
+        self._urgent = True
+
+    def _words(self, error: BaseException) -> str:
+        """An error's message may quote a request id: without identifiers only its class is kept."""
+        name = type(error).__name__
+        return name if self._pseudonyms else f"{name}: {error}"[:ERROR_CHARS]
+
+    def count_dropped(self, cause: str, rows: int) -> None:
+        """Count rows that are lost; the first of each cause are reported in the log."""
+        if cause not in self._dropped:
+            _LOG.warning("%s: rows are being lost (%s); serving goes on", self._run, cause)
+        self._dropped[cause] += rows
+        self._urgent = True
+
+    def set_gauges(self, **values: Any) -> None:
+        """Set `rate`, `overhead`, `recording` or `control` of the status file's next rewrite."""
+        if unknown := values.keys() - GAUGES:
+            raise TypeError(f"no gauge of the status file: {', '.join(sorted(unknown))}")
+        self._urgent |= any(values.get(n) != self._gauges.get(n) for n in _AT_ONCE & values.keys())
+        self._gauges = {**self._gauges, **values}
+
+    def status(self) -> Status:
+        """What the status file says, or will next."""
+        return self._status(closed=not self._open)
+
+    def watch(self, look: Callable[[], None]) -> None:
+        """Call `look` on the writer's thread at each flush; what it raises is counted."""
+        self._look = look
+
+    def listen(
+        self, hear: Callable[[Sequence[Batch]], None], ended: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call `hear` on the writer's thread with the batches of each flush, none included, also
+        with those that the disk has no room for, and `ended` after the last; what they raise is
+        counted."""
+        self._hear, self._ended = hear, ended
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Write and seal everything that was handed over, and mark the source closed."""
+        self._queue.close()
+        self._open = False
+        self._scribe.hurry()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._over.wait(timeout_s)
+        atexit.unregister(self.close)
+
+    def _prepare(self) -> None:
+        try:
+            make_private_directory(self._run)
+            remove_leftovers(self._run)
+            self._write_status(closed=False)
+        except OSError as error:
+            raise TraceError(
+                f"{self._run}: cannot write a trace there ({error.strerror or error}); "
+                "point DRIFTSCOPE_TRACE at a writable directory"
+            ) from error
+
+    def _work(self) -> bool:
+        """A turn; True when it was the last."""
+        begun, closing = time.thread_time(), not self._open
+        items = self._queue.take_all()
+        self._store([*items, *self._due(bool(items))])
+        if not closing:
+            self._watch()
+            if self._urgent or time.monotonic() - self._status_at >= STATUS_S:
+                self._guarded(lambda: self._write_status(closed=False))
+            self.spent_s = time.thread_time()
+            self._writer_s += self.spent_s - begun
+            return False
+        self._guarded(self._files.seal)
+        self._guarded(lambda: self._write_status(closed=True))
+        self._guarded(self._ended)
+        self._over.set()
+        return True
+
+    def _due(self, serving: bool) -> list[Item]:
+        """The sampler, when its time has come: an idle server records nothing."""
+        now = time.monotonic()
+        if self._sampler is None or not serving or now - self._sampled_at < SAMPLE_S:
+            return []
+        self._sampled_at = now
+        return [self._sampler]
+
+    def _watch(self) -> None:
+        if self._look is None:
+            return
+        try:
+            self._look()
+        except Exception as error:  # the same border: what is asked for wrongly is not done
+            self.count_error("control", error)
+
+    def _store(self, items: list[Item]) -> None:
+        rows: list[Row | Block] = []
+        for count, make in _together(items):
+            try:
+                rows.extend(make())
+            except Exception as error:  # the border: a bad capture costs its rows, not the run
+                self.count_dropped("encode_error", count)
+                self.count_error("encode", error)
+        batches = self._encoded(rows)
+        if batches:
+            self._write(batches)
+        self._tell(batches)
+
+    def _encoded(self, rows: list[Row | Block]) -> list[Batch]:
+        batches: list[Batch] = []
+        try:
+            for record, batch in batches_of(rows):
+                named = batch if self._pseudonyms is None else self._pseudonyms.batch(batch)
+                batches.append((record, named))  # what was made before an error is kept
+        except Exception as error:  # a value that does not fit its column
+            number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
+            self.count_dropped("encode_error", number - sum(b.num_rows for _, b in batches))
+            self.count_error("encode", error)
+        return batches
+
+    def _write(self, batches: list[Batch]) -> None:
+        unwritten = sum(batch.num_rows for _, batch in batches) + self._files.rows.total()
+        try:
+            self._files.write(batches)
+        except DiskLimitError:
+            self.count_dropped("disk_limit", unwritten - self._files.rows.total())
+        except OSError as error:  # a full disk, most often
+            self._count_lost("disk_error", unwritten)
+            self.count_error("write", error)
+        except Exception as error:  # the border: rows are lost and counted, not the run
+            self._count_lost("encode_error", unwritten)
+            self.count_error("encode", error)
+
+    def _tell(self, batches: Sequence[Batch]) -> None:
+        if self._hear is None:
+            return
+        try:
+            self._hear(batches)
+        except Exception as error:  # the same border: figures are lost, no row
+            self.count_error("telemetry", error)
+
+    def _count_lost(self, cause: str, unwritten: int) -> None:
+        """Count the rows of a failed append, less those of records that it had written before."""
+        if lost := unwritten - self._files.rows.total():
+            self.count_dropped(cause, lost)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # same border
+            self.count_error("write", error)
+
+    def _write_status(self, *, closed: bool) -> None:
+        """Rewrite the status file when something changed."""
+        self._status_at, self._urgent = time.monotonic(), False
+        content = self._status(closed=closed).to_json()
+        if content == self._last_status:
+            return
+        self._status_file.write(content)
+        self._last_status = content
+
+    def _status(self, *, closed: bool) -> Status:
+        dropped = Counter(self._dropped)
+        if self._queue.dropped:
+            dropped["queue_full"] = self._queue.dropped
+        return Status(
+            source=self._source,
+            closed=closed,
+            flushed_s=self._files.last_write_s or self._clock(),
+            rows=dict(self._files.rows),
+            dropped=dict(dropped),
+            errors=dict(self._errors),
+            first_error=self._first_error,
+            probe_s=round(self.probe_s, 6),
+            writer_s=round(self._writer_s, 6),
+            digests=dict(self._files.digests),
+            **self._gauges,
+        )
+
+
+def _together(items: list[Item]) -> Iterator[tuple[int, Callable[[], Iterable[Row | Block]]]]:
+    """How many items, and what makes their rows; in order, but for work that is done at once."""
+    work: dict[Any, list[Any]] = {}
+    latest, waiting = None, None
+    for item in items:
+        if isinstance(item, tuple):
+            if waiting is None or item[0] is not latest:
+                latest = item[0]
+                waiting = work.setdefault(latest, [])
+            waiting.append(item[1])
+        elif callable(item):
+            yield 1, item
+        else:
+            yield 1, functools.partial(_one, item)
+    for encode, several in work.items():
+        yield len(several), functools.partial(encode, several)
+
+
+def _one(row: Row) -> Iterable[Row]:
+    return (row,)

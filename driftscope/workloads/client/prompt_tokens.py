@@ -1,0 +1,93 @@
+"""Prompts as token ids, by the server's own tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from driftscope.boundary.http_peer import Limits
+from driftscope.errors import DriftscopeError, PeerError, UsageError
+from driftscope.workloads.client.server_lookup import LOOK_S, Lookup
+from driftscope.workloads.suites.prompt import Prompt
+from driftscope.workloads.suites.server_facts import Facts
+from driftscope.workloads.suites.transforms.roles import written
+
+AT_ONCE = 8
+LIMITS = Limits(seconds=LOOK_S, octets=8 << 20)
+"""What one prompt's tokens may cost: more than a million of them fit."""
+MAX_TOKEN_ID = (1 << 31) - 1
+BOS_TOKENS = frozenset(
+    {"<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[BOS]", "<｜begin▁of▁sentence｜>"}
+)
+"""How the BOS of Llama 2 and Mistral, Llama 3 and 4, Gemma, LFM, GLM-like and DeepSeek models is
+written. Qwen and gpt-oss templates have none."""
+
+
+class _Tokenized(BaseModel):
+    tokens: list[Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]]
+    token_strs: list[str] | None = None
+
+
+class Renderer:
+    """Asks the server's /tokenize, which vLLM and SGLang have."""
+
+    def __init__(self, lookup: Lookup, facts: Facts) -> None:
+        self._lookup, self._facts = lookup, facts
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    async def tokens(self, prompt: Prompt) -> list[int] | None:
+        """Token ids of a prompt that says how it is rendered; None: it has no BOS to leave out."""
+        assert prompt.raw is not None  # noqa: S101  the caller picks such prompts
+        chat, first = await self._templated(prompt)
+        bos = chat[:1] if first in BOS_TOKENS else []
+        if not bos and not prompt.raw.bos:
+            return None
+        if prompt.raw.template == "server":
+            return chat if prompt.raw.bos else chat[1:]
+        text = written(prompt.raw.template, prompt.messages)
+        body = await self._ask({"prompt": text, "add_special_tokens": False})
+        return [*(bos if prompt.raw.bos else []), *body.tokens]
+
+    async def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len((await self._ask({"prompt": text, "add_special_tokens": False})).tokens)
+
+    async def _templated(self, prompt: Prompt) -> tuple[list[int], str]:
+        """The tokens by the model's chat template, and how the first is written."""
+        body: dict[str, Any] = {
+            "messages": list(prompt.messages),
+            "add_generation_prompt": True,
+            "return_token_strs": True,
+        }
+        if prompt.tools:
+            body["tools"] = list(prompt.tools)
+        found = await self._ask(body)
+        return found.tokens, (found.token_strs or [""])[0]
+
+    async def _ask(self, body: Mapping[str, Any]) -> _Tokenized:
+        async with self._room:
+            try:
+                return await self._lookup.value(
+                    _Tokenized, "/tokenize", {"model": self._facts.model, **body}, LIMITS
+                )
+            except PeerError as error:
+                raise _no_tokenizer(self._facts.url, error.why) from error
+
+
+async def rendered(renderer: Renderer, prompts: Sequence[Prompt]) -> dict[int, list[int] | None]:
+    """Token ids by position in `prompts`, of those that say how they are rendered."""
+    wanted = [number for number, prompt in enumerate(prompts) if prompt.raw is not None]
+    if any(prompts[number].is_text for number in wanted):
+        raise UsageError("a prompt of plain text has no chat template to leave out")
+    found = await asyncio.gather(*(renderer.tokens(prompts[number]) for number in wanted))
+    return dict(zip(wanted, found, strict=True))
+
+
+def _no_tokenizer(url: str, why: str) -> DriftscopeError:
+    return DriftscopeError(
+        f"{url}: its /tokenize does not say how it renders a prompt ({why}); this suite needs it, "
+        "as vLLM has it"
+    )

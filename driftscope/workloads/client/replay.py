@@ -1,0 +1,290 @@
+"""A whole replay: look at the server, render, plan, send, record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from driftscope.errors import NoDataError, UsageError
+from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.status import Status
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.workloads.client.http_transport import Wire
+from driftscope.workloads.client.load import Load
+from driftscope.workloads.client.prompt_tokens import Renderer, rendered
+from driftscope.workloads.client.replay_directory import manifest_of, new_run_id, open_run
+from driftscope.workloads.client.request_body import body_of
+from driftscope.workloads.client.request_rows import row_of, unsent_row
+from driftscope.workloads.client.sending import Patience, Sender, Sent
+from driftscope.workloads.client.server import look
+from driftscope.workloads.client.server_access import Access
+from driftscope.workloads.client.server_lookup import Lookup
+from driftscope.workloads.suites.plan import Level, Shot, plan
+from driftscope.workloads.suites.prompt import Prompt
+from driftscope.workloads.suites.server_facts import Facts
+from driftscope.workloads.suites.suite import Suite, facts_for
+
+UNWRITTEN = "not written in time"
+"""Cause of a loss that the writer's status does not count: its disk hangs."""
+ID_DIGITS = 12
+"""Of the run's id in the id of a request: runs of one server do not meet."""
+DEFAULT_LEVELS = (Level(concurrency=4),)
+DEFAULT_WARMUP = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be replayed."""
+
+    url: str
+    """A user and password in it are sent and recorded nowhere."""
+    suite: Suite
+    run: Path
+    model: str | None = None
+    levels: Sequence[Level] = ()
+    """() : the suite's, or DEFAULT_LEVELS."""
+    repeat: int | None = None
+    warmup: int = DEFAULT_WARMUP
+    """Requests at the beginning of each level that no figure counts."""
+    limit: int | None = None
+    """Prompts at most."""
+    seed: int | None = None
+    patience: Patience = field(default_factory=Patience)
+    api_key_env: str | None = None
+    """Environment variable with the server's key; None: OPENAI_API_KEY, if it is set."""
+    prompts: Sequence[Prompt] | None = None
+    """In place of the suite's own."""
+    note: Mapping[str, Any] = field(default_factory=dict)
+    """For the manifest's workload, such as what `driftscope bench` knows of the server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What came of it."""
+
+    run: Path
+    planned: int
+    """Requests, warm-up included."""
+    ended: Mapping[str, int]
+    """Requests by `Ended`."""
+    stopped: bool
+    """By the user."""
+    notes: tuple[str, ...]
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Rows that the run directory does not have, by cause, see `driftscope.trace.format.status`."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every request was answered and every row is in the run directory."""
+        return self.answered == self.planned and not self.lost
+
+    @property
+    def answered(self) -> int:
+        """Requests with a whole answer."""
+        return self.ended.get(Ended.ANSWERED, 0)
+
+
+class Watcher:
+    """What a replay tells while it runs; does nothing by itself."""
+
+    def planned(self, shots: Sequence[Shot]) -> None:
+        """The plan is made."""
+
+    def ended(self, shot: Shot, row: ClientRow) -> None:
+        """One request has ended."""
+
+
+def replay(order: Order, watcher: Watcher | None = None) -> Done:
+    """Send everything and record it; SIGINT stops it and keeps what is done.
+
+    Raises DriftscopeError when the server cannot be reached or the run cannot be written,
+    UsageError for a suite that the server cannot be asked.
+    """
+    return asyncio.run(_replay(order, watcher or Watcher()))
+
+
+async def _replay(order: Order, watcher: Watcher) -> Done:
+    access = Access.to(order.url, api_key_env=order.api_key_env)
+    lookup = await Lookup.of(access)
+    async with access.client() as client, Wire(client) as wire:
+        facts = await look(lookup, access, order.model)
+        session = _Session(access, lookup, order, watcher)
+        shots, bodies, notes = await session.prepare(facts)
+        writer = open_run(order.run, session.manifest(notes))
+        try:
+            await session.go(wire, shots, bodies, writer)
+        finally:
+            writer.close()
+        return Done(
+            run=order.run,
+            planned=len(shots),
+            ended=dict(session.counts),
+            stopped=session.stopped,
+            notes=notes,
+            lost=lost_of(writer.status(), session.counts.total()),
+        )
+
+
+class _Session:
+    """One replay while it runs."""
+
+    def __init__(self, access: Access, lookup: Lookup, order: Order, watcher: Watcher) -> None:
+        self._access, self._lookup, self._order, self._watcher = access, lookup, order, watcher
+        self._id = new_run_id()
+        self._seed = order.suite.seed if order.seed is None else order.seed
+        self._facts: Facts | None = None
+        self.counts: Counter[str] = Counter()
+        self.stopped = False
+
+    async def prepare(
+        self, facts: Facts
+    ) -> tuple[list[Shot], dict[int, dict[str, Any]], tuple[str, ...]]:
+        """The plan, the body of each shot, and what could not be planned."""
+        order, suite = self._order, self._order.suite
+        renderer = Renderer(self._lookup, facts)
+        self._facts = facts = await facts_for(suite, facts, renderer.count)
+        made = suite.make(facts, prompts=order.prompts, limit=order.limit, seed=self._seed)
+        flat = [prompt for prompts in made.conditions.values() for prompt in prompts]
+        tokens = await rendered(renderer, flat)
+        without = {id(flat[at]) for at, ids in tokens.items() if ids is None}
+        ids_of = {id(flat[at]): ids for at, ids in tokens.items() if ids is not None}
+        conditions = {
+            name: [prompt for prompt in prompts if id(prompt) not in without]
+            for name, prompts in made.conditions.items()
+        }
+        notes = [*made.notes, *_left_out(made.conditions, conditions, facts)]
+        conditions = {name: prompts for name, prompts in conditions.items() if prompts}
+        if not conditions:
+            raise UsageError(f"suite {suite.name}: nothing to send ({'; '.join(notes)})")
+        shots = plan(
+            conditions,
+            order.levels or suite.levels() or DEFAULT_LEVELS,
+            repeat=order.repeat or suite.repeat,
+            warmup=order.warmup,
+            seed=self._seed,
+        )
+        bodies = {
+            shot.order: body_of(
+                shot.prompt, facts.model, suite.settings, ids_of.get(id(shot.prompt))
+            )
+            for shot in shots
+        }
+        self._watcher.planned(shots)
+        return shots, bodies, tuple(map(self._access.recorded, notes))
+
+    def manifest(self, notes: tuple[str, ...]) -> Any:
+        """Of the run."""
+        assert self._facts is not None  # noqa: S101  a run is written once it is planned
+        workload = {**self._order.suite.said(), "seed": self._seed, **self._order.note}
+        facts = {
+            name: self._access.recorded(value) if isinstance(value, str) else value
+            for name, value in self._facts.to_dict().items()
+        }
+        return manifest_of(self._id, facts, workload, notes)
+
+    async def go(
+        self,
+        wire: Wire,
+        shots: Sequence[Shot],
+        bodies: Mapping[int, dict[str, Any]],
+        writer: TraceWriter,
+    ) -> None:
+        """Send all; every shot has its row in the end."""
+        sender = Sender(wire, self._order.patience, seed=self._seed, recorded=self._access.recorded)
+
+        async def fire(shot: Shot, due_unix_s: float | None) -> ClientRow:
+            sent, body = Sent(request=self._name(shot)), bodies[shot.order]
+            try:
+                await sender.send(sent, body, shot.condition)
+            finally:
+                row = row_of(shot, sent, body, due_unix_s=due_unix_s)
+                self._keep(writer, shot, row)
+            return row
+
+        load = Load(fire)
+        with _stoppable() as stop:
+            await self._until(asyncio.create_task(load.run(shots)), stop)
+        for shot in shots:
+            if shot.order not in load.fired:
+                self._keep(writer, shot, unsent_row(shot, self._name(shot), bodies[shot.order]))
+
+    async def _until(self, work: asyncio.Task[None], stop: asyncio.Event) -> None:
+        waiting = asyncio.create_task(stop.wait())
+        await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        self.stopped = stop.is_set() and not work.done()
+        waiting.cancel()
+        if self.stopped:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+        else:
+            await work
+
+    def _keep(self, writer: TraceWriter, shot: Shot, row: ClientRow) -> None:
+        writer.put(row)
+        self.counts[row.ended] += 1
+        self._watcher.ended(shot, row)
+
+    def _name(self, shot: Shot) -> str:
+        return f"{self._id[:ID_DIGITS]}-{shot.order}"
+
+
+@contextlib.contextmanager
+def _stoppable() -> Any:
+    """An event that SIGINT and SIGTERM set; a second one ends the process as ever."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def give_back() -> None:
+        for each, handler in before.items():
+            loop.remove_signal_handler(each)
+            signal.signal(each, handler)
+
+    def set_once() -> None:
+        stop.set()
+        give_back()
+
+    with contextlib.suppress(ValueError):  # not in the main thread: nobody's signals to take
+        for each in before:
+            loop.add_signal_handler(each, set_once)
+    try:
+        yield stop
+    finally:
+        with contextlib.suppress(ValueError):
+            give_back()
+
+
+def _left_out(
+    planned: Mapping[str, Sequence[Prompt]], kept: Mapping[str, Sequence[Prompt]], facts: Facts
+) -> list[str]:
+    return [
+        f"condition {name} left out: {facts.model}'s template begins with no BOS that is known"
+        for name in planned
+        if planned[name] and not kept[name]
+    ]
+
+
+def lost_of(status: Status, handed_over: int) -> dict[str, int]:
+    """Rows that a sender's closed writer lost, by cause, of so many requests' rows.
+
+    What is neither written nor counted as dropped was still waiting when the writer was given up.
+    """
+    lost = dict(status.dropped)
+    if (waiting := handed_over - status.rows.get("client", 0) - sum(lost.values())) > 0:
+        lost[UNWRITTEN] = waiting
+    return lost
+
+
+def require_answers(done: Done) -> None:
+    """Raise NoDataError when no request was answered."""
+    if not done.answered:
+        counted = ", ".join(f"{count} {name}" for name, count in sorted(done.ended.items()))
+        raise NoDataError(
+            f"{done.run}: no request was answered ({counted}); the run says why, request by request"
+        )

@@ -1,0 +1,65 @@
+"""The run directory of a replay."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import driftscope
+from driftscope.errors import TraceError
+from driftscope.trace.format.manifest import CLIENT, MANIFEST, Manifest, Model
+from driftscope.trace.format.records import SINK_DEFAULT, Strategy
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.workloads.client.machine_resources import Sampler
+
+QUEUE_ROWS = 1 << 20
+"""A sender may not lose a row: more than any plan has."""
+
+
+def new_run_id() -> str:
+    """Unique; its first digits name the requests."""
+    return uuid.uuid4().hex
+
+
+def manifest_of(
+    run_id: str, facts: Mapping[str, Any], workload: Mapping[str, Any], notes: tuple[str, ...]
+) -> Manifest:
+    """A manifest that says what was asked of whom; what only an engine knows is empty."""
+    unknown = {"architecture": "", "config_digest": "", "dtype": ""}
+    return Manifest(
+        run_id=run_id,
+        created_s=time.time(),
+        driftscope_version=driftscope.__version__,
+        engine=CLIENT,
+        engine_version=str(facts.get("version") or ""),
+        runner=CLIENT,
+        mode="",
+        recording=CLIENT,
+        method="",
+        k=0,
+        target=Model(name=str(facts.get("model") or ""), **unknown),
+        drafter=Model(name="", **unknown),
+        norm_flags={},
+        drafter_layers=0,
+        attention_backend="",
+        kv_cache_dtype="",
+        attention_strategy=Strategy.NONE,
+        sink_tokens=0,
+        sink_source=SINK_DEFAULT,
+        notes=notes,
+        workload={"server": dict(facts), **workload},
+    )
+
+
+def open_run(run: Path, manifest: Manifest) -> TraceWriter:
+    """Begin the run directory `run`; raises TraceError when it holds a run already."""
+    if (run / MANIFEST).exists():
+        raise TraceError(f"{run}: already holds a run; give -o a new directory")
+    create_run(run, manifest)
+    source = f"{CLIENT}-{os.getpid()}"
+    return TraceWriter(run, source=source, queue_items=QUEUE_ROWS, sampler=Sampler(source))

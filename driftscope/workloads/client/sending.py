@@ -1,0 +1,245 @@
+"""Sends one planned request, as often as it takes, and says how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from driftscope.boundary.server_url import public
+from driftscope.trace.format.records import Ended
+from driftscope.workloads.client.answer import Answer
+from driftscope.workloads.client.answer_counts import Counts, counts_of
+from driftscope.workloads.client.event_stream import BrokenStreamError, Events
+from driftscope.workloads.client.http_transport import Wire
+from driftscope.workloads.client.request_body import path_of
+from driftscope.workloads.client.server_errors import words_of
+
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""Statuses after which the same request may succeed; what the openai client itself retries, and
+425."""
+FIRST_WAIT_S = 0.5
+"""Before the first retry, doubled for each further one, unless the server names a time."""
+LONGEST_WAIT_S = 60.0
+"""A server that asks for more than this is taken as refusing."""
+LAST_BYTES_S = 1.0
+"""Longest wait for the end of a body after its last event; a connection is used again only when
+its answer was read to the end."""
+CUT_OFF = frozenset({"abort", "error"})
+"""Finish reasons of an answer that the server gave up."""
+SLACK = 0.05
+"""Share by which the time without a byte may be longer than asked; the clock is not set anew for
+each piece."""
+REDIRECTS = 300
+BAD_STATUS = 400
+MOST_ERROR_BYTES = 1 << 16
+MOST_WORDS = 300
+"""Characters of an error's text that are kept."""
+_CONNECTION_ERRORS = (aiohttp.ClientError, OSError)
+LABEL_HEADER = "X-Driftscope-Label"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long and how often a sender tries."""
+
+    timeout_s: float = 600.0
+    """Longest time for one whole answer, as openai's client has it."""
+    idle_s: float = 120.0
+    """Longest time without a byte, and up to SLACK more."""
+    retries: int = 2
+    """Of an attempt that brought no token. One that broke off later is not repeated: its tokens
+    were seen, and a second answer would hide that."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sent:
+    """How one request went; times are of `time.perf_counter` but for those that say unix."""
+
+    request: str
+    attempts: int = 0
+    begun: float = 0.0
+    over: float = 0.0
+    waited_s: float = 0.0
+    sent: float = 0.0
+    sent_unix_s: float | None = None
+    pieces: list[float] = field(default_factory=list)
+    """When each piece of the answer came."""
+    answer: Answer = field(default_factory=Answer)
+    counts: Counts = field(default_factory=Counts)
+    done: bool = False
+    """Whether the stream said so; whatever follows changes nothing."""
+    status: int | None = None
+    error: str | None = None
+    ended: str = Ended.UNSENT
+
+
+class Sender:
+    """Requests over one wire."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        patience: Patience,
+        *,
+        seed: int = 0,
+        recorded: Callable[[str], str] = str,
+    ) -> None:
+        """`recorded` takes out of a server's words what may not be recorded."""
+        self._wire, self._patience, self._recorded = wire, patience, recorded
+        self._random = random.Random(seed)
+
+    async def send(self, sent: Sent, body: Mapping[str, Any], label: str) -> None:
+        """Fill `sent`; raises nothing but CancelledError, and is filled then, too."""
+        name, sent.begun = sent.request, time.perf_counter()
+        try:
+            for attempt in range(self._patience.retries + 1):
+                sent.request = name if attempt == 0 else f"{name}.{attempt + 1}"
+                sent.attempts, sent.answer, sent.pieces = attempt + 1, Answer(), []
+                wait_s = await self._attempt(sent, body, label)
+                if wait_s is None or attempt == self._patience.retries:
+                    break
+                await self._wait(sent, wait_s or self._backoff_s(attempt))
+        except asyncio.CancelledError:
+            sent.ended = Ended.CANCELLED
+            raise
+        finally:
+            sent.over = sent.over or time.perf_counter()
+            self._count(sent)
+            self._clean(sent)
+
+    def _clean(self, sent: Sent) -> None:
+        """Take out of all that is recorded what the server repeats of a key."""
+        answer = sent.answer
+        answer.response = self._or_none(answer.response)
+        answer.finish_reason = self._or_none(answer.finish_reason)
+        error = self._or_none(sent.error)
+        sent.error = None if error is None else error[:MOST_WORDS]
+
+    def _or_none(self, text: str | None) -> str | None:
+        return None if text is None else self._recorded(text)
+
+    async def _wait(self, sent: Sent, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        sent.waited_s += seconds
+
+    def _backoff_s(self, attempt: int) -> float:
+        return min(FIRST_WAIT_S * 2.0**attempt, LONGEST_WAIT_S) * self._random.uniform(0.75, 1.25)
+
+    async def _attempt(self, sent: Sent, body: Mapping[str, Any], label: str) -> float | None:
+        """None: that was it; else try again after so many seconds, 0: when the sender likes."""
+        sent.sent, sent.sent_unix_s = time.perf_counter(), time.time()
+        whole = asyncio.timeout(self._patience.timeout_s)
+        try:
+            async with whole, asyncio.timeout(self._patience.idle_s * (1 + SLACK)) as limit:
+                came = await self._wire.post(
+                    path_of(body),
+                    orjson.dumps(body),
+                    {"X-Request-Id": sent.request, LABEL_HEADER: label},
+                )
+                try:
+                    sent.status = came.status
+                    if came.status >= REDIRECTS:
+                        return await self._refused(sent, came)
+                    await self._stream(sent, came.content, limit)
+                finally:
+                    came.release()  # read to its end it serves again, else it is closed
+        except TimeoutError:
+            if not sent.done:
+                sent.ended = Ended.TIMEOUT
+                sent.error = (
+                    f"no whole answer within {self._patience.timeout_s:g} s"
+                    if whole.expired()
+                    else f"nothing came for {self._patience.idle_s:g} s"
+                )
+                return None
+        except BrokenStreamError as error:
+            if not sent.done:
+                sent.ended, sent.error = Ended.INTERRUPTED, str(error)
+                return None
+        except _CONNECTION_ERRORS as error:
+            if not sent.done:
+                self._broke(sent, _words(error))
+                return 0.0 if sent.ended == Ended.UNREACHED else None
+        self._ended(sent)
+        return None
+
+    async def _refused(self, sent: Sent, came: aiohttp.ClientResponse) -> float | None:
+        sent.ended = Ended.REFUSED
+        if came.status < BAD_STATUS:
+            there = public(came.headers.get("location", "nowhere"))
+            sent.error = f"HTTP {came.status}: a redirect to {there}, which is not followed"
+            return None
+        sent.error = f"HTTP {came.status}: {words_of(await came.content.read(MOST_ERROR_BYTES))}"
+        if came.status not in RETRIED:
+            return None
+        asked_s = _retry_after_s(came.headers.get("retry-after"))
+        return None if asked_s > LONGEST_WAIT_S else asked_s
+
+    def _broke(self, sent: Sent, words: str) -> None:
+        sent.ended = Ended.INTERRUPTED if sent.pieces else Ended.UNREACHED
+        sent.error = words
+
+    async def _stream(
+        self, sent: Sent, content: aiohttp.StreamReader, limit: asyncio.Timeout
+    ) -> None:
+        events, add = Events(), sent.answer.add
+        idle_s, set_at = self._patience.idle_s, time.perf_counter()
+        while piece := await content.readany():
+            now = time.perf_counter()
+            if now - set_at > SLACK * idle_s and not sent.done:
+                set_at = now
+                _set(limit, idle_s * (1 + SLACK))
+            said = False
+            for event in events.feed(piece):
+                said |= not sent.done and add(event)
+            if said:
+                sent.pieces.append(now)
+            if events.done and not sent.done:
+                sent.done, sent.over = True, now
+                _set(limit, LAST_BYTES_S)
+        if events.open and not events.done:
+            raise BrokenStreamError("the stream ended in the middle of an event")
+
+    def _ended(self, sent: Sent) -> None:
+        answer = sent.answer
+        if answer.error is not None:
+            sent.ended = Ended.INTERRUPTED if sent.pieces else Ended.REFUSED
+            sent.error = answer.error
+        elif answer.finish_reason is None or answer.finish_reason in CUT_OFF:
+            sent.ended = Ended.INTERRUPTED
+            sent.error = f"the stream ended with finish reason {answer.finish_reason}"
+        else:
+            sent.ended = Ended.ANSWERED
+
+    def _count(self, sent: Sent) -> None:
+        """Check what the server counts; an answer whose counts cannot be right is no answer."""
+        try:
+            sent.counts = counts_of(sent.answer.usage, sent.answer.speculation)
+        except BrokenStreamError as error:
+            if sent.ended == Ended.ANSWERED:
+                sent.ended, sent.error = Ended.INTERRUPTED, str(error)
+
+
+def _retry_after_s(header: str | None) -> float:
+    """Seconds of a Retry-After header; 0 where there is none, or a date."""
+    try:
+        seconds = float(header or 0.0)
+    except ValueError:
+        return 0.0
+    return 0.0 if math.isnan(seconds) else max(seconds, 0.0)
+
+
+def _set(limit: asyncio.Timeout, seconds: float) -> None:
+    limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+
+def _words(error: BaseException) -> str:
+    return " ".join((str(error) or type(error).__name__).split())[:MOST_WORDS]

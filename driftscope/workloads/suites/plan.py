@@ -1,0 +1,107 @@
+"""The requests of a replay, in the order in which they are sent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from driftscope.workloads.suites.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One load: a closed loop of `concurrency` requests, or an open one of `rate` per second."""
+
+    concurrency: int | None = None
+    """Requests kept running at once; with `rate`, as many as may run at once."""
+    rate: float | None = None
+
+    def said(self) -> str:
+        """In words."""
+        if self.rate is not None:
+            return f"{self.rate:g} requests/s"
+        return f"concurrency {self.concurrency}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """One planned request."""
+
+    order: int
+    prompt: Prompt
+    condition: str
+    repeat: int
+    level: Level
+    warmup: bool = False
+    due_s: float | None = None
+    """Seconds after its phase of its level began (see `phases`), in an open loop."""
+
+
+def plan(
+    conditions: Mapping[str, Sequence[Prompt]],
+    levels: Sequence[Level],
+    *,
+    repeat: int = 1,
+    warmup: int = 0,
+    seed: int = 0,
+) -> list[Shot]:
+    """Every prompt in every condition, `repeat` times at every level.
+
+    The order is random and the same for the same seed. All conditions of a prompt follow each other
+    in a random order, so that what drifts with time (a clock, a cache) hits all conditions alike.
+    Each level begins with `warmup` requests, drawn from the plan, that no figure counts.
+    """
+    shots: list[Shot] = []
+    for level in levels:
+        mine = list(_pass(conditions, level, repeat, random.Random(f"{seed} {level.said()}")))
+        first = [replace(shot, warmup=True) for shot in mine[:warmup]]
+        due = [
+            when
+            for phase in (first, mine)
+            for when in _arrivals(level, len(phase), random.Random(f"{seed} arrivals"))
+        ]
+        shots += [
+            replace(shot, order=len(shots) + n, due_s=when)
+            for n, (shot, when) in enumerate(zip([*first, *mine], due, strict=True))
+        ]
+    return shots
+
+
+def phases(shots: Sequence[Shot]) -> list[list[Shot]]:
+    """The shots of each level, in order: first its warm-up, then what is measured.
+
+    One ends before the next begins, so that no figure has another phase's load in it.
+    """
+    found: dict[tuple[Level, bool], list[Shot]] = {}
+    for shot in shots:
+        found.setdefault((shot.level, shot.warmup), []).append(shot)
+    return list(found.values())
+
+
+def _pass(
+    conditions: Mapping[str, Sequence[Prompt]], level: Level, repeat: int, source: random.Random
+) -> Iterator[Shot]:
+    of_prompt: dict[str, list[tuple[str, Prompt]]] = {}
+    for condition, prompts in conditions.items():
+        for prompt in prompts:
+            of_prompt.setdefault(prompt.key, []).append((condition, prompt))
+    for number in range(repeat):
+        keys = list(of_prompt)
+        source.shuffle(keys)
+        for key in keys:
+            group = list(of_prompt[key])
+            source.shuffle(group)
+            for condition, prompt in group:
+                yield Shot(order=0, prompt=prompt, condition=condition, repeat=number, level=level)
+
+
+def _arrivals(level: Level, count: int, source: random.Random) -> list[float | None]:
+    """A Poisson process, as independent users make it."""
+    if level.rate is None:
+        return [None] * count
+    now, out = 0.0, list[float | None]()
+    for _ in range(count):
+        out.append(now)
+        now += source.expovariate(level.rate)
+    return out

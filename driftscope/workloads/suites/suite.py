@@ -1,0 +1,246 @@
+"""A suite: prompts, the conditions they are asked in, and settings; a small YAML file.
+
+    about: Does the chat template matter?
+    prompts: chat                    # a shipped set, or a file that a reader knows
+    settings: {max_tokens: 128, temperature: 0}
+    baseline: regular
+    conditions:
+      regular: []
+      plain roles:
+        - template: {template: roles}
+        - whitespace: {}
+
+A condition is a list of transforms, done one after the other; [] leaves prompts as they are. Every
+prompt is asked in every condition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from driftscope.boundary.file_input import read_text
+from driftscope.errors import DriftscopeError, UsageError
+from driftscope.workloads.suites.filler_text import document
+from driftscope.workloads.suites.plan import Level
+from driftscope.workloads.suites.prompt import Prompt
+from driftscope.workloads.suites.prompt_sources import prompts_of
+from driftscope.workloads.suites.server_facts import Facts
+from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, Transform
+
+SUITES = "suites"
+LEAST_CHARACTERS, MOST_CHARACTERS = 0.25, 64.0
+"""Per token of any tokenizer; a server that says otherwise is not believed."""
+SAMPLE_CHARACTERS = 4000
+"""Of filler whose tokens are counted, once."""
+
+
+class _File(BaseModel):
+    """The YAML of a suite."""
+
+    model_config = ConfigDict(extra="forbid")
+    about: str = ""
+    prompts: str
+    limit: int | None = Field(default=None, gt=0)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    seed: int = 0
+    repeat: int = Field(default=1, gt=0)
+    baseline: str
+    conditions: dict[str, list[dict[str, dict[str, Any]]]] = Field(min_length=1)
+    concurrency: list[int] = Field(default_factory=list)
+    rate: list[float] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _whole(self) -> _File:
+        if self.baseline not in self.conditions:
+            raise ValueError(f"baseline {self.baseline!r} is none of the conditions")
+        if any(level < 1 for level in self.concurrency) or any(rate <= 0 for rate in self.rate):
+            raise ValueError("concurrency: whole numbers from 1; rate: above 0")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The prompts of a suite as they will be sent."""
+
+    conditions: Mapping[str, Sequence[Prompt]]
+    notes: tuple[str, ...]
+    """What was left out, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A suite that was checked; make with `load_suite`."""
+
+    name: str
+    about: str
+    prompts: str
+    folder: Path | None
+    """Where `prompts` is looked for, if it is a file."""
+    limit: int | None
+    settings: Mapping[str, Any]
+    seed: int
+    repeat: int
+    baseline: str
+    conditions: Mapping[str, Sequence[Transform]]
+    concurrency: tuple[int, ...]
+    rate: tuple[float, ...]
+    digest: str
+    """sha256 of the file, first 16 hex digits."""
+
+    def levels(self) -> list[Level]:
+        """The loads that the file names."""
+        return levels_of(self.concurrency, self.rate)
+
+    def said(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "suite": self.name,
+            "suite_digest": self.digest,
+            "baseline": self.baseline,
+            "conditions": list(self.conditions),
+            "prompts": self.prompts,
+            "settings": dict(self.settings),
+        }
+
+    def make(
+        self,
+        facts: Facts,
+        *,
+        prompts: Sequence[Prompt] | None = None,
+        limit: int | None = None,
+        seed: int | None = None,
+    ) -> Made:
+        """Every prompt in every condition; a condition that cannot be is left out, and noted."""
+        found = list(prompts) if prompts is not None else prompts_of(self.prompts, self.folder)
+        found = found[: limit or self.limit]
+        made: dict[str, list[Prompt]] = {}
+        notes: list[str] = []
+        for name, transforms in self.conditions.items():
+            try:
+                made[name] = [
+                    _changed(prompt, transforms, facts, f"{seed} {name} {prompt.key}")
+                    for prompt in found
+                ]
+            except NotApplicableError as error:
+                notes.append(f"condition {name} left out: {error}")
+        return Made(conditions=made, notes=tuple(notes))
+
+
+def _changed(prompt: Prompt, transforms: Sequence[Transform], facts: Facts, seed: str) -> Prompt:
+    # A copy always, so that prompts of two conditions can be told apart.
+    changed = replace(prompt)
+    for number, transform in enumerate(transforms):
+        changed = transform.apply(changed, random.Random(f"{seed} {number}"), facts)
+    return changed
+
+
+def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[Level]:
+    """One level per rate, as many at once as the one concurrency allows; else one per
+    concurrency. Raises UsageError for several of both."""
+    if not rate:
+        return [Level(concurrency=each) for each in concurrency]
+    if len(concurrency) > 1:
+        raise UsageError("with a rate, concurrency is one number: how many may run at once")
+    return [Level(concurrency=concurrency[0] if concurrency else None, rate=r) for r in rate]
+
+
+def shipped_suites() -> list[str]:
+    """Names of the suites that come with driftscope."""
+    folder = files("driftscope.workloads") / SUITES
+    return sorted(
+        each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")
+    )
+
+
+def load_suite(name: str) -> Suite:
+    """A shipped suite, or the one in the file `name`; raises UsageError."""
+    if name in shipped_suites():
+        text = (files("driftscope.workloads") / SUITES / f"{name}.yaml").read_text("utf-8")
+        return parse_suite(text, name)
+    path = Path(name)
+    if not path.is_file():
+        raise UsageError(
+            f"--suite {name}: neither a shipped suite ({', '.join(shipped_suites())}) nor a file"
+        )
+    return parse_suite(read_text(path), path.stem, where=str(path), folder=path.parent)
+
+
+def parse_suite(
+    text: str, name: str, *, where: str | None = None, folder: Path | None = None
+) -> Suite:
+    """The suite that `text` describes; raises UsageError that says what is wrong in it."""
+    where = where or f"suite {name}"
+    try:
+        file = _File.model_validate(yaml.safe_load(text))
+        conditions = {
+            label: tuple(_transform(one, f"conditions.{label}") for one in steps)
+            for label, steps in file.conditions.items()
+        }
+        levels_of(file.concurrency, file.rate)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{where}: not YAML ({' '.join(str(error).split())})") from error
+    except ValidationError as error:
+        raise UsageError(f"{where}: {_first(error)}") from error
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
+    return Suite(
+        name=name,
+        about=file.about,
+        prompts=file.prompts,
+        folder=folder,
+        limit=file.limit,
+        settings=file.settings,
+        seed=file.seed,
+        repeat=file.repeat,
+        baseline=file.baseline,
+        conditions=conditions,
+        concurrency=tuple(file.concurrency),
+        rate=tuple(file.rate),
+        digest=hashlib.sha256(text.encode()).hexdigest()[:16],
+    )
+
+
+async def facts_for(suite: Suite, facts: Facts, count: Callable[[str], Awaitable[int]]) -> Facts:
+    """Return `facts` with the characters per token of the server, where the suite makes text of a
+    length.
+
+    `count` asks the server for the tokens of a text.
+    """
+    if not any(hasattr(step, "tokens") for steps in suite.conditions.values() for step in steps):
+        return facts
+    sample = document(SAMPLE_CHARACTERS, random.Random(0))
+    try:
+        tokens = await count(sample)
+    except DriftscopeError:  # no /tokenize: lengths are about right, and recorded as they were
+        return facts
+    each = len(sample) / max(tokens, 1)
+    if not LEAST_CHARACTERS <= each <= MOST_CHARACTERS:
+        return facts
+    return replace(facts, characters_per_token=each)
+
+
+def _transform(step: Mapping[str, Mapping[str, Any]], where: str) -> Transform:
+    if len(step) != 1:
+        raise ValueError(f"{where}: give one transform per entry, such as - whitespace: {{}}")
+    ((name, fields),) = step.items()
+    if name not in TRANSFORMS:
+        raise ValueError(f"{where}: no transform {name!r}; known are {', '.join(TRANSFORMS)}")
+    try:
+        return TRANSFORMS[name].model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(f"{where}.{name}: {_first(error)}") from error
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors()[0]
+    place = ".".join(str(part) for part in detail["loc"])
+    return f"{place}: {detail['msg']}" if place else str(detail["msg"])

@@ -1,0 +1,48 @@
+"""What a transform is: a named, seeded, documented change of a prompt."""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from driftscope.workloads.suites.prompt import Prompt
+from driftscope.workloads.suites.server_facts import Facts
+
+ROOM_TOKENS = 300
+"""Left for the prompt itself and its answer beside added text: the shipped prompts have up to 150
+tokens, the suites ask for 128."""
+
+
+class NotApplicableError(Exception):
+    """The server, or the prompt, is none that this change can be made for; the message says why."""
+
+
+class Transform(BaseModel):
+    """Changes one prompt. Same prompt, same randomness: same result.
+
+    Its docstring is what `driftscope replay --list-transforms` prints; its fields are what a suite
+    may set.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: ClassVar[str]
+
+    @abstractmethod
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        """A changed copy; raises NotApplicableError."""
+
+
+def need_messages(prompt: Prompt, name: str) -> None:
+    """Raise NotApplicableError for a prompt of plain text."""
+    if prompt.is_text:
+        raise NotApplicableError(f"{name} changes conversations, and {prompt.key} is plain text")
+
+
+def need_room(tokens: int, facts: Facts, what: str) -> None:
+    """Raise NotApplicableError where so much added text leaves no room in the server's context."""
+    longest = facts.max_model_len
+    if longest is not None and tokens + ROOM_TOKENS > longest:
+        raise NotApplicableError(f"{tokens} tokens of {what} do not fit the server's {longest}")

@@ -1,0 +1,113 @@
+"""The analysis inside a report: written into the page, read back from it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import driftscope
+from driftscope.analysis.figures.side import grouped
+from driftscope.analysis.replays.senders import SenderSummary
+from driftscope.analysis.summary.baseline_run import PlainRun
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary.bounds import MAX_REPORT_BYTES
+from driftscope.boundary.file_input import first_line, parse_json, read_text
+from driftscope.errors import DamagedTraceError, SchemaVersionError
+from driftscope.pipeline import Analysis, conclude
+from driftscope_reports.html.record_codec import from_plain, to_plain
+from driftscope_reports.markup import Markup, script_json
+
+ELEMENT = "analysis"
+"""Id of the element that holds it."""
+MAX_ROWS = 300
+"""Single answers kept of each replay."""
+MAX_REQUESTS = 256
+"""Rows kept of each run's rounds by request: those of more are put together, which two reports of
+the same prompts do alike."""
+VERSION = 1
+"""Raised when a report of before can no longer be read."""
+_ELEMENT = re.compile(rf'<script type="application/json" id="{ELEMENT}">(?P<text>[^<]*)</script>')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What an analysis is concluded from: findings and verdict follow from it."""
+
+    runs: tuple[RunSummary, ...]
+    senders: tuple[SenderSummary, ...] = ()
+    baseline: RunSummary | None = None
+    plain: PlainRun | None = None
+    """The baseline, where it is a run without speculation."""
+
+
+def embedded(analysis: Analysis) -> Markup:
+    """The script element."""
+    content = {
+        "version": VERSION,
+        "driftscope_version": driftscope.__version__,
+        "analysis": to_plain(_kept(_bounded(analysis))),
+    }
+    return script_json(content, id=ELEMENT)
+
+
+def _kept(analysis: Analysis) -> Kept:
+    references = [case.reference for case in analysis.cases if case.reference is not None]
+    labels = {run.label for run in analysis.runs}
+    return Kept(
+        runs=analysis.runs,
+        senders=analysis.senders,
+        baseline=next((_few(run) for run in references if run.label not in labels), None),
+        plain=next((case.plain for case in analysis.cases if case.plain is not None), None),
+    )
+
+
+def _bounded(analysis: Analysis) -> Analysis:
+    """Without the single answers of a replay that has many, whose cells are kept, and with the
+    rounds of groups of requests in a run that has many."""
+    return replace(
+        analysis,
+        runs=tuple(_few(run) for run in analysis.runs),
+        senders=tuple(replace(each, rows=each.rows[:MAX_ROWS]) for each in analysis.senders),
+    )
+
+
+def _few(run: RunSummary) -> RunSummary:
+    return run if run.side is None else replace(run, side=grouped(run.side, MAX_REQUESTS))
+
+
+def read_report(path: Path) -> Analysis:
+    """The analysis that the report at `path` was made of.
+
+    Raises DamagedTraceError or SchemaVersionError.
+    """
+    content = _content(path)
+    version = content.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise SchemaVersionError(
+            f"{path}: a report of data version {version}, this driftscope reads up to {VERSION}; "
+            "upgrade driftscope"
+        )
+    try:
+        kept = from_plain(Kept, content["analysis"])
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
+        raise DamagedTraceError(
+            f"{path}: its data is not what this driftscope writes ({error}); make the report again "
+            "from its run directory"
+        ) from error
+    return conclude(kept.runs, kept.senders, kept.plain or kept.baseline)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        found = _ELEMENT.search(read_text(path, limit=MAX_REPORT_BYTES))
+        content = parse_json(found["text"]) if found else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedTraceError(f"{path}: not a readable report ({first_line(error)})") from error
+    if not isinstance(content, dict):
+        raise DamagedTraceError(
+            f"{path}: no driftscope report; give a run directory, or an HTML file that "
+            "`driftscope analyze` wrote"
+        )
+    return content

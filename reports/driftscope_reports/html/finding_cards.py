@@ -1,0 +1,110 @@
+"""What was found, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.findings.finding import Finding, Severity, Suspect, Trust
+from driftscope.analysis.number_words import listed
+from driftscope.pipeline import Analysis
+from driftscope_reports.markup import Markup, el
+
+_SEVERITY = {
+    Severity.HIGH: "▲ high",
+    Severity.MEDIUM: "◆ medium",
+    Severity.INFO: "ℹ note",
+    Severity.GOOD: "✓ good",
+}
+"""Sign and word of each severity: never colour alone."""
+
+
+def findings(analysis: Analysis) -> Markup:
+    """Findings of one kind stand together, dearest first."""
+    titles = dict.fromkeys((f.id, f.title) for f in analysis.findings)
+    groups = [[f for f in analysis.findings if (f.id, f.title) == key] for key in titles]
+    several = len(analysis.runs) + len(analysis.senders) > 1
+    return el(
+        "section",
+        el("h2", "What was found, and what to do", id="findings-heading"),
+        [_finding(group, several) for group in groups] or el("p", "Nothing stands out."),
+        id="findings",
+        aria_labelledby="findings-heading",
+    )
+
+
+def _finding(group: Sequence[Finding], several: bool) -> Markup:
+    severity = group[0].severity
+    return el(
+        "article",
+        el("h3", el("span", _SEVERITY[severity], class_="severity"), " ", group[0].title),
+        [el("p", _who(f) if several else None, _stated(f), _cost(f)) for f in group],
+        None if severity is Severity.GOOD else _advice(group),
+        [el("code", f.option, class_="option", tabindex="0") for f in group if f.option],
+        [_causes(f, several) for f in group if f.causes],
+        el("details", el("summary", _sure(group)), [_trust(f, several) for f in group]),
+        class_=f"finding {severity.value}",
+    )
+
+
+def _stated(finding: Finding) -> str:
+    return f"{finding.statement[:1].upper()}{finding.statement[1:]}."
+
+
+def _cost(finding: Finding) -> Markup | None:
+    if finding.cost_tps is None:
+        return None
+    return el("b", f" Worth about {finding.cost_tps:,.0f} tokens per second.", class_="cost")
+
+
+def _sure(group: Sequence[Finding]) -> str:
+    """The least confidence of the group: details say whose."""
+    least = max(group, key=lambda finding: list(Trust).index(finding.confidence))
+    return f"Confidence: {least.confidence.value}. Why?"
+
+
+def _trust(finding: Finding, several: bool) -> Markup:
+    """The reason for its confidence, and what it assumes."""
+    because = finding.because or f"{finding.confidence.value} confidence"
+    assumed = [el("li", f"{each[:1].upper()}{each[1:]}.") for each in finding.assumed]
+    return el(
+        "div",
+        el("p", _who(finding) if several else None, f"{because[:1].upper()}{because[1:]}."),
+        [el("p", "It rests on what this run cannot tell:"), el("ul", assumed)] if assumed else None,
+        class_="trust",
+    )
+
+
+def _advice(group: Sequence[Finding]) -> list[Markup]:
+    """Once where it is the same for all runs, else with their names."""
+    if len({f.advice for f in group}) == 1:
+        return [el("p", el("b", "What to do: "), group[0].advice)]
+    return [el("p", el("b", f"What to do ({listed(f.runs)}): "), f.advice) for f in group]
+
+
+def _causes(finding: Finding, several: bool) -> Markup:
+    """List the causes to check, in order, and those that need no check."""
+    return el(
+        "div",
+        el("p", _who(finding) if several else None, "What to check, likeliest first:"),
+        el("ol", [el("li", _cause(each)) for each in finding.causes]),
+        [
+            el("p", "Looked at and ruled out:"),
+            el("ul", [el("li", f"{each.cause}: {each.seen}.") for each in finding.ruled_out]),
+        ]
+        if finding.ruled_out
+        else None,
+        class_="causes",
+    )
+
+
+def _cause(each: Suspect) -> list[Markup | str]:
+    name = f"{each.cause[:1].upper()}{each.cause[1:]}"
+    said: list[Markup | str] = [el("b", name) if each.supported else name, ". "]
+    if each.seen:
+        seen = "This run supports it: " if each.supported else "Seen: "
+        said.append(f"{seen}{each.seen}. ")
+    return [*said, f"Check: {each.check}."]
+
+
+def _who(finding: Finding) -> Markup:
+    return el("b", f"{', '.join(finding.runs)}: ")

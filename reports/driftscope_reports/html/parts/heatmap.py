@@ -1,0 +1,101 @@
+"""One run less another, depth by depth or label by label: what is red, blue or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from driftscope.analysis.compare.run_comparison import WHOLE, Comparison
+from driftscope.analysis.statistics.interval import Interval, difference
+from driftscope_reports.drawing.chart import Kind, Series
+
+WORSE, BETTER, SAME, APART = "▼ worse", "▲ better", "= no clear difference", "≠ differs"
+
+
+class Good(IntEnum):
+    """Which way is better."""
+
+    MORE = 1
+    LESS = -1
+    NEITHER = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A difference with its 95% interval; None where a run lacks one."""
+
+    value: float | None
+    interval: Interval | None
+
+
+def gap(
+    a: float | None, a_spread: Interval | None, b: float | None, b_spread: Interval | None
+) -> Gap:
+    """b - a, for independent runs."""
+    if a is None or b is None:
+        return Gap(value=None, interval=None)
+    if a_spread is None or b_spread is None:
+        return Gap(value=b - a, interval=None)
+    return Gap(value=b - a, interval=difference(b, b_spread, a, a_spread))
+
+
+def compared(
+    found: Comparison | None, metric: str, depth: int | None = None, segment: str = WHOLE
+) -> Gap | None:
+    """The difference of one figure as `driftscope compare` has it, paired where both runs answered
+    the same prompts; None where they were not compared in it."""
+    differences = found.at(metric, segment) if found else ()
+    mine = [each for each in differences if each.depth == depth]
+    return Gap(value=mine[0].difference, interval=mine[0].interval) if mine else None
+
+
+def word(found: Interval, good: Good) -> str:
+    """What the difference is."""
+    if not found.excludes_zero():
+        return SAME
+    if good is Good.NEITHER:
+        return APART
+    return BETTER if (found.low > 0) == (good is Good.MORE) else WORSE
+
+
+_LOOKS = (
+    (WORSE, "worse", "/"),
+    (BETTER, "better", ""),
+    (APART, "apart", "-"),
+    (SAME, "same", "."),
+)
+"""Word, colour and pattern: never told apart by colour alone."""
+
+
+def bars(
+    xs: Sequence[float | str], gaps: Sequence[Gap], goods: Sequence[Good]
+) -> tuple[Series, ...]:
+    """The differences that have an interval, by what they are."""
+    words = [
+        word(each.interval, good) if each.interval else None
+        for each, good in zip(gaps, goods, strict=True)
+    ]
+    return tuple(
+        Series(
+            name=said,
+            kind=Kind.STACK,
+            x=tuple(xs),
+            y=tuple(g.value if w == said else None for g, w in zip(gaps, words, strict=True)),
+            colour=colour,
+            pattern=pattern,
+            low=_ends(gaps, words, said, low=True),
+            high=_ends(gaps, words, said, low=False),
+        )
+        for said, colour, pattern in _LOOKS
+        if said in words
+    )
+
+
+def _ends(
+    gaps: Sequence[Gap], words: Sequence[str | None], said: str, *, low: bool
+) -> tuple[float | None, ...]:
+    return tuple(
+        (g.interval.low if low else g.interval.high) if w == said and g.interval else None
+        for g, w in zip(gaps, words, strict=True)
+    )

@@ -1,0 +1,122 @@
+"""Tables of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope_reports.drawing.chart import Axis, Chart, Series, Unit
+from driftscope_reports.drawing.palette import shown
+from driftscope_reports.markup import Child, Markup, el
+
+MAX_COLUMNS = 20
+"""Values of x up to which they are columns; with more, they are rows."""
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[Child]],
+    *,
+    words: int = 1,
+    caption: str,
+    sortable: bool = False,
+    id: str | None = None,  # noqa: A002
+) -> Markup:
+    """A table whose first `words` columns are words and the rest numbers; scrolls when wide."""
+    return el(
+        "div",
+        el(
+            "table",
+            el("caption", caption, class_="hidden"),
+            el("thead", el("tr", [_head(i, name, words) for i, name in enumerate(head)])),
+            el("tbody", [_row(row, words) for row in rows]),
+            id=id,
+            data_sortable="" if sortable else None,
+        ),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        aria_label=caption,
+    )
+
+
+def by_run_table(
+    head: Sequence[str], rows: Sequence[Sequence[Child]], *, words: int, caption: str, runs: int
+) -> Markup:
+    """A sortable table whose first column is the run; without it where there is one run."""
+    if runs < 2:
+        head, rows, words = head[1:], [row[1:] for row in rows], words - 1
+    return table(head, rows, words=words, caption=caption, sortable=True)
+
+
+def of_chart(chart: Chart, title: str) -> Markup:
+    """The numbers of a picture."""
+    series = [s for s in chart.series if s.tabled]
+    if chart.axis is not Axis.DEPTH and (
+        max((len(s.x) for s in series), default=0) > MAX_COLUMNS or not _same_x(series)
+    ):
+        return _long(chart, series, title)
+    xs = max((s.x for s in series), key=len, default=())
+    names = [f"{chart.x_title} {x}" if chart.axis is Axis.DEPTH else _said(x) for x in xs]
+    rows = [row for s in series for row in _rows(s, len(xs), chart.unit)]
+    return _with_depths(table(["", *names], rows, caption=f"Numbers of: {title}"), chart)
+
+
+def _same_x(series: Sequence[Series]) -> bool:
+    return len({s.x for s in series}) <= 1
+
+
+def _rows(s: Series, columns: int, unit: Unit) -> list[list[Child]]:
+    gap = ["–"] * (columns - len(s.x))
+    out: list[list[Child]] = [[s.name, *(shown(y, unit) for y in s.y), *gap]]
+    if s.low:
+        ends = [
+            "–" if low is None or high is None else f"{shown(low, unit)} to {shown(high, unit)}"
+            for low, high in zip(s.low, s.high, strict=True)
+        ]
+        out.append([f"{s.name}, 95% interval", *ends, *gap])
+    return out
+
+
+def _long(chart: Chart, series: Sequence[Series], title: str) -> Markup:
+    """One row per x where there are many; one per value where series differ in x."""
+    if _same_x(series) and not any(s.notes for s in series):
+        rows: list[list[Child]] = [
+            [_said(x), *(shown(s.y[i], chart.unit) for s in series)]
+            for i, x in enumerate(series[0].x)
+            if any(s.y[i] for s in series)
+        ]
+        head = [chart.x_title, *(s.name for s in series)]
+        return table(head, rows, caption=f"Numbers of: {title}")
+    rows = [
+        [s.name, s.notes[i] if s.notes else "", _said(x), shown(y, chart.unit)]
+        for s in series
+        for i, (x, y) in enumerate(zip(s.x, s.y, strict=True))
+    ]
+    head = ["run", "about", chart.x_title, chart.y_title]
+    return table(head, rows, words=2, caption=f"Numbers of: {title}")
+
+
+def _said(x: float | str) -> str:
+    return x if isinstance(x, str) else f"{x:.5g}"
+
+
+def _with_depths(made: Markup, chart: Chart) -> Markup:
+    """Cells say their depth, so that pointing at a depth marks it in tables too."""
+    if chart.axis is not Axis.DEPTH:
+        return made
+    return Markup(made.replace("<table>", '<table data-axis="depth">', 1))
+
+
+def _head(index: int, name: str, words: int) -> Markup:
+    if not name:
+        return el("td")
+    return el("th", name, scope="col", class_="words" if index < words else None)
+
+
+def _row(row: Sequence[Child], words: int) -> Markup:
+    first = el("th", row[0], scope="row")
+    rest = [
+        el("td", cell, class_="words" if i < words else None)
+        for i, cell in enumerate(row[1:], start=1)
+    ]
+    return el("tr", first, rest)

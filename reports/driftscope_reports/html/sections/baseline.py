@@ -1,0 +1,38 @@
+"""The run that the others' speed is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from driftscope.analysis.closeup.durations import Distribution
+from driftscope.analysis.figures.results import Latency
+from driftscope.pipeline import Analysis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What is known of its speed, whether it speculates or not."""
+
+    label: str
+    latency: Latency
+    durations: Mapping[str, Distribution]
+
+
+def baseline_in(analysis: Analysis) -> Baseline | None:
+    """The baseline that was given; None without one, or where it is one of the runs."""
+    for case in analysis.cases:
+        if case.plain is not None:
+            return Baseline(
+                label=case.plain.label, latency=case.plain.latency, durations=case.plain.durations
+            )
+    shown = {run.label for run in analysis.runs}
+    for case in analysis.cases:
+        held = case.reference
+        if held is not None and held.label not in shown:
+            return Baseline(
+                label=held.label,
+                latency=held.latency,
+                durations=held.closeup.durations if held.closeup else {},
+            )
+    return None

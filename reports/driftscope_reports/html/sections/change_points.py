@@ -1,0 +1,187 @@
+"""Acceptance over time, and the moments at which it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from driftscope.analysis.closeup.timeline import Timeline
+from driftscope.analysis.figures.change_points import ChangePoint, Changes
+from driftscope.analysis.number_words import NOTHING, between, listed, number
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.metrics.acceptance import MEAN_LENGTH
+from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series
+from driftscope_reports.drawing.palette import colour
+from driftscope_reports.html.parts.section import Picture, Size, sized
+from driftscope_reports.html.parts.tables import table
+from driftscope_reports.html.parts.timescale import clock, moment, unit_of
+from driftscope_reports.markup import Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course:
+    """One run over time."""
+
+    index: int
+    run: RunSummary
+    timeline: Timeline
+    changes: Changes | None
+
+    @property
+    def lasted_s(self) -> float:
+        return self.timeline.window_s * len(self.timeline.tokens_per_round)
+
+
+def picture(runs: Sequence[RunSummary]) -> Picture | None:
+    """All runs from their own start on; None where no round has a time."""
+    courses = [
+        _Course(index=i, run=run, timeline=run.closeup.timeline, changes=run.changes)
+        for i, run in enumerate(runs)
+        if run.closeup and run.closeup.timeline
+    ]
+    if not courses:
+        return None
+    seconds, unit = unit_of(max(course.lasted_s for course in courses))
+    several = len(runs) > 1
+    since = "the start of each run" if several else clock(courses[0].timeline.start_s)
+    made = Picture(
+        id="where-changes",
+        title=f"Over time: {_all_seen(courses, seconds, unit)}",
+        how="Each point is a window of time, each line the mean of the requests between two "
+        "changes, with its 95% interval. At a dotted line acceptance changes, by more than random "
+        "orders of the same requests hardly ever show.",
+        chart=Chart(
+            series=tuple(s for c in courses for s in _series(c, seconds, several)),
+            x_title=f"{unit} since {since}",
+            y_title="tokens per round",
+            axis=Axis.NUMBER,
+            marks=tuple(m for c in courses for m in _marks(c, seconds, several)),
+        ),
+        definitions=(MEAN_LENGTH,),
+        note=_note(courses),
+        numbers=_numbers(courses) if any(c.changes for c in courses) else None,
+    )
+    return sized(made, Size.WIDE)
+
+
+def _series(course: _Course, seconds: float, several: bool) -> list[Series]:
+    """Points by window, and a line per level of which only the first is named in the legend."""
+    name = f"{course.run.label}, " if several else ""
+    window, style, shade = course.timeline.window_s, course.index, colour(course.index)
+    known = [(n, y) for n, y in enumerate(course.timeline.tokens_per_round) if y is not None]
+    points = Series(
+        name=f"{name}windows of time",
+        kind=Kind.POINTS,
+        y=tuple(y for _, y in known),
+        x=tuple((n + 0.5) * window / seconds for n, _ in known),
+        colour=shade,
+        style=style,
+    )
+    out = [points]
+    for n, level in enumerate(course.changes.levels if course.changes else ()):
+        low, high = (level.interval.low, level.interval.high) if level.interval else (None, None)
+        ends = _since(course, level.start_s, seconds), _since(course, level.end_s, seconds)
+        out.append(
+            Series(
+                name=f"{name}mean between changes",
+                kind=Kind.LINE,
+                marked=False,
+                x=(ends[0], sum(ends) / 2, ends[1]),
+                y=(level.mean_length,) * 3,
+                low=(None, low, None),
+                high=(None, high, None),
+                colour=shade,
+                style=style,
+                tabled=not n,
+            )
+        )
+    return out
+
+
+def _since(course: _Course, time_s: float, seconds: float) -> float:
+    return (time_s - course.timeline.start_s) / seconds
+
+
+def _marks(course: _Course, seconds: float, several: bool) -> list[Mark]:
+    name = f"{course.run.label}: " if several else ""
+    return [
+        Mark(
+            x=_since(course, p.time_s, seconds),
+            text=f"{name}{number(p.before)} → {number(p.after)}",
+        )
+        for p in (course.changes.points if course.changes else ())
+    ]
+
+
+def _all_seen(courses: Sequence[_Course], seconds: float, unit: str) -> str:
+    """Once where it is the same of all runs."""
+    seen = [_seen(course, seconds, unit) for course in courses]
+    if len(seen) < 2:
+        return seen[0]
+    if len(set(seen)) == 1:
+        return f"{seen[0]} in {'both' if len(seen) == 2 else 'all'}"
+    return "; ".join(f"{c.run.label}, {words}" for c, words in zip(courses, seen, strict=True))
+
+
+def _seen(course: _Course, seconds: float, unit: str) -> str:
+    if course.changes is None:
+        return "too few requests to look for a change"
+    if not course.changes.points:
+        return "acceptance changes by no more than chance"
+    parts = [_point(course, point, seconds, unit) for point in course.changes.points]
+    return f"acceptance {listed(parts)}"
+
+
+def _point(course: _Course, point: ChangePoint, seconds: float, unit: str) -> str:
+    fell = "falls" if point.difference < 0 else "rises"
+    at = _since(course, point.time_s, seconds)
+    ends = f"from {number(point.before)} to {number(point.after)} tokens per round"
+    return f"{fell} {ends} after {at:.3g} {unit}"
+
+
+def _note(courses: Sequence[_Course]) -> str | None:
+    found = [course.changes for course in courses if course.changes]
+    said = []
+    if any(changes.gradual for changes in found):
+        said.append("A slope over time fits better than a step: the moments stand for it.")
+    if any(_by_mix(point) for changes in found for point in changes.points):
+        said.append("Most of a change is another mix of labels, see the numbers.")
+    return " ".join(said) or None
+
+
+def _by_mix(point: ChangePoint) -> bool:
+    return point.same_mix is not None and abs(point.same_mix) < abs(point.difference) / 2
+
+
+def _numbers(courses: Sequence[_Course]) -> Markup:
+    head = [
+        "run",
+        "requests that start from",
+        "requests",
+        "rounds",
+        "tokens per round",
+        "change from before",
+        "with the same mix of labels",
+        "p",
+    ]
+    rows = [row for course in courses for row in _levels(course)]
+    return table(head, rows, words=2, caption="Levels of acceptance over time")
+
+
+def _levels(course: _Course) -> list[list[str]]:
+    changes, out = course.changes, []
+    for n, level in enumerate(changes.levels if changes else ()):
+        point = changes.points[n - 1] if changes and n else None
+        out.append(
+            [
+                course.run.label,
+                moment(level.start_s),
+                f"{level.requests:,}",
+                f"{level.rounds:,}",
+                f"{number(level.mean_length)}{between(level.interval)}",
+                f"{point.difference:+.2f}{between(point.interval)}" if point else NOTHING,
+                f"{point.same_mix:+.2f}" if point and point.same_mix is not None else NOTHING,
+                f"{point.p:.3f}" if point else NOTHING,
+            ]
+        )
+    return out

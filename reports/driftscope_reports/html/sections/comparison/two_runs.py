@@ -1,0 +1,206 @@
+"""The first run against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison
+from driftscope.analysis.cost.advice import Advice
+from driftscope.analysis.findings.finding_inputs import Case, comparison_of
+from driftscope.analysis.number_words import milliseconds, number, percent, times
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.metrics.acceptance import MEAN_LENGTH
+from driftscope.pipeline import Analysis
+from driftscope_reports.html.parts.heatmap import (
+    BETTER,
+    SAME,
+    WORSE,
+    Gap,
+    Good,
+    compared,
+    gap,
+    word,
+)
+from driftscope_reports.html.parts.section import Section
+from driftscope_reports.html.parts.tables import table
+from driftscope_reports.html.sections.comparison.difference_charts import Pair, pictures
+from driftscope_reports.html.sections.comparison.quantities import spread_of
+from driftscope_reports.markup import Markup, el
+
+_MANY = 3
+"""Other runs from which not every quantity is drawn."""
+
+
+def section(analysis: Analysis) -> Section:
+    """One table of differences to the first run, then pictures of them."""
+    if len(analysis.runs) < 2:
+        return Section(
+            id="compare",
+            name="Compare",
+            missing="Not applicable: there is one run in this report. Give two, or this report and "
+            "another run, to see their differences here.",
+        )
+    first, *others = analysis.runs
+    cases = {case.run.label: case for case in analysis.cases}
+    pairs = [
+        Pair(
+            index=i,
+            runs=(first, other),
+            advice=(_advice(cases.get(first.label)), _advice(cases.get(other.label))),
+            comparison=_comparison(first, other, cases.get(other.label)),
+        )
+        for i, other in enumerate(others, start=1)
+    ]
+    return Section(
+        id="compare",
+        name="Compare",
+        lead=f"Everything is set against {first.label}: what is worse is red and hatched, what "
+        "is better blue and plain, what only differs violet and striped, and what cannot be told "
+        "apart grey and dotted. Single steps, layers, heads and moments have no interval: they "
+        "stand over or beside each other above.",
+        pictures=tuple(p for pair in pairs for p in pictures(pair, all_of=len(pairs) < _MANY)),
+        above=_table(pairs),
+        affects=("acceptance",),
+    )
+
+
+def _advice(case: Case | None) -> Advice | None:
+    return None if case is None else case.advice
+
+
+def _comparison(first: RunSummary, other: RunSummary, case: Case | None) -> Comparison | None:
+    """Return the comparison of the first run with another one; findings may use a baseline
+    instead."""
+    reference = None if case is None else case.reference
+    if case is not None and reference is not None and reference.label == first.label:
+        return case.comparison
+    return comparison_of(first, other)
+
+
+_Row = tuple[
+    str,
+    Callable[[RunSummary], float | None],
+    Callable[[float | None], str],
+    Good,
+    Callable[[RunSummary], Interval | None],
+]
+
+
+def _last(name: str) -> Callable[[RunSummary], Interval | None]:
+    return lambda run: spread[-1] if (spread := spread_of(run, name)) else None
+
+
+_LAST = "Accepted to the last depth"
+_ROWS: tuple[_Row, ...] = (
+    (
+        MEAN_LENGTH.title,
+        lambda r: r.acceptance.mean_length,
+        number,
+        Good.MORE,
+        lambda r: r.acceptance.mean_length_interval,
+    ),
+    (_LAST, lambda r: r.acceptance.marginal[-1], percent, Good.MORE, _last("marginal")),
+    (
+        "Growth of the hidden state",
+        lambda r: r.hidden.growth,
+        times,
+        Good.LESS,
+        lambda r: r.hidden.growth_interval,
+    ),
+    (
+        "Attention on the chain, last depth",
+        lambda r: r.attention.self_mass[-1] if r.attention.self_mass else None,
+        percent,
+        Good.LESS,
+        _last("self_mass"),
+    ),
+    (
+        "Attention on the sink, last depth",
+        lambda r: r.attention.sink_mass[-1] if r.attention.sink_mass else None,
+        percent,
+        Good.MORE,
+        _last("sink_mass"),
+    ),
+    (
+        "Time per output token",
+        lambda r: r.latency.tpot_s,
+        milliseconds,
+        Good.LESS,
+        lambda r: r.latency.tpot_s_interval,
+    ),
+    (
+        "Time to first token",
+        lambda r: r.latency.ttft_s,
+        milliseconds,
+        Good.LESS,
+        lambda r: r.latency.ttft_s_interval,
+    ),
+    (
+        "Rejected rounds, of steps",
+        lambda r: r.fallback.rejected_share,
+        percent,
+        Good.LESS,
+        lambda r: r.fallback_spread.rejected,
+    ),
+    (
+        "Undrafted steps, of steps",
+        lambda r: r.fallback.undrafted_share,
+        percent,
+        Good.LESS,
+        lambda r: r.fallback_spread.undrafted,
+    ),
+)
+
+
+def _tested(words: str, pair: Pair) -> Gap | None:
+    """The difference of a row that `driftscope compare` tests."""
+    a, b = pair.runs
+    if words == MEAN_LENGTH.title:
+        return compared(pair.comparison, LENGTH)
+    same_depth = words == _LAST and len(a.acceptance.marginal) == len(b.acceptance.marginal)
+    return compared(pair.comparison, MARGINAL, len(a.acceptance.marginal)) if same_depth else None
+
+
+def _table(pairs: Sequence[Pair]) -> Markup:
+    rows, first, others = [], pairs[0].runs[0], [pair.runs[1] for pair in pairs]
+    for words, of, say, good, spread in _ROWS:
+        for pair, other in zip(pairs, others, strict=True):
+            a, b = of(first), of(other)
+            found = _tested(words, pair) or gap(a, spread(first), b, spread(other))
+            ends = found.interval
+            rows.append(
+                [
+                    words,
+                    *([other.label] if len(others) > 1 else []),
+                    _verdict(ends, good),
+                    say(a),
+                    say(b),
+                    "–" if found.value is None else _signed(found.value, say),
+                    f"{_signed(ends.low, say)} to {_signed(ends.high, say)}" if ends else "–",
+                ]
+            )
+    several = len(others) > 1
+    head = [
+        "figure",
+        *(["run"] if several else []),
+        "so it is",
+        first.label,
+        "this run" if several else others[0].label,
+        "difference",
+        "95% interval",
+    ]
+    return table(head, rows, words=3 if several else 2, caption=f"Differences to {first.label}")
+
+
+def _signed(value: float, say: Callable[[float | None], str]) -> str:
+    """Differences of shares are points, not percent of anything."""
+    return f"{'−' if value < 0 else '+'}{say(abs(value)).replace('%', ' points')}"
+
+
+def _verdict(found: Interval | None, good: Good) -> Markup | str:
+    if found is None:
+        return "no interval"
+    said = word(found, good)
+    tone = {WORSE: "worse", BETTER: "better", SAME: "same"}[said]
+    return el("span", said, class_=f"tone-{tone}")

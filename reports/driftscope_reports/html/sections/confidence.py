@@ -1,0 +1,62 @@
+"""How sure the drafter is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.number_words import listed, number
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.metrics.confidence import ENTROPY, TOP1
+from driftscope_reports.drawing.chart import Unit
+from driftscope_reports.html.parts.run_series import depth_chart, line
+from driftscope_reports.html.parts.section import Picture
+
+
+def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
+    """Confidence by depth, where it was recorded."""
+    top1 = [(i, r.label, v) for i, r in enumerate(runs) if (v := r.confidence.top1) is not None]
+    entropy = [
+        (i, r.label, v) for i, r in enumerate(runs) if (v := r.confidence.entropy) is not None
+    ]
+    out = []
+    if top1:
+        out.append(
+            Picture(
+                id="confidence-top1",
+                title=f"The drafter's confidence goes from {_ends(top1, len(runs))}",
+                how="This is what the drafter believes of its own tokens, not whether they were "
+                "right. One that stays sure while acceptance falls is miscalibrated.",
+                chart=depth_chart(
+                    runs,
+                    [line(*each, runs[each[0]].spread.get("top1")) for each in top1],
+                    "largest probability",
+                    Unit.SHARE,
+                ),
+                definitions=(TOP1,),
+            )
+        )
+    if entropy:
+        out.append(
+            Picture(
+                id="confidence-entropy",
+                title=f"The entropy of its choice, in nats, goes from {_ends(entropy, len(runs))}",
+                how="How spread out the drafter's choice is over its vocabulary. It is shown for "
+                "completeness: entropy has no stable relation to acceptance.",
+                chart=depth_chart(
+                    runs,
+                    [line(*each, runs[each[0]].spread.get("entropy")) for each in entropy],
+                    "nats",
+                ),
+                definitions=(ENTROPY,),
+            )
+        )
+    return out
+
+
+def _ends(lines: Sequence[tuple[int, str, Sequence[float]]], runs: int) -> str:
+    return listed(
+        [
+            f"{number(v[0])} to {number(v[-1])}{f' ({label})' if runs > 1 else ''}"
+            for _, label, v in lines
+        ]
+    )

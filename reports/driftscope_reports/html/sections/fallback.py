@@ -1,0 +1,230 @@
+"""Steps in which speculation gave nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.closeup.timeline import ACCEPTED, Timeline
+from driftscope.analysis.number_words import listed, percent
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.metrics.fallback import REJECTED as REJECTED_ROUNDS
+from driftscope.metrics.fallback import UNDRAFTED
+from driftscope.pipeline import Analysis
+from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
+from driftscope_reports.drawing.palette import PATTERNS, colour
+from driftscope_reports.html.parts.run_series import about, by_run
+from driftscope_reports.html.parts.section import Picture, Section, Size, sized
+from driftscope_reports.html.parts.tables import by_run_table
+from driftscope_reports.html.parts.timescale import clock, moment, unit_of
+from driftscope_reports.html.sections import step_outcomes
+from driftscope_reports.markup import Child, Markup, el
+
+
+def section(analysis: Analysis) -> Section:
+    """What became of the decode steps over time, and in all."""
+    runs = analysis.runs
+    pictures = [
+        _timeline(i, run, run.closeup.timeline, runs)
+        for i, run in enumerate(runs)
+        if run.closeup and run.closeup.timeline
+    ]
+    return Section(
+        id="fallback",
+        name="Fallback",
+        lead=_lead(runs),
+        pictures=(*(_overlaid(runs) if len(runs) > 1 else []), *pictures),
+        body=_counts(runs),
+        affects=("fallback",),
+    )
+
+
+def _lead(runs: Sequence[RunSummary]) -> str:
+    rejected = by_run(runs, [percent(run.fallback.rejected_share) for run in runs])
+    said = f"Of the decode steps, {rejected} had a draft of which nothing was kept"
+    if not any(run.fallback.undrafted for run in runs):
+        return f"{said}; every step had a draft."
+    undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
+    return (
+        f"{said}, and {undrafted} had no draft. These are different things and are never added up."
+    )
+
+
+def _overlaid(runs: Sequence[RunSummary]) -> list[Picture]:
+    """All runs side by side, in all and over time."""
+    over_time = _over_time(runs)
+    shares = _shares(runs)
+    return [shares, over_time] if over_time else [shares]
+
+
+def _shares(runs: Sequence[RunSummary]) -> Picture:
+    names = step_outcomes.of(runs)
+    series = []
+    for i, run in enumerate(runs):
+        known = [step_outcomes.share(run, name) for name in names]
+        series.append(
+            Series(
+                name=run.label,
+                kind=Kind.BAR,
+                x=tuple(step_outcomes.sign(name) for name in names),
+                y=tuple(value for value, _ in known),
+                colour=colour(i),
+                pattern=PATTERNS[i % len(PATTERNS)],
+                low=tuple(spread.low if spread else None for _, spread in known),
+                high=tuple(spread.high if spread else None for _, spread in known),
+            )
+        )
+    useful = by_run(runs, [percent(step_outcomes.share(run, ACCEPTED)[0]) for run in runs])
+    return Picture(
+        id="fallback-shares",
+        title=f"At least one drafted token was kept in {useful} of the decode steps",
+        how="Each group of bars is one thing that decode steps became, as a share of all of a "
+        "run's, with 95% intervals. The first is what speculation is for; the others bring "
+        "nothing.",
+        chart=Chart(
+            series=tuple(series),
+            x_title="what became of a decode step",
+            y_title="of all decode steps",
+            axis=Axis.CATEGORY,
+            unit=Unit.SHARE,
+        ),
+        definitions=(REJECTED_ROUNDS, UNDRAFTED),
+    )
+
+
+_TOGETHER = 4
+"""Windows of the timelines below that are one point over time: fewer steps are mostly chance."""
+
+
+def _over_time(runs: Sequence[RunSummary]) -> Picture | None:
+    """The share that kept something, each run from its own start on."""
+    known = [
+        (i, run, run.closeup.timeline)
+        for i, run in enumerate(runs)
+        if run.closeup and run.closeup.timeline
+    ]
+    if len(known) < 2:
+        return None
+    lasted = [t.window_s * len(t.steps[ACCEPTED]) for _, _, t in known]
+    seconds, unit = unit_of(max(lasted))
+    return Picture(
+        id="fallback-over-time",
+        title="The same over time, each run from its own start",
+        how="The share of decode steps that kept at least one drafted token. Where one run falls "
+        "and the other does not, look for the reason in the timelines below.",
+        chart=Chart(
+            series=tuple(_kept(i, run, t, seconds) for i, run, t in known),
+            x_title=f"{unit} since the start",
+            y_title="of the decode steps",
+            axis=Axis.NUMBER,
+            unit=Unit.SHARE,
+        ),
+        definitions=(REJECTED_ROUNDS, UNDRAFTED),
+        note=f"Each point is {_TOGETHER} of the {len(known[0][2].steps[ACCEPTED])} windows below.",
+    )
+
+
+def _kept(index: int, run: RunSummary, timeline: Timeline, seconds: float) -> Series:
+    starts = range(0, len(timeline.steps[ACCEPTED]), _TOGETHER)
+    kept = [sum(timeline.steps[ACCEPTED][at : at + _TOGETHER]) for at in starts]
+    of = [sum(sum(n[at : at + _TOGETHER]) for n in timeline.steps.values()) for at in starts]
+    return Series(
+        name=run.label,
+        colour=colour(index),
+        style=index,
+        x=tuple((at + _TOGETHER / 2) * timeline.window_s / seconds for at in starts),
+        y=tuple(n / all_of if all_of else None for n, all_of in zip(kept, of, strict=True)),
+    )
+
+
+def _timeline(
+    index: int, run: RunSummary, timeline: Timeline, runs: Sequence[RunSummary]
+) -> Picture:
+    windows = max(map(len, timeline.steps.values()), default=0)
+    seconds, unit = unit_of(timeline.window_s * windows)
+    middle = tuple((at + 0.5) * timeline.window_s / seconds for at in range(windows))
+    order = step_outcomes.of(runs)
+    series = tuple(
+        Series(
+            name=step_outcomes.words(name),
+            kind=Kind.STACK,
+            x=middle,
+            y=tuple(float(n) for n in timeline.steps[name]),
+            colour=step_outcomes.colour(name),
+            pattern=step_outcomes.pattern(name, order),
+        )
+        for name in order
+        if sum(timeline.steps.get(name, ())) or name == ACCEPTED
+    )
+    made = Picture(
+        id=f"fallback-{index}",
+        title=about(run, runs, _title(run)),
+        how="Each bar is a window of time, parted by what became of its decode steps. A patch of "
+        "one colour is a time in which something kept the drafter from working.",
+        chart=Chart(
+            series=series,
+            x_title=f"{unit} since {clock(timeline.start_s)}",
+            y_title="decode steps",
+            axis=Axis.NUMBER,
+            unit=Unit.COUNT,
+        ),
+        definitions=(REJECTED_ROUNDS, UNDRAFTED),
+        note=f"{len(middle)} windows of {_length(timeline.window_s)} each, from "
+        f"{moment(timeline.start_s)}.",
+    )
+    return sized(made, Size.WIDE)
+
+
+def _title(run: RunSummary) -> str:
+    shares = run.fallback
+    if not shares.undrafted:
+        return "every decode step had a draft"
+    failed = shares.undrafted - shares.deliberate
+    parts = [
+        f"{percent(n / shares.steps)} {words}"
+        for n, words in ((shares.deliberate, "on purpose"), (failed, "because it failed"))
+        if n
+    ]
+    most = max(shares.by_reason, key=shares.by_reason.__getitem__)
+    reason = (
+        step_outcomes.words(most).removeprefix("no draft: ").removesuffix(step_outcomes.ON_PURPOSE)
+    )
+    return f"no draft in {listed(parts)}; most often: {reason}"
+
+
+def _length(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
+
+
+def _counts(runs: Sequence[RunSummary]) -> Markup:
+    """Runs below each other for each thing that steps became."""
+    names = [
+        *step_outcomes.of(runs),
+        *([] if any(run.fallback.undrafted for run in runs) else [None]),
+    ]
+    rows = [_row(i, run, name) for name in names for i, run in enumerate(runs)]
+    head = ["run", "decode step", "share", "steps"]
+    return by_run_table(
+        head, rows, words=2, caption="Decode steps by what became of them", runs=len(runs)
+    )
+
+
+def _row(index: int, run: RunSummary, name: str | None) -> list[Child]:
+    share = step_outcomes.share(run, name)[0] if name else 0.0
+    words = step_outcomes.words(name) if name else "no draft"
+    bar = el(
+        "svg",
+        el("rect", width=f"{100 * (share or 0.0):.1f}%", height="10"),
+        height="10",
+        class_=f"track run-{index % len(PATTERNS)}",
+        aria_hidden="true",
+        focusable="false",
+    )
+    count = round((share or 0.0) * run.fallback.steps)
+    return [
+        run.label,
+        words,
+        el("span", bar, el("span", percent(share)), class_="share"),
+        f"{count:,}",
+    ]

@@ -1,0 +1,193 @@
+"""What the sender of the requests saw: replays, by condition and load."""
+
+from __future__ import annotations
+
+from driftscope.analysis.findings.rules.replays import OUTCOME_WORDS
+from driftscope.analysis.number_words import NOTHING, milliseconds, number, percent
+from driftscope.analysis.replays.senders import Cell, SenderSummary, Versus
+from driftscope.analysis.statistics.paired_ratios import Ratio
+from driftscope.metrics.acceptance import MEAN_LENGTH
+from driftscope.metrics.client import (
+    AGAINST,
+    CLIENT_TPOT,
+    CLIENT_TTFT,
+    OUTCOME,
+    PER_USER,
+    THROUGHPUT,
+)
+from driftscope.pipeline import Analysis
+from driftscope_reports.html.parts.section import Section
+from driftscope_reports.html.parts.section_html import definitions
+from driftscope_reports.html.parts.tables import table
+from driftscope_reports.markup import Markup, el
+
+_HEAD = (
+    "replay",
+    "condition",
+    "load",
+    "answered",
+    "acceptance length",
+    "to baseline",
+    "time per token",
+    "to baseline",
+    "tokens/s and user",
+    "tokens/s in all",
+    "time to first token",
+)
+_MEMORY = (
+    "replay",
+    "KV cache, tokens",
+    "requests of full length",
+    "drafter's weights",
+    "GPU memory at most",
+    "GPU power",
+    "joined with the probe",
+    "first token outside the engine",
+)
+_VERSUS = (
+    "replay",
+    "against",
+    "condition",
+    "load",
+    "acceptance length",
+    "time per token",
+    "same text",
+)
+
+
+def section(analysis: Analysis) -> Section | None:
+    """Tables of every replay; None without one."""
+    if not analysis.senders:
+        return None
+    return Section(
+        id="senders",
+        name="As the sender saw it",
+        lead=_title(analysis),
+        body=el(
+            "div",
+            el("p", el("b", "How to read this: "), _HOW, class_="how"),
+            [_cells(analysis), _outcomes(analysis), _compared(analysis.versus), _memory(analysis)],
+            definitions(_DEFINITIONS),
+        ),
+        affects=("senders",),
+    )
+
+
+_HOW = (
+    "Each row is one condition of a replay at one load, as the sender of the requests saw it. "
+    "Ratios compare the same prompts, with a 95% interval; one that leaves out 1 is a difference, "
+    "and others may be chance."
+)
+_DEFINITIONS = (
+    MEAN_LENGTH,
+    CLIENT_TPOT,
+    CLIENT_TTFT,
+    PER_USER,
+    THROUGHPUT,
+    AGAINST,
+    OUTCOME,
+)
+
+
+def ratio(value: Ratio | None) -> str:
+    """ "0.91 [0.85, 0.97]"."""
+    if value is None:
+        return NOTHING
+    spread = value.interval
+    return number(value.value) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
+
+
+def length(cell: Cell) -> str:
+    """Acceptance length with its interval."""
+    spread = cell.mean_length_interval
+    return number(cell.mean_length) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
+
+
+def _title(analysis: Analysis) -> str:
+    planned = sum(run.planned for run in analysis.senders)
+    answered = sum(run.ended.get("answered", 0) for run in analysis.senders)
+    return f"As the sender saw it, {answered:,} of {planned:,} requests were answered."
+
+
+def _cells(analysis: Analysis) -> Markup:
+    rows = [
+        [
+            run.label,
+            cell.condition,
+            cell.load,
+            f"{cell.answered:,} of {cell.requests:,}",
+            length(cell),
+            ratio(cell.length_ratio),
+            milliseconds(cell.tpot_s),
+            ratio(cell.tpot_ratio),
+            number(cell.per_user, 1),
+            number(cell.throughput, 1),
+            milliseconds(cell.ttft_s),
+        ]
+        for run in analysis.senders
+        for cell in run.cells
+    ]
+    return table(_HEAD, rows, words=2, caption="Replays by condition and load", sortable=True)
+
+
+def _outcomes(analysis: Analysis) -> Markup | None:
+    shown = [
+        name
+        for name in OUTCOME_WORDS
+        if any(name in cell.outcomes for run in analysis.senders for cell in run.cells)
+    ]
+    if not shown:
+        return None
+    rows = [
+        [run.label, cell.condition, cell.load, *(_share(cell, name) for name in shown)]
+        for run in analysis.senders
+        for cell in run.cells
+    ]
+    head = ["replay", "condition", "load", *(OUTCOME_WORDS[name] for name in shown)]
+    return table(head, rows, words=2, caption="Outcomes of the answers")
+
+
+def _share(cell: Cell, name: str) -> str:
+    found = cell.outcomes.get(name)
+    return NOTHING if found is None else f"{percent(found[0] / found[1])} of {found[1]:,}"
+
+
+def _compared(pairs: tuple[Versus, ...]) -> Markup | None:
+    if not pairs:
+        return None
+    rows = [
+        [
+            pair.other,
+            pair.first,
+            pair.condition,
+            pair.load,
+            ratio(pair.length_ratio),
+            ratio(pair.tpot_ratio),
+            percent(pair.same_text[0] / pair.same_text[1]) if pair.same_text[1] else NOTHING,
+        ]
+        for pair in pairs
+    ]
+    return table(_VERSUS, rows, words=3, caption="Replays of the same prompts")
+
+
+def _memory(analysis: Analysis) -> Markup:
+    return table(
+        _MEMORY, [_memory_row(run) for run in analysis.senders], caption="Memory and joining"
+    )
+
+
+def _memory_row(run: SenderSummary) -> list[str]:
+    workload = run.manifest.workload
+    server = workload.get("server") or {}
+    tokens, longest = server.get("kv_tokens"), server.get("max_model_len")
+    weights = workload.get("drafter_bytes")
+    return [
+        run.label,
+        f"{tokens:,}" if tokens else NOTHING,
+        number(tokens / longest, 1) if tokens and longest else NOTHING,
+        f"{weights / 2**20:,.1f} MiB" if weights else NOTHING,
+        f"{run.gpu_used_bytes / 2**30:,.1f} GiB" if run.gpu_used_bytes else NOTHING,
+        f"{run.gpu_power_w:,.0f} W" if run.gpu_power_w else NOTHING,
+        f"{run.joined:,}" if run.joined else NOTHING,
+        milliseconds(run.outside_s),
+    ]

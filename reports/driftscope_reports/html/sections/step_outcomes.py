@@ -1,0 +1,86 @@
+"""What becomes of decode steps: names, looks and shares, the same in every picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.trace.format.records import UndraftedReason
+
+_REASONS = {
+    UndraftedReason.K_ZERO: "K = 0 by batch size",
+    UndraftedReason.NO_DRAFT: "the drafter gave none",
+}
+_SIGNS = {
+    ACCEPTED: "kept",
+    REJECTED: "rejected",
+    UndraftedReason.K_ZERO: "K = 0",
+    UndraftedReason.CONTEXT_LIMIT: "context",
+    UndraftedReason.STRUCTURED_OUTPUT: "grammar",
+    UndraftedReason.PREEMPTED: "preempt",
+    UndraftedReason.TOKEN_BUDGET: "budget",
+    UndraftedReason.NO_DRAFT: "none",
+}
+
+
+ON_PURPOSE = " (on purpose)"
+
+
+def of(runs: Sequence[RunSummary]) -> list[str]:
+    """What became of steps in any of the runs: best first, deliberate reasons before others."""
+    reasons = {name for run in runs for name in run.fallback.by_reason}
+    return sorted((ACCEPTED, REJECTED, *reasons), key=order)
+
+
+def share(run: RunSummary, name: str) -> tuple[float | None, Interval | None]:
+    """Of the run's decode steps, and its interval; a reason that a run never had is 0 of them."""
+    counts, spread = run.fallback, run.fallback_spread
+    if not counts.steps:
+        return None, None
+    if name == ACCEPTED:
+        useful = counts.steps - counts.rejected_rounds - counts.undrafted
+        return useful / counts.steps, spread.accepted
+    if name == REJECTED:
+        return counts.rejected_share, spread.rejected
+    return counts.by_reason.get(name, 0) / counts.steps, spread.by_reason.get(name, spread.never)
+
+
+def order(name: str) -> tuple[int, str]:
+    """Sorts names."""
+    first = {ACCEPTED: 0, REJECTED: 1}
+    deliberate = 2 if name in UndraftedReason.DELIBERATE else 3
+    return first.get(name, deliberate), name
+
+
+def colour(name: str) -> str:
+    """Of its bars."""
+    if name == ACCEPTED:
+        return "step-accepted"
+    if name == REJECTED:
+        return "step-rejected"
+    return "step-deliberate" if name in UndraftedReason.DELIBERATE else "step-failed"
+
+
+def pattern(name: str, among: Sequence[str]) -> str:
+    """Of its bars, `among` the names of a picture."""
+    if name in (ACCEPTED, REJECTED):
+        return {ACCEPTED: "", REJECTED: "/"}[name]
+    return ("-", "x", ".", "\\", "|")[among.index(name) % 5]
+
+
+def words(name: str) -> str:
+    """In full."""
+    if name == ACCEPTED:
+        return "kept at least one drafted token"
+    if name == REJECTED:
+        return "rejected round"
+    said = _REASONS.get(name, name.replace("_", " "))
+    kind = ON_PURPOSE if name in UndraftedReason.DELIBERATE else ""
+    return f"no draft: {said}{kind}"
+
+
+def sign(name: str) -> str:
+    """Short enough for an axis."""
+    return _SIGNS.get(name, name.replace("_", " "))

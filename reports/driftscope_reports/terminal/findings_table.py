@@ -1,0 +1,78 @@
+"""The catalogue of findings as a table, as JSON and as a page of the documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from driftscope.analysis.findings.catalogue_entry import Entry, Threshold
+from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
+from driftscope.boundary import strict_json
+
+_PIPE_WIDTH = 160
+"""Columns when the output is no terminal."""
+_INTRODUCTION = """# Findings
+
+What `driftscope analyze` can find in a run or a replay, and what `driftscope check --fail-on ID`
+can be told to fail on. Written by `driftscope findings --markdown`.
+
+Each finding of a run has a statement with its numbers, evidence with 95% intervals, a confidence
+with the reason for it, what to do with the option to paste, and what it costs in output tokens per
+second where the cost model can tell. Findings that ask for action come first, dearest first. A
+finding that lacks what it needs is neither made nor denied: `check` calls it undecided.
+"""
+
+
+_ALL: tuple[Entry[Any], ...] = (*CATALOGUE.values(), *REPLAYS.values())
+
+
+def show() -> None:
+    """Print the table to stdout."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    table = Table(pad_edge=False, show_lines=True)
+    for name in ("id", "meaning", "threshold", "source"):
+        table.add_column(name, overflow="fold", no_wrap=name == "id")
+    for entry in _ALL:
+        stated = "\n".join(_stated(each) for each in entry.thresholds) or "none"
+        sources = "\n".join(each.source for each in entry.thresholds)
+        table.add_row(entry.id, entry.meaning, stated, sources)
+    console.print(table)
+
+
+def to_json() -> str:
+    """Entries by id, newline at the end."""
+    content = {
+        entry.id: {
+            "title": entry.title,
+            "meaning": entry.meaning,
+            "needs": entry.need.words,
+            "thresholds": [
+                {"name": t.name, "value": t.value, "means": t.means, "source": t.source}
+                for t in entry.thresholds
+            ],
+        }
+        for entry in _ALL
+    }
+    return strict_json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def to_markdown() -> str:
+    """The page, newline at the end."""
+    return "\n".join([_INTRODUCTION, *(_section(entry) for entry in _ALL)])
+
+
+def _section(entry: Entry[Any]) -> str:
+    lines = [f"## {entry.id}", "", f"**{entry.title}.** {entry.meaning}", ""]
+    lines += [f"Needs: {entry.need.words}.", ""]
+    lines += [
+        f"- `{t.name}` = {t.value:g}: {t.means}. Source: {t.source}." for t in entry.thresholds
+    ]
+    return "\n".join([*lines, ""] if entry.thresholds else lines)
+
+
+def _stated(threshold: Threshold) -> str:
+    return f"{threshold.value:g} ({threshold.means})"

@@ -1,0 +1,247 @@
+"""The report's figures as a short table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from driftscope.analysis.figures.change_points import Changes
+from driftscope.analysis.findings.data_quality import losses_among
+from driftscope.analysis.findings.finding import Finding, Severity, Suspect
+from driftscope.analysis.number_words import (
+    NOTHING,
+    ks_of,
+    listed,
+    milliseconds,
+    number,
+    percent,
+    times,
+)
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary import terminal_text
+from driftscope.pipeline import Analysis
+from driftscope_reports.html.sections.replays import length, ratio
+
+MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
+
+LENGTH = "acceptance length"
+FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
+    ("rounds / requests", lambda run: f"{run.rounds:,} / {run.requests:,}"),
+    (LENGTH, lambda run: _length(run)),
+    ("the same over time", lambda run: over_time(run.changes)),
+    ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
+    ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
+    ("fed RMS, depth 1 to K", lambda run: _ends(run.hidden.fed_rms)),
+    ("its growth", lambda run: times(run.hidden.growth)),
+    ("attention on the chain, depth K", lambda run: _last(run.attention.self_mass)),
+    ("the same without drift", lambda run: _last(run.attention.no_drift_self_mass)),
+    ("top-1 probability, depth 1 to K", lambda run: _ends(run.confidence.top1)),
+    ("time per output token", lambda run: milliseconds(run.latency.tpot_s)),
+    ("time to first token", lambda run: milliseconds(run.latency.ttft_s)),
+    ("rejected rounds, of steps", lambda run: percent(run.fallback.rejected_share)),
+    ("undrafted steps, of steps", lambda run: percent(run.fallback.undrafted_share)),
+    ("rows dropped", lambda run: f"{run.recording.dropped:,}"),
+    ("time spent in the probe", lambda run: percent(run.recording.overhead_fraction)),
+)
+
+_TOP = 3
+"""Kinds of findings that are told with what to do; the report has them all."""
+_SEGMENTS = 12
+"""Segments of each run that are listed."""
+
+
+def render(analysis: Analysis) -> RenderableType:
+    """What was not recorded, verdict, one column per run, and the findings in short."""
+    return Group(
+        *_losses(analysis),
+        Text(plain(" ".join(analysis.verdict)), style="bold"),
+        "",
+        *((_table(analysis), "") if analysis.runs else ()),
+        *((_segments(analysis), "") if any(len(r.segments) > 1 for r in analysis.runs) else ()),
+        *((_senders(analysis), "") if analysis.senders else ()),
+        *((_versus(analysis), "") if analysis.versus else ()),
+        *(_finding_lines(analysis)),
+    )
+
+
+def _losses(analysis: Analysis) -> list[RenderableType]:
+    found = losses_among(analysis.warnings)
+    return [Text(plain(f"missing: {each.run}: {each.message}"), style="bold red") for each in found]
+
+
+def plain(text: str) -> str:
+    """`text` as it may be printed: a label from a trace must not steer the terminal."""
+    return terminal_text.shown(text)
+
+
+def _table(analysis: Analysis) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for run in analysis.runs:
+        table.add_column(Text(plain(f"{run.label} ({ks_of(run.ks)})")), justify="right")
+    for name, *cells in figure_rows(analysis.runs):
+        table.add_row(name, *cells)
+    return table
+
+
+def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
+    """The table's rows: a name, then a figure of each run."""
+    rows = []
+    for name, show in FIGURES:
+        rows.append([name, *(show(run) for run in runs)])
+        if name == LENGTH:
+            ks = sorted({each.k for run in runs for each in run.acceptance.by_k})
+            rows += [[f"- of rounds with K = {k}", *(_at(run, k) for run in runs)] for k in ks]
+    return rows
+
+
+def _at(run: RunSummary, k: int) -> str:
+    """Acceptance length of the rounds that drafted `k` tokens, and their share."""
+    found = next((each for each in run.acceptance.by_k if each.k == k), None)
+    if found is None:
+        return NOTHING
+    return f"{number(found.mean_length)} ({percent(found.rounds / run.rounds)} of rounds)"
+
+
+def _segments(analysis: Analysis) -> Table:
+    """The runs cut as they were asked to be, the first rows of each."""
+    runs = [run for run in analysis.runs if len(run.segments) > 1]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (*(["run"] if len(analysis.runs) > 1 else []), f"by {runs[0].segments[0].by}"):
+        table.add_column(Text(plain(name)))
+    for name in ("requests", "rounds", "acceptance length", "to depth K", "growth", "on the chain"):
+        table.add_column(name, justify="right")
+    for run in runs:
+        who = [run.label] if len(analysis.runs) > 1 else []
+        for each in run.segments[:_SEGMENTS]:
+            cells = (
+                each.label,
+                f"{each.requests:,}",
+                f"{each.rounds:,}",
+                _with_ends(each.mean_length, each.mean_length_interval),
+                percent(each.reach),
+                times(each.growth),
+                percent(each.self_mass),
+            )
+            table.add_row(*(Text(plain(cell)) for cell in (*who, *cells)))
+        if (left := len(run.segments) - _SEGMENTS) > 0:
+            table.add_row(*who, f"and {left:,} more in the report")
+    return table
+
+
+def _senders(analysis: Analysis) -> Table:
+    """Replays: a row per condition and load."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("replay", "condition"):
+        table.add_column(name)
+    for name in ("load", "tokens/round", "to baseline", "per token", "tokens/s", "first token"):
+        table.add_column(name, justify="right")
+    for run in analysis.senders:
+        for cell in run.cells:
+            cells = (
+                run.label,
+                cell.condition,
+                cell.load,
+                length(cell),
+                ratio(cell.length_ratio),
+                milliseconds(cell.tpot_s),
+                number(cell.throughput, 1),
+                milliseconds(cell.ttft_s),
+            )
+            table.add_row(*(Text(plain(each)) for each in cells))
+    return table
+
+
+def _versus(analysis: Analysis) -> Table:
+    """The first replay against the others, on the same prompts."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("against " + analysis.versus[0].first, "condition"):
+        table.add_column(plain(name))
+    for name in ("load", "tokens/round", "per token", "same text"):
+        table.add_column(name, justify="right")
+    for pair in analysis.versus:
+        same, of = pair.same_text
+        cells = (
+            pair.other,
+            pair.condition,
+            pair.load,
+            ratio(pair.length_ratio),
+            ratio(pair.tpot_ratio),
+            percent(same / of if of else None),
+        )
+        table.add_row(*(Text(plain(each)) for each in cells))
+    return table
+
+
+def _finding_lines(analysis: Analysis) -> list[Text]:
+    lines: list[Text] = []
+    told: set[tuple[str, tuple[Suspect, ...]]] = set()
+    shown = 0
+    for title in dict.fromkeys(f.title for f in analysis.findings):
+        same = [f for f in analysis.findings if f.title == title]
+        runs = list(dict.fromkeys(label for f in same for label in f.runs))
+        lines.append(Text(plain(f"{MARKS[same[0].severity]} {title} ({listed(runs)})")))
+        if same[0].severity in (Severity.HIGH, Severity.MEDIUM) and shown < _TOP:
+            shown += 1
+            for each in same:
+                lines += _what_to_do(each, many=len(same) > 1)
+                lines += _causes(each) if (each.runs[-1], each.causes) not in told else []
+                told.add((each.runs[-1], each.causes))
+    return lines
+
+
+def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
+    """How sure and how dear it is, the first sentence of the advice, and the option to paste."""
+    who = f"{finding.runs[-1]}: " if many else ""
+    cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
+    first = finding.advice.partition(". ")[0].rstrip(".")
+    said = f"   {who}{finding.statement} (confidence {finding.confidence}{cost})"
+    lines = [said, f"   -> {first}.", *([f"   {finding.option}"] if finding.option else [])]
+    return [Text(plain(line)) for line in lines]
+
+
+def _causes(finding: Finding) -> list[Text]:
+    """List the causes to check, in order, and those that are ruled out."""
+    lines = []
+    for number_, each in enumerate(finding.causes, start=1):
+        mark = "*" if each.supported else " "
+        lines.append(f"   {number_:>2}.{mark}{each.cause}{f' [{each.seen}]' if each.seen else ''}")
+        lines.append(f"       check: {each.check}")
+    if any(each.supported for each in finding.causes):
+        lines.append("   * supported by what this run recorded")
+    lines += [f"   ruled out: {each.cause} [{each.seen}]" for each in finding.ruled_out]
+    return [Text(plain(line)) for line in lines]
+
+
+def over_time(changes: Changes | None) -> str:
+    """The acceptance length of each level, with the moments between them."""
+    if changes is None:
+        return NOTHING
+    if not changes.points:
+        return "no change"
+    moments = [datetime.fromtimestamp(p.time_s, UTC).strftime("%H:%M") for p in changes.points]
+    levels = [number(level.mean_length) for level in changes.levels]
+    steps = [f"{at} → {level}" for at, level in zip(moments, levels[1:], strict=True)]
+    return " ".join([levels[0], *steps])
+
+
+def _length(run: RunSummary) -> str:
+    return _with_ends(run.acceptance.mean_length, run.acceptance.mean_length_interval)
+
+
+def _with_ends(length: float | None, spread: Interval | None) -> str:
+    shown = number(length)
+    return f"{shown} [{spread.low:.2f}, {spread.high:.2f}]" if spread else shown
+
+
+def _ends(values: tuple[float, ...] | None) -> str:
+    return "–" if values is None else f"{number(values[0])} → {number(values[-1])}"
+
+
+def _last(values: tuple[float, ...] | None) -> str:
+    return percent(None if values is None else values[-1])
