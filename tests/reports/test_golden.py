@@ -58,7 +58,8 @@ def test_another_process_writes_the_same_bytes(page: str, tmp_path: Path) -> Non
     code = (
         "from pathlib import Path; from driftscope.pipeline import analyze; "
         "from driftscope.trace.read.reader import read_trace; "
-        f"from driftscope_reports.html.document import to_html; Path('page.html').write_text(to_html(analyze([read_trace(Path({str(TRACE)!r}))],"
+        "from driftscope_reports.html.document import to_html; "
+        f"Path('page.html').write_text(to_html(analyze([read_trace(Path({str(TRACE)!r}))],"
         " ['server']), command='driftscope analyze server'), encoding='utf-8')"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(sys.path)}
