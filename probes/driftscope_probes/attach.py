@@ -10,16 +10,18 @@ from driftscope.errors import ProbeError
 from driftscope.trace.format.manifest import Manifest
 from driftscope.trace.format.records import SINK_SOUGHT
 from driftscope.trace.write.run_directory import check_unused, create_run, rewrite_manifest
-from driftscope_probes import support, telemetry
+from driftscope_probes import checks, telemetry
 from driftscope_probes.captured_layers import CapturedLayers, with_captured
 from driftscope_probes.control import Control
-from driftscope_probes.drafter import Drafter, open_drafter
 from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.identity import manifest_of, manifest_of_lookup, with_sinks
-from driftscope_probes.process import open_writer, place_in, role_of, run_id_of
+from driftscope_probes.place import place_in, run_id_of
+from driftscope_probes.process import open_writer, role_of
 from driftscope_probes.recorder import Recorder
+from driftscope_probes.schedule_reader import VllmSchedules
 from driftscope_probes.settings import IN_GRAPH, Settings, settings_from
 from driftscope_probes.timer import StepTimer
+from driftscope_probes.vllm_drafter import VllmDrafter, open_drafter
 
 RECORDER = "_driftscope_recorder"
 """Attribute of a proposer that holds what is tied to it, for hooks that run in every step."""
@@ -33,7 +35,7 @@ recorded step at half of another's time, under the default budget."""
 class _Loaded(NamedTuple):
     """A drafter with its recorder, before the engine has loaded the rest."""
 
-    drafter: Drafter
+    drafter: VllmDrafter
     manifest: Manifest
     settings: Settings
 
@@ -69,7 +71,9 @@ def attach_recorder(
         writer = open_writer(settings, role_of(place))
         telemetry.publish(writer, settings)
         settings, notes = _of_one_rank(settings, place.rank, ranks)
-        recorder = Recorder(drafter, settings, writer, masses_only=place.rank > 0, cache=cache)
+        recorder = Recorder(
+            drafter, settings, writer, schedules=VllmSchedules(cache), masses_only=place.rank > 0
+        )
         manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
         manifest = replace(manifest, notes=(*manifest.notes, *notes), draft_sampling=draft_sampling)
         recorder.taps.attach(proposer, "model")
@@ -116,11 +120,11 @@ def attach_timer(
     settings = settings_from(os.environ)
     if settings is None:
         return
-    support.check_speculation(config)
+    checks.check_speculation(config)
     check_unused(settings.trace, run_id_of(config))
     writer = open_writer(settings, role_of(place_in(config)))
     telemetry.publish(writer, settings)
-    timer = StepTimer(settings, writer)
+    timer = StepTimer(settings, writer, VllmSchedules())
     manifest = manifest_of_lookup(runner, settings, config)
     create_run(settings.trace, replace(manifest, draft_sampling=draft_sampling), join=True)
     setattr(proposer, RECORDER, timer)
@@ -130,7 +134,7 @@ def check_attached(proposer: Any, runner: str, config: Any) -> None:
     """Raise ProbeError when the probe is on and a loaded proposer is of no kind it knows."""
     if settings_from(os.environ) is None or recorder_of(proposer) is not None:
         return
-    support.check_speculation(config)
+    checks.check_speculation(config)
     raise ProbeError(
         f"this vLLM drafts with {type(proposer).__name__}, which driftscope does not know on the "
         f"{runner} runner; see `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"

@@ -10,11 +10,44 @@ from typing import Any
 
 import torch
 
-from driftscope_probes.latent import is_latent, tap_latent
-from driftscope_probes.masses import AttentionKind
+from driftscope_probes.attention_kind import AttentionKind
+from driftscope_probes.key_reader import KeyReader
+from driftscope_probes.keys import reader_for
+from driftscope_probes.latent import is_latent, query_size, tap_latent
 from driftscope_probes.switch import Observer, Switch
 
 FLASH_ATTENTION = "vllm.v1.attention.backends.flash_attn"
+
+
+class VllmAttentionLayer:
+    """One loaded attention layer of vLLM; see `AttentionLayer`."""
+
+    def __init__(self, module: Any, backend: str) -> None:
+        """`backend`: vLLM's name of the attention backend, such as CPU_ATTN."""
+        self._module, self._backend = module, backend
+
+    @functools.cached_property
+    def kind(self) -> AttentionKind:
+        """See AttentionLayer."""
+        return kind_of(self._module)
+
+    @functools.cached_property
+    def reader(self) -> KeyReader:
+        """See AttentionLayer."""
+        return reader_for(self._backend, self._module)
+
+    @property
+    def query_size(self) -> int:
+        """See AttentionLayer."""
+        return query_size(self._module) if is_latent(self._module) else self.kind.head_size
+
+    def cache(self) -> torch.Tensor:
+        """See AttentionLayer."""
+        return cache_of(self._module)
+
+    def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
+        """See AttentionLayer."""
+        return tap_attention(self._module, observer, switch)
 
 
 def kind_of(layer: Any) -> AttentionKind:

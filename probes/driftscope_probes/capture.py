@@ -16,11 +16,10 @@ from driftscope.trace.format.records import Strategy
 from driftscope.trace.format.row_block import Block, Lists
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, Layout
-from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.finished import Capture, Finished, finished, prefilling_of, step_rows
-from driftscope_probes.prefills import Prefills
 from driftscope_probes.sampling import Sampler
 from driftscope_probes.sinks import SinkSearch
+from driftscope_probes.step_schedule import ScheduleReader
 
 REMEMBERED_REQUESTS = 65_536
 """Requests of which the encoder remembers that the drafter's cache is in doubt."""
@@ -45,15 +44,15 @@ class Encoder:
         masses_only: bool = False,
         compare_ids: bool = False,
         keep_ids: bool = False,
-        cache: DrafterCache | None = None,
+        schedules: ScheduleReader,
     ) -> None:
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
         `same`: columns by depth that were not written because they are another's. `masses_only`: of
         a tensor-parallel rank after the first. `compare_ids`: of a shadow with those served;
-        `keep_ids`: in the trace. `cache`: of a runner that leaves faults in the drafter's.
+        `keep_ids`: in the trace.
         """
-        self._prefills, self._cache = Prefills(), cache
+        self._prefills, self._faults = schedules.prompts, schedules.faults
         self._compare_ids, self._keep_ids = compare_ids, keep_ids
         self._same = same
         self._layout, self._columns = layout, layout.columns
@@ -132,8 +131,8 @@ class Encoder:
         """Whose slots in the drafter's cache are in doubt from now on."""
         drafted = done.k is not None
         names: Iterable[str] = sorted(prefilling) if drafted and prefilling else ()
-        if self._cache is not None and done.scheduled is not None:
-            doubtful = self._cache.step(done.scheduled, drafted=drafted, chunked=bool(prefilling))
+        if self._faults is not None and done.scheduled is not None:
+            doubtful = self._faults.step(done.scheduled, drafted=drafted, chunked=bool(prefilling))
             names = (*doubtful, *names) if doubtful else names
         if names:
             self._chunked |= dict.fromkeys(names)

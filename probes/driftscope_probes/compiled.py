@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from driftscope_probes.masses import LEAST as _LEAST
+from driftscope_probes.base.float_bounds import LEAST as _LEAST
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 """What may be done to sums and products; NaN and infinity stay what they are."""

@@ -20,8 +20,6 @@ from driftscope.trace.format.control_file import (
 )
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.labels import Selection
-from driftscope_probes.process import is_last_stage
-from driftscope_probes.remote import METHOD
 
 if TYPE_CHECKING:
     from driftscope_probes.recorder import Recorder
@@ -146,34 +144,6 @@ class Control:
                 "per_head": self._recorder.per_head,
             }
         return found
-
-
-def install_worker(module: Any) -> None:
-    """Give the workers of vllm.v1.worker.worker_base a method for vLLM's `collective_rpc`."""
-    setattr(module.WorkerBase, METHOD, _driftscope_control)
-
-
-def _driftscope_control(
-    worker: Any, action: str = "status", **values: Any
-) -> dict[str, Any] | None:
-    """status, start, stop, or set with every=, budget=, per_head=, labels=; never raises.
-
-    None from a pipeline stage before the last, which has no drafter.
-    """
-    from driftscope_probes.attach import recorder_of_runner
-
-    try:
-        recorder = recorder_of_runner(worker.model_runner)
-        control = getattr(recorder, "control", None)
-        if control is None:
-            config = getattr(worker, "vllm_config", None)
-            if config is not None and not is_last_stage(config):
-                return None
-            return {"error": "this worker has no drafter that is recorded"}
-        answer: dict[str, Any] = control.answer(action, values)
-        return answer
-    except Exception as error:  # an engine does not fail for its probe
-        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _apply(change: Change, recorder: Recorder) -> None:

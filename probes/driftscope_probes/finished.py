@@ -14,8 +14,8 @@ import numpy.typing as npt
 from driftscope.trace.format.row_block import Block
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.clock import NO_MARKS, Marks
-from driftscope_probes.prefills import NOBODY, Prefills
 from driftscope_probes.ring import Landing
+from driftscope_probes.step_schedule import NOBODY, PromptProgress
 from driftscope_probes.view import DraftStep
 
 
@@ -51,7 +51,7 @@ class Finished(NamedTuple):
     number: int
     time_s: float
     scheduled: Any
-    """vLLM's SchedulerOutput of it; None where there is none."""
+    """The engine's schedule of it; None where there is none."""
     lengths: Mapping[str, int]
     """`prompt_lengths` of its new requests."""
     k: int | None
@@ -80,7 +80,7 @@ finished: Callable[[tuple[Any, ...]], Finished] = functools.partial(tuple.__new_
 
 
 def prefilling_of(
-    steps: list[Finished], prefills: Prefills, writer: TraceWriter
+    steps: list[Finished], prefills: PromptProgress, writer: TraceWriter
 ) -> list[frozenset[str]]:
     """Whose prompt goes on after each step: as its schedule tells, or the runner, if it was asked;
     where they differ, that is counted."""

@@ -11,10 +11,10 @@ from typing import Any
 import driftscope
 from driftscope.trace.format.manifest import Manifest, Model
 from driftscope.trace.format.records import SINK_FOUND, SINK_SOUGHT, Strategy
-from driftscope_probes.drafter import Drafter
-from driftscope_probes.process import place_in, run_id_of
+from driftscope_probes.place import place_in, run_id_of
 from driftscope_probes.settings import EAGER, Settings
 from driftscope_probes.sinks import MIN_CHAINS, MIN_REQUESTS, Found
+from driftscope_probes.vllm_drafter import VllmDrafter
 from driftscope_probes.weights_digest import weights_digest
 
 SINKS_SOUGHT = (
@@ -27,7 +27,7 @@ IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was record
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
-def manifest_of(drafter: Drafter, runner: str, settings: Settings, strategy: str) -> Manifest:
+def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, strategy: str) -> Manifest:
     """What is recorded and under which settings; `runner` is "v1" or "v2"."""
     speculation = drafter.config.speculative_config
     return _manifest(

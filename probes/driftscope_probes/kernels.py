@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from driftscope_probes.base.float_bounds import LEAST
 from driftscope_probes.buffers import ChainBuffers
-from driftscope_probes.masses import LEAST
 
 
 class Kernels(Protocol):

@@ -17,10 +17,10 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from driftscope_probes.base.float_bounds import LEAST as _LEAST
 from driftscope_probes.buffers import ChainBuffers
 from driftscope_probes.compiled import compiled, exp_less
 from driftscope_probes.kernels import TorchKernels
-from driftscope_probes.masses import LEAST as _LEAST
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float32]

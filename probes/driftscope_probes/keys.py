@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from driftscope.errors import ProbeError
+from driftscope_probes.key_reader import KeyReader
 from driftscope_probes.latent import LatentKeys, is_latent
-
-
-class KeyReader(Protocol):
-    """Finds the keys of a layer in its cache."""
-
-    paged: bool
-    """Whether `pages` can be used; else only `score`."""
-
-    def score(
-        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
-    ) -> torch.Tensor:
-        """[B, blocks, kv_heads, Q, size] float32: [B, kv_heads, Q, head_size] queries, float32,
-        times the keys of the first blocks of slots, at least `length`, of B requests. A reader may
-        take all slots as one block.
-
-        `block_table` [B, blocks] int; what lies beyond a request's context may be anything.
-        """
-
-    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """A view of the keys, [blocks, block_size, kv_heads, head_size]."""
-
-    def queries(self, queries: torch.Tensor) -> torch.Tensor:
-        """[B, K, heads * head_size] queries as they meet these keys."""
 
 
 class PagedKeys:

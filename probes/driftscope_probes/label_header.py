@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from driftscope_probes.labels import LABEL
+from driftscope_probes.request_label import LABEL
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

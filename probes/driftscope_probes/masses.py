@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import threshold
 
+from driftscope_probes.attention_kind import AttentionKind
+from driftscope_probes.base.float_bounds import LEAST
 from driftscope_probes.buffers import MASSES
 from driftscope_probes.host import Array, array_of, count_up, empty, lesser, tensor_of
 from driftscope_probes.sinks import RECENT, SLOTS
@@ -22,28 +24,9 @@ SCORES_AT_ONCE = {"cpu": 1 << 18}
 """Bound of the attention scores that a pass holds, in elements; more requests take more passes. On
 a CPU a pass, and the keys that it reads, should stay in the core's cache."""
 SCORES_ELSEWHERE = 1 << 24
-LEAST = -80.0
-"""What is taken the exponential of is no lower: in float32 that of -inf, or of what is below about
--87, takes ten times as long."""
 NOTHING = 1e-34
 """A weight, relative to the highest, up to which it is none: somewhat over exp(LEAST)."""
 SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AttentionKind:
-    """How one layer attends, read off the layer itself."""
-
-    heads: int
-    kv_heads: int
-    head_size: int
-    scale: float
-    window: int | None = None
-    """Slots that a query sees, itself included; None: all."""
-    softcap: float = 0.0
-    """Scores become softcap * tanh(score / softcap); 0: as they are."""
-    sinks: torch.Tensor | None = None
-    """[heads] learned biases: a slot without a value, whose mass is the class `null`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from driftscope_probes.masses import AttentionKind, Chains
+from driftscope_probes.attention_kind import AttentionKind
+from driftscope_probes.masses import Chains
 
 BLOCK_N = 64
 """Slots that a program handles at once."""

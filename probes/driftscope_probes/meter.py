@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import torch
 
 from driftscope.trace.format.records import Strategy
-from driftscope_probes.attention import cache_of, kind_of, offer_lse
+from driftscope_probes.attention_kind import AttentionKind
 from driftscope_probes.buffers import MASSES, ChainBuffers
 from driftscope_probes.drafter import Drafter
+from driftscope_probes.drafter_layer import AttentionLayer
 from driftscope_probes.host import Array, array_of
-from driftscope_probes.keys import KeyReader, reader_for
-from driftscope_probes.latent import is_latent, query_size
+from driftscope_probes.key_reader import KeyReader
 from driftscope_probes.masses import (
-    AttentionKind,
     Chains,
     Score,
     at_once,
@@ -31,7 +30,7 @@ from driftscope_probes.view import DeviceStep, DraftStep
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layer:
-    layer: Any
+    layer: AttentionLayer
     kind: AttentionKind
     reader: KeyReader
 
@@ -82,25 +81,22 @@ class Meter:
         self._triton = use_triton and drafter.kind.causal
         self._on_host = buffers.device.type == "cpu" and not self._triton
         self._layers = {
-            name: _Layer(
-                layer=layer, kind=kind_of(layer), reader=reader_for(drafter.backend, layer)
-            )
-            for name, layer in drafter.attention.items()
+            name: _Layer(layer=layer, kind=layer.kind, reader=layer.reader)
+            for name, layer in drafter.layers.items()
         }
         self._packed = PackedMeter(
-            {n: (p.layer, p.kind, p.reader) for n, p in self._layers.items() if self._on_host},
+            drafter.layers if self._on_host else {},
             drafter.dtype,
         )
         self._rooms: dict[tuple[str, int, int, int], _Room] = {}
         self._parts: dict[tuple[str, int, int, int], Part] = {}
         self.set_sinks(sink_slots)
         for name, part in self._layers.items():
-            kind = part.kind
-            size = query_size(part.layer) if is_latent(part.layer) else kind.head_size
-            buffers.add_layer(name, kind.heads * size, kind.heads, drafter.dtype)
+            heads = part.kind.heads
+            buffers.add_layer(name, heads * part.layer.query_size, heads, drafter.dtype)
         plain = all(part.kind.sinks is None for part in self._layers.values())
-        can = drafter.backend == "FLASH_ATTN" and self._triton and plain
-        self.strategy = "lse" if use_lse and can and offer_lse() else "keys"
+        lse = use_lse and self._triton and plain and drafter.offer_lse()
+        self.strategy = "lse" if lse else "keys"
         if not self._layers:
             self.strategy = "none"
 
@@ -160,7 +156,7 @@ class Meter:
         shape = (len(self._layers), batch, SLOTS + 1)
         found = torch.full(shape, torch.nan, device=self._buffers.device)
         for of_layer, (name, part) in zip(found, self._layers.items(), strict=True):
-            cache, table = cache_of(part.layer), at.block_tables[name][:batch]
+            cache, table = part.layer.cache(), at.block_tables[name][:batch]
             room = self._room(name, batch, len(at.rows), chains.k)
             queries = part.reader.queries(room.queries)
             slots = _slots(context, chains, table, cache)
@@ -231,7 +227,7 @@ class Meter:
         context: int,
         per_head: torch.Tensor | None,
     ) -> None:
-        cache, queries = cache_of(part.layer), part.reader.queries(room.queries)
+        cache, queries = part.layer.cache(), part.reader.queries(room.queries)
         if self._triton and part.reader.paged:
             from driftscope_probes.masses_triton import paged_masses
 

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftscope_probes.attention import cache_of
 from driftscope_probes.buffers import MASSES
+from driftscope_probes.drafter_layer import AttentionLayer
 from driftscope_probes.host import Array
-from driftscope_probes.keys import CpuAttnKeys, KeyReader
-from driftscope_probes.masses import AttentionKind, Chains
+from driftscope_probes.key_reader import PackedKeyReader
+from driftscope_probes.masses import Chains
 
 KEY_TYPES = {torch.float32: "float32", torch.bfloat16: "int16"}
 """As NumPy reads their bits; other keys are measured at once, with torch."""
@@ -53,14 +53,14 @@ class Wanted(NamedTuple):
 class PackedMeter:
     """All attention layers of a drafter, if Numba and `packed_masses` can have them."""
 
-    def __init__(
-        self, layers: Mapping[str, tuple[Any, AttentionKind, KeyReader]], dtype: torch.dtype
-    ) -> None:
+    def __init__(self, layers: Mapping[str, AttentionLayer], dtype: torch.dtype) -> None:
         """`dtype`: the keys'. Compiles, which may take seconds and happens once on a machine."""
         self._layers = {
-            name: (layer, kind, reader)
-            for name, (layer, kind, reader) in layers.items()
-            if isinstance(reader, CpuAttnKeys) and not kind.softcap and kind.head_size % 4 == 0
+            name: (layer, layer.kind, layer.reader)
+            for name, layer in layers.items()
+            if isinstance(layer.reader, PackedKeyReader)
+            and not layer.kind.softcap
+            and layer.kind.head_size % 4 == 0
         }
         self._dtype, self._run = dtype, None
         if layers and len(self._layers) == len(layers) and dtype in KEY_TYPES:
@@ -124,7 +124,7 @@ class PackedMeter:
         by_head: list[tuple[Array, Array]] = []
         for part, table, per_head in wanted:
             layer, _, reader = self._layers[part.layer]
-            cache = cache_of(layer)
+            cache = layer.cache()
             if cache.dtype != self._dtype:
                 return None
             blocks = tables.get(id(table))
@@ -160,7 +160,7 @@ class PackedMeter:
 
         return fill
 
-    def _keys(self, name: str, reader: CpuAttnKeys, cache: torch.Tensor) -> tuple[Any, ...]:
+    def _keys(self, name: str, reader: PackedKeyReader, cache: torch.Tensor) -> tuple[Any, ...]:
         """A layer's keys, their order, and whether that is the plain one."""
         known = self._known.get(name)
         if known is None or known[0] is not cache:  # vLLM may lay out its caches anew

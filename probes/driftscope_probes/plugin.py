@@ -14,7 +14,7 @@ SEAMS = (
     ("vllm.v1.worker.gpu_model_runner", "vllm_v1", "install_runner"),
     ("vllm.v1.spec_decode.llm_base_proposer", "vllm_v1", "install_proposer"),
     ("vllm.v1.worker.gpu.model_runner", "vllm_v2", "install_runner"),
-    ("vllm.v1.worker.worker_base", "control", "install_worker"),
+    ("vllm.v1.worker.worker_base", "control_rpc", "install_worker"),
     ("vllm.v1.spec_decode.medusa", "vllm_v1", "install_medusa"),
     *(
         (f"vllm.v1.worker.gpu.spec_decode.{name}.speculator", "vllm_v2", "install_speculator")

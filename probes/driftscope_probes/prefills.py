@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
-NOBODY: frozenset[str] = frozenset()
-NO_LENGTHS: Mapping[str, int] = MappingProxyType({})
+from driftscope_probes.step_schedule import NOBODY
+
 REMEMBERED_REQUESTS = 65_536
 """Requests of which the prompt's length is remembered; far more than ever run at once."""
 

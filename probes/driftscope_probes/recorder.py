@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +19,19 @@ from driftscope_probes.buffers import ChainBuffers, Layout, fold
 from driftscope_probes.capture import Encoder
 from driftscope_probes.clock import NO_MARKS, DeviceClock
 from driftscope_probes.drafter import Drafter
-from driftscope_probes.drafter_cache import DrafterCache
 from driftscope_probes.finished import Capture
 from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.labels import Selection
 from driftscope_probes.meter import Meter
 from driftscope_probes.per_head import PerHead
-from driftscope_probes.prefills import NO_LENGTHS, prompt_lengths
 from driftscope_probes.ring import Ring
 from driftscope_probes.sampling import AIM, SEEN, Sampler
 from driftscope_probes.settings import EAGER, IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sinks import SLOTS, SinkSearch
+from driftscope_probes.step_schedule import NO_LENGTHS, ScheduleReader
 from driftscope_probes.taps import Taps
 from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
-
-if TYPE_CHECKING:
-    from driftscope_probes.control import Control
 
 
 class Recorder:
@@ -47,22 +43,23 @@ class Recorder:
         settings: Settings,
         writer: TraceWriter,
         *,
+        schedules: ScheduleReader,
         masses_only: bool = False,
-        cache: DrafterCache | None = None,
     ) -> None:
-        """`masses_only`: another rank writes what does not depend on attention heads. `cache`: as
-        `attach_recorder` has it.
+        """`schedules` reads what the engine schedules. `masses_only`: another rank writes what does
+        not depend on attention heads.
 
         Raises ProbeError for an attention backend that is not supported.
         """
         self._settings, self._writer = settings, writer
+        self._schedules, self._new_requests = schedules, schedules.new_requests
         self._guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
         self._told_s, self._core_s = 0.0, CORE.probe_s
         """Of its time, and of the engine core's: what steps that are over have had."""
         self._drafter = drafter
         self._beside = Beside()
         self._beside_guard = Guard(writer, test_raise=settings.test_raise)
-        layout = Layout(depths=drafter.k, layers=len(drafter.attention), aux=drafter.aux_states)
+        layout = Layout(depths=drafter.k, layers=len(drafter.layers), aux=drafter.aux_states)
         queries = drafter.queries
         self._layout = layout
         self._buffers = ChainBuffers(
@@ -91,8 +88,8 @@ class Recorder:
         self.sampler = Sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=AIM)
         self.per_head = settings.per_head
         self.selection = Selection(settings.labels)
-        self.control: Control | None = None
-        """Set where this recorder may be changed while it runs."""
+        self.control: object | None = None
+        """What changes this recorder while it runs, kept for those who ask over RPC."""
         self._heads = PerHead(layout, drafter.max_requests, drafter.device, self.meter.heads)
         self._ring = Ring(drafter.max_requests, layout.width, drafter.device)
         self._weights_ring = (
@@ -112,21 +109,21 @@ class Recorder:
             masses_only=masses_only,
             compare_ids=settings.recording == SHADOW,
             keep_ids=settings.token_ids,
-            cache=cache,
+            schedules=schedules,
         )
         self._encode = self._encoder.handed_over
         self._number = 0
         self._started, self._draft_s = time.perf_counter(), 0.0
         self._scheduled: Any = None
-        self._lengths = NO_LENGTHS
+        self._lengths: Mapping[str, int] = NO_LENGTHS
         self._k: int | None = None
-        """Of the draft that has begun."""
+        """Depths of the draft in progress; None before the drafter runs."""
         self._awake = True
         """The taps are on, or the gate of their kernels may be open."""
         self._forget()
 
     def step_started(self, scheduled: Any = None) -> None:
-        """The target model is about to run what vLLM has `scheduled`, a SchedulerOutput."""
+        """The target model is about to run what the engine has `scheduled`."""
         self._started = time.perf_counter()
         self._scheduled, self._lengths = scheduled, NO_LENGTHS
         self._k, self._draft_s = None, 0.0
@@ -136,7 +133,7 @@ class Recorder:
             self._clock.start()
         if self._beside.busy:
             self._guard.run("join", self._on_blocks_changing, scheduled)
-        if scheduled is not None and getattr(scheduled, "scheduled_new_reqs", True):
+        if scheduled is not None and getattr(scheduled, self._new_requests, True):
             self._guard.run("step_started", self._on_step_started, scheduled)
 
     def draft(self, call: DraftCall) -> Any:
@@ -184,12 +181,11 @@ class Recorder:
         self._writer.close()
 
     def _on_step_started(self, scheduled: Any) -> None:
-        new = scheduled.scheduled_new_reqs
-        self.selection.learn(new)
-        self._lengths = prompt_lengths(new)
+        self.selection.learn(self._schedules.labels(scheduled))
+        self._lengths = self._schedules.prompt_lengths(scheduled)
 
     def _on_blocks_changing(self, scheduled: Any) -> None:
-        if self._shares_cache or _writes_blocks(scheduled):
+        if self._shares_cache or self._schedules.writes_free_blocks(scheduled):
             self._beside.join()
 
     @functools.cached_property
@@ -341,12 +337,6 @@ class Recorder:
         )
         self._told_s, self._core_s = own_s, core_s
         self._writer.put((self._encode, done))
-
-
-def _writes_blocks(scheduled: Any) -> bool:
-    """Whether vLLM may write to free blocks of every layer before the drafter runs."""
-    loads = getattr(scheduled, "kv_connector_metadata", None) is not None
-    return loads or getattr(scheduled, "new_block_ids_to_zero", None) is not None
 
 
 def _kernels(buffers: ChainBuffers, on_gpu: bool) -> Kernels:

@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-DEFAULT_BUDGET = 0.01
-"""Share of the time per output token that the probe may take: what users said they would leave on
-in production (issue 3)."""
+from driftscope_probes.settings import DEFAULT_BUDGET
+
 FIRST_RATE = 1 / 16
 """Until the first recorded steps have shown what one costs."""
 LEAST_RATE = 1 / 4096

@@ -18,7 +18,6 @@ from driftscope.errors import ProbeError
 from driftscope.telemetry.export import settings as telemetry
 from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValueError, share_of
 from driftscope.trace.format.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
-from driftscope_probes.sampling import DEFAULT_BUDGET
 
 DEFAULT_SINK_TOKENS = 4
 """Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
@@ -35,6 +34,10 @@ file."""
 KEY_BYTES = 16
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
+
+DEFAULT_BUDGET = 0.01
+"""Share of the time per output token that the probe may take: what users said they would leave on
+in production (issue 3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ import torch
 import wrapt
 
 from driftscope.trace.format.records import Execution
-from driftscope_probes.attention import tap_attention
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels
@@ -60,7 +59,7 @@ class Taps:
         """Until the first step that is served: vLLM warms up and captures, and what it captures
         has to hold the taps. Their gate is shut."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
-        self._chained = drafter.kind.chained
+        self._chained, self._mode = drafter.kind.chained, drafter.forward_mode
         self._outputs = tuple(drafter.kind.outputs.items())
         self._may_rest = not in_graph and not drafter.compiled
         """No graph and no compiled code holds the hooks."""
@@ -87,9 +86,9 @@ class Taps:
         """Put every hook on; the drafter is `attribute` of `holder`, a proposer or speculator."""
         drafter, model = self._drafter, getattr(holder, attribute)
         hooks: list[Callable[[], Callable[[], None]]] = []
-        for name, layer in drafter.attention.items():
+        for name, layer in drafter.layers.items():
             observer = functools.partial(self._on_attention, name)
-            hooks.append(functools.partial(tap_attention, layer, observer, self))
+            hooks.append(functools.partial(layer.tap, observer, self))
         for norm in drafter.final_norms:
             out = torch.zeros(1, device=drafter.device)
             show = self._on_residual if drafter.compiled else self._keep_residual
@@ -193,7 +192,7 @@ class Taps:
     def _on_forward_in(self, args: Any, kwargs: Any) -> None:
         hidden = self._hidden(args, kwargs)
         later = self.active and len(self.forwards) > 0
-        self.forwards.append(self.forwards[-1] if len(self.forwards) > 1 else _mode(self._compiled))
+        self.forwards.append(self.forwards[-1] if len(self.forwards) > 1 else self._mode())
         self._kernels.advance()
         if hidden is not None and not (later and self._chained):
             self._kernels.rms(hidden, "in_rms", fleeting=True)  # the runner's own memory
@@ -288,21 +287,3 @@ def _after_forward(module: Any, observe: Callable[..., None]) -> Callable[[], No
 
 def _capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-@functools.cache
-def _forward_context() -> tuple[Callable[[], bool], Callable[[], Any]]:
-    """vLLM's, whether there is one and which: imported where there is a vLLM, and once."""
-    from vllm.forward_context import get_forward_context, is_forward_context_available
-
-    return is_forward_context_available, get_forward_context
-
-
-def _mode(compiled: bool) -> str:
-    """How vLLM says that it runs the forward under way."""
-    plain = Execution.COMPILED if compiled else Execution.EAGER
-    available, context = _forward_context()
-    if not available():
-        return plain
-    name = getattr(context().cudagraph_runtime_mode, "name", "NONE")
-    return {"PIECEWISE": Execution.PIECEWISE, "FULL": Execution.FULL}.get(str(name), plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from driftscope.trace.format.records import Execution
@@ -11,29 +12,29 @@ from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.clock import NO_MARKS
 from driftscope_probes.finished import finished, prefilling_of, step_rows
 from driftscope_probes.guard import Guard
-from driftscope_probes.prefills import NO_LENGTHS, Prefills, prompt_lengths
 from driftscope_probes.settings import Settings
+from driftscope_probes.step_schedule import NO_LENGTHS, ScheduleReader
 from driftscope_probes.view import DraftCall
 
 
 class StepTimer:
     """Stands where a Recorder would: the same calls, in the same order."""
 
-    def __init__(self, settings: Settings, writer: TraceWriter) -> None:
+    def __init__(self, settings: Settings, writer: TraceWriter, schedules: ScheduleReader) -> None:
         self._writer = writer
         self._guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
         self._told_s = 0.0
         self._number, self._started, self._draft_s = 0, 0.0, 0.0
         self._scheduled: Any = None
-        self._lengths = NO_LENGTHS
+        self._lengths: Mapping[str, int] = NO_LENGTHS
         self._k: int | None = None
-        self._prefills = Prefills()
+        self._schedules, self._new_requests = schedules, schedules.new_requests
 
     def step_started(self, scheduled: Any = None) -> None:
         """As of a Recorder."""
         self._begin()
         self._scheduled = scheduled
-        if scheduled is not None and getattr(scheduled, "scheduled_new_reqs", True):
+        if scheduled is not None and getattr(scheduled, self._new_requests, True):
             self._guard.run("step_started", self._on_step_started, scheduled)
 
     def draft(self, call: DraftCall) -> Any:
@@ -60,7 +61,7 @@ class StepTimer:
         self._k, self._draft_s = None, 0.0
 
     def _on_step_started(self, scheduled: Any) -> None:
-        self._lengths = prompt_lengths(scheduled.scheduled_new_reqs)
+        self._lengths = self._schedules.prompt_lengths(scheduled)
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
@@ -85,5 +86,5 @@ class StepTimer:
 
     def _rows(self, handed_over: list[tuple[Any, ...]]) -> list[Block]:
         steps = list(map(finished, handed_over))
-        prefilling = prefilling_of(steps, self._prefills, self._writer)
+        prefilling = prefilling_of(steps, self._schedules.prompts, self._writer)
         return [step_rows(steps, prefilling, passed=Execution.UNSAID)]

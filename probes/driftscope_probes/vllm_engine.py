@@ -14,13 +14,14 @@ from typing import Any
 
 from driftscope.trace.format.records import RequestRow, Structured
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes import support, telemetry
+from driftscope_probes import checks, telemetry
 from driftscope_probes.control import Control
 from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.hooking import hook_method
-from driftscope_probes.labels import Selection, label_of
+from driftscope_probes.labels import Selection
 from driftscope_probes.ledger import Ledger
 from driftscope_probes.process import open_writer
+from driftscope_probes.request_label import label_of
 from driftscope_probes.settings import Settings, settings_from
 
 _ATTRIBUTE = "_driftscope_observer"
@@ -45,7 +46,7 @@ def _init(original: Any) -> Callable[..., Any]:
         original(scheduler, *args, **kwargs)
         settings = settings_from(os.environ)
         if settings is not None:
-            support.check_speculation(scheduler.vllm_config)
+            checks.check_speculation(scheduler.vllm_config)
             setattr(scheduler, _ATTRIBUTE, EngineObserver(scheduler, settings))
 
     return init

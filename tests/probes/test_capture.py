@@ -25,6 +25,7 @@ from driftscope_probes.finished import Capture, Finished
 from driftscope_probes.prefills import prompt_lengths
 from driftscope_probes.ring import Landing, Ring
 from driftscope_probes.sampling import Sampler
+from driftscope_probes.schedule_reader import VllmSchedules
 from driftscope_probes.view import DraftStep
 
 K, LAYERS, HEADS, MAX_SLOTS = 3, 2, 4, 100
@@ -124,7 +125,12 @@ def encoder(writer: TraceWriter) -> Encoder:
     return _encoder(writer, keep_ids=True)
 
 
-def _encoder(writer: TraceWriter, sampler: Sampler | None = None, **options: Any) -> Encoder:
+def _encoder(
+    writer: TraceWriter,
+    sampler: Sampler | None = None,
+    faults: DrafterCache | None = None,
+    **options: Any,
+) -> Encoder:
     return Encoder(
         LAYOUT,
         heads=HEADS,
@@ -132,6 +138,7 @@ def _encoder(writer: TraceWriter, sampler: Sampler | None = None, **options: Any
         max_slots=MAX_SLOTS,
         writer=writer,
         sampler=sampler or Sampler(every=4),
+        schedules=VllmSchedules(faults),
         **options,
     )
 
@@ -277,7 +284,7 @@ def test_a_schedule_that_cannot_be_read_costs_no_row(
 
 
 def test_faults_in_the_drafters_cache_are_remembered(writer: TraceWriter) -> None:
-    encoder, step = _encoder(writer, cache=DrafterCache()), _step(False, False)
+    encoder, step = _encoder(writer, faults=DrafterCache()), _step(False, False)
     ran_without_the_drafter = _finished(None, scheduled=_scheduled(step))
     again = _finished(step, scheduled=schedule(going_on=dict.fromkeys(step.requests, 10)))
     found = _chains(encoder, ran_without_the_drafter, again)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +16,13 @@ from driftscope.trace.format.control_file import CONTROL, Asked, Change, ask, re
 from driftscope.trace.format.status import Status, read_statuses
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.attach import recorder_of_runner
-from driftscope_probes.control import Control, install_worker
-from driftscope_probes.labels import LABEL, Selection
+from driftscope_probes.control import Control
+from driftscope_probes.control_rpc import install_worker
+from driftscope_probes.labels import Selection
 from driftscope_probes.remote import METHOD
+from driftscope_probes.request_label import LABEL
 from driftscope_probes.sampling import EVERY_STEPS, FIRST_RATE, Sampler
+from driftscope_probes.schedule_reader import VllmSchedules
 
 SOON_S = 5.0
 
@@ -202,6 +205,11 @@ def test_the_worker_answers_by_rpc_and_never_raises(parts: Parts) -> None:
     assert "AttributeError" in getattr(worker, METHOD)()["error"]
 
 
+def _labels(requests: Iterable[Any]) -> Iterable[tuple[str, str]]:
+    """The labels of new requests, as a schedule of vLLM has them."""
+    return VllmSchedules().labels(SimpleNamespace(scheduled_new_reqs=requests))
+
+
 def _request(name: str, extra: dict[str, Any] | None) -> Any:
     return SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args=extra))
 
@@ -209,8 +217,8 @@ def _request(name: str, extra: dict[str, Any] | None) -> Any:
 def test_a_selection_knows_requests_from_before_it_was_made() -> None:
     selection = Selection()
     pooled = SimpleNamespace(req_id="p", sampling_params=None)
-    selection.learn([_request("1", {LABEL: "a"}), _request("2", {LABEL: 7}), pooled])
-    selection.learn([_request("3", None)])
+    selection.learn(_labels([_request("1", {LABEL: "a"}), _request("2", {LABEL: 7}), pooled]))
+    selection.learn(_labels([_request("3", None)]))
     ids = ("1", "2", "3", "p", "unseen")
     assert selection.chosen(ids) is None
     assert selection.selects(None)

@@ -13,16 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from driftscope_probes.attention_kind import AttentionKind
 from driftscope_probes.buffers import MASSES
-from driftscope_probes.masses import (
-    AttentionKind,
-    Chains,
-    Score,
-    at_once,
-    masses,
-    sink_mask,
-    slot_weights,
-)
+from driftscope_probes.masses import Chains, Score, at_once, masses, sink_mask, slot_weights
 from driftscope_probes.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope_probes.reference.chain import class_masses
 from driftscope_probes.sinks import RECENT, SLOTS

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from driftscope.trace.read.ranks import Place, place_of
-from driftscope_probes.process import is_last_stage, place_in, role_of, run_id_of
+from driftscope_probes.place import is_last_stage, place_in, run_id_of
+from driftscope_probes.process import role_of
 from driftscope_probes.settings import RUN_ID
 
 

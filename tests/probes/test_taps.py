@@ -16,11 +16,11 @@ from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
 from driftscope_probes.capture import complete
-from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.meter import Meter
 from driftscope_probes.taps import Taps
+from driftscope_probes.vllm_drafter import VllmDrafter
 
 SINKS = (0, 3)
 FLAGS: dict[str, dict[str, bool]] = {
@@ -36,7 +36,7 @@ class Bench:
 
     make_kernels: ClassVar[Callable[[ChainBuffers], Kernels]]
 
-    def __init__(self, drafter: Drafter, guard: Guard, *, in_graph: bool = False) -> None:
+    def __init__(self, drafter: VllmDrafter, guard: Guard, *, in_graph: bool = False) -> None:
         layout = Layout(depths=drafter.k, layers=len(LAYERS), aux=AUX)
         self.drafter, self.proposer = drafter, SimpleNamespace(model=drafter.model)
         self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
@@ -88,11 +88,13 @@ def guard(tmp_path: Path) -> Iterator[Guard]:
 
 
 @pytest.fixture(params=sorted(FLAGS))
-def drafter(request: pytest.FixtureRequest, make_drafter: Callable[..., Drafter]) -> Drafter:
+def drafter(
+    request: pytest.FixtureRequest, make_drafter: Callable[..., VllmDrafter]
+) -> VllmDrafter:
     return make_drafter(**FLAGS[request.param])
 
 
-def test_every_figure_is_the_one_computed_by_hand(drafter: Drafter, guard: Guard) -> None:
+def test_every_figure_is_the_one_computed_by_hand(drafter: VllmDrafter, guard: Guard) -> None:
     bench = Bench(drafter, guard)
     batch = Batch(bench.proposer)
     bench.record(batch)
@@ -112,7 +114,7 @@ def test_every_figure_is_the_one_computed_by_hand(drafter: Drafter, guard: Guard
 
 
 def test_what_the_drafter_does_not_have_stays_unmeasured(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(), guard)
     bench.record(Batch(bench.proposer))
@@ -126,7 +128,7 @@ def test_what_the_drafter_does_not_have_stays_unmeasured(
 
 
 def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(k=5), guard)
     batch = Batch(bench.proposer, k=3)
@@ -140,7 +142,7 @@ def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
     assert bench.buffers.values[2:].isnan().all(), "rows of requests that are not there"
 
 
-def test_the_draft_is_the_same_with_hooks_and_without(drafter: Drafter, guard: Guard) -> None:
+def test_the_draft_is_the_same_with_hooks_and_without(drafter: VllmDrafter, guard: Guard) -> None:
     without = Batch(SimpleNamespace(model=drafter.model)).draft()
     bench = Bench(drafter, guard)
     assert torch.equal(Batch(bench.proposer).draft(), without), "between recorded steps"
@@ -150,7 +152,7 @@ def test_the_draft_is_the_same_with_hooks_and_without(drafter: Drafter, guard: G
 
 @pytest.mark.parametrize("not_kept", ["sampled", "many"])
 def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
-    make_drafter: Callable[..., Drafter],
+    make_drafter: Callable[..., VllmDrafter],
     guard: Guard,
     not_kept: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -175,7 +177,7 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
 
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
-    make_drafter: Callable[..., Drafter], guard: Guard, in_graph: bool
+    make_drafter: Callable[..., VllmDrafter], guard: Guard, in_graph: bool
 ) -> None:
     bench = Bench(make_drafter(), guard, in_graph=in_graph)
     # Before the first step hooks run if a graph is to hold them, behind a shut gate.
@@ -191,7 +193,7 @@ def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
 
 
 def test_a_profiling_pass_without_attention_metadata_is_survived(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(), guard, in_graph=True)
     out, _ = bench.proposer.model(hidden_states=torch.ones(4, HIDDEN), meta=None)
@@ -215,7 +217,7 @@ def _attributes(model: torch.nn.Module) -> list[Any]:
     return [*found, *(sorted(vars(a.impl)) for a in model.model.attention)]  # type: ignore[union-attr]
 
 
-def test_detach_leaves_the_drafter_as_it_was(drafter: Drafter, guard: Guard) -> None:
+def test_detach_leaves_the_drafter_as_it_was(drafter: VllmDrafter, guard: Guard) -> None:
     before = _attributes(drafter.model)
     bench = Bench(drafter, guard)
     assert _attributes(drafter.model) != before
@@ -233,7 +235,7 @@ def test_detach_leaves_the_drafter_as_it_was(drafter: Drafter, guard: Guard) -> 
 
 
 def test_a_tapped_drafter_looks_like_the_drafter(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(), guard)
     tapped = bench.proposer.model
@@ -245,7 +247,7 @@ def test_a_tapped_drafter_looks_like_the_drafter(
 
 
 def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     from vllm.config import CUDAGraphMode
     from vllm.forward_context import override_forward_context
@@ -271,7 +273,7 @@ def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
 
 
 def test_hooks_rest_while_nothing_is_recorded(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     drafter = make_drafter()
     before = _attributes(drafter.model)
@@ -291,7 +293,7 @@ def test_hooks_rest_while_nothing_is_recorded(
 
 
 def test_hooks_that_a_graph_may_hold_do_not_rest(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(), guard, in_graph=True)
     on = bench.proposer.model

@@ -17,15 +17,16 @@ import triton
 from support.tiny_drafter import AUX, HEADS, LAYERS, MAX_REQUESTS, Batch, by_hand
 
 from driftscope_probes import kernels_triton, masses_triton
+from driftscope_probes.attention_kind import AttentionKind
 from driftscope_probes.buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
 from driftscope_probes.capture import complete
-from driftscope_probes.drafter import Drafter
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.kernels_triton import TritonKernels
-from driftscope_probes.masses import AttentionKind, Chains, masses, sink_mask
+from driftscope_probes.masses import Chains, masses, sink_mask
 from driftscope_probes.masses_triton import paged_masses
 from driftscope_probes.meter import Meter
 from driftscope_probes.taps import Taps
+from driftscope_probes.vllm_drafter import VllmDrafter
 
 CPU = torch.device("cpu")
 LAYOUT = Layout(depths=3, layers=1, aux=3)
@@ -409,7 +410,7 @@ def test_with_the_log_sum_exp_the_longer_class_is_not_read(
 
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
 def test_a_drafters_chain_is_the_one_computed_by_hand(
-    make_drafter: Callable[..., Drafter], flags: dict[str, bool]
+    make_drafter: Callable[..., VllmDrafter], flags: dict[str, bool]
 ) -> None:
     drafter, sinks = make_drafter(**flags), (0, 3)
     buffers = ChainBuffers(Layout(depths=3, layers=2, aux=AUX), MAX_REQUESTS, CPU)

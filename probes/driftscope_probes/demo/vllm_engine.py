@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from driftscope_probes.demo import BATCH, MAX_TOKENS, K, requests
-from driftscope_probes.labels import LABEL
+from driftscope_probes.request_label import LABEL
 from driftscope_probes.trio import trio_path
 
 
