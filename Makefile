@@ -76,7 +76,7 @@ kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM aga
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.engines $(abspath $(ARCTIC))
 
 kinds-table: $(VENV)/installed-dev ## write the list of kinds into the README
-	$(BIN)/python -m driftscope_probes.kinds README.md
+	$(BIN)/python -m driftscope_probes.vllm.configuration.drafter_kinds README.md
 
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))

@@ -37,7 +37,7 @@ class Probe:
     """What there is of driftscope in this process."""
 
     def __init__(self, llm: Any) -> None:
-        from driftscope_probes.attach import recorder_of_runner
+        from driftscope_probes.vllm.attach import recorder_of_runner
 
         (runner,) = llm.collective_rpc(lambda worker: worker.model_runner)
         self._recorder: Any = recorder_of_runner(runner)
@@ -85,8 +85,8 @@ class Probe:
 
 def _hooks() -> Iterator[tuple[type, str, Any]]:
     """Each method of vLLM's that is wrapped: its class, its name, what stands there."""
-    from driftscope_probes.hooking import MARK
-    from driftscope_probes.plugin import SEAMS
+    from driftscope_probes.base.method_hooks import MARK
+    from driftscope_probes.vllm.plugin import SEAMS
 
     for name, _, _ in SEAMS:
         for owner in tuple(vars(sys.modules.get(name, object)).values()):

@@ -17,9 +17,9 @@ from support.runs import Spec, manifest
 from driftscope.trace.format.control_file import CONTROL, read_control
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.control import Control
-from driftscope_probes.labels import Selection
-from driftscope_probes.sampling import Sampler
+from driftscope_probes.control.control import Control
+from driftscope_probes.recording.request_selection import Selection
+from driftscope_probes.recording.sampler import Sampler
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 

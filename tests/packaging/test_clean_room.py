@@ -107,7 +107,10 @@ def test_licences_and_notice_are_in_it(wheel: Path, names: dict[str, int]) -> No
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert "driftscope = driftscope.cli.app:main" in entry_points
-    assert "[vllm.general_plugins]\ndriftscope = driftscope_probes.plugin:register" in entry_points
+    assert (
+        "[vllm.general_plugins]\ndriftscope = driftscope_probes.vllm.plugin:register"
+        in entry_points
+    )
 
 
 def test_the_base_install_has_no_engine(installed: Path, tmp_path: Path) -> None:

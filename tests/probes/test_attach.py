@@ -16,12 +16,12 @@ from driftscope.trace.format.derived_columns import restore
 from driftscope.trace.format.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
 from driftscope.trace.format.schema import conform
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.attach import RANKS_EVERY, attach_recorder, begin_run, recorder_of
-from driftscope_probes.captured_layers import CapturedLayers
-from driftscope_probes.identity import SINKS_SOUGHT
-from driftscope_probes.recorder import Recorder
-from driftscope_probes.sinks import Found
-from driftscope_probes.vllm_drafter import VllmDrafter
+from driftscope_probes.drafter.captured_layers import CapturedLayers
+from driftscope_probes.masses.sink_search import Found
+from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.vllm.attach import RANKS_EVERY, attach_recorder, begin_run, recorder_of
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.run_manifest import SINKS_SOUGHT
 
 CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 
@@ -227,7 +227,9 @@ def test_one_sink_set_is_not_looked_for_in_several_workers(
     loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_SINK_TOKENS", "auto")
-    monkeypatch.setattr("driftscope_probes.checks.check_speculation", lambda _: None)
+    monkeypatch.setattr(
+        "driftscope_probes.vllm.configuration.checks.check_speculation", lambda _: None
+    )
     setattr(loaded.config.parallel_config, name, 2)
     _refused(loaded, ProbeError, "SINK_TOKENS=auto looks for one sink set in one worker")
     assert not run.exists()

@@ -16,17 +16,17 @@ from support.schedules import schedule
 from driftscope.trace.format.records import DraftRow, StepRow
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes import capture as capture_module
-from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
-from driftscope_probes.capture import SHADOW_DIFFERS, Encoder
-from driftscope_probes.clock import NO_MARKS, Marks
-from driftscope_probes.drafter_cache import DrafterCache
-from driftscope_probes.finished import Capture, Finished
-from driftscope_probes.prefills import prompt_lengths
-from driftscope_probes.ring import Landing, Ring
-from driftscope_probes.sampling import Sampler
-from driftscope_probes.schedule_reader import VllmSchedules
-from driftscope_probes.view import DraftStep
+from driftscope_probes.base.chain_buffers import MASSES, ChainBuffers, Layout
+from driftscope_probes.base.device_clock import NO_MARKS, Marks
+from driftscope_probes.base.host_ring import Landing, Ring
+from driftscope_probes.base.step_view import DraftStep
+from driftscope_probes.recording import chain_encoder as capture_module
+from driftscope_probes.recording.chain_encoder import SHADOW_DIFFERS, Encoder
+from driftscope_probes.recording.sampler import Sampler
+from driftscope_probes.recording.step_record import Capture, Finished
+from driftscope_probes.vllm.scheduler.cache_faults import DrafterCache
+from driftscope_probes.vllm.scheduler.prefill_tracker import prompt_lengths
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 K, LAYERS, HEADS, MAX_SLOTS = 3, 2, 4, 100
 LAYOUT = Layout(depths=4, layers=LAYERS, aux=2)

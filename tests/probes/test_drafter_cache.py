@@ -6,7 +6,7 @@ from typing import Any
 
 from support.schedules import schedule
 
-from driftscope_probes.drafter_cache import KEPT_STEPS, DrafterCache
+from driftscope_probes.vllm.scheduler.cache_faults import KEPT_STEPS, DrafterCache
 
 
 def _step(

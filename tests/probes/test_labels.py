@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
-from driftscope_probes.labels import REMEMBERED_LABELS, Selection
-from driftscope_probes.request_label import LABEL, label_of
-from driftscope_probes.schedule_reader import VllmSchedules
+from driftscope_probes.recording.request_selection import REMEMBERED_LABELS, Selection
+from driftscope_probes.vllm.scheduler.request_label import LABEL, label_of
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 LONG = 105_000
 """Characters of a label that one HTTP request can carry."""

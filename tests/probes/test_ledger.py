@@ -11,8 +11,8 @@ from support.schedules import schedule
 
 from driftscope.trace.format.records import RequestRow, UndraftedReason
 from driftscope.trace.format.row_block import Block
-from driftscope_probes import ledger as module
-from driftscope_probes.ledger import Ledger
+from driftscope_probes.vllm.scheduler import verification_tracker as module
+from driftscope_probes.vllm.scheduler.verification_tracker import Ledger
 
 K = 3
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from driftscope_probes.attention_kind import AttentionKind
-from driftscope_probes.keys import CpuAttnKeys
-from driftscope_probes.masses import Chains, masses, sink_mask
-from driftscope_probes.packed import LITTLE, MUCH, PackedMeter, Wanted
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses.packed_meter import LITTLE, MUCH, PackedMeter, Wanted
+from driftscope_probes.masses.torch_masses import Chains, masses, sink_mask
+from driftscope_probes.vllm.layers.key_readers import CpuAttnKeys
 
 pytest.importorskip("numba")
 HEADS, KV, SIZE, PAGE, PAGES, DEPTHS = 4, 2, 16, 8, 64, 5

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.schedules import new_request, schedule
 
-from driftscope_probes import prefills as module
-from driftscope_probes.prefills import Prefills, prompt_lengths
+from driftscope_probes.vllm.scheduler import prefill_tracker as module
+from driftscope_probes.vllm.scheduler.prefill_tracker import Prefills, prompt_lengths
 
 
 def _step(prefills: Prefills, scheduled: Any) -> frozenset[str]:

@@ -19,14 +19,14 @@ from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.buffers import MASSES, PER_DEPTH
-from driftscope_probes.meter import Plan
-from driftscope_probes.recorder import Recorder
-from driftscope_probes.ring import SLOTS
-from driftscope_probes.schedule_reader import VllmSchedules
-from driftscope_probes.settings import RECORDINGS, Settings
-from driftscope_probes.view import DeviceStep, DraftStep
-from driftscope_probes.vllm_drafter import VllmDrafter
+from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH
+from driftscope_probes.base.host_ring import SLOTS
+from driftscope_probes.base.settings import RECORDINGS, Settings
+from driftscope_probes.base.step_view import DeviceStep, DraftStep
+from driftscope_probes.masses.meter import Plan
+from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 """Record files keep 16 bits of a mantissa; one class is what the others leave of 1."""

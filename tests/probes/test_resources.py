@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from support.runs import verify
 
-from driftscope_probes.process import open_writer
-from driftscope_probes.resources import sample
-from driftscope_probes.settings import Settings
+from driftscope_probes.base.resource_sample import sample
+from driftscope_probes.base.settings import Settings
+from driftscope_probes.recording.process_writer import open_writer
 
 GROW = """
 import os
-from driftscope_probes.resources import sample
+from driftscope_probes.base.resource_sample import sample
 (before,) = sample("worker0-1")
 held = bytearray(os.urandom(1 << 20) * 64)
 (after,) = sample("worker0-1")

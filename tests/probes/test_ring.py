@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from driftscope_probes.buffers import Layout
-from driftscope_probes.per_head import PerHead
-from driftscope_probes.ring import Ring
+from driftscope_probes.base.chain_buffers import Layout
+from driftscope_probes.base.host_ring import Ring
+from driftscope_probes.recording.per_head_masses import PerHead
 
 CPU = torch.device("cpu")
 R, WIDTH = 4, 3

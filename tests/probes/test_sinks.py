@@ -19,11 +19,8 @@ from driftscope.trace.format.manifest import SINK_SOUGHT, read_manifest
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run, rewrite_manifest
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.identity import SINKS_SOUGHT, with_sinks
-from driftscope_probes.recorder import Recorder
-from driftscope_probes.schedule_reader import VllmSchedules
-from driftscope_probes.settings import Settings
-from driftscope_probes.sinks import (
+from driftscope_probes.base.settings import Settings
+from driftscope_probes.masses.sink_search import (
     MAX_CHAINS,
     MIN_CHAINS,
     MIN_REQUESTS,
@@ -34,7 +31,10 @@ from driftscope_probes.sinks import (
     Found,
     SinkSearch,
 )
-from driftscope_probes.vllm_drafter import VllmDrafter
+from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.run_manifest import SINKS_SOUGHT, with_sinks
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 PLANTED = (0, 7)
 EVEN = 0.001

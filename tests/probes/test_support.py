@@ -12,13 +12,13 @@ import torch
 
 from driftscope.errors import ProbeError
 from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
-from driftscope_probes import checks
-from driftscope_probes.buffers import PER_DEPTH
-from driftscope_probes.drafter_kind import NOT_SERVED
-from driftscope_probes.identity import manifest_of
-from driftscope_probes.kinds import KINDS, kind_for, table
-from driftscope_probes.settings import Settings, settings_from
-from driftscope_probes.vllm_drafter import VllmDrafter, open_drafter
+from driftscope_probes.base.chain_buffers import PER_DEPTH
+from driftscope_probes.base.settings import Settings, settings_from
+from driftscope_probes.drafter.drafter_kind import NOT_SERVED
+from driftscope_probes.vllm.configuration import checks
+from driftscope_probes.vllm.configuration.drafter_kinds import KINDS, kind_for, table
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
+from driftscope_probes.vllm.run_manifest import manifest_of
 
 
 def _config(method: str | None = "eagle3", **parallel: int) -> Any:

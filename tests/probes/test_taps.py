@@ -14,13 +14,13 @@ from support.tiny_drafter import AUX, HEADS, HIDDEN, LAYERS, MAX_REQUESTS, Batch
 
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
-from driftscope_probes.capture import complete
-from driftscope_probes.guard import Guard
-from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.meter import Meter
-from driftscope_probes.taps import Taps
-from driftscope_probes.vllm_drafter import VllmDrafter
+from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
+from driftscope_probes.base.guard import Guard
+from driftscope_probes.masses.meter import Meter
+from driftscope_probes.recording.chain_encoder import complete
+from driftscope_probes.taps.kernels import Kernels, TorchKernels
+from driftscope_probes.taps.taps import Taps
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 SINKS = (0, 3)
 FLAGS: dict[str, dict[str, bool]] = {
@@ -74,7 +74,7 @@ class Bench:
 def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     make: Callable[[ChainBuffers], Kernels] = TorchKernels
     if request.param == "numba":
-        make = pytest.importorskip("driftscope_probes.kernels_numba").CompiledKernels
+        make = pytest.importorskip("driftscope_probes.taps.numba_kernels").CompiledKernels
     monkeypatch.setattr(Bench, "make_kernels", make, raising=False)
 
 
@@ -168,7 +168,7 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
     if not_kept == "sampled":
         drafter.config.speculative_config.draft_sample_method = "probabilistic"
     else:
-        monkeypatch.setattr("driftscope_probes.kernels.LOGITS_AT_ONCE", 0)
+        monkeypatch.setattr("driftscope_probes.taps.kernels.LOGITS_AT_ONCE", 0)
     at_once = Bench(drafter, guard)
     at_once.record(Batch(at_once.proposer, k=5))
     assert at_once.noted == 0

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from driftscope_probes.drafter.weights_digest import weights_digest
 from driftscope_probes.trio import trio_path
-from driftscope_probes.weights_digest import weights_digest
 
 Change = Callable[[dict[str, torch.Tensor]], object]
 

@@ -16,17 +16,18 @@ import torch
 import triton
 from support.tiny_drafter import AUX, HEADS, LAYERS, MAX_REQUESTS, Batch, by_hand
 
-from driftscope_probes import kernels_triton, masses_triton
-from driftscope_probes.attention_kind import AttentionKind
-from driftscope_probes.buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
-from driftscope_probes.capture import complete
-from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.kernels_triton import TritonKernels
-from driftscope_probes.masses import Chains, masses, sink_mask
-from driftscope_probes.masses_triton import paged_masses
-from driftscope_probes.meter import Meter
-from driftscope_probes.taps import Taps
-from driftscope_probes.vllm_drafter import VllmDrafter
+from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses import triton_masses
+from driftscope_probes.masses.meter import Meter
+from driftscope_probes.masses.torch_masses import Chains, masses, sink_mask
+from driftscope_probes.masses.triton_masses import paged_masses
+from driftscope_probes.recording.chain_encoder import complete
+from driftscope_probes.taps import triton_kernels
+from driftscope_probes.taps.kernels import Kernels, TorchKernels
+from driftscope_probes.taps.taps import Taps
+from driftscope_probes.taps.triton_kernels import TritonKernels
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 CPU = torch.device("cpu")
 LAYOUT = Layout(depths=3, layers=1, aux=3)
@@ -165,8 +166,8 @@ class Graph:
         self._launches: list[Callable[[], Any]] = []
         with monkeypatch.context() as patched:
             for name in ("_advance", "_rms", "_copy", "_confidence"):
-                kernel = getattr(kernels_triton, name)
-                patched.setattr(kernels_triton, name, _Launcher(kernel, self._launches))
+                kernel = getattr(triton_kernels, name)
+                patched.setattr(triton_kernels, name, _Launcher(kernel, self._launches))
             capture()
 
     def replay(self) -> None:
@@ -352,14 +353,14 @@ KINDS = {
 def splits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """In how many splits each pass reads its slots."""
     seen: list[int] = []
-    kernel: Any = masses_triton._partial
+    kernel: Any = triton_masses._partial
 
     class Seen:
         def __getitem__(self, grid: Any) -> Any:
             seen.append(grid[2])
             return kernel[grid]
 
-    monkeypatch.setattr(masses_triton, "_partial", Seen())
+    monkeypatch.setattr(triton_masses, "_partial", Seen())
     return seen
 
 

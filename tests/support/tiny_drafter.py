@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
-from driftscope_probes.vllm_drafter import VllmDrafter
+from driftscope_probes.base.step_view import DeviceStep, DraftCall, DraftStep
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, AUX, SCALE = 16, 4, 2, 4, 11, 3, 0.5
 BLOCKS, BLOCK_SIZE, TABLE = 12, 4, 5

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from driftscope_probes.demo import BATCH, MAX_TOKENS, K, requests
-from driftscope_probes.request_label import LABEL
 from driftscope_probes.trio import trio_path
+from driftscope_probes.vllm.scheduler.request_label import LABEL
 
 
 def main() -> None:

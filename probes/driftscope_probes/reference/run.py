@@ -23,12 +23,12 @@ from driftscope.trace.format.manifest import (
 from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow
 from driftscope.trace.write.run_directory import check_unused, create_run
 from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.drafter.weights_digest import weights_digest
 from driftscope_probes.reference.chain import Chain
 from driftscope_probes.reference.config import EOS_ID
 from driftscope_probes.reference.engine import Generation, Round, generate
 from driftscope_probes.reference.model import load_drafter, load_target
 from driftscope_probes.reference.replay import DEFAULT_N_SINK
-from driftscope_probes.weights_digest import weights_digest
 
 
 class ReferenceRun:

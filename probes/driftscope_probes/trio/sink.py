@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from driftscope_probes.masses.sink_search import SINK_FACTOR, SINK_SHARE
 from driftscope_probes.reference.model import Target
 from driftscope_probes.reference.replay import DEFAULT_N_SINK
 from driftscope_probes.reference.target import TargetLayer
-from driftscope_probes.sinks import SINK_FACTOR, SINK_SHARE
 from driftscope_probes.trio.figures import PromptRecord, loss_by_depth, summarize
 
 HEAD_SHARE = 0.3
@@ -88,8 +88,9 @@ def formed(mass: Sequence[Sequence[float]]) -> bool:
 
 
 def _least(records: Sequence[PromptRecord]) -> float:
-    """What the sink slots must hold to be called a sink, as in `driftscope_probes.sinks`: a share
-    of all, and a multiple of what they would hold evenly among the prompt's slots."""
+    """What the sink slots must hold to be called a sink, as in
+    `driftscope_probes.masses.sink_search`: a share of all, and a multiple of what they would hold
+    evenly among the prompt's slots."""
     slots = sum(one.prompt_tokens for one in records) / len(records)
     return max(SINK_SHARE, SINK_FACTOR * DEFAULT_N_SINK / slots)
 
