@@ -99,7 +99,8 @@ class TraceWriter:
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
         """`source`: role and pid, such as "worker0-4711"; where the run has a status of that name,
-        a number is added. `sampler` makes rows of its own, at most every SAMPLE_S and only while others come.
+        a number is added. `sampler` makes rows of its own, at most every SAMPLE_S and only while
+        others come.
         `cpus`: where the writer's thread runs, else where the one that opens the writer does.
         `pseudonyms`: what identifiers are replaced with, in files, in what `listen` is given and
         in errors; None: they are kept."""
