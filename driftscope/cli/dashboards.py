@@ -38,6 +38,7 @@ def dashboards(
     from driftscope.telemetry.dashboards.alerts import Thresholds
     from driftscope.telemetry.dashboards.files import RULES, write
     from driftscope.telemetry.dashboards.recording import Times
+    from driftscope.terminal_text import shown
 
     named = {"window": window, "past": past, "gap": gap, "hold": hold, "evaluate": evaluate}
     for name, value in named.items():
@@ -45,8 +46,8 @@ def dashboards(
             raise UsageError(f"--{name} {value}: give a duration such as 30s, 5m or 1d")
     thresholds = Thresholds(least_rounds=least_rounds, acceptance=acceptance)
     for path in write(output, Times(**named), thresholds, runbooks=runbooks):
-        sys.stderr.write(f"written: {path}\n")
+        sys.stderr.write(f"written: {shown(str(path))}\n")
     sys.stderr.write(
-        f"next: name {output / RULES} under rule_files in prometheus.yml, and import "
-        f"{output / 'grafana'}/*.json into Grafana\n"
+        f"next: name {shown(str(output / RULES))} under rule_files in prometheus.yml, and import "
+        f"{shown(str(output / 'grafana'))}/*.json into Grafana\n"
     )

@@ -41,6 +41,7 @@ def export(
     from driftscope.file_output import write_file
     from driftscope.telemetry import settings as telemetry
     from driftscope.telemetry.replay import replays, send, to_openmetrics
+    from driftscope.terminal_text import shown
     from driftscope.trace.reader import read_trace
 
     environ = {**os.environ, telemetry.PROMETHEUS: "", **({telemetry.OTLP: otlp} if otlp else {})}
@@ -55,9 +56,10 @@ def export(
             typer.echo(text, nl=False)
         else:
             write_file(prometheus, text.encode())
-            sys.stderr.write(f"written: {prometheus}\n")
+            name = shown(str(prometheus))
+            sys.stderr.write(f"written: {name}\n")
             sys.stderr.write(
-                f"next: promtool tsdb create-blocks-from openmetrics {prometheus} DATA_DIRECTORY\n"
+                f"next: promtool tsdb create-blocks-from openmetrics {name} DATA_DIRECTORY\n"
             )
     if settings is not None:
         for each in told:

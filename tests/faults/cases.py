@@ -25,6 +25,8 @@ READ = "read"
 """Reading alone, which most mutations are tried on: it takes milliseconds, a command a second."""
 USUAL = "one-request"
 """The small run of which the cases that damage none take theirs."""
+WHOLE_RUN_S = 1e9
+"""One moment for each series: prometheus_client's parser drops buckets of a second one."""
 Arguments = Callable[[Path, Path, Path], Sequence[object]]
 COMMANDS: Mapping[str, Arguments] = {
     "analyze": lambda run, _, out: ["analyze", run, "-q", "-o", out / "r.html", "--json", "-"],
@@ -32,7 +34,9 @@ COMMANDS: Mapping[str, Arguments] = {
     "check": lambda run, sound, _: ["check", run, "--baseline", sound, "--fail-on", "high"],
     "compare": lambda run, sound, _: ["compare", sound, run, "--json"],
     "advise": lambda run, _, __: ["advise", run, "--json"],
-    "export": lambda run, _, out: ["export", run, "--prometheus", out / "metrics.om"],
+    "export": lambda run, _, out: [
+        *("export", run, "--prometheus", out / "metrics.om", "--interval", WHOLE_RUN_S),
+    ],
     "watch": lambda run, _, __: ["watch", run, "--once"],
     "probe status": lambda run, _, __: ["probe", "status", run],
 }
