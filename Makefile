@@ -9,7 +9,7 @@ ARCTIC := $(VENV)/arctic-inference-0.3.0
 NO_ENGINE := tests/trace tests/metrics tests/analysis tests/cli/test_analyze.py tests/cli/test_check.py
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless seeds situations broken faults disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test lint type layers truth harmless seeds situations broken faults faults-coverage disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -52,8 +52,14 @@ variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 famil
 export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 	PYTHONPATH=.:tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
-faults: $(VENV)/installed-dev ## damaged runs by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
+faults: $(VENV)/installed-dev ## damaged runs, hostile peers, texts and disks by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
 	PYTHONPATH=tests $(BIN)/python -m faults
+
+faults-coverage: $(VENV)/installed-dev ## bytes that coverage guides, through the readers (FAULTS_MINUTES as above)
+	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
+	mkdir -p build/faults
+	PYTHONPATH=tests $(BIN)/python -m faults.coverage_guided -artifact_prefix=build/faults/ \
+	  -rss_limit_mb=1024 -timeout=10 -max_total_time=$$(( 60 * $${FAULTS_MINUTES:-5} ))
 
 disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, as a table
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.disk_faults

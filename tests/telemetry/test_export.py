@@ -160,6 +160,16 @@ def test_command_writes_openmetrics_with_times(run: Path, tmp_path: Path) -> Non
     assert float(rounds[-1].split()[-2]) == summarise(read_trace(run), "x").rounds
 
 
+def test_names_of_files_steer_no_terminal(run: Path, tmp_path: Path) -> None:
+    for command, option in (("export", "--prometheus"), ("analyze", "-o")):
+        file = tmp_path / "a\u202e\x1b[2J\rb.html"
+        done = CliRunner().invoke(app, [command, str(run), option, str(file)])
+        assert done.exit_code == 0 and file.exists()
+        assert r"written: " in done.stderr
+        assert r"a\u202e\x1b[2J\x0db.html" in done.stderr
+        assert all(line.isprintable() for line in done.stderr.split("\n"))
+
+
 def test_nothing_to_export(tmp_path: Path) -> None:
     write_run(tmp_path / "run", Spec(requests=0, rounds=0))
     trace = read_trace(tmp_path / "run")

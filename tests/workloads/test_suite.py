@@ -86,6 +86,14 @@ def test_a_suite_that_is_not_right_is_refused(text: str, words: str) -> None:
         parse_suite(text, "mine")
 
 
+def test_a_suite_in_no_text_or_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    for number, content in enumerate((b"about: \xa2", b"prompts: " + b"[" * 20_000)):
+        path = tmp_path / f"{number}.yaml"
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=f"{number}.yaml: (not readable as text|nested too)"):
+            load_suite(str(path))
+
+
 def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text('{"prompt": "hello"}\n')
     (tmp_path / "mine.yaml").write_text(

@@ -8,7 +8,9 @@ counted; nothing here ever raises into the serving thread.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -28,6 +30,7 @@ from driftscope.trace.format.row_block import Block
 from driftscope.trace.format.status import STATUS_S, Status
 from driftscope.trace.write.record_files import Batch, DiskLimitError, RecordFiles, batches_of
 from driftscope.trace.write.row_queue import BoundedQueue
+from driftscope.trace.write.run_directory import note_lost
 from driftscope.trace.write.status_file import StatusFile
 from driftscope.trace.write.writer_thread import scribe_of
 
@@ -95,16 +98,17 @@ class TraceWriter:
         cpus: frozenset[int] | None = None,
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
-        """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come.
+        """`source`: role and pid, such as "worker0-4711"; where the run has a status of that name,
+        a number is added. `sampler` makes rows of its own, at most every SAMPLE_S and only while
+        others come.
         `cpus`: where the writer's thread runs, else where the one that opens the writer does.
         `pseudonyms`: what identifiers are replaced with, in files, in what `listen` is given and
         in errors; None: they are kept."""
-        self._run, self._source, self._clock = run, source, clock
+        self._run, self._clock = run, clock
         self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
         self.put: Callable[[Item], bool] = self._queue.put
         """Hand over a row, a function that makes rows, or a `Work`; never blocks, never raises. The
         queue's own, since every step calls it on the serving thread."""
-        self._files = RecordFiles(run, source, max_bytes)
         self._pseudonyms = pseudonyms
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
@@ -120,10 +124,9 @@ class TraceWriter:
         self._ended: Callable[[], None] = lambda: None
         self._open = True
         self._last_status, self._status_at, self._urgent = "", 0.0, False
-        self._status_file = StatusFile(run, source)
+        self._begin(source, max_bytes)
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
         self._over = threading.Event()
-        self._prepare()
         self._scribe = scribe_of(flush_s, cpus)
         self._thread = self._scribe.take_on(self._work)
         atexit.register(self.close)
@@ -188,11 +191,22 @@ class TraceWriter:
             self._over.wait(timeout_s)
         atexit.unregister(self.close)
 
-    def _prepare(self) -> None:
+    def _begin(self, source: str, max_bytes: int) -> None:
+        """Make the run directory and a status file that no other process has.
+
+        Containers count processes anew, so that two of one run may have the same role and pid: the
+        second would overwrite what the first lost, and the digests of its files.
+        """
         try:
             make_private_directory(self._run)
             remove_leftovers(self._run)
-            self._write_status(closed=False)
+            for name in itertools.chain([source], (f"{source}.{n}" for n in itertools.count(2))):
+                self._source = name
+                self._files = RecordFiles(self._run, name, max_bytes)
+                self._status_file = StatusFile(self._run, name)
+                with contextlib.suppress(FileExistsError):
+                    self._write_status(closed=False, write=self._status_file.begin)
+                    return
         except OSError as error:
             raise TraceError(
                 f"{self._run}: cannot write a trace there ({error.strerror or error}); "
@@ -213,9 +227,21 @@ class TraceWriter:
             return False
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
+        self._note_lost()
         self._guarded(self._ended)
         self._over.set()
         return True
+
+    def _note_lost(self) -> None:
+        """Have the manifest say what was lost, where it can: the status does already."""
+        if not self.status().dropped:
+            return
+        try:
+            note_lost(self._run)
+        except FileNotFoundError:  # there is no run: it was removed, or never begun
+            pass
+        except Exception as error:  # the border: most often the disk that rows were lost to
+            _LOG.warning("%s: its manifest does not say what was lost (%s)", self._run, error)
 
     def _due(self, serving: bool) -> list[Item]:
         """The sampler, when its time has come: an idle server records nothing."""
@@ -290,13 +316,13 @@ class TraceWriter:
         except Exception as error:  # same border
             self.count_error("write", error)
 
-    def _write_status(self, *, closed: bool) -> None:
-        """Rewrite the status file when something changed."""
+    def _write_status(self, *, closed: bool, write: Callable[[str], None] | None = None) -> None:
+        """Rewrite the status file when something changed, or have `write` make it."""
         self._status_at, self._urgent = time.monotonic(), False
         content = self._status(closed=closed).to_json()
         if content == self._last_status:
             return
-        self._status_file.write(content)
+        (write or self._status_file.write)(content)
         self._last_status = content
 
     def _status(self, *, closed: bool) -> Status:

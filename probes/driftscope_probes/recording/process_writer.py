@@ -31,12 +31,11 @@ def open_writer(settings: Settings, role: str) -> TraceWriter:
     children leave through os._exit, which runs finalizers but no atexit functions.
     Raises TraceError when the run directory cannot be written, ProbeError for a bad key.
     """
-    source = f"{role}-{os.getpid()}"
     writer = TraceWriter(
         settings.trace,
-        source=source,
+        source=f"{role}-{os.getpid()}",
         max_bytes=settings.max_mb << 20,
-        sampler=lambda: sample(source),
+        sampler=lambda: sample(writer.source),
         cpus=CORES,
         pseudonyms=None if settings.identifiers else Pseudonyms(request_key()),
     )
