@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.flushes import Span, losses
 from benchmarks.turns import ABSENT, AGAIN, EVERY, STOPPED, Turns
-from driftscope.trace.write.writer_thread import Scribe
+from driftscope.trace.write.writer_thread import WriterThread
 
 PR_SET_PDEATHSIG = 1
 FULL = 0.75
@@ -50,7 +50,7 @@ class Probe:
         recorder, absent = self._recorder, state in (ABSENT, AGAIN)
         self._absent = absent
         recorder._beside.join()
-        recorder.taps.rest()
+        recorder.taps.uninstall()
         for owner, name, hook in self._hooks:
             setattr(owner, name, hook.__wrapped__ if absent else hook)
         if absent:
@@ -145,16 +145,16 @@ def _fixed(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _watch_flushes() -> None:
     """Note when each one begins and ends."""
-    flush = Scribe._turns
+    flush = WriterThread._turns
 
-    def watched(scribe: Scribe) -> bool:
+    def watched(scribe: WriterThread) -> bool:
         begun = time.perf_counter()
         try:
             return flush(scribe)
         finally:
             FLUSHES.append((begun, time.perf_counter()))
 
-    Scribe._turns = watched  # type: ignore[method-assign]
+    WriterThread._turns = watched  # type: ignore[method-assign]
 
 
 def _steps(llm: Any, asked: dict[str, Any]) -> Iterator[tuple[float, bool]]:

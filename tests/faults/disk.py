@@ -140,7 +140,7 @@ def _write(run: Path, turn: int, segment: int, tell: Callable[[int], None]) -> N
     for begin in range(0, len(ROWS), turn):
         end = min(begin + turn, len(ROWS))
         made.put((lambda lists: [row for each in lists for row in each], ROWS[begin:end]))
-        made.hurry()
+        made.flush_soon()
         while _handled(made) < end:
             time.sleep(0.0005)
         tell(made.status().rows.get("verify", 0))

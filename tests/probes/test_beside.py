@@ -10,11 +10,11 @@ import threading
 import pytest
 
 from driftscope_probes.base import cpu_cores
-from driftscope_probes.base.side_thread import Beside, Job
+from driftscope_probes.base.side_thread import Job, SideThread
 
 
 def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:
-    beside, go, seen = Beside(), threading.Event(), list[int]()
+    beside, go, seen = SideThread(), threading.Event(), list[int]()
 
     def work() -> bool:
         go.wait(10)
@@ -32,7 +32,7 @@ def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:
 
 
 def test_jobs_run_in_order_and_say_whether_they_failed() -> None:
-    beside, order = Beside(), list[int]()
+    beside, order = SideThread(), list[int]()
     jobs = [Job() for _ in range(3)]
     for number, job in enumerate(jobs):
 
@@ -65,7 +65,7 @@ def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyP
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", no_more)
-    beside, jobs = Beside(), [Job(), Job()]
+    beside, jobs = SideThread(), [Job(), Job()]
     with pytest.raises(RuntimeError, match="start new thread"):
         beside.post(jobs[0], lambda: True)
     beside.post(jobs[1], lambda: True)
@@ -77,7 +77,7 @@ def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyP
 
 def test_a_job_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("driftscope_probes.base.side_thread.JOIN_S", 0.05)
-    beside, go, over = Beside(), threading.Event(), threading.Event()
+    beside, go, over = SideThread(), threading.Event(), threading.Event()
 
     def work() -> bool:
         go.wait(10)
@@ -101,9 +101,9 @@ def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(
 ) -> None:
     monkeypatch.setattr(cpu_cores, "CORES", frozenset({0, 1, 2}))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
-    assert cpu_cores.beside_this_thread() == {0, 2}
+    assert cpu_cores.free_cpu_cores() == {0, 2}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    assert cpu_cores.beside_this_thread() == {0, 1, 2}, "bound to none"
+    assert cpu_cores.free_cpu_cores() == {0, 1, 2}, "bound to none"
 
 
 def test_the_first_process_says_what_cores_there_are() -> None:

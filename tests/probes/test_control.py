@@ -17,7 +17,7 @@ from driftscope.trace.format.status import Status, read_statuses
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.control.control import Control
 from driftscope_probes.control.remote import METHOD
-from driftscope_probes.recording.request_selection import Selection
+from driftscope_probes.recording.request_selection import RequestSelection
 from driftscope_probes.recording.sampler import EVERY_STEPS, FIRST_RATE, Sampler
 from driftscope_probes.vllm.attach import recorder_of_runner
 from driftscope_probes.vllm.control_rpc import install_worker
@@ -33,7 +33,7 @@ class Parts:
     def __init__(self, run: Path, *, every: int | None = 1) -> None:
         self.run, self.writer = run, TraceWriter(run, source="worker0-1")
         self.sampler, self.per_head = Sampler(every=every), False
-        self.selection = Selection()
+        self.selection = RequestSelection()
         self.control = Control(run, self.writer, self.selection, self)  # type: ignore[arg-type]
 
     def status(self) -> Status:
@@ -121,7 +121,7 @@ def test_a_file_that_is_wrong_is_counted_once_and_shown(parts: Parts, text: str)
 
 def test_what_came_by_rpc_reaches_the_runs_other_processes(parts: Parts) -> None:
     core = TraceWriter(parts.run, source="engine0-2")
-    selection = Selection()
+    selection = RequestSelection()
     Control(parts.run, core, selection).watch()
     ask(parts.run, Change(per_head=True))
     parts.until(lambda: parts.per_head)
@@ -215,7 +215,7 @@ def _request(name: str, extra: dict[str, Any] | None) -> Any:
 
 
 def test_a_selection_knows_requests_from_before_it_was_made() -> None:
-    selection = Selection()
+    selection = RequestSelection()
     pooled = SimpleNamespace(req_id="p", sampling_params=None)
     selection.learn(_labels([_request("1", {LABEL: "a"}), _request("2", {LABEL: 7}), pooled]))
     selection.learn(_labels([_request("3", None)]))

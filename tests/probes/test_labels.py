@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
-from driftscope_probes.recording.request_selection import REMEMBERED_LABELS, Selection
+from driftscope_probes.recording.request_selection import REMEMBERED_LABELS, RequestSelection
 from driftscope_probes.vllm.scheduler.request_label import LABEL, label_of
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
@@ -49,7 +49,7 @@ def test_a_label_is_cut(label: Any, kept: str | None) -> None:
 
 
 def test_long_labels_cost_little_memory() -> None:
-    selection = Selection(["x"])
+    selection = RequestSelection(["x"])
     tracemalloc.start()
     try:
         for number in range(2000):
@@ -61,14 +61,14 @@ def test_long_labels_cost_little_memory() -> None:
 
 
 def test_so_many_labels_are_remembered() -> None:
-    selection = Selection(["a"])
+    selection = RequestSelection(["a"])
     selection.learn(_labels(_request(f"r{n}", "a") for n in range(REMEMBERED_LABELS + 1)))
     chosen = selection.chosen(["r0", "r1", f"r{REMEMBERED_LABELS}"])
     assert chosen is not None and chosen.tolist() == [False, True, True]
 
 
 def test_a_long_label_is_chosen_by_what_is_kept_of_it() -> None:
-    selection = Selection(["x" * MAX_LABEL_CHARS])
+    selection = RequestSelection(["x" * MAX_LABEL_CHARS])
     selection.learn(_labels([_request("r", "x" * LONG)]))
     chosen = selection.chosen(["r", "another"])
     assert chosen is not None and chosen.tolist() == [True, False]

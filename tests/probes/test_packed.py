@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from driftscope_probes.drafter.attention_kind import AttentionKind
-from driftscope_probes.masses.packed_meter import LITTLE, MUCH, PackedMeter, Wanted
+from driftscope_probes.masses.packed_meter import LITTLE, MUCH, MassJob, PackedMeter
 from driftscope_probes.masses.torch_masses import Chains, masses, sink_mask
 from driftscope_probes.vllm.layers.key_readers import CpuAttnKeys
 
@@ -103,7 +103,7 @@ class Situation:
             room = torch.full((3, DEPTHS, 5), -1.0)
             heads = torch.full((3, self.k, HEADS, 5), -1.0)
         part = meter.part("layer", queries, room[:, : self.k].numpy())
-        fill = meter.plan([Wanted(part, table, heads)], chains)
+        fill = meter.plan([MassJob(part, table, heads)], chains)
         assert fill is not None
         table.fill_(0)  # the engine goes on
         chains.position[:] = 0
@@ -157,7 +157,7 @@ def test_so_are_caches_of_another_type_than_the_drafters() -> None:
     meter = PackedMeter({"layer": situation.attention(layer)}, torch.bfloat16)
     queries, mean = torch.zeros(3, DEPTHS, HEADS * SIZE), np.zeros((3, DEPTHS, 5))
     table = torch.zeros(3, 10, dtype=torch.int32)
-    wanted = Wanted(meter.part("layer", queries, mean), table, None)
+    wanted = MassJob(meter.part("layer", queries, mean), table, None)
     assert meter.plan([wanted], situation.chains) is None
 
 

@@ -55,7 +55,7 @@ class Bench:
         self.taps.active = True
         drafts = batch.draft()
         self.noted = len(self.taps._notes)
-        self.taps.play()
+        self.taps.flush_notes()
         self.taps.active = False
         self.kernels.finish(at.position)
         self.meter.measure(batch.view, at, self.by_head)
@@ -66,7 +66,7 @@ class Bench:
         if name not in PER_DEPTH:
             return self.buffers.part(name, 2).numpy()
         depths = {each: self.buffers.part(each, 2).numpy().copy() for each in PER_DEPTH}
-        complete(depths, self.taps.same)
+        complete(depths, self.taps.aliased_columns)
         return depths[name]
 
 
@@ -181,11 +181,11 @@ def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
 ) -> None:
     bench = Bench(make_drafter(), guard, in_graph=in_graph)
     # Before the first step hooks run if a graph is to hold them, behind a shut gate.
-    assert bench.taps.on is in_graph
+    assert bench.taps.should_record is in_graph
     Batch(bench.proposer).draft()
     assert len(bench.taps.forwards) == (3 if in_graph else 0)
     bench.taps.serving()
-    assert not bench.taps.on
+    assert not bench.taps.should_record
     Batch(bench.proposer).draft()
     assert bench.taps.forwards == []
     assert bench.buffers.values.isnan().all()
@@ -280,12 +280,12 @@ def test_hooks_rest_while_nothing_is_recorded(
     bench = Bench(drafter, guard)
     bench.record(Batch(bench.proposer))
     found = bench.found("prenorm_rms").copy()
-    bench.taps.rest()
+    bench.taps.uninstall()
     assert _attributes(drafter.model) == before
     assert bench.proposer.model is drafter.model
-    bench.taps.rest()
-    bench.taps.wake()
-    bench.taps.wake()
+    bench.taps.uninstall()
+    bench.taps.install()
+    bench.taps.install()
     bench.record(Batch(bench.proposer))
     assert np.array_equal(bench.found("prenorm_rms"), found)
     bench.taps.detach()
@@ -297,5 +297,5 @@ def test_hooks_that_a_graph_may_hold_do_not_rest(
 ) -> None:
     bench = Bench(make_drafter(), guard, in_graph=True)
     on = bench.proposer.model
-    bench.taps.rest()
+    bench.taps.uninstall()
     assert bench.proposer.model is on

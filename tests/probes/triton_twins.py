@@ -433,7 +433,7 @@ def test_a_drafters_chain_is_the_one_computed_by_hand(
     by_head = torch.full((2, 3, len(LAYERS), HEADS, len(MASSES)), torch.nan)
     meter.measure(batch.view, at, by_head)
     depths = {name: buffers.part(name, 2).numpy().copy() for name in PER_DEPTH}
-    complete(depths, taps.same)
+    complete(depths, taps.aliased_columns)
     once = {name: buffers.part(name, 2).numpy() for name in ("aux_rms", "fc_rms")}
     for b, wanted in enumerate(by_hand(batch, drafter.model, sinks)):
         for name, found in {**depths, **once}.items():

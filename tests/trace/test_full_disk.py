@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def hand_over(writer: TraceWriter, rows: int = ROWS) -> None:
     for i in range(rows):
         while not writer.put(verify(0, i, float(i), i, 4, 1)):
-            writer.hurry()
+            writer.flush_soon()
 
 
 def test_a_disk_that_stays_full(disk: Path, until: Until, caplog: pytest.LogCaptureFixture) -> None:
@@ -94,7 +94,7 @@ def _lossy(run: Path, source: str, rows: int) -> TraceWriter:
     writer = TraceWriter(run, source=source, max_bytes=1, flush_s=60.0)
     for step in range(rows + 1):
         writer.put(verify(0, step, float(step), step, 4, 1))
-        writer.hurry()
+        writer.flush_soon()
         while sum((*writer.status().rows.values(), *writer.status().dropped.values())) <= step:
             time.sleep(0.001)
     return writer

@@ -1,8 +1,8 @@
 """Writes a run directory from inside a serving process.
 
 The serving thread calls `put`, which appends to a bounded queue and returns; one background thread
-per process, its `Scribe`, encodes, writes, flushes and seals. What cannot be kept is dropped and
-counted; nothing here ever raises into the serving thread.
+per process, its `WriterThread`, encodes, writes, flushes and seals. What cannot be kept is dropped
+and counted; nothing here ever raises into the serving thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from driftscope.trace.write.record_files import Batch, DiskLimitError, RecordFil
 from driftscope.trace.write.row_queue import BoundedQueue
 from driftscope.trace.write.run_directory import note_lost
 from driftscope.trace.write.status_file import StatusFile
-from driftscope.trace.write.writer_thread import scribe_of
+from driftscope.trace.write.writer_thread import writer_thread_of
 
 Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
@@ -72,13 +72,13 @@ class TraceWriter:
 
     ======================  ===============================================================
     `put(item)`             from any thread; False when it was dropped
-    `hurry()`               do not wait any longer for more
+    `flush_soon()`          do not wait any longer for more
     `count_error(hook, e)`  a swallowed exception of the serving path
     `probe_s`               time that hooks took on serving threads, for them to add to
     `set_gauges(rate=...)`  what the probe does at present, for the status file
     `status()`              how this process fares
     `watch(look)`           have `look` called now and then, on the writer's thread
-    `listen(hear, ended)`   have `hear` called with what is written, on the writer's thread
+    `subscribe(hear, ended)` have `hear` called with what is written, on the writer's thread
     `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
     ======================  ===============================================================
 
@@ -102,7 +102,7 @@ class TraceWriter:
         a number is added. `sampler` makes rows of its own, at most every SAMPLE_S and only while
         others come.
         `cpus`: where the writer's thread runs, else where the one that opens the writer does.
-        `pseudonyms`: what identifiers are replaced with, in files, in what `listen` is given and
+        `pseudonyms`: what identifiers are replaced with, in files, in what `subscribe` is given and
         in errors; None: they are kept."""
         self._run, self._clock = run, clock
         self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
@@ -127,8 +127,8 @@ class TraceWriter:
         self._begin(source, max_bytes)
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
         self._over = threading.Event()
-        self._scribe = scribe_of(flush_s, cpus)
-        self._thread = self._scribe.take_on(self._work)
+        self._writer_thread = writer_thread_of(flush_s, cpus)
+        self._thread = self._writer_thread.add(self._work)
         atexit.register(self.close)
 
     @property
@@ -136,9 +136,9 @@ class TraceWriter:
         """The process, as in its status."""
         return self._source
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Have what was handed over taken now: whoever holds it has little room left."""
-        self._scribe.hurry()
+        self._writer_thread.wake()
 
     def count_error(self, hook: str, error: BaseException) -> None:
         """Count an exception that a hook swallowed."""
@@ -174,7 +174,7 @@ class TraceWriter:
         """Call `look` on the writer's thread at each flush; what it raises is counted."""
         self._look = look
 
-    def listen(
+    def subscribe(
         self, hear: Callable[[Sequence[Batch]], None], ended: Callable[[], None] = lambda: None
     ) -> None:
         """Call `hear` on the writer's thread with the batches of each flush, none included, also
@@ -186,7 +186,7 @@ class TraceWriter:
         """Write and seal everything that was handed over, and mark the source closed."""
         self._queue.close()
         self._open = False
-        self._scribe.hurry()
+        self._writer_thread.wake()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._over.wait(timeout_s)
         atexit.unregister(self.close)

@@ -24,7 +24,7 @@ CORES = _found()
 """None where the system does not say."""
 
 
-def beside_this_thread() -> frozenset[int]:
+def free_cpu_cores() -> frozenset[int]:
     """Those that the calling thread is not bound to; all if it is bound to none."""
     if CORES is None:
         return frozenset()

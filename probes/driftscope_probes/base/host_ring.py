@@ -17,7 +17,7 @@ slot is dropped and counted."""
 class Landing:
     """One copy on its way to a slot, which is free again once it is taken or forgotten."""
 
-    def __init__(self, ring: Ring, slot: int, shape: tuple[int, int], event: Any) -> None:
+    def __init__(self, ring: HostRing, slot: int, shape: tuple[int, int], event: Any) -> None:
         self._ring, self._slot, self._shape, self._event = ring, slot, shape, event
         self._taken = False
 
@@ -57,7 +57,7 @@ class Landing:
         return values
 
 
-class Ring:
+class HostRing:
     """Slots of [R, width] float32, pinned where the device is a GPU."""
 
     def __init__(self, requests: int, width: int, device: torch.device, slots: int = SLOTS) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from driftscope_probes.base.cpu_cores import beside_this_thread
+from driftscope_probes.base.cpu_cores import free_cpu_cores
 
 JOIN_S = 5.0
 """Longest time that an engine's step waits for a job. One takes milliseconds; a thread that stopped
@@ -58,7 +58,7 @@ class Job:
         return self._over.is_set()
 
 
-class Beside:
+class SideThread:
     """One job at a time, on a thread that starts with the first one.
 
     =====================  =====================================================================
@@ -106,7 +106,7 @@ class Beside:
 
     def _started(self) -> threading.Thread:
         thread = threading.Thread(
-            target=self._work, args=(beside_this_thread(),), name="driftscope-beside", daemon=True
+            target=self._work, args=(free_cpu_cores(),), name="driftscope-beside", daemon=True
         )
         thread.start()
         return thread

@@ -70,7 +70,7 @@ class DraftCall(Protocol):
         can follow it."""
 
 
-class Called(NamedTuple):
+class DraftCallBase(NamedTuple):
     """A call of `original`, a method of `owner` that drafts: what every seam's DraftCall begins
     with."""
 
@@ -86,8 +86,8 @@ class Called(NamedTuple):
         return self.original(self.owner, *self.args, **self.kwargs)
 
 
-_Call = TypeVar("_Call", bound=Called)
+_Call = TypeVar("_Call", bound=DraftCallBase)
 
 
-called: Callable[[type[_Call], tuple[Any, ...]], _Call] = tuple.__new__
+make_draft_call: Callable[[type[_Call], tuple[Any, ...]], _Call] = tuple.__new__
 """One of a kind, of its fields; no function of Python's is called."""

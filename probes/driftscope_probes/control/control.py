@@ -19,7 +19,7 @@ from driftscope.trace.format.control_file import (
     read_control,
 )
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.recording.request_selection import Selection
+from driftscope_probes.recording.request_selection import RequestSelection
 
 if TYPE_CHECKING:
     from driftscope_probes.recording.recorder import Recorder
@@ -41,7 +41,7 @@ class Control:
         self,
         run: Path,
         writer: TraceWriter,
-        selection: Selection,
+        selection: RequestSelection,
         recorder: Recorder | None = None,
         *,
         governed: bool = True,

@@ -15,7 +15,7 @@ class Switch(Protocol):
     """What decides whether a hook runs."""
 
     @property
-    def on(self) -> bool:
+    def should_record(self) -> bool:
         """Run it now."""
 
     @property

@@ -16,7 +16,7 @@ from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.drafter.attention_layer import AttentionLayer
 from driftscope_probes.drafter.drafter import Drafter
 from driftscope_probes.drafter.key_reader import KeyReader
-from driftscope_probes.masses.packed_meter import PackedMeter, Part, Wanted
+from driftscope_probes.masses.packed_meter import MassJob, MassSlot, PackedMeter
 from driftscope_probes.masses.sink_search import SLOTS
 from driftscope_probes.masses.torch_masses import (
     Chains,
@@ -36,7 +36,7 @@ class _Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Room:
+class LayerViews:
     """Of the buffers: what belongs to a layer and to chains of one length in a batch of one size.
     The buffers stay where they are, so these views are made once."""
 
@@ -50,7 +50,7 @@ class _Room:
     """The same, for numbers on the host."""
 
 
-class Plan(NamedTuple):
+class MassPlan(NamedTuple):
     """Masses that are still to be taken."""
 
     fill: Callable[[], None]
@@ -88,8 +88,8 @@ class Meter:
             drafter.layers if self._on_host else {},
             drafter.dtype,
         )
-        self._rooms: dict[tuple[str, int, int, int], _Room] = {}
-        self._parts: dict[tuple[str, int, int, int], Part] = {}
+        self._rooms: dict[tuple[str, int, int, int], LayerViews] = {}
+        self._parts: dict[tuple[str, int, int, int], MassSlot] = {}
         self.set_sinks(sink_slots)
         for name, part in self._layers.items():
             heads = part.kind.heads
@@ -132,14 +132,16 @@ class Meter:
             room = self._room(name, batch, len(at.rows), chains.k)
             self._layer(part, room, chains, table, context, heads)
 
-    def plan(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> Plan | None:
+    def plan(
+        self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None
+    ) -> MassPlan | None:
         """What does the same as `measure` without the interpreter; None where nothing can."""
         batch, k, context = len(step.requests), self._k(step, at), self._context(at)
         if not self._packed.takes(batch, k, context):
             return None
         little, rows = self._packed.little(batch, k, context), len(at.rows)
         wanted = [
-            Wanted(
+            MassJob(
                 self._part(name, batch, rows, k),
                 at.block_tables[name],
                 None if per_head is None else per_head[:, :k, index],
@@ -147,7 +149,7 @@ class Meter:
             for index, name in enumerate(self._layers)
         ]
         fill = self._packed.plan(wanted, self._chains(step, at), at_once=little)
-        return None if fill is None else Plan(fill, little)
+        return None if fill is None else MassPlan(fill, little)
 
     def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
         """[B, SLOTS + 1] of `driftscope_probes.masses.torch_masses.slot_weights`, mean over the
@@ -195,7 +197,7 @@ class Meter:
         """Slots up to the first query's own."""
         return at.max_context + self._drafter.lead + self._drafter.ahead
 
-    def _room(self, name: str, batch: int, rows: int, k: int) -> _Room:
+    def _room(self, name: str, batch: int, rows: int, k: int) -> LayerViews:
         """For the layer's chains, of which the buffers have one row for each, or for each query."""
         key = (name, batch, rows, k)
         if key not in self._rooms:
@@ -203,7 +205,7 @@ class Meter:
             shape = (rows, layout.depths, layout.layers, len(MASSES))
             every = _by_request(buffers.part("masses", rows).view(shape), batch)
             masses_ = every[:, :k, list(self._layers).index(name)]
-            self._rooms[key] = _Room(
+            self._rooms[key] = LayerViews(
                 queries=_by_request(buffers.queries[name][:rows], batch)[:, :k],
                 lse=_by_request(buffers.lse[name][:rows], batch)[:, :k],
                 masses=masses_,
@@ -211,7 +213,7 @@ class Meter:
             )
         return self._rooms[key]
 
-    def _part(self, name: str, batch: int, rows: int, k: int) -> Part:
+    def _part(self, name: str, batch: int, rows: int, k: int) -> MassSlot:
         """The same for what the packed keys' meter takes."""
         key = (name, batch, rows, k)
         if key not in self._parts:
@@ -222,7 +224,7 @@ class Meter:
     def _layer(
         self,
         part: _Layer,
-        room: _Room,
+        room: LayerViews,
         chains: Chains,
         table: torch.Tensor,
         context: int,

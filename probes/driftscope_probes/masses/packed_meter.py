@@ -26,7 +26,7 @@ MUCH = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class MassSlot:
     """A layer's place for chains of one shape; what is in it changes from step to step."""
 
     layer: str
@@ -40,10 +40,10 @@ class Part:
     """[B, K, heads, 5], room for each head's."""
 
 
-class Wanted(NamedTuple):
+class MassJob(NamedTuple):
     """What a step has for a part: nothing of it changes before the next chain is drafted."""
 
-    part: Part
+    part: MassSlot
     table: torch.Tensor
     """[>= B, blocks] int32, the engine's own."""
     per_head: torch.Tensor | None
@@ -80,15 +80,15 @@ class PackedMeter:
         """What else `packed_masses` wants to know of each."""
         self._heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
 
-    def part(self, layer: str, queries: torch.Tensor, mean: Array) -> Part:
-        """See Part."""
+    def part(self, layer: str, queries: torch.Tensor, mean: Array) -> MassSlot:
+        """See MassSlot."""
         _, kind, _ = self._layers[layer]
         plain = queries.dtype == torch.float32 and queries.is_contiguous()
         shape = (*queries.shape[:2], kind.heads, len(MASSES))
         size, room = math.prod(shape), self._room.get(layer, np.empty(0, np.float32))
         if room.size < size:  # what it was keeps those that are in use already
             room = self._room[layer] = np.empty(2 * size, np.float32)
-        return Part(
+        return MassSlot(
             layer=layer,
             queries=queries,
             mean=mean,
@@ -109,7 +109,7 @@ class PackedMeter:
         return batch * k * self._heads * context
 
     def plan(
-        self, wanted: Iterable[Wanted], chains: Chains, *, at_once: bool = False
+        self, wanted: Iterable[MassJob], chains: Chains, *, at_once: bool = False
     ) -> Callable[[], None] | None:
         """What fills the parts, on any thread; None where a cache is of another type. Unless it is
         called `at_once`, what the engine changes before its next draft is copied now."""

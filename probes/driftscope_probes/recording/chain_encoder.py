@@ -20,9 +20,9 @@ from driftscope_probes.masses.sink_search import SinkSearch
 from driftscope_probes.recording.sampler import Sampler
 from driftscope_probes.recording.step_record import (
     Capture,
-    Finished,
-    finished,
+    StepRecord,
     prefilling_of,
+    step_record_from_tuple,
     step_rows,
 )
 from driftscope_probes.recording.step_schedule import ScheduleReader
@@ -33,7 +33,7 @@ SHADOW_DIFFERS = "shadow_differs"
 """Chains whose shadow, drafted eagerly, had other tokens than the served one: counted, and kept."""
 
 
-class Encoder:
+class ChainEncoder:
     """Makes rows of finished steps, in order, on the writer's thread: many steps at once."""
 
     def __init__(
@@ -60,21 +60,21 @@ class Encoder:
         """
         self._prefills, self._faults = schedules.prompts, schedules.faults
         self._compare_ids, self._keep_ids = compare_ids, keep_ids
-        self._same = same
+        self._aliases = same
         self._layout, self._columns = layout, layout.columns
         self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
         self._writer, self._sampler, self._search = writer, sampler, search
-        self._unsaid = layout.column("position") if masses_only else 0
+        self._first_shared_column = layout.column("position") if masses_only else 0
         self._chunked: OrderedDict[str, None] = OrderedDict()
         self._before = (0.0, 0.0, 0)
         """What the writer's thread had taken before the last flush, what of that flush went into
         recorded chains, and of how many steps it was."""
 
     def handed_over(self, steps: list[tuple[Any, ...]]) -> list[Block]:
-        """`rows` of what the serving thread made of the fields of Finished."""
-        return self.rows(list(map(finished, steps)))
+        """`rows` of what the serving thread made of the fields of StepRecord."""
+        return self.rows(list(map(step_record_from_tuple, steps)))
 
-    def rows(self, steps: list[Finished]) -> list[Block]:
+    def rows(self, steps: list[StepRecord]) -> list[Block]:
         """The steps' rows, then the recorded chains, a block for each chain length."""
         lost = {
             done.number
@@ -83,12 +83,12 @@ class Encoder:
         }
         prefilling = prefilling_of(steps, self._prefills, self._writer)
         rows = [step_rows(steps, prefilling, lost)] if steps else []
-        self._note(steps)
+        self._report_costs(steps)
         begun = time.thread_time()  # every step has those, and may be alone in having been recorded
         recorded: dict[tuple[int, bool, bool], list[_Chains]] = {}
         count, beside_s = 0, 0.0
         for done, names in zip(steps, prefilling, strict=True):
-            self._remember(done, names)
+            self._mark_doubtful(done, names)
             capture = done.capture
             if capture is None:
                 continue
@@ -113,7 +113,7 @@ class Encoder:
         )
         return rows
 
-    def _note(self, steps: list[Finished]) -> None:
+    def _report_costs(self, steps: list[StepRecord]) -> None:
         """What each step that drafted took, for the sampler to decide by."""
         passed = [done for done in steps if done.k is not None and not done.recorded]
         recorded = [done for done in steps if done.recorded]
@@ -133,7 +133,7 @@ class Encoder:
             self._sampler.note_writing(max(0.0, spent_s - before_s - recorded_s) / count)
         self._before = (spent_s, encoded_s, steps)
 
-    def _remember(self, done: Finished, prefilling: frozenset[str]) -> None:
+    def _mark_doubtful(self, done: StepRecord, prefilling: frozenset[str]) -> None:
         """Whose slots in the drafter's cache are in doubt from now on."""
         drafted = done.k is not None
         names: Iterable[str] = sorted(prefilling) if drafted and prefilling else ()
@@ -145,7 +145,9 @@ class Encoder:
             while len(self._chunked) > REMEMBERED_REQUESTS:
                 self._chunked.popitem(last=False)
 
-    def _chains(self, done: Finished, capture: Capture, values: npt.NDArray[np.float32]) -> _Chains:
+    def _chains(
+        self, done: StepRecord, capture: Capture, values: npt.NDArray[np.float32]
+    ) -> _Chains:
         """What is to be kept of a step."""
         step = capture.step
         k, requests = min(step.k, self._layout.depths), step.requests
@@ -164,7 +166,7 @@ class Encoder:
             tokens, by_head, weights = _of(tokens, keep), _of(by_head, keep), _of(weights, keep)
         chunked = [request in self._chunked for request in requests]
         if weights is not None and self._search is not None:
-            self._look(self._search, requests, chunked, weights)
+            self._search_sinks(self._search, requests, chunked, weights)
         return _Chains(
             done,
             capture,
@@ -178,7 +180,7 @@ class Encoder:
             by_head,
         )
 
-    def _look(
+    def _search_sinks(
         self,
         search: SinkSearch,
         requests: tuple[str, ...],
@@ -211,11 +213,13 @@ class Encoder:
         position = np.ascontiguousarray(self._part(values, "position")).view(np.int32)[:, 0]
         # Past the context limit vLLM's drafter runs on slots that are not there.
         void = position[:, None] + np.arange(k) >= self._max_slots
-        values[:, : self._unsaid] = np.nan  # norms and confidence lie before the position
+        values[:, : self._first_shared_column] = (
+            np.nan
+        )  # norms and confidence lie before the position
         lost = _overwritten(void)
         masses = self._masses(values, k, lost)
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
-        complete(depths, self._same)
+        complete(depths, self._aliases)
         fc = self._part(values, "fc_rms")[:, 0]
         tokens = [c.tokens for c in chains if c.tokens is not None]
         by_head = [c.by_head for c in chains if c.by_head is not None]
@@ -282,7 +286,7 @@ class Encoder:
 class _Chains(NamedTuple):
     """The chains of one step that are kept, n of them."""
 
-    done: Finished
+    done: StepRecord
     capture: Capture
     k: int
     requests: tuple[str, ...]

@@ -7,23 +7,23 @@ from typing import Any
 import torch
 
 from driftscope_probes.base.chain_buffers import MASSES, Layout
-from driftscope_probes.base.host_ring import Landing, Ring
+from driftscope_probes.base.host_ring import HostRing, Landing
 
 
-class PerHead:
+class PerHeadMasses:
     """[R, depths * layers * heads * 5] on the device, and its own way to the host."""
 
     def __init__(self, layout: Layout, requests: int, device: torch.device, heads: int) -> None:
         self._shape = (layout.depths, layout.layers, heads, len(MASSES))
         self._requests, self._device = requests, device
         self._values: torch.Tensor | None = None
-        self._ring: Ring | None = None
+        self._ring: HostRing | None = None
 
     def take(self, batch: int) -> torch.Tensor:
         """[batch, depths, layers, heads, 5] float32, all NaN."""
         if self._values is None:
             self._values = torch.empty((self._requests, *self._shape), device=self._device)
-            self._ring = Ring(self._requests, self._values[0].numel(), self._device)
+            self._ring = HostRing(self._requests, self._values[0].numel(), self._device)
         return self._values[:batch].fill_(torch.nan)
 
     def hold(self, batch: int, event: Any) -> Landing | None:

@@ -17,16 +17,16 @@ from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.base.chain_buffers import ChainBuffers, Layout, fold
 from driftscope_probes.base.device_clock import NO_MARKS, DeviceClock
 from driftscope_probes.base.guard import CORE, Guard
-from driftscope_probes.base.host_ring import Ring
+from driftscope_probes.base.host_ring import HostRing
 from driftscope_probes.base.settings import EAGER, IN_GRAPH, SHADOW, Settings
-from driftscope_probes.base.side_thread import Beside, Job
+from driftscope_probes.base.side_thread import Job, SideThread
 from driftscope_probes.base.step_view import DeviceStep, DraftCall, DraftStep
 from driftscope_probes.drafter.drafter import Drafter
 from driftscope_probes.masses.meter import Meter
 from driftscope_probes.masses.sink_search import SLOTS, SinkSearch
-from driftscope_probes.recording.chain_encoder import Encoder
-from driftscope_probes.recording.per_head_masses import PerHead
-from driftscope_probes.recording.request_selection import Selection
+from driftscope_probes.recording.chain_encoder import ChainEncoder
+from driftscope_probes.recording.per_head_masses import PerHeadMasses
+from driftscope_probes.recording.request_selection import RequestSelection
 from driftscope_probes.recording.sampler import AIM, SEEN, Sampler
 from driftscope_probes.recording.step_record import Capture
 from driftscope_probes.recording.step_schedule import NO_LENGTHS, ScheduleReader
@@ -57,7 +57,7 @@ class Recorder:
         self._told_s, self._core_s = 0.0, CORE.probe_s
         """Of its time, and of the engine core's: what steps that are over have had."""
         self._drafter = drafter
-        self._beside = Beside()
+        self._beside = SideThread()
         self._beside_guard = Guard(writer, test_raise=settings.test_raise)
         layout = Layout(depths=drafter.k, layers=len(drafter.layers), aux=drafter.aux_states)
         queries = drafter.queries
@@ -87,24 +87,24 @@ class Recorder:
         )
         self.sampler = Sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=AIM)
         self.per_head = settings.per_head
-        self.selection = Selection(settings.labels)
+        self.selection = RequestSelection(settings.labels)
         self.control: object | None = None
         """What changes this recorder while it runs, kept for those who ask over RPC."""
-        self._heads = PerHead(layout, drafter.max_requests, drafter.device, self.meter.heads)
-        self._ring = Ring(drafter.max_requests, layout.width, drafter.device)
+        self._heads = PerHeadMasses(layout, drafter.max_requests, drafter.device, self.meter.heads)
+        self._ring = HostRing(drafter.max_requests, layout.width, drafter.device)
         self._weights_ring = (
-            Ring(drafter.max_requests, SLOTS + 1, drafter.device) if self.search else None
+            HostRing(drafter.max_requests, SLOTS + 1, drafter.device) if self.search else None
         )
-        self._ids_ring = Ring(drafter.max_requests, 2 * drafter.k, drafter.device)
+        self._ids_ring = HostRing(drafter.max_requests, 2 * drafter.k, drafter.device)
         self._clock = DeviceClock(drafter.device)
-        self._encoder = Encoder(
+        self._encoder = ChainEncoder(
             layout,
             heads=self.meter.heads,
             strategy=self.meter.strategy,
             max_slots=drafter.max_slots - drafter.kind.lead,
             writer=writer,
             sampler=self.sampler,
-            same=self.taps.same,
+            same=self.taps.aliased_columns,
             search=self.search,
             masses_only=masses_only,
             compare_ids=settings.recording == SHADOW,
@@ -164,7 +164,7 @@ class Recorder:
             self._clock.mark()
         self._draft_s = time.perf_counter() - begun
         if self.taps.active or shadow is not None:
-            self.taps.play()
+            self.taps.flush_notes()
             self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
         self.taps.active = False
         return drafts
@@ -214,7 +214,7 @@ class Recorder:
             self._awake = False
             self.taps.serving()
             self._kernels.skip()
-            self.taps.rest()
+            self.taps.uninstall()
 
     def _begin(
         self, step: DraftStep, chosen: npt.NDArray[np.bool_] | None, call: DraftCall
@@ -222,7 +222,7 @@ class Recorder:
         """The draft that comes is recorded."""
         self._awake = True
         self.taps.serving()
-        self.taps.wake()
+        self.taps.install()
         self._at = at = call.on_device()
         self._capture = Capture(step, at.prompt_tokens, chosen)
         rows = len(at.rows)
@@ -240,7 +240,7 @@ class Recorder:
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
         """Measure a chain that is not served, then take the taps off the one that is."""
         drafts = without_graphs().clone()
-        self.taps.play()
+        self.taps.flush_notes()
         self._measure(at_once=True)
         self._kernels.skip()
         self.taps.active = False
@@ -259,7 +259,7 @@ class Recorder:
             values = fold(rows, batch, self._buffers.layout, self._layout)
         self._send(values, capture)
         if self._ring.filling:
-            self._writer.hurry()
+            self._writer.flush_soon()
         if capture.values is None:
             self._writer.count_dropped("ring_full", batch)
             return

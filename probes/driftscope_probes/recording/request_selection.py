@@ -12,7 +12,7 @@ REMEMBERED_LABELS = 65_536
 """Requests of which the latest labels are remembered; far more than ever run at once."""
 
 
-class Selection:
+class RequestSelection:
     """Whose chains are recorded: those of requests with one of `labels`, or everybody's.
 
     =====================  ====================================================================

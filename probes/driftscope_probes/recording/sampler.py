@@ -119,7 +119,7 @@ class Sampler:
     def note(self, serving_s: Sequence[float], probe_s: Sequence[float], *, recorded: bool) -> None:
         """Steps that drafted are over, all recorded or none: the wall time of each without the
         probe's share, and that share, what the engine core's hooks took since the step before
-        included, if this process has the core. Called on the writer's thread."""
+        included, if this process has the core. DraftCallBase on the writer's thread."""
         self._steps.extend(serving_s)
         (self._recorded if recorded else self._passed).extend(probe_s)
         self._since += len(serving_s)

@@ -45,7 +45,7 @@ class Capture:
     """[B, SLOTS + 1] of `driftscope_probes.masses.sink_search`."""
 
 
-class Finished(NamedTuple):
+class StepRecord(NamedTuple):
     """A step whose hooks are done; the serving thread hands over a plain tuple of the same."""
 
     number: int
@@ -75,12 +75,14 @@ class Finished(NamedTuple):
         return self.capture is not None and self.capture.values is not None
 
 
-finished: Callable[[tuple[Any, ...]], Finished] = functools.partial(tuple.__new__, Finished)
+step_record_from_tuple: Callable[[tuple[Any, ...]], StepRecord] = functools.partial(
+    tuple.__new__, StepRecord
+)
 """Of the same fields in a plain tuple; no function of Python's is called."""
 
 
 def prefilling_of(
-    steps: list[Finished], prefills: PromptProgress, writer: TraceWriter
+    steps: list[StepRecord], prefills: PromptProgress, writer: TraceWriter
 ) -> list[frozenset[str]]:
     """Whose prompt goes on after each step: as its schedule tells, or the runner, if it was asked;
     where they differ, that is counted."""
@@ -103,7 +105,7 @@ def prefilling_of(
 
 
 def step_rows(
-    steps: list[Finished],
+    steps: list[StepRecord],
     prefilling: list[frozenset[str]],
     lost: Container[int] = (),
     *,
@@ -144,7 +146,7 @@ def step_rows(
     )
 
 
-def _on_device(steps: list[Finished]) -> dict[str, list[float | None] | None]:
+def _on_device(steps: list[StepRecord]) -> dict[str, list[float | None] | None]:
     """Seconds, where there is a device with a clock of its own."""
     if all(done.marks is NO_MARKS for done in steps):
         return {"gpu_draft_s": None, "gpu_probe_s": None}

@@ -13,7 +13,7 @@ from driftscope_probes.base.device_clock import NO_MARKS
 from driftscope_probes.base.guard import Guard
 from driftscope_probes.base.settings import Settings
 from driftscope_probes.base.step_view import DraftCall
-from driftscope_probes.recording.step_record import finished, prefilling_of, step_rows
+from driftscope_probes.recording.step_record import prefilling_of, step_record_from_tuple, step_rows
 from driftscope_probes.recording.step_schedule import NO_LENGTHS, ScheduleReader
 
 
@@ -85,6 +85,6 @@ class StepTimer:
         self._writer.put((self._rows, done))
 
     def _rows(self, handed_over: list[tuple[Any, ...]]) -> list[Block]:
-        steps = list(map(finished, handed_over))
+        steps = list(map(step_record_from_tuple, handed_over))
         prefilling = prefilling_of(steps, self._schedules.prompts, self._writer)
         return [step_rows(steps, prefilling, passed=Execution.UNSAID)]

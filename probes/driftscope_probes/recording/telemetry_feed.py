@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope.telemetry.export.engine_telemetry import Publisher, Speaker
+from driftscope.telemetry.export.engine_telemetry import EngineTelemetry, WorkerTelemetry
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.base.settings import Settings
 
@@ -13,22 +13,22 @@ def publish(writer: TraceWriter, settings: Settings) -> None:
     """A worker's figures, for its engine core."""
     if settings.telemetry is None:
         return
-    publisher = Publisher(settings.trace, writer.source, writer.status)
-    writer.listen(publisher.hear, publisher.publish)
+    publisher = WorkerTelemetry(settings.trace, writer.source, writer.status)
+    writer.subscribe(publisher.on_batches, publisher.publish)
 
 
-def speak(writer: TraceWriter, settings: Settings, model_config: Any) -> Speaker | None:
+def speak(writer: TraceWriter, settings: Settings, model_config: Any) -> EngineTelemetry | None:
     """The engine core's own figures and its workers'. Raises TelemetryError."""
     if settings.telemetry is None:
         return None
-    speaker = Speaker(
+    speaker = EngineTelemetry(
         settings.trace,
         writer.source,
         settings.telemetry,
         writer.status,
         model=_served_name(model_config),
     )
-    writer.listen(speaker.hear, speaker.flush)
+    writer.subscribe(speaker.on_batches, speaker.flush)
     return speaker
 
 

@@ -72,13 +72,13 @@ class Taps:
         """They take notes of the chain under way from its third forward on."""
         self._residual: torch.Tensor | None = None
         """The residual stream of the forward under way, if it stays as it is until its end."""
-        self.same: dict[str, str] = {}
+        self.aliased_columns: dict[str, str] = {}
         """Columns that are not written because they are others': the same tensor."""
         self.forwards: list[str] = []
         """How each forward of the step under way ran, of those that Python saw."""
 
     @property
-    def on(self) -> bool:
+    def should_record(self) -> bool:
         """Whether a hook that fires now has to run its kernels."""
         return self.active or self._unconditional or (self._in_graph and _capturing())
 
@@ -107,19 +107,19 @@ class Taps:
         ]
         hooks.append(functools.partial(self._stand_in, holder, attribute, model))
         self._hooks = hooks
-        self.wake()
+        self.install()
 
     def detach(self) -> None:
         """Take every hook off for good, in reverse order."""
         self._hooks = []
         self._take_off()
 
-    def rest(self) -> None:
+    def uninstall(self) -> None:
         """The step under way is not recorded: even hooks that do nothing are paid for in Python."""
         if self._may_rest:
             self._take_off()
 
-    def wake(self) -> None:
+    def install(self) -> None:
         """The step under way is recorded."""
         if not self._undo:
             for hook in self._hooks:
@@ -136,7 +136,7 @@ class Taps:
         self._notes.clear()  # of a chain that was never finished
         self.observe, self._noting = self._guard.run, False
 
-    def play(self) -> None:
+    def flush_notes(self) -> None:
         """The chain is drafted: tell the kernels what was noted."""
         self.observe = run = self._guard.run
         for note in self._notes:
@@ -162,7 +162,7 @@ class Taps:
         @functools.wraps(original)
         def observed(argument: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(argument, *args, **kwargs)
-            if self.on:
+            if self.should_record:
                 self.observe(name, observe, argument, result)
             return result
 
@@ -175,7 +175,7 @@ class Taps:
         return lambda: setattr(holder, attribute, model)
 
     def _around_forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.on:
+        if not self.should_record:
             return model(*args, **kwargs)
         # What enters a later depth is what the one before fed forward: runners copy it.
         if self._chained and self.active and len(self.forwards) > 1:
@@ -225,8 +225,8 @@ class Taps:
             result = results[index]
             at = result.data_ptr()
             if at in measured:  # the same tensor under two names
-                if name not in self.same:
-                    self.same[name] = measured[at]
+                if name not in self.aliased_columns:
+                    self.aliased_columns[name] = measured[at]
             else:
                 self._kernels.rms(result, name, fleeting=self._compiled)
                 measured[at] = name
@@ -238,14 +238,14 @@ class Taps:
 
     def _on_residual(self, residual: torch.Tensor) -> None:
         """In compiled code, which may give its memory to another tensor before the forward ends."""
-        if self.on:
+        if self.should_record:
             self.observe("residual", self._on_fleeting_residual, residual)
 
     def _on_fleeting_residual(self, residual: torch.Tensor) -> None:
         self._kernels.rms(residual, "prenorm_rms", fleeting=True)
 
     def _keep_residual(self, residual: torch.Tensor) -> None:
-        if self.on:
+        if self.should_record:
             self._residual = residual
 
     def _on_logits(self, hidden: Any, logits: Any) -> None:
@@ -264,7 +264,7 @@ class Taps:
         self._kernels.rms_of_chunks(combined, "fc_rms", 1, fleeting=fleeting)
 
     def _after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
-        if self.on:
+        if self.should_record:
             self.observe("aux_norm", self._on_aux_norm, module, output)
 
     def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
 from driftscope_probes.vllm.run_manifest import manifest_of, manifest_of_lookup, with_sinks
-from driftscope_probes.vllm.scheduler.cache_faults import DrafterCache
+from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 RECORDER = "_driftscope_recorder"
@@ -48,7 +48,7 @@ def attach_recorder(
     layer_names: set[str],
     config: Any,
     without_graphs: bool = True,
-    cache: DrafterCache | None = None,
+    cache: CacheFaultTracker | None = None,
     draft_sampling: str | None = None,
 ) -> None:
     """Tie a recorder to the drafter `proposer.model`, unless the probe is off; `begin_run` follows.

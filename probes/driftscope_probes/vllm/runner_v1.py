@@ -14,7 +14,7 @@ import torch
 
 from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.base.method_hooks import hook_method, hook_object
-from driftscope_probes.base.step_view import Called, DeviceStep, DraftStep, called
+from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.drafter.captured_layers import captured_by
 from driftscope_probes.vllm.attach import (
     RECORDER,
@@ -24,7 +24,7 @@ from driftscope_probes.vllm.attach import (
     check_attached,
     recorder_of,
 )
-from driftscope_probes.vllm.scheduler.cache_faults import DrafterCache
+from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Proposers without a model."""
@@ -81,12 +81,14 @@ def _propose_lookup(original: Any) -> Callable[..., Any]:
         if recorder is None or runner is None:
             return original(proposer, *args, **kwargs)
         k = kwargs.get(ASKED_K, getattr(runner, "num_spec_tokens", None))
-        return recorder.draft(called(_LookupCall, (k, runner, proposer, original, args, kwargs)))
+        return recorder.draft(
+            make_draft_call(_LookupCall, (k, runner, proposer, original, args, kwargs))
+        )
 
     return propose
 
 
-class _LookupCall(Called):
+class _LookupCall(DraftCallBase):
     """Of a drafter that begins after the step's tokens were entered, and never runs in a graph."""
 
     __slots__ = ()
@@ -126,7 +128,7 @@ def _load_model(original: Any) -> Callable[..., Any]:
             layer_names=set(proposer._draft_attn_layer_names),
             config=proposer.vllm_config,
             without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
-            cache=DrafterCache(),
+            cache=CacheFaultTracker(),
             draft_sampling=_draft_sampling(proposer),
         )
         return result
@@ -172,12 +174,12 @@ def _propose(original: Any) -> Callable[..., Any]:
         if recorder is None or runner is None:
             return original(proposer, *args, **kwargs)
         call = (kwargs.get(ASKED_K), runner, proposer, original, args, kwargs)
-        return recorder.draft(called(_ModelCall, call))
+        return recorder.draft(make_draft_call(_ModelCall, call))
 
     return propose
 
 
-class _ModelCall(Called):
+class _ModelCall(DraftCallBase):
     """Of a drafter with a model. vLLM calls `propose` by keyword in every supported version."""
 
     __slots__ = ()

@@ -14,7 +14,7 @@ import torch
 
 from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.base.method_hooks import hook_method, hook_object
-from driftscope_probes.base.step_view import Called, DeviceStep, DraftStep, called
+from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.drafter.captured_layers import captured_by
 from driftscope_probes.vllm.attach import (
     RECORDER,
@@ -147,12 +147,14 @@ def _propose(original: Any) -> Callable[..., Any]:
         k = kwargs.get("num_speculative_tokens")  # by keyword, where vLLM gives it
         if k is None:
             k = getattr(speculator, "num_speculative_steps", None)
-        return recorder.draft(called(_ModelCall, (k, runner, speculator, original, args, kwargs)))
+        return recorder.draft(
+            make_draft_call(_ModelCall, (k, runner, speculator, original, args, kwargs))
+        )
 
     return propose
 
 
-class _ModelCall(Called):
+class _ModelCall(DraftCallBase):
     """A call of a speculator's `propose`."""
 
     __slots__ = ()

@@ -82,7 +82,7 @@ def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[]
     def observed(
         layer_: Any, query: Any, key: Any, value: Any, cache: Any, meta: Any, *a: Any, **kw: Any
     ) -> Any:
-        if meta is None or not switch.on:
+        if meta is None or not switch.should_record:
             return original(layer_, query, key, value, cache, meta, *a, **kw)
         if not _offered:
             result = original(layer_, query, key, value, cache, meta, *a, **kw)

@@ -38,7 +38,7 @@ def tap_latent(layer: Any, observer: Observer, switch: Switch) -> Callable[[], N
         query: Any, latent: Any, rope: Any, cache: Any, meta: Any, *a: Any, **kw: Any
     ) -> Any:
         result = original(query, latent, rope, cache, meta, *a, **kw)
-        if meta is not None and switch.on:
+        if meta is not None and switch.should_record:
             switch.observe("attention", observer, query, None)
         return result
 

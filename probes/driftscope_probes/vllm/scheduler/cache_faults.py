@@ -16,7 +16,7 @@ KEPT_STEPS = 256
 about K."""
 
 
-class DrafterCache:
+class CacheFaultTracker:
     """What is in doubt in one engine: `step` is told of each, in order, on the writer's thread."""
 
     def __init__(self) -> None:

@@ -20,10 +20,10 @@ from driftscope_probes.base.settings import Settings, settings_from
 from driftscope_probes.control.control import Control
 from driftscope_probes.recording import telemetry_feed
 from driftscope_probes.recording.process_writer import open_writer
-from driftscope_probes.recording.request_selection import Selection
+from driftscope_probes.recording.request_selection import RequestSelection
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.scheduler.request_label import label_of
-from driftscope_probes.vllm.scheduler.verification_tracker import Ledger
+from driftscope_probes.vllm.scheduler.verification_tracker import VerificationTracker
 
 _ATTRIBUTE = "_driftscope_observer"
 STOP_OR_ABORT = "stop_string_or_abort"
@@ -99,9 +99,9 @@ class EngineObserver:
         self._guard = Guard(
             self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
         )
-        self._selection = Selection(settings.labels)
+        self._selection = RequestSelection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
-        self._rows = Ledger(scheduler, self._writer.count_error).rows
+        self._rows = VerificationTracker(scheduler, self._writer.count_error).rows
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """A step's outcome is about to be applied to the requests."""

@@ -17,7 +17,7 @@ REMEMBERED_REQUESTS = 65_536
 """Requests of which the prompt's length is remembered; far more than ever run at once."""
 
 
-class Prefills:
+class PromptTracker:
     """The requests of one engine, through their prompts."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from driftscope_probes.vllm.scheduler.cache_faults import DrafterCache
-from driftscope_probes.vllm.scheduler.prefill_tracker import Prefills, prompt_lengths
+from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
+from driftscope_probes.vllm.scheduler.prefill_tracker import PromptTracker, prompt_lengths
 from driftscope_probes.vllm.scheduler.request_label import label_of
 
 
@@ -18,9 +18,9 @@ class VllmSchedules:
 
     new_requests = "scheduled_new_reqs"
 
-    def __init__(self, faults: DrafterCache | None = None) -> None:
+    def __init__(self, faults: CacheFaultTracker | None = None) -> None:
         """`faults`: of a runner that leaves some in the drafter's cache."""
-        self.prompts, self.faults = Prefills(), faults
+        self.prompts, self.faults = PromptTracker(), faults
 
     def prompt_lengths(self, scheduled: Any) -> Mapping[str, int]:
         """See ScheduleReader."""

@@ -34,7 +34,7 @@ thousands of them a second."""
 
 
 @dataclass(slots=True)
-class _Live:
+class _RunningRequest:
     """What is remembered of a running request."""
 
     first_token_s: float | None = None
@@ -45,13 +45,13 @@ class _Live:
     """Back from a preemption, with its tokens being computed once more."""
 
 
-class Ledger:
+class VerificationTracker:
     """Rows of steps, and of requests that ended."""
 
     def __init__(self, scheduler: Any, count_error: Callable[[str, BaseException], None]) -> None:
         """`count_error` is told of what cannot be read, which costs that step's rows."""
         self._limits, self._count_error = Limits(scheduler), count_error
-        self._live: OrderedDict[str, _Live] = OrderedDict()
+        self._live: OrderedDict[str, _RunningRequest] = OrderedDict()
         self._step = 0
 
     def rows(self, seen: list[Step | RequestRow]) -> list[Block | RequestRow]:
@@ -84,7 +84,7 @@ class Ledger:
             name, has_output = request.request_id, length > prompt
             live = every.get(name)
             if live is None:
-                live = every[name] = _Live()
+                live = every[name] = _RunningRequest()
             if admitted and has_output and name in admitted:
                 live.resumed = True
             if tokens:
@@ -108,7 +108,7 @@ class Ledger:
         return rows
 
     def _ended(self, row: RequestRow) -> RequestRow:
-        live = self._live.pop(row.request, _Live())
+        live = self._live.pop(row.request, _RunningRequest())
         first, last = live.first_token_s, live.last_token_s
         spent = None if first is None or last is None else last - first
         return replace(
