@@ -15,6 +15,8 @@ from support.hostile.server import Asked, Peer, Server, hostile_server
 from driftscope.errors import PeerError
 from driftscope.peer import Limits, ask
 
+pytestmark = pytest.mark.process
+
 LIMITS = Limits(seconds=0.6, octets=100_000)
 
 

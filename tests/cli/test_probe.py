@@ -21,6 +21,8 @@ from driftscope_probes.control import Control
 from driftscope_probes.labels import Selection
 from driftscope_probes.sampling import Sampler
 
+pytestmark = pytest.mark.process
+
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

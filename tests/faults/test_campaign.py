@@ -13,6 +13,8 @@ from faults.campaign import Found, campaign, sound_runs, table
 from faults.cases import Case, case_of, figures_of, run_case
 from faults.mutations import MUTATIONS
 
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
 SECONDS = 40
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from support.runs import Spec, write_run
 
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("driftscope", "driftscope_probes", "driftscope_reports")
 SHIPPED_BYTES = 12_000_000

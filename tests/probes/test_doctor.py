@@ -16,6 +16,8 @@ from driftscope_probes.doctor_captured import of_run
 from driftscope_probes.kinds import KINDS
 from driftscope_probes.support import HOOKS
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def done() -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,8 @@ import pytest
 from driftscope_probes.plugin import SEAMS, register
 from driftscope_probes.support import HOOKS
 
+pytestmark = pytest.mark.process
+
 REGISTER = "import os, sys; from driftscope_probes.plugin import register; register(); "
 
 

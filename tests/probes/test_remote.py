@@ -17,6 +17,8 @@ from driftscope_probes import remote
 from driftscope_probes.process_status import processes_in
 from driftscope_probes.remote import reach
 
+pytestmark = pytest.mark.process
+
 KEY = "sk-0123456789abcdef"
 
 

@@ -14,6 +14,8 @@ from driftscope.peer import Limits
 from driftscope.telemetry import follow
 from driftscope.telemetry.view import view
 
+pytestmark = pytest.mark.process
+
 TAME = {"elsewhere", "no-labels", "bucket-le-word"}
 """Odd, and yet figures."""
 SECONDS = 1.0

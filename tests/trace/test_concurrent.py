@@ -21,6 +21,8 @@ from driftscope.trace.segment import SEALED
 from driftscope.trace.status import Status, read_statuses
 from driftscope.trace.writer import TraceWriter
 
+pytestmark = pytest.mark.process
+
 Child = Callable[[str, Path], "subprocess.Popen[str]"]
 VERIFY = ibis.table(ibis.Schema.from_pyarrow(queried("verify")), name="verify")
 

@@ -28,6 +28,8 @@ from driftscope.trace.status import read_statuses, status_path
 from driftscope.trace.status_file import ROOM_BYTES, StatusFile
 from driftscope.trace.writer import TraceWriter
 
+pytestmark = pytest.mark.process
+
 WRITER = Path(killed_writer.__file__)
 LATE = [verify(9, 1000 + i, float(i), i, 4, 1) for i in range(7)]
 HANDED_OVER = to_batch("verify", handed_over()).to_pylist()

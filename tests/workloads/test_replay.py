@@ -40,6 +40,8 @@ from driftscope.workloads.sending import Patience
 from driftscope.workloads.server_access import Access
 from driftscope.workloads.suite import parse_suite
 
+pytestmark = pytest.mark.process
+
 PLAIN = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: []}}", "plain")
 QUICK = Patience(idle_s=1.0, retries=2)
 
