@@ -14,6 +14,8 @@ from driftscope.analysis.interval import Ratio, ratio_of
 from driftscope.analysis.joint import DRAWS, LEAST, joint
 from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
 
+pytestmark = pytest.mark.slow
+
 TRUTH = Truth(requests=40, rounds=20, k=4)
 FIRST = TRUTH.conditional[0]
 WORLDS = {
