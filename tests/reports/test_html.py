@@ -328,6 +328,7 @@ def test_speed_is_held_against_a_baseline_without_speculation() -> None:
     assert "The baseline takes" not in page.words
 
 
+@pytest.mark.slow
 def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
     wide = Spec(
         k=16,
