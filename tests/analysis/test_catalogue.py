@@ -22,6 +22,8 @@ from driftscope.analysis.summarise import summarise
 from driftscope.analysis.summary import RunSummary
 from driftscope.trace.reader import read_trace
 
+pytestmark = pytest.mark.slow
+
 Run = Spec | Truth
 
 

@@ -14,6 +14,8 @@ from driftscope.analysis.summarise import summarise
 from driftscope.analysis.tables import open_run
 from driftscope.errors import NoDataError, UsageError
 
+pytestmark = pytest.mark.slow
+
 TRUTH = Truth(
     requests=80,
     rounds=20,
