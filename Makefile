@@ -6,10 +6,12 @@ OLDER  := 0.31.0 0.27.0
 OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
+# Tests say themselves in which order they go: see tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 NO_ENGINE := tests/trace tests/metrics tests/analysis tests/cli/test_analyze.py tests/cli/test_check.py
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test lint type layers truth harmless seeds situations broken faults faults-coverage disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test unit lint type layers truth harmless seeds situations broken faults faults-coverage disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -18,7 +20,10 @@ demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM
 	$(BIN)/driftscope demo
 
 test: $(VENV)/installed-dev lint type layers browser prometheus $(TESTED_IN) ## all checks and tests
-	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 20
+	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(PYTEST) --durations 20
+
+unit: $(VENV)/installed-dev ## tests that start no engine, browser, server or process (3 minutes)
+	$(PYTEST) -m "not (vllm or slow or process or browser or prometheus)"
 
 lint: $(VENV)/installed-dev ## ruff, which alone decides how a line is broken
 	$(BIN)/ruff check .

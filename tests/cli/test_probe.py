@@ -21,6 +21,8 @@ from driftscope_probes.control.control import Control
 from driftscope_probes.recording.request_selection import RequestSelection
 from driftscope_probes.recording.sampler import Sampler
 
+pytestmark = pytest.mark.process
+
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

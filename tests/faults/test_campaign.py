@@ -17,6 +17,8 @@ from faults.cases import OTHERS, Case, case_of, figures_of, run_case
 from faults.command import check_files
 from faults.mutations import MUTATIONS
 
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
 SECONDS = 40
 
 

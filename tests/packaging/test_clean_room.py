@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from support.runs import Spec, write_run
 
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("driftscope", "driftscope_probes", "driftscope_reports")
 SHIPPED_BYTES = 12_000_000
@@ -63,7 +65,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of a fresh environment with the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(folder, with_pip=True)
-    _run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    # Compiling every file of the dependencies takes longer than all that the tests then import.
+    install = ("-m", "pip", "install", "--quiet", "--no-compile", wheel)
+    _run(folder / "bin" / "python", *install, cwd=folder)
     return folder / "bin"
 
 

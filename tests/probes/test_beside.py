@@ -106,6 +106,7 @@ def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(
     assert cpu_cores.free_cpu_cores() == {0, 1, 2}, "bound to none"
 
 
+@pytest.mark.process
 def test_the_first_process_says_what_cores_there_are() -> None:
     """A worker may find itself bound to some of them before it has any say."""
     script = (

@@ -16,6 +16,8 @@ from driftscope_probes.server.captured_layers_check import of_run
 from driftscope_probes.vllm.configuration.drafter_kinds import KINDS
 from driftscope_probes.vllm.configuration.hook_points import HOOKS
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def done() -> subprocess.CompletedProcess[str]:

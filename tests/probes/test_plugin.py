@@ -14,6 +14,8 @@ import pytest
 from driftscope_probes.vllm.configuration.hook_points import HOOKS
 from driftscope_probes.vllm.plugin import SEAMS, register
 
+pytestmark = pytest.mark.process
+
 REGISTER = "import os, sys; from driftscope_probes.vllm.plugin import register; register(); "
 
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from support.runs import verify
 
 from driftscope_probes.base.resource_sample import sample
@@ -24,6 +25,7 @@ print((after.process_bytes - before.process_bytes) / len(held))
 """
 
 
+@pytest.mark.process
 def test_a_sample_follows_the_process() -> None:
     """One of its own: this one frees memory when it likes."""
     done = subprocess.run([sys.executable, "-c", GROW], capture_output=True, text=True, check=True)

@@ -295,6 +295,7 @@ def _name_in_a_child() -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.process
 def test_processes_of_one_start_hash_alike_and_another_start_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -27,12 +27,12 @@ from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, analyze, conclude
 from driftscope.trace.read.reader import read_trace
 from driftscope_reports.drawing.chart import Kind
-from driftscope_reports.html import provenance
 from driftscope_reports.html.document import (
     LICENCE,
     MAX_BYTES,
     asset,
     plotly,
+    provenance,
     script,
     sections,
     to_html,
@@ -336,6 +336,7 @@ def test_speed_is_held_against_a_baseline_without_speculation() -> None:
     assert "The baseline takes" not in page.words
 
 
+@pytest.mark.slow
 def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
     wide = Spec(
         k=16,

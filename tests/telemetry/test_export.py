@@ -76,6 +76,7 @@ def test_figures_are_those_of_analyze(trace: Trace, protocol: str) -> None:
             assert point.sum / point.count == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.process
 def test_points_have_the_run_s_own_times(trace: Trace) -> None:
     with http() as collector:
         (told,) = recorded_run.replays(trace, interval_s=1.0)
@@ -92,6 +93,7 @@ def test_points_have_the_run_s_own_times(trace: Trace) -> None:
     assert len(starts - {0}) == 1  # a gauge has none
 
 
+@pytest.mark.process
 def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
     preference = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
     with http() as collector:
@@ -107,6 +109,7 @@ def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
     assert rounds == summarise(trace, "run").rounds
 
 
+@pytest.mark.process
 def test_a_span_per_request_tells_of_the_chains_that_went_wrong(trace: Trace) -> None:
     with http() as collector:
         (told,) = recorded_run.replays(trace)
@@ -177,6 +180,7 @@ def test_nothing_to_export(tmp_path: Path) -> None:
         list(recorded_run.replays(trace))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_a_collector_that_is_not_there_is_an_error_within_seconds(
     trace: Trace, caplog: pytest.LogCaptureFixture, protocol: str
@@ -192,6 +196,7 @@ def test_a_collector_that_is_not_there_is_an_error_within_seconds(
     assert caplog.records == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("behaviour", ["silent", "byte-by-byte", "slow-head"])
 def test_a_collector_that_hangs_is_an_error_in_time(
     trace: Trace, monkeypatch: pytest.MonkeyPatch, behaviour: str
@@ -207,6 +212,7 @@ def test_a_collector_that_hangs_is_an_error_in_time(
     assert time.monotonic() - begun < 4
 
 
+@pytest.mark.process
 def test_a_key_of_the_collector_is_not_in_its_error(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

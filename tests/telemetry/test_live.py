@@ -22,6 +22,8 @@ from driftscope.trace.format.records import RequestRow, Row, VerifyRow
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
 
+pytestmark = pytest.mark.process
+
 SPEC = Spec(requests=6)
 ROUNDS = SPEC.requests * SPEC.rounds
 FAST = {"OTEL_METRIC_EXPORT_INTERVAL": "200", "OTEL_BSP_SCHEDULE_DELAY": "200"}

@@ -151,6 +151,7 @@ assert "pandas" not in sys.modules
 """
 
 
+@pytest.mark.process
 def test_pandas_stays_out_of_the_serving_process() -> None:
     """pyarrow imports it for what it takes from Python by itself."""
     done = subprocess.run(

@@ -89,6 +89,8 @@ main()
 """
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_demo_without_vllm_says_so_and_uses_the_reference_engine(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     report = run_demo(folder, "-c", WITHOUT_VLLM)

@@ -43,18 +43,13 @@ def _models() -> tuple[Any, Any]:
     )
 
 
-@functools.cache
-def _continued(tokens: tuple[int, ...]) -> list[int]:
-    return continue_greedily(_models()[0], list(tokens), K + 1)
-
-
 def _by_request(
     outcome: Outcome, rows: list[dict[str, Any]]
 ) -> Iterator[tuple[list[int], int, list[dict[str, Any]]]]:
     """Tokens, prompt length and the chains of each request, the last of which may lie past its
     end."""
     for index, (ids, output) in enumerate(zip(prompts(REQUESTS), outcome.tokens(), strict=True)):
-        tokens = _continued((*ids, *output))
+        tokens = continue_greedily(_models()[0], (*ids, *output), K + 1)
         yield (
             tokens,
             len(ids),

@@ -122,14 +122,20 @@ class Recipe:
 
 
 FULL = Recipe()
+QUICK_TARGET = DecoderConfig(hidden_size=64, intermediate_size=176, head_dim=16)
+"""A quarter of the shipped target's width, and all its layers: they are what drafters capture."""
+_QUICK_LAYER = replace(QUICK_TARGET, num_hidden_layers=1, intermediate_size=128)
 QUICK = Recipe(
+    target_model=QUICK_TARGET,
+    drafter_models={name: replace(one, layer=_QUICK_LAYER) for name, one in DRAFTERS.items()},
     target=TargetRecipe(
         steps=6, tokens_per_step=512, lengths=(256,), validate_every=6, validation_tokens=512
     ),
     sampling=SamplingRecipe(batches=1, batch_size=8, length=128, prompt_tokens=(0, 100)),
     drafters=DrafterRecipe(steps=6, batch_size=4, length=128),
 )
-"""Shows that the pipeline runs; the weights are worth nothing."""
+"""Shows that the pipeline runs; the weights are worth nothing. Its models are small, because a CPU
+without bf16 instructions multiplies matrices of the shipped sizes for minutes."""
 
 LARGE_TARGET = DecoderConfig(num_hidden_layers=10)
 """7.6 M parameters, 15.3 MB in bf16: the shipped target with ten layers, since sinks form in the

@@ -63,6 +63,7 @@ def test_long_prompts_are_taken_where_training_wrote_them(tmp_path: Path) -> Non
     assert conditions.count("prompt_350_450") == 2
 
 
+@pytest.mark.slow
 def test_tables_and_findings_are_kept_and_taken_up_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,7 @@ def test_the_served_chat_template_renders_the_same_prompt() -> None:
     assert ends == (0, 4, 5)
 
 
+@pytest.mark.process
 def test_the_package_imports_no_torch() -> None:
     code = (
         "import sys, driftscope_probes.trio as t; t.load_prompts(); print('torch' in sys.modules)"

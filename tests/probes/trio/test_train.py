@@ -15,6 +15,8 @@ from driftscope_probes.trio.recipe import LARGE, QUICK
 from driftscope_probes.trio.train import CHECKPOINTS, train
 from driftscope_probes.trio.train import main as train_main
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("node", "edge", "graph", "value", "index", "total", "result", "queue", "weight", "path")
 FILES = 40
 

@@ -67,6 +67,7 @@ def test_cards_are_what_the_records_render_to(name: str, records: list[PromptRec
     assert tables(records) in shipped
 
 
+@pytest.mark.slow
 def test_a_fresh_evaluation_agrees_with_the_records(records: list[PromptRecord]) -> None:
     """Counts may move where a near tie falls the other way on another CPU, hence the tolerance."""
     chosen = load_prompts()[:3]
