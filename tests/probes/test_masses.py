@@ -13,6 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
+from driftscope.inspect.reference.chain import class_masses
 from driftscope_probes.base.chain_buffers import MASSES
 from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.masses.sink_search import RECENT, SLOTS
@@ -24,8 +26,6 @@ from driftscope_probes.masses.torch_masses import (
     sink_mask,
     slot_weights,
 )
-from driftscope_probes.reference.chain import MASSES as REFERENCE_MASSES
-from driftscope_probes.reference.chain import class_masses
 
 TOLERANCE = 1e-5
 SIZE = 8

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from driftscope.inspect.reference.chain import ChainKeys
+from driftscope.inspect.reference.model import load_drafter, load_target
+from driftscope.inspect.reference.replay import replay
 from driftscope.pipeline import analyze
 from driftscope.trace.read.reader import Trace, read_trace
-from driftscope_probes.reference.chain import ChainKeys
-from driftscope_probes.reference.model import load_drafter, load_target
-from driftscope_probes.reference.replay import replay
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 from vllm_engine.job import Job, K, Outcome, prompts, run_job
 from vllm_engine.truth import continue_greedily
 

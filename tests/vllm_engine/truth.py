@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from driftscope.inspect.reference.model import load_drafter, load_target
+from driftscope.inspect.reference.replay import replay
+from driftscope.inspect.reference.target import KVCache
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.reference.model import load_drafter, load_target
-from driftscope_probes.reference.replay import replay
-from driftscope_probes.reference.target import KVCache
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 from vllm_engine.job import Job, K, Outcome, prompts, run_jobs
 
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")

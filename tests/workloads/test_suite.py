@@ -17,7 +17,7 @@ from driftscope.workloads.suites.server_facts import Facts
 from driftscope.workloads.suites.suite import load_suite, parse_suite, shipped_suites
 from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError
 from driftscope.workloads.suites.transforms.roles import written
-from driftscope_probes.trio import load_prompts
+from driftscope_lab.trio import load_prompts
 
 FACTS = Facts(url="http://x/v1", model="m", max_model_len=2300)
 ASKED = chat("k", "How are you?", system="Be brief.")

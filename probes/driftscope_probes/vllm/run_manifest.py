@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import driftscope
+from driftscope.inspect.weights_digest import weights_digest
 from driftscope.trace.format.manifest import Manifest, Model
 from driftscope.trace.format.records import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope_probes.base.settings import EAGER, Settings
-from driftscope_probes.drafter.weights_digest import weights_digest
 from driftscope_probes.masses.sink_search import MIN_CHAINS, MIN_REQUESTS, Found
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
