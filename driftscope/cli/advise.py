@@ -36,6 +36,7 @@ def advise(
     from driftscope.cli.shared.query_engine_option import engine_of
     from driftscope.cli.shared.run_labels import labels_of
     from driftscope.errors import NoDataError
+    from driftscope.json_report.advice import dead_to_json, to_json
     from driftscope.trace.format.manifest import read_manifest
     from driftscope_reports.terminal import advice_table
 
@@ -54,13 +55,16 @@ def advise(
     )
     advice = advice_on(first, others, plain)
     if advice is None and is_dead(first):
-        advice_table.show_dead(first, as_json=as_json)
+        if as_json:
+            typer.echo(dead_to_json(first), nl=False)
+        else:
+            advice_table.show_dead(first)
         return
     if advice is None:
         raise NoDataError(
             f"{runs[0]}: too few step times for a cost model; record 20 or more like steps"
         )
     if as_json:
-        typer.echo(advice_table.to_json(advice), nl=False)
+        typer.echo(to_json(advice), nl=False)
     else:
         advice_table.show(advice)

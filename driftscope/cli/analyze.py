@@ -142,9 +142,9 @@ def write_reports(
     from driftscope.cli.screens import analyze_output
     from driftscope.cli.shared.analysis_inputs import analysis_of
     from driftscope.errors import UsageError
+    from driftscope.json_report.report import to_json
     from driftscope_reports.formats import write
     from driftscope_reports.report_files import write_text
-    from driftscope_reports.summary_json import to_json
 
     if json_path == html:
         raise UsageError(f"--json and --output both name {html}; give two files")

@@ -32,6 +32,7 @@ def compare(
     from driftscope.cli.shared.query_engine_option import engine_of
     from driftscope.cli.shared.replay_comparison import both_replays, compare_replays
     from driftscope.cli.shared.run_labels import labels_of
+    from driftscope.json_report.comparison import to_json
     from driftscope_reports.terminal import comparison
 
     names = labels_of([first, second], label)
@@ -51,6 +52,6 @@ def compare(
 
         found = compare_times(requests_of(a), requests_of(b), labels)
     if as_json:
-        typer.echo(comparison.to_json(found), nl=False)
+        typer.echo(to_json(found), nl=False)
         return
     comparison.show(found)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from driftscope.errors import UsageError
+from driftscope.json_report.report import to_json
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.document import sections, to_html
 from driftscope_reports.markdown import to_markdown
 from driftscope_reports.report_files import write_bytes, write_text
-from driftscope_reports.summary_json import to_json
 
 
 def write(analysis: Analysis, form: str, path: Path, *, command: str | None = None) -> list[Path]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from driftscope.analysis.summary.baseline_run import baseline_of
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.json_report.report import to_dict
 from driftscope.pipeline import Analysis, analyze, conclude
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope_reports.drawing.palette import LIGHT
@@ -17,7 +18,6 @@ from driftscope_reports.drawing.plotly_figure import figure, painted
 from driftscope_reports.html.document import sections, to_html
 from driftscope_reports.html.embedded_data import read_report
 from driftscope_reports.report_files import write_text
-from driftscope_reports.summary_json import to_dict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,12 +15,12 @@ from support.runs import Spec, write_run
 from driftscope.analysis.findings.rules.catalogue import REPLAYS
 from driftscope.analysis.replays.senders import external_id, summarise_replay
 from driftscope.analysis.statistics.paired_ratios import paired_ratio
+from driftscope.json_report.report import to_dict
 from driftscope.metrics.client import mcnemar
 from driftscope.pipeline import Analysis, analyze
 from driftscope.trace.format.records import ClientRow, Ended
 from driftscope.trace.read.reader import read_trace
 from driftscope_reports.html.document import to_html
-from driftscope_reports.summary_json import to_dict
 
 
 def _conditions(count: int = 40, cost: float = 0.5, **values: Any) -> list[ClientRow]:

@@ -25,11 +25,11 @@ from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.summarise import summarise
 from driftscope.errors import DamagedTraceError
+from driftscope.json_report.report import to_json
 from driftscope.pipeline import conclude
 from driftscope.trace.format.derived_columns import DERIVED_KEY
 from driftscope.trace.format.rounding import RELATIVE_ERROR
 from driftscope.trace.read.reader import read_trace
-from driftscope_reports.summary_json import to_json
 
 pytestmark = pytest.mark.slow
 

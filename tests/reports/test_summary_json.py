@@ -12,8 +12,8 @@ import pytest
 from support.analyses import PAIR, analysis_of, pair
 
 import driftscope
+from driftscope.json_report.report import to_dict, to_json
 from driftscope.pipeline import Analysis, conclude
-from driftscope_reports.summary_json import to_dict, to_json
 
 GOLDEN = Path(__file__).parent / "data" / "pair.json"
 """Made by `python tests/reports/test_summary_json.py`; read the difference before committing it."""
@@ -89,6 +89,7 @@ PLAIN_KEYS = {
 def test_keys_are_the_contract(tmp_path: Path) -> None:
     content = to_dict(pair(tmp_path))
     assert set(content) == {
+        "kind",
         "schema_version",
         "driftscope_version",
         "verdict",

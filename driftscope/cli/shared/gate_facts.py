@@ -14,10 +14,10 @@ from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import UsageError
+from driftscope.json_report.report import plain_to_dict, replay_to_dict, run_to_dict
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis
 from driftscope.trace.format.records import UndraftedReason
-from driftscope_reports.summary_json import plain_to_dict, replay_to_dict, run_to_dict
 
 Baseline: TypeAlias = RunSummary | BaselineRun | ReplaySummary | None
 Labelled: TypeAlias = tuple[str, Facts]

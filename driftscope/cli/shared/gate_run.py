@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
 
 from driftscope.analysis.figures.run_sums import Sums, collect
 from driftscope.analysis.gate.correlation import correlations
@@ -18,12 +16,12 @@ from driftscope.analysis.replays.senders import ReplaySummary, is_replay, summar
 from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.summarise import summarise
-from driftscope.boundary import strict_json
 from driftscope.cli.shared.analysis_inputs import BASELINE
 from driftscope.cli.shared.gate_facts import Baseline, Kind, facts_of
 from driftscope.cli.shared.query_engine_option import DUCKDB, engine_of
 from driftscope.cli.shared.run_labels import labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
+from driftscope.json_report.check import to_json
 from driftscope.pipeline import Analysis, conclude
 from driftscope.trace.format.manifest import read_manifest
 from driftscope.trace.read.reader import read_trace
@@ -127,26 +125,10 @@ def outcome(judgements: Sequence[Judgement]) -> int:
 def show(judgements: Sequence[Judgement], *, as_json: bool) -> None:
     """Broken and undecided rules on stdout, a count on stderr; as JSON all of them."""
     if as_json:
-        content = {
-            "schema_version": 1,
-            "exit_code": outcome(judgements),
-            "rules": [_plain(judgement) for judgement in judgements],
-        }
-        sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
+        sys.stdout.write(to_json(judgements, outcome(judgements)))
         return
     for judgement in judgements:
         if judgement.outcome is not Outcome.HELD:
             sys.stdout.write(printable(judgement.line()) + "\n")
     counts = {o: sum(j.outcome is o for j in judgements) for o in Outcome}
     sys.stderr.write(", ".join(f"{n} {o}" for o, n in counts.items()) + "\n")
-
-
-def _plain(judgement: Judgement) -> dict[str, Any]:
-    values = {path: asdict(v) if is_dataclass(v) else v for path, v in judgement.values.items()}
-    return {
-        "rule": judgement.rule.text,
-        "name": judgement.rule.name,
-        "run": judgement.run,
-        "outcome": judgement.outcome.value,
-        "values": values,
-    }

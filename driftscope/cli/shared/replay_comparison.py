@@ -10,10 +10,10 @@ import typer
 from driftscope.analysis.replays.senders import is_replay, summarise_replay
 from driftscope.cli.screens import analyze_output
 from driftscope.errors import MixedTraceError
+from driftscope.json_report.report import to_json
 from driftscope.pipeline import conclude
 from driftscope.trace.format.manifest import read_manifest
 from driftscope.trace.read.reader import read_trace
-from driftscope_reports.summary_json import to_json
 
 
 def both_replays(first: Path, second: Path) -> bool:

@@ -1,10 +1,8 @@
-"""The advice on K as a table and as JSON."""
+"""The advice on K as a table for the terminal."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +13,7 @@ from driftscope.analysis.cost.predict import WIDEST, Estimate
 from driftscope.analysis.findings.dead_drafter import none_accepted
 from driftscope.analysis.number_words import NOTHING, between_percent, milliseconds, percent
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.boundary import strict_json
+from driftscope.json_report.advice import DEAD
 from driftscope_reports.terminal.run_table import plain
 
 _PIPE_WIDTH = 160
@@ -45,22 +43,6 @@ def show(advice: Advice) -> None:
         console.print(f"the model is off by {percent(advice.misfit)} of a step on average")
 
 
-def to_json(advice: Advice) -> str:
-    """Everything, newline at the end; null for what cannot be told, and `doubt` says why."""
-    content = asdict(advice)
-    content["command"] = advice.command
-    return strict_json.dumps(_told(content), indent=1, sort_keys=True) + "\n"
-
-
-def _told(value: Any) -> Any:
-    """A figure whose interval has no support is none."""
-    if isinstance(value, dict):
-        if value.keys() == {"value", "interval"} and value["interval"] is None:
-            return {"value": None, "interval": None}
-        return {key: _told(item) for key, item in value.items()}
-    return [_told(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def _first(advice: Advice) -> tuple[str, ...]:
     """What to set, and what it is expected to gain."""
     if advice.doubt is not None:
@@ -78,19 +60,9 @@ def _first(advice: Advice) -> tuple[str, ...]:
     return f"{advice.run}: {advice.command}", extra
 
 
-def show_dead(run: RunSummary, *, as_json: bool) -> None:
-    """The advice on a dead drafter of which too few steps are known for a table."""
-    why = f"{none_accepted(run)}: every K costs time and gives nothing"
-    if as_json:
-        content = {
-            "run": run.label,
-            "ran_k": run.k,
-            "command": NO_SPECULATION,
-            "useless": True,
-            "why": why,
-        }
-        sys.stdout.write(strict_json.dumps(content))
-        return
+def show_dead(run: RunSummary) -> None:
+    """Print the advice on a dead drafter of which too few steps are known for a table."""
+    why = f"{none_accepted(run)}: {DEAD}"
     sys.stdout.write(f"{plain(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")
 
 

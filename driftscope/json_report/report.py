@@ -1,13 +1,11 @@
-"""The JSON report: a contract (schema_version 1) that other tools may build on.
+"""The report of an analysis as a JSON document: a contract that other tools may build on.
 
-Per-depth lists start with depth 1; null stands where a quantity does not exist or is no finite
-number. Keys are sorted and nothing depends on the clock: same runs, same bytes.
+Per-depth lists start with depth 1.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,23 +16,18 @@ from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.boundary import strict_json
+from driftscope.json_report.document import REPORT, document, layout, rounded
 from driftscope.pipeline import Analysis
-
-SCHEMA_VERSION = 1
-_DIGITS = 9
-"""Significant digits: more than the trace's float32 holds, fewer than platforms agree on."""
 
 
 def to_json(analysis: Analysis) -> str:
     """The report as text, newline at the end."""
-    return strict_json.dumps(to_dict(analysis), indent=1, sort_keys=True) + "\n"
+    return layout(to_dict(analysis))
 
 
 def to_dict(analysis: Analysis) -> dict[str, Any]:
     """The report as plain values."""
     content = {
-        "schema_version": SCHEMA_VERSION,
         "driftscope_version": driftscope.__version__,
         "verdict": " ".join(analysis.verdict),
         "findings": [_finding(finding) for finding in analysis.findings],
@@ -44,8 +37,7 @@ def to_dict(analysis: Analysis) -> dict[str, Any]:
     if analysis.senders:
         content["replays"] = [_replay(run) for run in analysis.senders]
         content["replays_compared"] = [asdict(pair) for pair in analysis.versus]
-    cleaned: dict[str, Any] = _clean(content)
-    return cleaned
+    return document(REPORT, content)
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -69,20 +61,20 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def run_to_dict(run: RunSummary) -> dict[str, Any]:
     """One run of the report, as plain values: what the gate's rules are asked about."""
-    content: dict[str, Any] = _clean(_run(run))
+    content: dict[str, Any] = rounded(_run(run))
     return content
 
 
 def replay_to_dict(run: ReplaySummary) -> dict[str, Any]:
     """One replay of the report, as plain values."""
-    content: dict[str, Any] = _clean(_replay(run))
+    content: dict[str, Any] = rounded(_replay(run))
     return content
 
 
 def plain_to_dict(run: BaselineRun) -> dict[str, Any]:
     """A run without speculation in the same words: null where it has none."""
     latency = asdict(run.latency)
-    content: dict[str, Any] = _clean(
+    content: dict[str, Any] = rounded(
         {
             "label": run.label,
             "rounds": 0,
@@ -213,14 +205,3 @@ def _ends(interval: Interval | None) -> dict[str, float] | None:
 
 def _all_ends(intervals: Sequence[Interval | None] | None) -> list[dict[str, float] | None] | None:
     return None if intervals is None else [_ends(each) for each in intervals]
-
-
-def _clean(value: Any) -> Any:
-    """`value` with numbers rounded, and None for what is no finite number."""
-    if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _clean(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_clean(item) for item in value]
-    return value

@@ -1,0 +1,33 @@
+"""The judgements of a gate's rules as a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from driftscope.analysis.gate.judge import Judgement
+from driftscope.json_report.document import CHECK, VERSIONS, layout
+
+
+def to_json(judgements: Sequence[Judgement], exit_code: int) -> str:
+    """Return every judgement as text, newline at the end."""
+    return layout(
+        {
+            "kind": CHECK,
+            "schema_version": VERSIONS[CHECK],
+            "exit_code": exit_code,
+            "rules": [_plain(judgement) for judgement in judgements],
+        }
+    )
+
+
+def _plain(judgement: Judgement) -> dict[str, Any]:
+    values = {path: asdict(v) if is_dataclass(v) else v for path, v in judgement.values.items()}
+    return {
+        "rule": judgement.rule.text,
+        "name": judgement.rule.name,
+        "run": judgement.run,
+        "outcome": judgement.outcome.value,
+        "values": values,
+    }
