@@ -1,6 +1,6 @@
-"""The `driftscope` command: what there is, and how errors become exit codes.
+"""The `driftscope` command: its subcommands, and the exit codes of errors.
 
-Command modules hold signatures and import what they need when they run, so that `--help` is
+Command modules contain signatures and import what they need when they run, so that `--help` is
 instant.
 """
 
@@ -83,7 +83,7 @@ app.add_typer(probe, name="probe", epilog=EPILOG)
 
 
 def main() -> None:
-    """Run the command line; every error is one line and its exit code."""
+    """Run the command line; print an error as one line and exit with its exit code."""
     try:
         app()
     except DriftscopeError as error:

@@ -1,4 +1,4 @@
-"""What a gate's rules are asked about: runs of a probe, and replays."""
+"""Facts that a gate's rules are evaluated on: runs of a probe, and replays."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _REASONS = frozenset((*UndraftedReason.ALL, UNKNOWN))
 
 
 class Kind(Enum):
-    """What a rule may be about."""
+    """Kind of subject that a rule can be about."""
 
     RUN = "a run of a probe"
     REPLAY = "a replay"
 
     @property
     def catalogue(self) -> Mapping[str, Entry[Any]]:
-        """The findings there may be about it."""
+        """Findings that can be made about this kind of subject."""
         return CATALOGUE if self is Kind.RUN else REPLAYS
 
 
 def facts_of(
     analysis: Analysis, baseline: Baseline, correlated: Mapping[str, Mapping[str, float]]
 ) -> dict[Kind, list[Labelled]]:
-    """The facts of every run and replay, by its label."""
+    """Return the labelled facts of every run and replay."""
     held = None if baseline is None else _content(baseline)
     is_replay = isinstance(baseline, ReplaySummary)
     return {
