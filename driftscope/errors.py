@@ -7,7 +7,7 @@
     │   ├── SchemaVersionError      written by a newer driftscope
     │   └── MixedTraceError         files that do not belong together
     ├── ProbeError                  the engine cannot be instrumented as asked
-    ├── ControlError                a running probe cannot be reached or does not obey
+    ├── ControlError                a running probe cannot be reached, or does not do as asked
     ├── TelemetryError              telemetry cannot be sent as configured
     ├── PeerError                   a server gives no answer or a wrong one
     ├── NoDataError                 exit 4: a run without a single round
@@ -36,7 +36,7 @@ class TraceError(DriftscopeError):
 
 
 class NotATraceError(TraceError):
-    """The path holds no run."""
+    """The path contains no run."""
 
 
 class DamagedTraceError(TraceError):

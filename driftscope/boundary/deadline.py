@@ -37,7 +37,7 @@ def within(deadline: Deadline, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             found.append(work())
-        except BaseException as error:  # raised again in the caller's thread
+        except BaseException as error:  # re-raised in the caller's thread
             failed.append(error)
 
     thread = threading.Thread(target=run, name="driftscope-deadline", daemon=True)

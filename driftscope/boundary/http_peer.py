@@ -55,7 +55,7 @@ class PeerAnswer:
 
     status: int
     content: bytes
-    """The body, decompressed."""
+    """Body of the answer, decompressed."""
 
     def text(self) -> str:
         """Return the body as text; bytes that are not UTF-8 are replaced."""
@@ -235,7 +235,7 @@ class _TimedReader(io.RawIOBase):
 
 
 def _secret_of(headers: Mapping[str, str]) -> str:
-    """Return the key or token of the Authorization header, "" without one."""
+    """Return the key or token of the Authorization header; "" without one."""
     values = {name.lower(): value for name, value in headers.items()}
     return values.get("authorization", "").partition(" ")[2]
 

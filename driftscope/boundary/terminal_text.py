@@ -6,7 +6,7 @@ r"""Escaping of text of unknown origin, so that it is safe to print.
 `shown("héllo 漢字")`         unchanged
 ===========================  ==========================================
 
-Control characters control a terminal, bidirectional marks reorder the text, line separators fake
+Control characters act on a terminal, bidirectional marks reorder the text, line separators fake
 lines, characters without a width make two texts look alike, and a lone surrogate cannot be encoded
 at all. Each becomes a visible escape. Joiners stay: emoji and some scripts need them.
 """

@@ -1,4 +1,4 @@
-"""`driftscope advise`."""
+"""The `driftscope advise` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`driftscope analyze`."""
+"""The `driftscope analyze` command."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def main() -> None:
         _fail(f"{where}{error.strerror or error}", EXIT_ERROR)
     except MemoryError:
         _fail("out of memory; analyse a part of the run with --where or --since", EXIT_ERROR)
-    except Exception as error:  # the last resort: a defect of driftscope's, whatever it is
+    except Exception as error:  # last resort: any defect of driftscope
         _fail(unforeseen(error), EXIT_ERROR)
 
 

@@ -1,4 +1,4 @@
-"""`driftscope bench`."""
+"""The `driftscope bench` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`driftscope check`."""
+"""The `driftscope check` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`driftscope compare`."""
+"""The `driftscope compare` command."""
 
 from __future__ import annotations
 

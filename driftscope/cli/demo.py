@@ -1,4 +1,4 @@
-"""`driftscope demo`."""
+"""The `driftscope demo` command."""
 
 from __future__ import annotations
 

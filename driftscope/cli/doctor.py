@@ -1,4 +1,4 @@
-"""`driftscope doctor`."""
+"""The `driftscope doctor` command."""
 
 from __future__ import annotations
 

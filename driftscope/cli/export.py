@@ -1,4 +1,4 @@
-"""`driftscope export`."""
+"""The `driftscope export` command."""
 
 from __future__ import annotations
 

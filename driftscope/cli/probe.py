@@ -1,4 +1,4 @@
-"""`driftscope probe`: look at a running probe, and change what it does."""
+"""The `driftscope probe` commands: look at a running probe, and change what it does."""
 
 from __future__ import annotations
 

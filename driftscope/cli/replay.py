@@ -1,4 +1,4 @@
-"""`driftscope replay`."""
+"""The `driftscope replay` command."""
 
 from __future__ import annotations
 

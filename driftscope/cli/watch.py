@@ -1,4 +1,4 @@
-"""`driftscope watch`."""
+"""The `driftscope watch` command."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ server runs, and no round drafts beyond a length limit. So there are two rates b
 
 - by risk sets: the conditional rate at depth i is taken among rounds that drafted at least i tokens
   and had i-1 of them accepted; the marginal rate is the running product of conditional rates
-  (Kaplan and Meier 1958). It estimates how far a chain is accepted when it is drafted that far;
+  (Kaplan and Meier 1958). It estimates how far a chain is accepted if it is drafted that far;
 - as counted: `counts[i-1]` over all rounds, so that a depth that was not drafted counts as not
   accepted. vLLM's counters (`vllm:spec_decode_num_accepted_tokens_per_pos` over
-  `vllm:spec_decode_num_drafts`) say this.
+  `vllm:spec_decode_num_drafts`) give this rate.
 
 They are equal where every round drafts K tokens.
 """

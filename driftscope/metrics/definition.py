@@ -13,7 +13,7 @@ class Definition:
     title: str
     """Name of the metric in a heading or a table."""
     meaning: str
-    """One or two plain sentences."""
+    """Meaning in one or two plain sentences."""
     unit: str
     """Unit in UCUM: "1" for a ratio, "s", "{token}"."""
     range: str

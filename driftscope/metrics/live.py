@@ -33,7 +33,7 @@ def expected_self(
     k: int,
 ) -> NDArray[Any]:
     """Return the no-drift expectation of each chain, [n, K], from `sink` and `null`, [n] masses at
-    depth 1; NaN where no slot lies outside the sink set."""
+    depth 1; NaN if there is none, for example if no slot lies outside the sink set."""
     others = position + 1.0 - sink_slots
     free = np.where(others > 0, others, np.nan)
     weight = slot_weight(free, sink, 0.0 if null is None else null)

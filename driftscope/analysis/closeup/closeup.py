@@ -38,7 +38,7 @@ from driftscope.metrics.hidden import GROWTH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseUp:
-    """Single requests, moments and durations of one run."""
+    """Details of one run: single requests, moments and durations."""
 
     effects: tuple[Effect, ...]
     timeline: Timeline | None
@@ -102,7 +102,7 @@ def _per_request(run: Sums) -> PerRequest:
     mine = run.rounds.request
     count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
     growth = own = np.full(n, np.nan)
-    if n <= MAX_CLUSTERS:  # else drift is known by group of requests only
+    if n <= MAX_CLUSTERS:  # otherwise drift is known only per group of requests
         growth, own = _drift(run, n)
     length = _length(accepted, count)
     return PerRequest(rounds=count, mean_length=length, growth=growth, self_mass=own)

@@ -110,7 +110,8 @@ class Comparison:
 
     @property
     def parts_from(self) -> int | None:
-        """First depth at which the runs' marginal acceptance differs; None where none does."""
+        """First depth at which the runs' marginal acceptance differs; None if it differs at
+        none."""
         return next(iter(self.apart_at), None)
 
     @property

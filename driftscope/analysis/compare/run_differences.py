@@ -13,8 +13,8 @@ from driftscope.analysis.number_words import listed
 from driftscope.trace.format.manifest import Manifest, Model
 
 SOME = 0.05
-"""Share of the rounds above which a number of drafted tokens counts as a K of the run: close to a
-length limit a few rounds draft fewer tokens than K."""
+"""Smallest share of the rounds for which a number of drafted tokens counts as a K of the run: close
+to a length limit a few rounds draft fewer tokens than K."""
 DRAFTER = "drafter"
 """Name of the difference that a comparison is usually about."""
 

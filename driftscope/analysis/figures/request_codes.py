@@ -1,4 +1,4 @@
-"""The requests of a run, coded as small integers so that tables join without strings."""
+"""Requests of a run, coded as small integers so that tables join without strings."""
 
 from __future__ import annotations
 

@@ -11,11 +11,12 @@ NOTHING_BELOW = 0.05
 """Marginal rate at depth 1. The weakest of the published vectors of marginal rates has 0.585 there;
 a drafter that one mode of execution broke had 0 (vllm#54997)."""
 SURE_ROUNDS = 300
-"""Number of rounds above which a drafter is surely dead. After 59 independent rounds without an
-accepted token the rate is below NOTHING_BELOW; 300 rounds are worth at least as many if rounds of
-one request are so similar that four or five count as one."""
+"""Smallest number of rounds for which a drafter is surely dead. After 59 independent rounds without
+an accepted token the rate is below NOTHING_BELOW; 300 rounds are worth at least as many if rounds
+of one request are so similar that four or five count as one."""
 SURE_REQUESTS = 5
-"""Number of requests above which a drafter is surely dead: fewer prompts may all be unusual."""
+"""Smallest number of requests for which a drafter is surely dead: fewer prompts may all be
+unusual."""
 
 
 def accepted_once(run: RunSummary) -> int:

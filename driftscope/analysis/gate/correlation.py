@@ -51,7 +51,7 @@ def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
     )
     names = ["acceptance.mean_length", *(f"acceptance.marginal[{d}]" for d in range(k))]
     out = {name: _correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}
-    if deep[0] == deep[1]:  # else the last depth of one is not that of the other
+    if deep[0] == deep[1]:  # otherwise their last depths differ
         out |= {f"acceptance.marginal[{d - k}]": out[names[d + 1]] for d in range(k)}
     return {name: value for name, value in out.items() if np.isfinite(value)}
 

@@ -39,7 +39,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Literal:
-    """A number or a text."""
+    """Constant number or text."""
 
     value: float | str
 

@@ -65,7 +65,7 @@ def bucket_of(by: str, begin_s: float) -> Bucket:
     span = _HOUR_S if by == BY_HOUR else span_s(by)
     if span is None or span < MIN_SPAN_S:
         raise UsageError(f"--by {by!r}: not one of {', '.join((*BY, BY_HOUR))}, {WINDOWS}")
-    begin_s = begin_s if math.isfinite(begin_s) else 0.0  # of a run without rounds
+    begin_s = begin_s if math.isfinite(begin_s) else 0.0  # a run without rounds
     return Bucket(sql=_WINDOW.format(repr(begin_s), repr(span)), names=frozenset(("time_s",)))
 
 

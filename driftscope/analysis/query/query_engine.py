@@ -140,7 +140,7 @@ class DuckDB:
         self._memory_limit = memory_limit
         self._is_locked = False
         self._connection = duckdb.connect()
-        with suppress(duckdb.InvalidInputException):  # Jupyter without ipywidgets: has no bar
+        with suppress(duckdb.InvalidInputException):  # no bar: Jupyter without ipywidgets
             self._set("enable_progress_bar", "false")  # it would go to stdout
         for name, value in SETTINGS.items():
             self._set(name, value)

@@ -2,7 +2,7 @@
 
 The views have the names of the records (`draft`, `verify`, `step`, `request`) and the columns of
 `driftscope.trace.format.records`: times are in seconds, defaults of older versions are filled in,
-and replicas are numbered. Lists that a sealed file leaves out
+and each row carries its replica. Lists that a sealed file leaves out
 (`driftscope.trace.format.derived_columns`) are null in `draft`; code that needs them reads `parts`,
 one file layout after another.
 """

@@ -53,7 +53,7 @@ LITERAL_PATHS: Mapping[str, str] = {
     "recursiveFileLookup": "true",
 }
 SETTINGS: Mapping[str, str] = {
-    # Like in DuckDB, an element that a list lacks is null, and so is a division by zero.
+    # As in DuckDB, an element that a list lacks is null, and so is a division by zero.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
@@ -87,7 +87,7 @@ class Spark:
         with _of_pandas():
             from pyspark.sql import SparkSession
 
-            _ = ibis.pyspark  # registers the options that its SQL asks for
+            _ = ibis.pyspark  # registers the options that its SQL reads
         local = url.removeprefix(SCHEME)
         is_local = local.startswith("local")
         builder = SparkSession.builder.appName("driftscope").master(local if is_local else url)
@@ -95,7 +95,7 @@ class Spark:
             builder = builder.config(name, value)
         try:
             self._session = builder.getOrCreate().newSession()
-        except Exception as error:  # each layer below has its own
+        except Exception as error:  # each layer below raises its own type
             raise UsageError(f"{url}: no Spark there ({_first_line(error)})") from error
         for name, value in SETTINGS.items():
             self._session.conf.set(name, value)

@@ -1,4 +1,4 @@
-"""The loop of `driftscope watch`."""
+"""The main loop of `driftscope watch`."""
 
 from __future__ import annotations
 

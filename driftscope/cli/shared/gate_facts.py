@@ -79,7 +79,9 @@ def _content(run: RunSummary | BaselineRun | ReplaySummary) -> dict[str, Any]:
 def _found(
     analysis: Analysis, label: str, case: object, kind: Kind
 ) -> Callable[[str], bool | None]:
-    """Whether a finding, or one of a severity or worse, is about the case's run."""
+    """Return a function that tells whether a finding is about the case's run, given a finding's id,
+    or a severity for findings that are at least as severe. It returns None if the run lacks the
+    data that the finding needs, or if the finding is about another kind of run."""
     mine = [f for f in analysis.findings if f.runs[-1] == label]
 
     def found(name: str) -> bool | None:

@@ -13,8 +13,8 @@ from driftscope.analysis.number_words import between, count, listed, number, per
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
 
 ALIVE_ABOVE = 0.1
-"""Marginal acceptance at depth K above which a drafter can be healthy: one round in ten is accepted
-whole. Below that the last depth deserves attention, whatever else is in order."""
+"""Smallest marginal acceptance at depth K of a healthy drafter: one round in ten is accepted whole.
+Below that the last depth deserves attention, whatever else is in order."""
 
 
 def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
