@@ -1,4 +1,4 @@
-"""Everything that driftscope raises on purpose.
+"""All exceptions that driftscope raises on purpose.
 
     DriftscopeError                 exit 1
     ├── TraceError                  a run directory or one of its files
@@ -8,10 +8,10 @@
     │   └── MixedTraceError         files that do not belong together
     ├── ProbeError                  the engine cannot be instrumented as asked
     ├── ControlError                a running probe cannot be reached, or does not do as asked
-    ├── TelemetryError              figures cannot be sent where or as asked
-    ├── PeerError                   a server does not answer as it should
+    ├── TelemetryError              telemetry cannot be sent as configured
+    ├── PeerError                   a server gives no answer or a wrong one
     ├── NoDataError                 exit 4: a run without a single round
-    └── UsageError                  exit 2: an option's value
+    └── UsageError                  exit 2: an option has an unusable value
 
 Each message is one line that says what, where and what to do.
 """
@@ -26,7 +26,7 @@ EXIT_NO_DATA = 4
 
 
 class DriftscopeError(Exception):
-    """Base of every error raised on purpose; `exit_code` is what the CLI returns."""
+    """Base class of every error raised on purpose; `exit_code` is the CLI's exit code."""
 
     exit_code = EXIT_ERROR
 
@@ -36,7 +36,7 @@ class TraceError(DriftscopeError):
 
 
 class NotATraceError(TraceError):
-    """The path holds no run."""
+    """The path contains no run."""
 
 
 class DamagedTraceError(TraceError):
@@ -48,7 +48,7 @@ class SchemaVersionError(TraceError):
 
 
 class MixedTraceError(TraceError):
-    """Files, or runs, that cannot be analysed together."""
+    """Files or runs cannot be analysed together."""
 
 
 class ProbeError(DriftscopeError):
@@ -56,24 +56,24 @@ class ProbeError(DriftscopeError):
 
 
 class ControlError(DriftscopeError):
-    """A running probe cannot be reached, or does not do as it is asked."""
+    """A running probe cannot be reached, or does not do what it was asked to do."""
 
 
 class TelemetryError(DriftscopeError):
-    """Figures cannot be sent where, or as, it is asked; raised at start-up only in an engine."""
+    """Telemetry cannot be sent as configured. In an engine this is raised at start-up only."""
 
 
 class PeerError(DriftscopeError):
-    """A server that was asked does not answer, or not as it should."""
+    """A server gives no answer, or not the answer that its protocol requires."""
 
     def __init__(self, url: str, why: str) -> None:
-        """`url` without user and password."""
+        """Build the message from `url`, given without user and password, and `why`."""
         super().__init__(f"{url}: {why}")
         self.url, self.why = url, why
 
 
 class NoDataError(DriftscopeError):
-    """The run is valid and holds nothing to analyse."""
+    """The run is valid but contains nothing to analyse."""
 
     exit_code = EXIT_NO_DATA
 

@@ -1,4 +1,4 @@
-"""The whole analysis: traces in, summaries, findings and verdict out."""
+"""The whole analysis: traces in; summaries, findings and a verdict out."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from driftscope.trace.read.reader import Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What a report is made of."""
+    """Everything that a report is made from."""
 
     runs: tuple[RunSummary, ...]
     cases: tuple[Case, ...]
-    """One per run: with what its rules were asked, the advice on K included."""
+    """Rule inputs, one case per run, including the advice on K."""
     findings: tuple[Finding, ...]
-    """What asks for action first, dearest first."""
+    """Findings that ask for action first, the most expensive first."""
     warnings: tuple[QualityWarning, ...]
     verdict: tuple[str, ...]
-    """Sentences; the first carries the message."""
+    """Sentences of the verdict; the first one carries the message."""
     senders: tuple[ReplaySummary, ...] = ()
-    """Replays."""
+    """Summaries of the replays."""
     versus: tuple[ReplayComparison, ...] = ()
-    """The first replay against each other one that asked the same prompts."""
+    """Comparisons of the first replay with each other replay that sent the same prompts."""
     replay_cases: tuple[ReplayCase, ...] = ()
-    """One per replay."""
+    """Rule inputs, one case per replay."""
 
 
 def analyze(traces: Sequence[Trace], labels: Sequence[str]) -> Analysis:
-    """The analysis of `traces`, each called by its label; labels differ from each other.
+    """Analyse `traces`; each is named by its label, and labels must differ.
 
     Raises MixedTraceError, DamagedTraceError or NoDataError for a trace that cannot be analysed.
     """
@@ -66,10 +66,10 @@ def conclude(
     senders: Sequence[ReplaySummary] = (),
     baseline: RunSummary | BaselineRun | ReplaySummary | None = None,
 ) -> Analysis:
-    """Findings, warnings and verdict about summaries that are already made.
+    """Return findings, warnings and verdict for summaries that have already been made.
 
-    `baseline` is not spoken about, and what the runs are held against; without one that is the
-    first of them.
+    The runs are compared with `baseline`, which gets no findings of its own. Without a baseline
+    they are compared with the first run.
     """
     of_replays = baseline if isinstance(baseline, ReplaySummary) else None
     of_runs = None if isinstance(baseline, ReplaySummary) else baseline
@@ -95,7 +95,8 @@ def conclude(
 
 
 def _several_things(cases: Sequence[Case]) -> tuple[QualityWarning, ...]:
-    """Runs that differ from what they are compared with in more than their drafter."""
+    """Warn about runs that differ from the run they are compared with in more than their
+    drafter."""
     said = [(case.comparison, doubt(case.comparison.unlike)) for case in cases if case.comparison]
     return tuple(
         QualityWarning(
@@ -112,7 +113,8 @@ def _several_things(cases: Sequence[Case]) -> tuple[QualityWarning, ...]:
 def _unlike(
     cases: Sequence[Case], baseline: RunSummary | BaselineRun | None
 ) -> tuple[QualityWarning, ...]:
-    """Nothing is held against a run without speculation of another server: that is said."""
+    """Warn if a baseline without speculation comes from a different server: it is compared with
+    nothing."""
     if not isinstance(baseline, BaselineRun) or any(case.plain for case in cases):
         return ()
     said = (

@@ -1,7 +1,7 @@
-"""Types of values that are bounded, for the fields of records that are made of untrusted JSON.
+"""Bounded value types for the fields of records that are read from untrusted JSON.
 
-The bounds stand in `driftscope.boundary.bounds`; `driftscope.trace.format.record_validation` holds
-a record to them.
+The bounds are defined in `driftscope.boundary.bounds`, and
+`driftscope.trace.format.record_validation` checks records against them.
 """
 
 from __future__ import annotations

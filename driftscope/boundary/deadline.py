@@ -1,4 +1,4 @@
-"""One limit of time for work that has several parts, each with a limit of its own or with none."""
+"""One time limit for work with several parts, whether or not a part has a limit of its own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """A moment, and the time left until it."""
+    """A moment in time, and the time left until it."""
 
     def __init__(self, seconds: float) -> None:
         self._at = time.monotonic() + seconds
 
     def left_s(self) -> float:
-        """Raise TimeoutError when it has passed."""
+        """Return the seconds left; raise TimeoutError if the deadline has passed."""
         left_s = self._at - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
@@ -25,11 +25,11 @@ class Deadline:
 
 
 def within(deadline: Deadline, work: Callable[[], T]) -> T:
-    """Return what `work` returns, or raise what it raises; raises TimeoutError at the deadline.
+    """Return what `work` returns, or raise what it raises; raise TimeoutError at the deadline.
 
-    The work has a thread of its own, because looking up a name, connecting to each of its addresses
-    and another library's reading take no limit for all together. Work that has not ended by then
-    goes on unseen: where it can, it looks at the deadline itself.
+    The work runs in a thread of its own, because no single limit covers looking up a name,
+    connecting to each of its addresses, and reading by another library. Work that has not ended by
+    the deadline goes on in the background; where it can, it checks the deadline itself.
     """
     found: list[T] = []
     failed: list[BaseException] = []
@@ -37,7 +37,7 @@ def within(deadline: Deadline, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             found.append(work())
-        except BaseException as error:  # raised again in the caller's thread
+        except BaseException as error:  # re-raised in the caller's thread
             failed.append(error)
 
     thread = threading.Thread(target=run, name="driftscope-deadline", daemon=True)

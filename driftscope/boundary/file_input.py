@@ -1,13 +1,13 @@
-"""The one door for reading files: regular files only, of bounded size, in strict UTF-8 and JSON.
+"""The only place that reads files: regular files of bounded size, in strict UTF-8 and JSON.
 
-A run directory, a report or a suite may come from anybody. A named pipe or a device would block its
-reader for ever, a huge file would take its memory, and a deeply nested one its stack. Everything
-that driftscope reads from disk goes through here, or through a library that is given the bytes.
+A run directory, a report or a suite may come from anyone. A named pipe or a device would block its
+reader forever, a huge file would exhaust its memory, and a deeply nested file its stack. Everything
+driftscope reads from disk goes through here, or through a library that is given the bytes.
 
-    open_regular(path)      a descriptor, after a look at what it is
-    read_bytes(path)        all of it, at most `limit` bytes
-    read_text(path)         the same as UTF-8
-    read_json(path)         the same as JSON of bounded depth, with every text encodable
+    open_regular(path)      a descriptor, after a check of the file type
+    read_bytes(path)        the whole content, at most `limit` bytes
+    read_text(path)         the content decoded as UTF-8
+    read_json(path)         the content parsed as JSON of bounded depth, all strings encodable
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _KINDS = {
     stat.S_IFDIR: "a directory",
 }
 _CHUNK = 1 << 24
-"""Bytes read at once: a file that grows while it is read is still bounded."""
+"""Bytes read at once. A file that grows while it is read is still bounded."""
 
 
 class UnfitFileError(OSError):
-    """A path that is not a regular file, or a file larger than its bound."""
+    """The path is not a regular file, or the file is larger than its bound."""
 
 
 @contextmanager
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[int]:
     """Open a regular file and yield its descriptor, which is closed afterwards.
 
-    `follow`: a symbolic link as the last part of the path is followed; set it to False in a folder
-    in which others may write. Raises OSError, of which UnfitFileError for anything that is no
-    regular file. Never blocks: a pipe is opened without waiting for its other end.
+    `follow`: whether a symbolic link as the last part of the path is followed; set it to False in a
+    folder to which others may write. Raises OSError, and its subclass UnfitFileError for anything
+    that is not a regular file. Never blocks: a pipe is opened without waiting for its other end.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
@@ -68,7 +68,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Iterat
 def read_bytes(
     path: str | os.PathLike[str], *, limit: int = MAX_INPUT_BYTES, follow: bool = True
 ) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes; raises as `open_regular`."""
+    """Return the content of a regular file of at most `limit` bytes; raises like `open_regular`."""
     with open_regular(path, follow=follow) as descriptor:
         parts, left = [], limit + 1
         while left > 0 and (part := os.read(descriptor, min(left, _CHUNK))):
@@ -80,7 +80,7 @@ def read_bytes(
 
 
 def read_text(path: str | os.PathLike[str], *, limit: int = MAX_INPUT_BYTES) -> str:
-    """Return the content as text. Raises as `read_bytes`, and ValueError for bytes that are no
+    """Return the content as text. Raises like `read_bytes`, and ValueError if the bytes are not
     UTF-8."""
     return read_bytes(path, limit=limit).decode("utf-8")
 
@@ -88,16 +88,16 @@ def read_text(path: str | os.PathLike[str], *, limit: int = MAX_INPUT_BYTES) -> 
 def read_json(
     path: str | os.PathLike[str], *, limit: int = MAX_JSON_BYTES, follow: bool = True
 ) -> Any:
-    """Return the content as JSON. Raises as `read_bytes`, and ValueError as `parse_json`."""
+    """Return the content as JSON. Raises like `read_bytes`, and ValueError like `parse_json`."""
     return parse_json(read_bytes(path, limit=limit, follow=follow))
 
 
 def parse_json(content: str | bytes) -> Any:
-    """Return the value of a JSON text whose every string can be encoded as UTF-8.
+    """Return the value of a JSON text, with every string encodable as UTF-8.
 
-    A lone surrogate (JSON allows `"\\ud800"`) becomes U+FFFD; NaN and Infinity, which are no JSON
-    and which Python writes all the same, become null. Raises ValueError for text that is no JSON
-    and for a nesting beyond MAX_JSON_DEPTH.
+    A lone surrogate (JSON allows `"\\ud800"`) becomes U+FFFD. NaN and Infinity, which are not JSON
+    although Python writes them, become null. Raises ValueError for text that is not JSON and for
+    nesting deeper than MAX_JSON_DEPTH.
     """
     try:
         value = json.loads(content, parse_constant=lambda _: None)
@@ -114,8 +114,8 @@ def encodable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says first, without the number and the file of an OSError; the name of
-    its class where it says nothing."""
+    """Return the first line of an error's message, without the number and file name of an OSError;
+    the name of its class if the message is empty."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).splitlines()[0] if str(error) else type(error).__name__

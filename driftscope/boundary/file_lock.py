@@ -1,4 +1,4 @@
-"""A lock of a directory between processes, for files in it that are read and then replaced."""
+"""A lock on a directory between processes, for files that are read and then replaced."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 WAIT_S = 2.0
-"""Longest time that a process waits for the lock. It is held while a small file is written; a disk
-that takes longer hangs."""
+"""Longest time in seconds that a process waits for the lock. The lock is held while a small file is
+written; a disk that takes longer hangs."""
 _POLL_S = 0.005
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL, errno.ENOSYS})
-"""Error numbers of `flock` on a file system that cannot lock a directory."""
+"""Error numbers of `flock` on a file system that cannot lock directories."""
 
 
 @contextmanager
 def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Hold the lock of `folder`, which ends with the process at the latest.
+    """Hold the lock on `folder`; it is released at the latest when the process ends.
 
-    The directory itself is locked: there is no lock file to leave behind, and whoever may look into
-    it can wait. A file system that cannot lock directories, such as NFS, is used without. Raises
-    TimeoutError after `wait_s`, and OSError.
+    The directory itself is locked, so that no lock file is left behind and every process that may
+    read the directory can wait for it. On a file system that cannot lock directories, such as NFS,
+    no lock is taken. Raises TimeoutError after `wait_s`, and OSError.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,13 +1,13 @@
-"""The one door for writing files: whole by rename, never through a link that somebody else placed.
+"""The only place that writes files: replaced by rename, never through a link placed by others.
 
     write_file(path, content)     replace a file whole; a device or a pipe is written in place
-    create_file(path)             a descriptor of a new file, which must not exist
+    create_file(path)             a descriptor of a new file; the path must not exist
     create_whole(path, content)   a new file that is never seen unfinished
-    remove_leftovers(folder)      delete what killed processes left unfinished
+    remove_leftovers(folder)      delete unfinished files of killed processes
     make_private_directory(path)  a directory that only its owner can enter
 
-A temporary file has a name that nobody can predict and lies in the target's folder; it is removed
-when writing fails. `-` as the name of a file that a user gives stands for standard output.
+A temporary file has an unpredictable name and lies in the target's folder; it is removed
+when writing fails. A user who gives `-` as the name of a file means standard output.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ STDOUT = Path("-")
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 PARTIAL = ".partial"
-"""Suffix of a file that is not finished."""
+"""Suffix of an unfinished file."""
 LEFTOVER_S = 600.0
-"""Age in seconds from which an unfinished file belongs to nobody. The longest that one is written
-is the seconds that a full segment takes to be sealed, and each write makes it young again."""
+"""Age in seconds from which an unfinished file counts as abandoned. Writing one takes at most the
+seconds that sealing a full segment takes, and each write renews its age."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Error numbers of `link` on a file system without hard links."""
 
@@ -42,13 +42,13 @@ def write_file(
     durable: bool = True,
     parents: bool = False,
 ) -> None:
-    """Replace the file at `path` whole.
+    """Replace the file at `path` as a whole.
 
-    A link is followed and its target replaced. What exists and is no regular file (a device, a
-    pipe) is written in place. `mode`: permissions, those of the umask by default. `durable`: wait
-    until the content is on disk, so that a power cut leaves the old file or the new one.
-    `parents`: make the directories that are missing. Raises OSError; then the old file is as it
-    was.
+    A link is followed and its target is replaced. An existing path that is not a regular file (a
+    device, a pipe) is written in place. `mode`: permissions; by default those of the umask.
+    `durable`: wait until the content is on disk, so that a power cut leaves either the old file or
+    the new one. `parents`: create missing directories. Raises OSError; the old file is then
+    unchanged.
     """
     if path == STDOUT:
         sys.stdout.buffer.write(content)
@@ -66,17 +66,17 @@ def write_file(
 
 
 def create_file(path: Path | str, mode: int = PRIVATE_FILE) -> int:
-    """Return a descriptor to write a new file; raises FileExistsError where anything is there
-    already, a link included."""
+    """Create a new file and return a descriptor to write it; raises FileExistsError if the path
+    exists, even as a link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, mode)
 
 
 def create_whole(path: Path, content: bytes) -> None:
-    """Write a private file that must not be there yet, complete from the moment it appears.
+    """Write a new private file that is complete from the moment it appears.
 
-    Raises FileExistsError where anything is there already, and OSError; then nothing is left. On a
-    file system without hard links a reader may see it unfinished.
+    Raises FileExistsError if the path exists, and OSError; nothing is left behind in either case.
+    On a file system without hard links a reader may see the file unfinished.
     """
     partial = temporary_path(path)
     try:
@@ -92,12 +92,12 @@ def create_whole(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(folder: Path, older_s: float = LEFTOVER_S) -> None:
-    """Delete the unfinished files in `folder` that nobody has written to for `older_s` seconds.
+    """Delete the unfinished files in `folder` that have not been written to for `older_s` seconds.
 
-    Age is the rule, not the process that wrote the file: several engines may share a folder across
-    containers and hosts, where a process number says nothing. Where the rule is wrong, such as for
-    a process that was stopped meanwhile, that process's rename fails and what it would have
-    replaced stays. Whatever cannot be deleted stays, too; raises nothing.
+    The rule is the file's age, not the process that wrote it: several engines may share a folder
+    across containers and hosts, where a process number means nothing. If the rule is wrong, for
+    example for a process that was suspended, that process's rename fails and the file that it would
+    have replaced stays. Files that cannot be deleted stay, too. Raises nothing.
     """
     before_s = time.time() - older_s
     with suppress(OSError):
@@ -109,7 +109,8 @@ def remove_leftovers(folder: Path, older_s: float = LEFTOVER_S) -> None:
 
 
 def write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
-    """Write every byte of `parts` in order; raises OSError after some of them, too."""
+    """Write every byte of `parts` in order; raises OSError, possibly after some of them were
+    written."""
     left = [memoryview(part).cast("B") for part in parts if len(part)]
     while left:
         written = os.writev(descriptor, left)
@@ -120,9 +121,9 @@ def write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory, with its parents, that only its owner can enter.
+    """Create a directory, with its parents, that only its owner can enter.
 
-    One that exists stays as it is. Raises OSError.
+    An existing directory is left as it is. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -132,9 +133,9 @@ def make_private_directory(path: Path) -> None:
 
 
 def temporary_path(target: Path) -> Path:
-    """Make an empty file with an unpredictable name beside `target`, for it to be replaced with.
+    """Create an empty file with an unpredictable name next to `target`, which it is to replace.
 
-    Raises OSError. Only its owner can read it.
+    Only its owner can read it. Raises OSError.
     """
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PARTIAL)
     os.close(handle)
@@ -195,7 +196,7 @@ def _write_in_place(target: Path, content: bytes) -> None:
 
 
 def _umask() -> int:
-    """The process's umask, which mkstemp does not honour; can only be read by setting it."""
+    """Return the process's umask, which mkstemp ignores; it can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -6,9 +6,9 @@
 `answer.status`, `answer.content`              any status but a redirect elsewhere
 =============================================  ===================================================
 
-The deadline holds for everything together: looking up the name, connecting, sending, and reading
-to the last byte. The size holds after decompression, too. A GET follows redirects within its origin
-only, a POST none. Whatever goes wrong is a PeerError of one line without user and password.
+One deadline covers everything: looking up the name, connecting, sending, and reading
+to the last byte. The size limit also holds after decompression. A GET follows redirects within its
+origin only, a POST none. Every failure is a PeerError of one line, without user and password.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from driftscope.errors import PeerError
 OK = 200
 _CHUNK = 64 << 10
 _MOST_WORDS = 300
-"""Characters of another program's words that an error repeats."""
+"""Characters of another program's message that an error repeats at most."""
 _MOST_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -42,23 +42,23 @@ _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one answer may cost."""
+    """Limits on one answer."""
 
     seconds: float
     octets: int
-    """Of the body, as it comes and as it is decompressed."""
+    """Largest size of the body in bytes, both as received and after decompression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAnswer:
-    """A whole answer."""
+    """One complete answer."""
 
     status: int
     content: bytes
-    """The body, decompressed."""
+    """Body of the answer, decompressed."""
 
     def text(self) -> str:
-        """The body as text; what is not UTF-8 is replaced."""
+        """Return the body as text; bytes that are not UTF-8 are replaced."""
         return self.content.decode("utf-8", "replace")
 
 
@@ -70,9 +70,9 @@ def ask(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> PeerAnswer:
-    """Ask the server at `url`, by POST if there is a `body`; raises PeerError.
+    """Send a request to the server at `url`, by POST if there is a `body`; raises PeerError.
 
-    User and password of `url` become its Authorization header and override one in `headers`.
+    User and password of `url` become its Authorization header, which overrides one in `headers`.
     """
     try:
         target = ServerUrl.parsed(url)
@@ -119,7 +119,10 @@ def _answer(
 
 
 def _follow(request: urllib.request.Request, response: http.client.HTTPResponse) -> None:
-    """Point `request` to where `response` redirects, if that is the same origin and a GET."""
+    """Point `request` to where `response` redirects, if it is a GET and the origin stays the same.
+
+    Raises ValueError otherwise.
+    """
     here = request.full_url
     there = urljoin(here, response.headers.get("Location") or "")
     try:
@@ -148,7 +151,7 @@ def _body(response: http.client.HTTPResponse, limits: Limits, deadline: Deadline
 
 
 class _Unpacker:
-    """Undoes a content encoding. Raises ValueError for one that is not known."""
+    """Decompressor for a content encoding. Raises ValueError for an unknown encoding."""
 
     def __init__(self, coding: str) -> None:
         if coding not in ("", "identity", *_WINDOWS):
@@ -161,7 +164,7 @@ class _Unpacker:
 
     @property
     def ended(self) -> bool:
-        """Whether all that was packed has come."""
+        """Whether the compressed data is complete."""
         return self._stream is None or self._stream.eof
 
 
@@ -202,7 +205,7 @@ def _bounded(
 
 
 class _Readable:
-    """A socket as `http.client.HTTPResponse` wants it: something that makes a file."""
+    """Socket wrapper with the one method that `http.client.HTTPResponse` needs: `makefile`."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock, self._deadline = sock, deadline
@@ -212,7 +215,7 @@ class _Readable:
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket, each time for no longer than the deadline leaves."""
+    """Reader of a socket in which no single read lasts beyond the deadline."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         super().__init__()
@@ -232,7 +235,7 @@ class _TimedReader(io.RawIOBase):
 
 
 def _secret_of(headers: Mapping[str, str]) -> str:
-    """Return the key or token of the Authorization header, "" without one."""
+    """Return the key or token of the Authorization header; "" without one."""
     values = {name.lower(): value for name, value in headers.items()}
     return values.get("authorization", "").partition(" ")[2]
 

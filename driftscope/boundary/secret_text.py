@@ -1,4 +1,4 @@
-"""Keys and passwords, kept out of everything that is printed or recorded.
+"""Redaction of keys and passwords in everything that is printed or recorded.
 
 ====================================================  ==========================
 `redacted("invalid key: Bearer sk-abc", ["sk-abc"])`   "invalid key: Bearer ***"
@@ -16,15 +16,15 @@ from urllib.parse import quote
 from driftscope.errors import UsageError
 
 MARK = "***"
-"""Stands in the place of a secret."""
+"""Text that replaces a secret."""
 _PART = 8
-"""So many characters of a secret in a row are part of it, not chance."""
+"""Number of consecutive characters of a secret that count as a part of it and not as chance."""
 _CREDENTIALS = re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;)\]}]+", re.IGNORECASE)
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` with MARK in place of each secret, of each part of one that is _PART characters
-    or longer, and of what follows the words Bearer and Basic."""
+    """Return `text` with MARK in place of each secret, of each part of a secret that is _PART
+    characters or longer, and of what follows the words Bearer and Basic."""
     hidden = bytearray(len(text))
     for secret in secrets:
         for form in {secret, quote(secret, safe="")}:
@@ -34,8 +34,8 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def key_from(name: str, environ: Mapping[str, str]) -> str:
-    """Return the key in the environment variable `name`; raises UsageError if no header can carry
-    it."""
+    """Return the key in the environment variable `name`; raises UsageError if it is not set or no
+    header can carry it."""
     key = environ.get(name, "").strip()
     if not key:
         raise UsageError(

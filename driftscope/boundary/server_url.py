@@ -1,4 +1,4 @@
-"""The URL of a server, split into what may be shown and what may not.
+"""The URL of a server, split into a part that may be shown and its secrets.
 
 =====================================================  ==================================
 `ServerUrl.parsed("http://me:pw@host:8000/v1").plain`    "http://host:8000/v1"
@@ -7,7 +7,7 @@
 `public("no url, me:pw@host")`                           "host": for messages
 =====================================================  ==================================
 
-A user and password in a URL become an Authorization header. They are in no message, file or log.
+A user and password in a URL become an Authorization header. They appear in no message, file or log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class BadUrlError(ValueError):
-    """A text is no server's URL. The message never holds a user or password."""
+    """The text is not a server's URL. The message never contains a user or password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +32,18 @@ class ServerUrl:
     """An http or https URL."""
 
     plain: str
-    """Without user, password, query, fragment and a slash at the end."""
+    """The URL without user, password, query, fragment and trailing slash."""
     origin: tuple[str, str, int]
-    """Scheme, host and port, the default port included."""
+    """Scheme, host and port; the scheme's default port if none is given."""
     authorization: str | None = None
-    """Value of the Authorization header that user and password ask for."""
+    """Value of the Authorization header for the URL's user and password; None if it has neither."""
     secrets: tuple[str, ...] = ()
-    """What may not be shown: the password (or the user, where that is all), and the header's form
-    of it."""
+    """Texts that may not be shown: the password (or the user, if there is no password), and its
+    encoded form in the header."""
 
     @classmethod
     def parsed(cls, text: str) -> ServerUrl:
-        """Raise BadUrlError for anything but an http or https URL with a host."""
+        """Parse `text`; raise BadUrlError for anything but an http or https URL with a host."""
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port
@@ -67,8 +67,8 @@ class ServerUrl:
 
 
 def public(text: str) -> str:
-    """Return what a message may show of a URL, or of what was meant as one: no user and password,
-    no query, no character that steers a terminal."""
+    """Return the part of a URL, or of a text meant as a URL, that a message may show: no user and
+    password, no query, and no character that controls a terminal."""
     scheme = _SCHEME.match(text)
     before, rest = (scheme[0], text[scheme.end() :]) if scheme else ("", text)
     return shown(before + re.split(r"[?#]", rest.rpartition("@")[2], maxsplit=1)[0])

@@ -1,13 +1,13 @@
-"""JSON that every parser reads: it never holds NaN or Infinity.
+"""JSON output that every parser can read: it never contains NaN or Infinity.
 
 ======================================  ====================================================
 `dumps({"a": math.nan})`                '{"a": null}'
-`dumps(value, indent=1)`                options are those of `json.dumps`
+`dumps(value, indent=1)`                takes the options of `json.dumps`
 `finite([1.0, math.inf])`               [1.0, None]
 ======================================  ====================================================
 
-Python's own `json.dumps` writes NaN and Infinity as words that are no JSON (RFC 8259, section 6),
-which strict parsers reject. All that driftscope writes as JSON goes through here.
+Python's own `json.dumps` writes NaN and Infinity as words that are not JSON (RFC 8259, section 6),
+which strict parsers reject. All JSON that driftscope writes goes through here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """`value` as JSON text, with null for a number that is not finite."""
+    """Return `value` as JSON text, with null for every number that is not finite."""
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
@@ -27,8 +27,8 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """`value`, of mappings, lists, tuples and plain values, with None for floats that are not
-    finite."""
+    """Return `value` with None for every float that is not finite; handles mappings, lists, tuples
+    and plain values."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-r"""Text of unknown origin, made safe to print.
+r"""Escaping of text of unknown origin, so that it is safe to print.
 
 ===========================  ==========================================
 `shown("a\x1b[2Jb")`         `a\x1b[2Jb` in seven-bit characters
@@ -6,9 +6,9 @@ r"""Text of unknown origin, made safe to print.
 `shown("héllo 漢字")`         unchanged
 ===========================  ==========================================
 
-Control characters steer a terminal, bidirectional marks reorder what is read, line separators fake
+Control characters act on a terminal, bidirectional marks reorder the text, line separators fake
 lines, characters without a width make two texts look alike, and a lone surrogate cannot be encoded
-at all. Each becomes a visible escape. Joiners stay: emoji and some scripts are written with them.
+at all. Each becomes a visible escape. Joiners stay: emoji and some scripts need them.
 """
 
 from __future__ import annotations

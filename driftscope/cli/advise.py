@@ -1,4 +1,4 @@
-"""`driftscope advise`."""
+"""The `driftscope advise` command."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def advise(
 ) -> None:
     """Say which K would serve fastest: time per output token for every K and batch size.
 
-    From the step times and the acceptance of the first RUN. Runs of the same models at another K,
-    or one without speculation, tell what verification costs by K, which one run cannot.
+    The estimate uses the step times and the acceptance of the first RUN. Further runs of the same
+    models at another K, or without speculation, show what verification costs by K, which one run
+    cannot show.
     """
     from driftscope.analysis.cost.advice import advise as advice_on
     from driftscope.analysis.findings.dead_drafter import is_dead

@@ -1,4 +1,4 @@
-"""`driftscope analyze`."""
+"""The `driftscope analyze` command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE = (
 
 
 class Format(StrEnum):
-    """What the report is written as."""
+    """Format of the report."""
 
     HTML = "html"
     JSON = "json"
@@ -98,8 +98,8 @@ def analyze(
 ) -> None:
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
 
-    Several runs stand side by side in one report. A report can be given like a run: its data is
-    read back from it.
+    Several runs are shown side by side in one report. A report can be given in place of a run: its
+    data is read back from it.
     """
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.cli.shared.run_labels import labels_of
@@ -133,10 +133,10 @@ def write_reports(
     baseline: Path | None = None,
     engine: str = DUCKDB,
 ) -> Analysis:
-    """Analyse `runs`, write the report's files and print its table; the analysis is returned.
+    """Analyse `runs`, write the report's files, print its table and return the analysis.
 
-    `html` is where the report goes, whatever its format. `json_path` may be STDOUT; the table then
-    goes to stderr. Raises DriftscopeError for runs that cannot be used, OSError for files that
+    `html` is the report's path, whatever its format. `json_path` may be STDOUT; the table then goes
+    to stderr. Raises DriftscopeError for runs that cannot be used, and OSError for files that
     cannot be written.
     """
     from driftscope.cli.screens import analyze_output

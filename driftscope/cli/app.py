@@ -1,6 +1,6 @@
-"""The `driftscope` command: what there is, and how errors become exit codes.
+"""The `driftscope` command: its subcommands, and the exit codes of errors.
 
-Command modules hold signatures and import what they need when they run, so that `--help` is
+Command modules contain signatures and import what they need when they run, so that `--help` is
 instant.
 """
 
@@ -83,7 +83,7 @@ app.add_typer(probe, name="probe", epilog=EPILOG)
 
 
 def main() -> None:
-    """Run the command line; every error is one line and its exit code."""
+    """Run the command line; print an error as one line and exit with its exit code."""
     try:
         app()
     except DriftscopeError as error:
@@ -93,7 +93,7 @@ def main() -> None:
         _fail(f"{where}{error.strerror or error}", EXIT_ERROR)
     except MemoryError:
         _fail("out of memory; analyse a part of the run with --where or --since", EXIT_ERROR)
-    except Exception as error:  # the last resort: a defect of driftscope's, whatever it is
+    except Exception as error:  # last resort: any defect of driftscope
         _fail(unforeseen(error), EXIT_ERROR)
 
 

@@ -1,4 +1,4 @@
-"""`driftscope bench`."""
+"""The `driftscope bench` command."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def bench(
 ) -> None:
     """Serve MODEL with each drafter, one after another, replay a suite to each, and compare.
 
-    Starts and stops vLLM by itself; every other option goes to vLLM unchanged. Ends in one report.
-    Exits 1 when a request was not answered or rows were lost, 130 after Ctrl-C; the report has what
-    was done.
+    Starts and stops vLLM by itself; every other option goes to vLLM unchanged. Writes one report.
+    Exits 1 when a request was not answered or rows were lost, 130 after Ctrl-C; the report then
+    covers what was done.
     """
     from driftscope.cli.analyze import write_reports
     from driftscope.cli.shared.extras import needs
@@ -137,7 +137,10 @@ def bench(
 
 
 def key_variable(named: str | None, options: Sequence[str]) -> str | None:
-    """The environment variable with the servers' key; None: they want none. Raises UsageError."""
+    """Return the name of the environment variable with the servers' key; None if they need no key.
+
+    Raises UsageError for `--api-key`, and for a key that no header can carry.
+    """
     import os
 
     from driftscope.boundary.secret_text import key_from
@@ -153,7 +156,7 @@ def key_variable(named: str | None, options: Sequence[str]) -> str | None:
 
 
 def draft_tokens(text: str) -> list[int]:
-    """From "2,4,8"; raises UsageError."""
+    """Return the numbers of a text such as "2,4,8"; raises UsageError."""
     from driftscope.errors import UsageError
 
     try:
@@ -176,7 +179,7 @@ def contenders_of(
     no_spec: bool,
     api_key_env: str | None = None,
 ) -> list[Contender]:
-    """One per drafter and K, and one without speculation if asked for."""
+    """Return one contender per drafter and K, and one without speculation if asked for."""
     from driftscope.workloads.bench.managed_server import Contender
 
     target, options, environ = _resolved(model, options)
@@ -215,7 +218,8 @@ def contenders_of(
 
 
 def _resolved(model: str, options: Sequence[str]) -> tuple[str, Sequence[str], Mapping[str, str]]:
-    """The model's path, and what the small shipped one needs besides."""
+    """Return the model's path, with the options and environment that the shipped small model
+    adds."""
     if model != TRIO:
         return model, options, {}
     with needs_lab():

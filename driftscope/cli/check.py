@@ -1,4 +1,4 @@
-"""`driftscope check`."""
+"""The `driftscope check` command."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def check(
 ) -> None:
     """Gate a pipeline on run directories: exit 3 with one line per broken rule.
 
-    A comparison breaks a rule only if it holds over the whole 95% interval, so that noise does not.
-    A rule whose figures are null is undecided: no data, exit 4, unless another one is broken.
+    A comparison breaks a rule only if it holds over the whole 95% interval, so that noise does not
+    break it. A rule whose figures are null is undecided: exit 4 (no data), unless another rule is
+    broken.
     """
     from driftscope.cli.shared.gate_run import outcome, run_gate, show
 

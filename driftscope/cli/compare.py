@@ -1,4 +1,4 @@
-"""`driftscope compare`."""
+"""The `driftscope compare` command."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def compare(
     engine: EngineOption = DUCKDB,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Say what sets run B apart from run A: acceptance by depth and by workload label.
+    """Show how run B differs from run A: acceptance by depth and by workload label.
 
-    Where one of them does not speculate: times per output token and to the first one. Of two
-    replays: acceptance, time per token and outcomes, condition by condition. Requests are
-    paired where both runs answered the same prompts. Every difference has a 95% interval, and all
-    of those between probes' runs are tested together (Holm).
+    If one of them does not speculate, compares the time per output token and the time to the first
+    token. For two replays, compares acceptance, time per token and outcomes of each condition.
+    Requests are paired where both runs answered the same prompts. Every difference has a 95%
+    interval, and all differences between probes' runs are tested together (Holm).
     """
     from driftscope.analysis.query.record_views import open_run
     from driftscope.analysis.summary.baseline_run import speculates

@@ -1,4 +1,4 @@
-"""`driftscope dashboards`."""
+"""The `driftscope dashboards` command."""
 
 from __future__ import annotations
 

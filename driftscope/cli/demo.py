@@ -1,4 +1,4 @@
-"""`driftscope demo`."""
+"""The `driftscope demo` command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def demo(
 ) -> None:
     """Record two small trained drafters, EAGLE-3 and EAGLE-3.1, and report how they drift.
 
-    In live vLLM where it can be imported, else in the plain PyTorch reference engine.
+    Uses live vLLM if it can be imported, otherwise the plain PyTorch reference engine.
     """
     from driftscope.cli.analyze import write_reports
     from driftscope.lab_package import needs_lab

@@ -1,4 +1,4 @@
-"""`driftscope doctor`."""
+"""The `driftscope doctor` command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Say what is installed, which runner vLLM would take, which hooks hold, and what is recorded.
+    """Say what is installed, which runner vLLM would take, which hooks work, and what is recorded.
 
     Exits 0 when a live vLLM can be recorded here, else 1.
     """

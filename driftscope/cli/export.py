@@ -1,4 +1,4 @@
-"""`driftscope export`."""
+"""The `driftscope export` command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def export(
         float, typer.Option(min=0.001, help="Seconds of run time between two points of a series.")
     ] = 10.0,
 ) -> None:
-    """Tell a recorded run again, as metrics and spans with the times that it had.
+    """Export a recorded run as metrics and spans with their original times.
 
     `promtool tsdb create-blocks-from openmetrics FILE` reads the file into Prometheus.
     """

@@ -1,4 +1,4 @@
-"""`driftscope findings`."""
+"""The `driftscope findings` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`driftscope probe`: look at a running probe, and change what it does."""
+"""The `driftscope probe` commands: look at a running probe, and change what it does."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> 
 
 @probe.command(epilog=EPILOG)
 def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
-    """Record no draft step until `start`. Verification and requests are recorded all the same."""
+    """Stop recording draft steps until `start`. Verification and requests are still recorded."""
     from driftscope.trace.format.control_file import Change
 
     _change(target, Change(recording=False), api_key_env, as_json=as_json)
@@ -80,7 +80,8 @@ def set_(
     api_key_env: KeyEnv = None,
     as_json: Json = False,
 ) -> None:
-    """Change the rate, the recording by head or the selection; what is not given stays."""
+    """Change the rate, the recording by head or the selection; options not given stay as they
+    are."""
     from driftscope.errors import UsageError
     from driftscope.trace.format.control_file import Change, ControlValueError, share_of
 

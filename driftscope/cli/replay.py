@@ -1,4 +1,4 @@
-"""`driftscope replay`."""
+"""The `driftscope replay` command."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def replay(
         bool, typer.Option("--list-transforms", help="Say which changes a suite can make.")
     ] = False,
 ) -> None:
-    """Send a suite of prompts to a server and record what came back, as a run for `analyze`.
+    """Send a suite of prompts to a server and record the answers, as a run for `analyze`.
 
-    Exits 1 when a request was not answered in the end or rows were lost, as on a full disk, 4 when
-    none was answered, 130 after Ctrl-C; the run holds every other request in any case. A key, or a
-    user and password in the URL, is recorded nowhere.
+    Exits 1 when a request was never answered or rows were lost, as on a full disk, 4 when no
+    request was answered, 130 after Ctrl-C; the run has every other request in any case. A key, or a
+    user and password in the URL, is never recorded.
     """
     from driftscope.cli.shared.extras import needs
     from driftscope.errors import UsageError
@@ -108,14 +108,14 @@ def replay(
 
 
 def run_path(output: Path) -> Path:
-    """`output` with {time} replaced."""
+    """Return `output` with {time} replaced."""
     import time
 
     return Path(str(output).replace("{time}", time.strftime("%Y%m%d-%H%M%S")))
 
 
 def levels(concurrency: str | None, rate: str | None) -> Sequence[Level]:
-    """From "1,4,16"; raises UsageError."""
+    """Return the levels of texts such as "1,4,16"; raises UsageError."""
     from driftscope.errors import UsageError
     from driftscope.workloads.suites.suite import levels_of
 

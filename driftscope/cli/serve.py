@@ -1,4 +1,4 @@
-"""`driftscope serve`."""
+"""The `driftscope serve` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`driftscope watch`."""
+"""The `driftscope watch` command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def watch(
 ) -> None:
     """Show a live engine in the terminal: acceptance, attention and hidden state by depth.
 
-    Ends when the run does, or with Ctrl-C.
+    Ends when the run ends, or with Ctrl-C.
     """
     from driftscope.cli.screens.watch_loop import Options, run
 

@@ -6,10 +6,10 @@ server runs, and no round drafts beyond a length limit. So there are two rates b
 
 - by risk sets: the conditional rate at depth i is taken among rounds that drafted at least i tokens
   and had i-1 of them accepted; the marginal rate is the running product of conditional rates
-  (Kaplan and Meier 1958). It estimates how far a chain is accepted when it is drafted that far;
+  (Kaplan and Meier 1958). It estimates how far a chain is accepted if it is drafted that far;
 - as counted: `counts[i-1]` over all rounds, so that a depth that was not drafted counts as not
   accepted. vLLM's counters (`vllm:spec_decode_num_accepted_tokens_per_pos` over
-  `vllm:spec_decode_num_drafts`) say this.
+  `vllm:spec_decode_num_drafts`) give this rate.
 
 They are equal where every round drafts K tokens.
 """
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from driftscope.metrics.definition import Definition
 
 Counts = NDArray[Any]
-"""[K] counts, or counts scaled by a constant (a published histogram may be in percent)."""
+"""Counts by depth, [K], possibly scaled by a constant (a published histogram may be in percent)."""
 
 MARGINAL = Definition(
     name="acceptance.marginal",
@@ -96,24 +96,25 @@ TOKEN_RATE = Definition(
 
 
 def accepted_histogram(accepted: ArrayLike, k: int) -> NDArray[np.int64]:
-    """[K + 1] number of rounds with exactly 0, 1 .. K tokens accepted."""
+    """Return the number of rounds with exactly 0, 1 .. K tokens accepted, [K + 1]."""
     return np.bincount(np.asarray(accepted, dtype=np.int64), minlength=k + 1)
 
 
 def counts_of(histogram: ArrayLike) -> Counts:
-    """[K] rounds with at least 1 .. K accepted, from the histogram over 0 .. K."""
+    """Return the rounds with at least 1 .. K accepted, [K], from the histogram over 0 .. K."""
     return np.cumsum(np.asarray(histogram)[::-1])[::-1][1:]
 
 
 def marginal_rates(counts: ArrayLike, rounds: float) -> tuple[float, ...]:
-    """Rounds with at least i accepted, over all rounds; `rounds` must be positive."""
+    """Return the share of all rounds with at least i accepted, by depth; `rounds` must be
+    positive."""
     return tuple(float(count) / rounds for count in np.asarray(counts))
 
 
 def running_product(accepted: ArrayLike, at_risk: ArrayLike) -> NDArray[np.float64]:
-    """[..., K] marginal rates by risk sets, of counts of rounds, [..., K] each.
+    """Return the marginal rates by risk sets, [..., K], from two counts of rounds, [..., K] each.
 
-    0 from the first depth on that no round passed; NaN where none was at risk before that.
+    The rate is 0 from the first depth that no round passed, and NaN if no round was at risk before.
     """
     top, bottom = np.asarray(accepted, dtype=np.float64), np.asarray(at_risk, dtype=np.float64)
     some = bottom > 0
@@ -123,51 +124,51 @@ def running_product(accepted: ArrayLike, at_risk: ArrayLike) -> NDArray[np.float
 
 
 def conditional_rates(counts: ArrayLike, rounds: float) -> tuple[float | None, ...]:
-    """Accepted at depth i over accepted at depth i-1, of rounds that all drafted K tokens."""
+    """Return accepted at depth i over accepted at depth i-1, for rounds that all drafted K
+    tokens."""
     accepted = np.asarray(counts)
     return risk_set_rates(accepted, np.append(rounds, accepted)[:-1])
 
 
 def risk_set_rates(accepted: ArrayLike, at_risk: ArrayLike) -> tuple[float | None, ...]:
-    """Rounds accepted at depth i over those that could be, [K] counts each; None where none
-    could."""
+    """Return rounds accepted at depth i over rounds at risk there, [K] counts each; None if no
+    round was at risk."""
     both = zip(np.asarray(accepted).tolist(), np.asarray(at_risk).tolist(), strict=True)
     return tuple(float(some) / float(of) if of else None for some, of in both)
 
 
 def mean_length(accepted_tokens: Any, rounds: Any) -> Any:
-    """1 + accepted tokens per round, of numbers or arrays; `rounds` must be positive."""
+    """Return 1 + accepted tokens per round, for numbers or arrays; `rounds` must be positive."""
     return 1.0 + accepted_tokens / rounds
 
 
 def mean_length_of(marginal: Sequence[float]) -> float:
-    """The same from the marginal rates."""
+    """Return the mean length, computed from the marginal rates."""
     return 1.0 + sum(marginal)
 
 
 def token_rate(accepted_tokens: float, drafted_tokens: float) -> float | None:
-    """Accepted over drafted tokens; None when nothing was drafted."""
+    """Return accepted over drafted tokens; None if nothing was drafted."""
     return accepted_tokens / drafted_tokens if drafted_tokens else None
 
 
 def mean_length_by_request(accepted: ArrayLike, rounds: ArrayLike) -> float | None:
-    """Mean over requests of each one's acceptance length; None without a request with a round."""
+    """Return the mean over requests of their acceptance lengths; None if no request has a round."""
     n = np.asarray(rounds, dtype=np.float64)
     lengths = mean_length(np.asarray(accepted)[n > 0], n[n > 0])
     return float(np.mean(lengths)) if (n > 0).any() else None
 
 
 def mean_length_by_token(histogram: ArrayLike) -> float:
-    """Sum of squared round lengths over their sum."""
+    """Return the sum of squared round lengths over the sum of round lengths."""
     counts = np.asarray(histogram, dtype=np.float64)
     length = np.arange(len(counts)) + 1.0
     return float((counts * length**2).sum() / (counts * length).sum())
 
 
 def check_identities(histogram: ArrayLike, rounds: float, k: int) -> None:
-    """Raise ValueError unless counts of a run fit together: no count is negative, all rounds are
-    in the histogram, the marginal rates fall, and 1 + their sum is the mean length.
-    """
+    """Raise ValueError unless a run's counts are consistent: no count is negative, the histogram
+    contains all rounds, the marginal rates fall, and 1 + their sum is the mean length."""
     counts = np.asarray(histogram, dtype=np.float64)
     if len(counts) != k + 1 or (counts < 0).any() or counts.sum() != rounds:
         raise ValueError(f"a histogram over 0..{k} that does not hold all {rounds} rounds")
@@ -178,11 +179,11 @@ def check_identities(histogram: ArrayLike, rounds: float, k: int) -> None:
 
 
 def as_labelled(rates: Sequence[float], reported: float, *, within: float = 0.05) -> str | None:
-    """What published `rates` by depth are, told by the reported mean length: "marginal" or
-    "conditional"; None where neither fits, or both do.
+    """Return which rates the published `rates` by depth are, judged by the reported mean length:
+    "marginal" or "conditional"; None if neither or both fit.
 
-    1 + the sum of marginal rates is the mean length, and conditional rates multiply to marginal
-    ones. Lengths without the target's own token are one less.
+    1 + the sum of the marginal rates is the mean length, and conditional rates multiply to marginal
+    ones. Published lengths that leave out the target's own token are one less.
     """
     marginal = {"marginal": tuple(rates), "conditional": tuple(np.cumprod(rates).tolist())}
     fits = [

@@ -1,4 +1,4 @@
-"""How acceptance goes with drift from request to request: an association, no proof of a cause."""
+"""Association of acceptance with drift from request to request; it does not prove a cause."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ DRIFT_COST = Definition(
 
 
 def moments(x: Array, y: Array, weight: Array) -> Array:
-    """[n, 5] what `slope` needs of each point; rows of several points add up."""
+    """Return the terms that `slope` needs for each point, [n, 5]; the rows of several points add
+    up."""
     return np.stack([weight, weight * x, weight * y, weight * x * x, weight * x * y], axis=-1)
 
 
 def slope(sums: Array) -> Array:
-    """Slope of the line through points whose summed moments are `sums`, [..., 5].
+    """Return the slope of the line through points whose summed moments are `sums`, [..., 5].
 
-    NaN where all x are alike.
+    NaN if all x are equal.
     """
     w, x, y, xx, xy = np.moveaxis(sums, -1, 0)
     spread = w * xx - x * x

@@ -1,7 +1,7 @@
-"""Attention mass of the drafter by depth, and what it would be if nothing drifted.
+"""Attention mass of the drafter by depth, and its expected value without drift.
 
-The query of depth d sees p + d slots: the verified ones 0..p and the d - 1 that the chain itself
-has added (p is `DraftRow.position`). Masses are softmax probabilities summed over a class of slots,
+The query at depth d sees p + d slots: the verified slots 0..p and the d - 1 slots that the chain
+added (p is `DraftRow.position`). Masses are softmax probabilities summed over a class of slots,
 averaged over heads by the probe, over layers and chains here.
 """
 
@@ -94,7 +94,8 @@ RETENTION = Definition(
 
 
 def sink_retention(sink: Sequence[float], kept: Sequence[float]) -> tuple[float, ...]:
-    """By depth, from the sink's mass and the share of its depth-1 mass that it would keep."""
+    """Return sink retention by depth, from the sink's mass and the share of its depth-1 mass that
+    it would keep without drift."""
     return tuple(
         mass / (sink[0] * share) if sink[0] > 0 and share > 0 else math.nan
         for mass, share in zip(sink, kept, strict=True)
@@ -102,12 +103,13 @@ def sink_retention(sink: Sequence[float], kept: Sequence[float]) -> tuple[float,
 
 
 def self_excess(own: Sequence[float], expected: Sequence[float]) -> tuple[float, ...]:
-    """By depth, attention on the chain beyond the no-drift expectation."""
+    """Return attention on the chain beyond the no-drift expectation, by depth."""
     return tuple(mass - without for mass, without in zip(own, expected, strict=True))
 
 
 def over_layers(layers: Sequence[ir.FloatingValue]) -> ir.FloatingValue:
-    """Mean of one chain and depth over the layers to which the class applies, else null."""
+    """Return the mean over the layers to which the class applies, for one chain and depth; null if
+    there is none."""
     import ibis
 
     if len(layers) == 1:
@@ -118,7 +120,8 @@ def over_layers(layers: Sequence[ir.FloatingValue]) -> ir.FloatingValue:
 
 
 def visible_sink(position: ir.IntegerValue, sink_slots: Sequence[int]) -> ir.IntegerValue:
-    """Slots of the sink set among the verified slots 0..p, sets with gaps included."""
+    """Return how many slots of the sink set are among the verified slots 0..p; sets may have
+    gaps."""
     import ibis
 
     slots = sorted(set(sink_slots))
@@ -128,27 +131,28 @@ def visible_sink(position: ir.IntegerValue, sink_slots: Sequence[int]) -> ir.Int
 
 
 def even_share(position: ir.IntegerValue, slots: ir.IntegerValue) -> ir.FloatingValue:
-    """Mass that attention spread evenly over the p + 1 verified slots gives `slots` of them."""
+    """Return the mass on `slots` of the p + 1 verified slots if attention is spread evenly over
+    them."""
     import ibis
 
     return ibis.least(slots / (position + 1.0), 1.0)
 
 
 def free_slots(position: ir.IntegerValue, sink_slots: ir.IntegerValue) -> ir.FloatingValue:
-    """Verified slots outside the sink set; null where there is none: such a chain says nothing of
-    what drifts."""
+    """Return the verified slots outside the sink set; null if there are none, because such a chain
+    says nothing about drift."""
     return (position + 1.0 - sink_slots).nullif(0.0)
 
 
 def slot_weight(free: Any, sink: Any, null: Any) -> Any:
-    """What an average slot outside the sink set weighs at depth 1: (1 - sink - null) / free slots.
-    Of expressions or arrays."""
+    """Return the mean mass of a slot outside the sink set at depth 1: (1 - sink - null) / free
+    slots. The arguments are expressions or arrays."""
     return (1.0 - sink - null) / free
 
 
 def no_drift_self(weight: Any, depth: int) -> Any:
-    """The no-drift expectation: d - 1 slots of `weight` w beside the 1 of all others get
-    (d-1)w / (1 + (d-1)w). What they leave, 1 less this, is the share of its depth-1 mass that any
-    class of context slots keeps. Of expressions or arrays."""
+    """Return the no-drift expectation: d - 1 slots of `weight` w, added to a total weight of 1 of
+    all other slots, get (d-1)w / (1 + (d-1)w). The rest, 1 minus this, is the share of its depth-1
+    mass that any class of context slots keeps. The arguments are expressions or arrays."""
     added = weight * (depth - 1)
     return added / (added + 1.0)

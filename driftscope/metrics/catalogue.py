@@ -1,4 +1,4 @@
-"""Every metric's definition, by name."""
+"""Definitions of all metrics, by name."""
 
 from __future__ import annotations
 

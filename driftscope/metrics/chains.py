@@ -1,4 +1,4 @@
-"""Means over recorded chains, of quantities that may be missing in some of them.
+"""Means over recorded chains of quantities that some chains may lack.
 
 A mean is kept as two sums, so that it adds up over requests, files and engines. A chain that was
 sampled at the rate r weighs 1 / r (Horvitz and Thompson 1952), so that a rate that changes during a
@@ -25,26 +25,26 @@ def finite(value: ir.NumericValue) -> ir.BooleanValue:
 
 
 def weighted(value: ir.NumericValue, weight: ir.NumericValue) -> ir.NumericScalar:
-    """Sum of finite values times their weights: the top of a mean."""
+    """Return the sum of finite values times their weights: the numerator of a mean."""
     import ibis
 
     return ibis.ifelse(finite(value), value * weight, ibis.null("float64")).sum()
 
 
 def weight_of(value: ir.NumericValue, weight: ir.NumericValue) -> ir.NumericScalar:
-    """Sum of the weights of finite values: the bottom of a mean."""
+    """Return the sum of the weights of finite values: the denominator of a mean."""
     import ibis
 
     return ibis.ifelse(finite(value), weight, ibis.null("float64")).sum()
 
 
 def ratio(top: Array, bottom: Array) -> Array:
-    """top / bottom, NaN where nothing was counted."""
+    """Return top / bottom; NaN where nothing was counted."""
     return np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), np.nan)
 
 
 def finite_mean(values: Array, axis: int = 0) -> Array:
-    """Mean over one axis of what is a finite number there; NaN where nothing is."""
+    """Return the mean of the finite numbers along one axis; NaN where there are none."""
     known = np.isfinite(values)
     count = known.sum(axis=axis)
     total = np.where(known, values, 0.0).sum(axis=axis)

@@ -1,4 +1,4 @@
-"""What the sender of requests measures; see `driftscope.trace.format.records.ClientRow`."""
+"""Metrics measured by the sender of requests; see `driftscope.trace.format.records.ClientRow`."""
 
 from __future__ import annotations
 
@@ -62,19 +62,20 @@ OUTCOME = Definition(
 
 
 def tokens_per_second(tokens: int, seconds: float) -> float | None:
-    """THROUGHPUT; None without time."""
+    """Return THROUGHPUT; None if no time has passed."""
     return tokens / seconds if seconds > 0 else None
 
 
 def per_user(tpot_s: float | None) -> float | None:
-    """PER_USER; None without a time per token."""
+    """Return PER_USER; None without a time per token."""
     return 1.0 / tpot_s if tpot_s else None
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided exact p-value that a pair's outcome is as often wrong in one run as in the other.
+    """Return the two-sided exact p-value for the hypothesis that outcomes are wrong equally often
+    in both runs of a pair.
 
-    From the pairs that differ alone (McNemar 1947, in its exact binomial form).
+    It depends only on the pairs that differ (McNemar 1947, in its exact binomial form).
     """
     n, k = only_first + only_second, min(only_first, only_second)
     if n == 0:

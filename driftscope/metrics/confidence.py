@@ -1,4 +1,4 @@
-"""How sure the drafter is of its own tokens."""
+"""Metrics of the drafter's confidence in its own tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from driftscope.metrics.definition import Definition
 
 BINS = 10
-"""Of confidence, equally wide: what published reliability curves use (Guo et al. 2017)."""
+"""Number of equally wide confidence bins, as in published reliability curves (Guo et al. 2017)."""
 
 TOP1 = Definition(
     name="confidence.top1",
@@ -47,7 +47,8 @@ ECE = Definition(
 
 
 def calibration_error(weight: ArrayLike, sure: ArrayLike, accepted: ArrayLike) -> float | None:
-    """From sums by bin: weights, weighted confidence and weight accepted; None without tokens."""
+    """Return the calibration error from sums by bin: `weight` is all weight, `sure` weighted
+    confidence and `accepted` weight accepted; None without tokens."""
     whole = np.asarray(weight, dtype=np.float64).sum()
     if not whole:
         return None

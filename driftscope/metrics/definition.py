@@ -1,4 +1,4 @@
-"""What a metric is, in words: the one place that help texts, tooltips and docs take them from."""
+"""Definition of a metric in words: the only source for help texts, tooltips and docs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Definition:
 
     name: str
     title: str
-    """How a heading or a table calls it."""
+    """Name of the metric in a heading or a table."""
     meaning: str
-    """One or two plain sentences."""
+    """Meaning in one or two plain sentences."""
     unit: str
-    """UCUM: "1" for a ratio, "s", "{token}"."""
+    """Unit in UCUM: "1" for a ratio, "s", "{token}"."""
     range: str
     source: str
-    """Where the definition comes from."""
+    """Origin of the definition."""

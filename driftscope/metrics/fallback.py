@@ -1,4 +1,4 @@
-"""Steps in which speculation gave nothing: two kinds, never added up.
+"""Shares of decode steps in which speculation gave nothing: two kinds, which are never added up.
 
 A step here is one decode step of one request (a VerifyRow): steps = rounds + undrafted steps.
 """
@@ -39,42 +39,42 @@ EFFECTIVE_K = Definition(
     source="driftscope",
 )
 UNKNOWN = "unknown"
-"""Reason of an undrafted step that gives none."""
+"""Reason reported for an undrafted step that has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """Counts of decode steps of single requests."""
+    """Counts of decode steps; a step is counted once per request."""
 
     steps: int
     rejected_rounds: int
     undrafted: int
     by_reason: dict[str, int]
-    """Undrafted steps by reason, names sorted."""
+    """Undrafted steps by reason, sorted by name."""
 
     @property
     def deliberate(self) -> int:
-        """Undrafted steps that a setting asked for."""
+        """Number of undrafted steps that a setting asked for."""
         return sum(self.by_reason.get(reason, 0) for reason in UndraftedReason.DELIBERATE)
 
     @property
     def rejected_share(self) -> float:
-        """Rejected rounds over steps."""
+        """Rejected rounds over all steps; 0 without steps."""
         return self.rejected_rounds / self.steps if self.steps else 0.0
 
     @property
     def undrafted_share(self) -> float:
-        """Undrafted steps over steps."""
+        """Undrafted steps over all steps; 0 without steps."""
         return self.undrafted / self.steps if self.steps else 0.0
 
 
 def effective_k(drafted: int, steps: int) -> float | None:
-    """Tokens drafted over decode steps; None without one."""
+    """Return tokens drafted over decode steps; None without decode steps."""
     return drafted / steps if steps else None
 
 
 def fallback(rejected_rounds: int, rounds: int, reasons: Mapping[str | None, int]) -> Fallback:
-    """Shares of a run whose undrafted steps have these `reasons`, counted."""
+    """Return the fallback counts of a run; `reasons` counts its undrafted steps by reason."""
     by_reason: Counter[str] = Counter()
     for reason, count in reasons.items():
         by_reason[reason or UNKNOWN] += count

@@ -73,14 +73,16 @@ IMBALANCE = Definition(
 
 
 def imbalance(rms: Sequence[float] | None) -> float | None:
-    """Largest over smallest; None for fewer than two layers or where one is no positive number."""
+    """Return the largest over the smallest RMS; None for fewer than two layers or if one is not a
+    positive number."""
     if rms is None or len(rms) < 2 or not all(math.isfinite(r) and r > 0 for r in rms):
         return None
     return max(rms) / min(rms)
 
 
 def growth(rms: Sequence[float]) -> float | None:
-    """Last over first RMS of one quantity by depth; None when that is not a finite number."""
+    """Return the last over the first RMS of one quantity by depth; None if that is not a finite
+    number."""
     if len(rms) < 1 or not rms[0]:
         return None
     ratio = rms[-1] / rms[0]

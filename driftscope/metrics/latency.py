@@ -1,4 +1,4 @@
-"""Latency as a user of the server feels it, from finished requests."""
+"""Latency metrics as a user of the server experiences them, from finished requests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ VERIFY_STEP = Definition(
 
 
 def inter_token_s(tpot_s: ArrayLike, output_tokens: ArrayLike) -> float | None:
-    """Mean of `tpot_s` weighted by the tokens after the first; None when no request has any."""
+    """Return the mean of `tpot_s` weighted by the tokens after the first; None if no request has
+    any."""
     each = np.asarray(tpot_s, dtype=np.float64)
     tokens = np.asarray(output_tokens, dtype=np.float64) - 1
     known = np.isfinite(each) & (tokens > 0)
@@ -79,7 +80,7 @@ def inter_token_s(tpot_s: ArrayLike, output_tokens: ArrayLike) -> float | None:
 
 
 def mean_s(values: ArrayLike) -> float | None:
-    """Mean of the requests that have the duration; None when none has."""
+    """Return the mean over the requests that have the duration; None if none has it."""
     seconds = np.asarray(values, dtype=np.float64)
     seconds = seconds[np.isfinite(seconds)]
     return float(seconds.mean()) if len(seconds) else None

@@ -1,5 +1,5 @@
-"""The no-drift expectation of single chains, on arrays: for a serving process,
-which loads no query engine."""
+"""The no-drift expectation of single chains, computed on arrays for a serving process, which loads
+no query engine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from driftscope.metrics.chains import Array, ratio
 
 
 def over_layers(masses: Array) -> Array:
-    """[n, K, layers] -> [n, K], as `driftscope.metrics.attention.over_layers`; NaN for null."""
+    """Return [n, K] from [n, K, layers], like `driftscope.metrics.attention.over_layers`; NaN
+    instead of null."""
     finite = np.isfinite(masses)
     return ratio(np.where(finite, masses, 0.0).sum(axis=2), finite.sum(axis=2))
 
 
 def visible_sink(position: NDArray[np.int64], sink_slots: Sequence[int]) -> NDArray[np.int64]:
-    """[n] as `driftscope.metrics.attention.visible_sink`."""
+    """Return the visible sink slots, [n], like `driftscope.metrics.attention.visible_sink`."""
     return np.searchsorted(np.unique(sink_slots), position, side="right")
 
 
@@ -31,8 +32,8 @@ def expected_self(
     sink_slots: NDArray[np.int64] | int,
     k: int,
 ) -> NDArray[Any]:
-    """[n, K] the no-drift expectation of each chain, from `sink` and `null`, [n] masses at depth 1;
-    NaN where nothing can be expected."""
+    """Return the no-drift expectation of each chain, [n, K], from `sink` and `null`, [n] masses at
+    depth 1; NaN if there is none, for example if no slot lies outside the sink set."""
     others = position + 1.0 - sink_slots
     free = np.where(others > 0, others, np.nan)
     weight = slot_weight(free, sink, 0.0 if null is None else null)

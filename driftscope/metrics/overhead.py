@@ -1,4 +1,4 @@
-"""What recording costs."""
+"""Metric of the cost of recording."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ OVERHEAD = Definition(
 def overhead_fraction(
     worker_probe_s: float, engine_probe_s: float, step_s: float, writer_s: float = 0.0
 ) -> float | None:
-    """Probe time of worker and engine core, and their writers', over the model steps' time; None
-    without steps."""
+    """Return the probe time of worker and engine core, plus their writers' time, over the time of
+    the model steps; None without steps."""
     return (worker_probe_s + engine_probe_s + writer_s) / step_s if step_s > 0 else None

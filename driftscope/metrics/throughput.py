@@ -1,4 +1,4 @@
-"""Estimated tokens per second for every K up to the one that ran."""
+"""Estimates of tokens per second for every K up to the one that ran."""
 
 from __future__ import annotations
 
@@ -49,20 +49,21 @@ class StepCost:
     """Typical time of one step that drafts K tokens."""
 
     step_s: float
-    """Whole model step: target, sampling and drafter."""
+    """Time in seconds of the whole model step: target, sampling and drafter."""
     draft_s: float
-    """The drafter within it."""
+    """Time in seconds of the drafter within the step."""
     recorded: bool = False
-    """Measured in recorded steps, which the probe slows beyond its own time."""
+    """Whether the times come from recorded steps, which the probe slows by more than its own
+    time."""
 
 
 def tpot_s(step_s: Array, tokens_per_round: Array) -> Array:
-    """Seconds per output token of a request that is in every step."""
+    """Return the seconds per output token of a request that takes part in every step."""
     return step_s / tokens_per_round
 
 
 def relative_speed(marginal: Sequence[float], cost: StepCost) -> tuple[float, ...]:
-    """Speed with K = 1 .. len(marginal) over the speed with the last; needs positive times."""
+    """Return the speed with K = 1 .. len(marginal), relative to the last; needs positive times."""
     k_ran = len(marginal)
     rest_s = cost.step_s - cost.draft_s
     rates = [
@@ -73,5 +74,5 @@ def relative_speed(marginal: Sequence[float], cost: StepCost) -> tuple[float, ..
 
 
 def speedup(mean_length: float, cost: StepCost) -> float:
-    """Speed with the drafter over the target's alone; needs a positive step time."""
+    """Return the speed with the drafter over the target's alone; needs a positive step time."""
     return mean_length * (cost.step_s - cost.draft_s) / cost.step_s

@@ -1,4 +1,4 @@
-"""What a report shows beyond a run's means: bounded, whatever the run's size."""
+"""Details of a run that a report shows in addition to means; bounded, whatever the run's size."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ from driftscope.metrics.hidden import GROWTH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseUp:
-    """Single requests, moments and durations of one run."""
+    """Details of one run: single requests, moments and durations."""
 
     effects: tuple[Effect, ...]
     timeline: Timeline | None
     durations: Mapping[str, Distribution]
     heads: Heads | None
     named: tuple[NamedRequest, ...]
-    """Worst acceptance first."""
+    """Requests of the table, worst acceptance first."""
     opened: tuple[OpenedRequest, ...]
-    """Some of `named`, from both ends."""
+    """A few requests from both ends of `named`, with their rounds."""
 
 
 SAMPLED = 500
-"""Requests whose outputs are timed one by one, evenly from all."""
+"""Number of requests whose outputs are timed one by one, taken evenly from all requests."""
 
 
 def closeup_of(run: Sums) -> CloseUp:
-    """The close-up of a run."""
+    """Return the close-up of a run."""
     requests, per = run.requests, _per_request(run)
     chosen = ranked(per)
     opened = ends_of(chosen)
@@ -84,7 +84,8 @@ def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:
 
 
 def _effects(run: Sums) -> tuple[Effect, ...]:
-    """By cluster, which is a request unless there are very many."""
+    """Return the effects by cluster; a cluster is one request unless there are very many
+    requests."""
     n = int(run.clusters.max(initial=-1)) + 1
     mine = run.clusters[run.rounds.request]
     count = _summed(mine, run.rounds.rounds, n)
@@ -101,7 +102,7 @@ def _per_request(run: Sums) -> PerRequest:
     mine = run.rounds.request
     count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
     growth = own = np.full(n, np.nan)
-    if n <= MAX_CLUSTERS:  # else drift is known by group of requests only
+    if n <= MAX_CLUSTERS:  # otherwise drift is known only per group of requests
         growth, own = _drift(run, n)
     length = _length(accepted, count)
     return PerRequest(rounds=count, mean_length=length, growth=growth, self_mass=own)
@@ -117,7 +118,8 @@ def _length(accepted: Array, rounds: Array) -> NDArray[np.float64]:
 
 
 def _drift(run: Sums, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[clusters] growth of the hidden state, and attention on the chain at the last depth."""
+    """Return growth of the hidden state and attention on the chain at the last depth, [clusters]
+    each."""
     chains, out = run.chains, []
     for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
         values = np.full(n, np.nan)

@@ -1,4 +1,4 @@
-"""How durations are spread: what a mean hides."""
+"""Distributions of durations, which a mean does not show."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.query.column_arrays import floats
 
 AT = tuple(i / 40 for i in range(41))
-"""The quantiles kept: enough to draw a smooth curve."""
+"""Probabilities of the quantiles kept: enough to draw a smooth curve."""
 TTFT, TPOT, BETWEEN, STEP, DRAFT = "ttft_s", "tpot_s", "between_outputs_s", "step_s", "draft_s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """One duration."""
+    """Distribution of one duration."""
 
     count: int
     mean_s: float
     quantiles_s: tuple[float, ...]
-    """At `AT`."""
+    """Quantiles at the probabilities `AT`, in seconds."""
     p99_s: float
 
 
 def durations_of(
     requests: Requests, steps: pa.Table, rounds: pa.Table
 ) -> Mapping[str, Distribution]:
-    """The durations that the run has, by name; `rounds` are those of some of its requests."""
+    """Return the distributions of the durations that the run has, by name; `rounds` may cover only
+    some of its requests."""
     probe_s = floats(steps, "probe_s")
     found = {
         TTFT: requests.ttft_s,
@@ -45,7 +46,8 @@ def durations_of(
 
 
 def _between(rounds: pa.Table, requests: Requests) -> NDArray[np.float64]:
-    """From one output of a request to its next: each brings one token and those accepted."""
+    """Return the times from each output of a request to its next, in seconds; an output is one
+    token plus the accepted drafts."""
     request, time_s = requests.codes(rounds), floats(rounds, "time_s")
     order = np.lexsort((time_s, request))
     same = np.diff(request[order]) == 0
@@ -54,7 +56,8 @@ def _between(rounds: pa.Table, requests: Requests) -> NDArray[np.float64]:
 
 
 def distribution(values: NDArray[np.float64]) -> Distribution | None:
-    """Of those values, in seconds, that are finite and not negative; None without one."""
+    """Return the distribution of the `values`, in seconds, that are finite and not negative; None
+    without one."""
     values = values[np.isfinite(values) & (values >= 0)]
     if not len(values):
         return None

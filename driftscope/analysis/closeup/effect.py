@@ -1,4 +1,4 @@
-"""Drift against acceptance, one point per request."""
+"""Effect of drift on acceptance, with one point per request."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from driftscope.analysis.statistics.interval import MOST_WEIGHT, Interval
 from driftscope.metrics.association import moments, slope
 
 ENOUGH_REQUESTS = 10
-"""Requests from which a slope is given: with fewer, one of them decides it."""
+"""Smallest number of requests for which a slope is given; with fewer, one request decides it."""
 NO_SPREAD = 1e-4
-"""Range of the drift, relative to its size, below which requests are alike: a trace holds a number
-to 2^-17 only, and a slope over less than ten times that is noise."""
+"""Range of the drift, relative to its size, below which requests count as equal: a trace keeps a
+number to 2^-17 only, and a slope over less than ten times that is noise."""
 MAX_POINTS = 300
-"""Points kept for the picture, evenly taken from all requests by drift."""
+"""Points kept for the picture, taken evenly from all requests in order of drift."""
 _MAX_CLUSTERS = 2000
-"""Beyond this, requests are resampled in groups, as in
+"""Number of requests above which they are resampled in groups, as in
 `driftscope.analysis.statistics.interval`."""
 _BLOCK = 100
 RESAMPLES = 1000
-"""Enough for a 95% interval: the percentile's own error is then about 0.7 % of coverage."""
+"""Number of resamples, enough for a 95% interval: the percentile's own error is then about 0.7 % of
+coverage."""
 SEED = 20260511
 
 Values = NDArray[np.floating[Any]]
@@ -31,23 +32,24 @@ Values = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """One measure of drift against the acceptance length."""
+    """Effect of one measure of drift on the acceptance length."""
 
     measure: str
     """Name of the drift metric, as in `driftscope.metrics`."""
     requests: int
-    """With both numbers."""
+    """Number of requests that have both numbers."""
     slope: float | None
     """Tokens per round for one unit of drift; None with too few requests or no spread."""
     interval: Interval | None
     drift: tuple[float, ...]
-    """Of the points kept, lowest first."""
+    """Drift of the points kept, lowest first."""
     mean_length: tuple[float, ...]
     rounds: tuple[int, ...]
 
 
 def effect_of(measure: str, drift: Values, mean_length: Values, rounds: Values) -> Effect | None:
-    """The effect over requests, [requests] each; None where no request has both numbers."""
+    """Return the effect over requests from arrays of [requests]; None if no request has both
+    numbers."""
     known = np.isfinite(drift) & np.isfinite(mean_length) & (rounds > 0)
     if not known.any():
         return None
@@ -81,7 +83,7 @@ def _slope(x: Values, y: Values, weight: Values) -> tuple[float | None, Interval
 
 
 def _resampled(sums: Values) -> Values:
-    """[resamples, m] sums over as many requests as there are, drawn with replacement."""
+    """Return sums over as many requests as there are, drawn with replacement, [resamples, m]."""
     groups = min(len(sums), _MAX_CLUSTERS)
     grouped = np.zeros((groups, sums.shape[1]))
     np.add.at(grouped, np.arange(len(sums)) % groups, sums)

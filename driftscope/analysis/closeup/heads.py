@@ -1,4 +1,4 @@
-"""Attention masses head by head, where they were recorded."""
+"""Attention masses per head, in runs that recorded them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from driftscope.metrics.chains import finite_mean
 from driftscope.trace.format.records import MASS_CLASSES
 
 MAX_ROWS = 128
-"""Heads of all layers together that are kept."""
+"""Largest number of heads kept, all layers together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Means over chains."""
+    """Attention masses per head, averaged over chains."""
 
     layers: int
     heads: int
-    """Per layer."""
+    """Heads per layer."""
     masses: Mapping[str, tuple[tuple[float, ...], ...]]
-    """By class of slots: for each layer's heads in turn, the mass by depth."""
+    """Masses by class of slots; one row per head, layer by layer, with the mass by depth."""
 
 
 def heads_of(table: pa.Table, k: int) -> Heads | None:
-    """Means over the chains of `table`; None where none has masses by head."""
+    """Return means over the chains of `table`; None if no chain has masses by head."""
     if not table.num_rows:
         return None
     layers, heads = int(ints(table, "layers")[0]), int(ints(table, "heads")[0])

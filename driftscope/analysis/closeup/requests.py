@@ -1,4 +1,4 @@
-"""The requests that a report names: the worst and the best, and what happened in a few of them."""
+"""The requests that a report names: the worst and the best, and the rounds of a few of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from driftscope.analysis.query.column_arrays import ints
 from driftscope.metrics.chains import finite_mean
 
 NAMED_EACH = 50
-"""Requests named at either end."""
+"""Number of requests named at each end."""
 OPENED_EACH = 6
-"""Requests at either end whose rounds are kept."""
+"""Number of requests at each end whose rounds are kept."""
 MAX_ROUNDS = 48
-"""Rounds kept of an opened request, from its first."""
+"""Number of rounds kept of an opened request, counted from its first round."""
 ENOUGH_ROUNDS = 3
-"""Rounds from which a request is ranked; with fewer, its acceptance length is chance."""
+"""Smallest number of rounds of a ranked request; with fewer, its acceptance length is chance."""
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 
 Floats = tuple[float, ...]
@@ -28,7 +28,7 @@ Floats = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedRequest:
-    """One request in the table; None where a number does not exist."""
+    """One request of the table; None for a number that does not exist."""
 
     request: str
     label: str
@@ -36,37 +36,38 @@ class NamedRequest:
     mean_length: float
     growth: float | None
     self_mass: float | None
-    """On the chain itself at depth K."""
+    """Attention mass on the chain itself at depth K."""
     prompt_tokens: int | None
     output_tokens: int | None
     ttft_s: float | None
     tpot_s: float | None
     temperature: float | None
     accepted: str
-    """Its first rounds in a row: tokens accepted of each, `-` for a step without a draft."""
+    """Tokens accepted in each of its first rounds, in order; `-` stands for a step without a
+    draft."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedRequest:
-    """The rounds of one named request, in order; a list that was not recorded is None."""
+    """Rounds of one named request, in order; None for a list that was not recorded."""
 
     request: str
     steps: int
-    """Decode steps it had; more than are kept where the lists are shorter."""
+    """Decode steps of the request; the lists are shorter if it had more than are kept."""
     position: tuple[int, ...]
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
     reason: tuple[str | None, ...]
     masses: Mapping[str, tuple[Floats | None, ...]]
-    """By column of the trace: per round, by depth, layers averaged."""
+    """Masses by column of the trace: per round, by depth, averaged over layers."""
     fed_rms: tuple[Floats | None, ...]
     token_ids: tuple[tuple[int, ...] | None, ...]
-    """The drafted tokens, where they were recorded."""
+    """Drafted tokens of each round; None where they were not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerRequest:
-    """[requests] each, NaN where a number does not exist."""
+    """Figures per request, arrays of [requests] each; NaN for a number that does not exist."""
 
     rounds: NDArray[np.float64]
     mean_length: NDArray[np.float64]
@@ -75,7 +76,7 @@ class PerRequest:
 
 
 def ranked(per: PerRequest) -> NDArray[np.int64]:
-    """Requests to name, worst first: both ends of those with enough rounds."""
+    """Return the requests to name, worst first: both ends of the requests with enough rounds."""
     known = np.flatnonzero(per.rounds >= min(ENOUGH_ROUNDS, per.rounds.max(initial=0.0)))
     known = known[per.rounds[known] > 0]
     order = known[np.argsort(per.mean_length[known], kind="stable")]
@@ -87,7 +88,7 @@ def ranked(per: PerRequest) -> NDArray[np.int64]:
 def named_of(
     requests: Requests, per: PerRequest, chosen: NDArray[np.int64], rounds: pa.Table
 ) -> tuple[NamedRequest, ...]:
-    """The rows of the table; `rounds` has those of the chosen, and maybe others."""
+    """Return the rows of the table; `rounds` has the rounds of `chosen`, and possibly of others."""
     strips = _strips(rounds, requests, chosen)
     return tuple(
         NamedRequest(
@@ -109,7 +110,7 @@ def named_of(
 
 
 def ends_of(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first and the last of `chosen`, which are opened."""
+    """Return the first and the last of `chosen`, whose rounds are shown."""
     if len(chosen) <= 2 * OPENED_EACH:
         return chosen
     return np.concatenate([chosen[:OPENED_EACH], chosen[-OPENED_EACH:]])
@@ -118,7 +119,7 @@ def ends_of(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
 def opened_of(
     requests: Requests, opened: NDArray[np.int64], rounds: pa.Table, chains: pa.Table
 ) -> tuple[OpenedRequest, ...]:
-    """The rounds of each of `opened`; both tables are in order of time."""
+    """Return the rounds of each request in `opened`; both tables are in order of time."""
     of_round, of_chain = requests.codes(rounds), requests.codes(chains)
     return tuple(
         _opened(
@@ -166,7 +167,7 @@ def _strips(rounds: pa.Table, requests: Requests, chosen: NDArray[np.int64]) -> 
 
 
 def _name(requests: Requests, code: int) -> str:
-    """The engine's id; with its replica where that is not the first."""
+    """Return the engine's id of a request, with its replica if that is not the first."""
     name = str(requests.keys.column("request")[code].as_py())
     replica = int(requests.replica[code])
     return name if not replica else f"{name} (replica {replica})"

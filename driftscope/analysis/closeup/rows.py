@@ -1,4 +1,4 @@
-"""The few rows of a run that a close-up looks at one by one, always in the same order."""
+"""Queries for the few rows of a run that a close-up shows one by one, always in the same order."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 ROUND_COLUMNS = (*REQUEST, "time_s", "position", "drafted", "accepted", "reason")
 NOT_OPENED = ("top1", "entropy", *AUX, BY_HEAD)
-"""Lists of chains that a close-up of single requests does not show."""
+"""List columns of chains that a close-up of single requests does not show."""
 STEPS = 100_000
-"""Steps whose durations are looked at, evenly from all."""
+"""Number of steps whose durations are read, taken evenly from all steps."""
 ONE_BY_ONE = 1_000_000
-"""Chains of a run from which single requests are looked for by their steps."""
+"""Number of chains in a run above which the chains of single requests are found by their steps."""
 HEAD_CHAINS = 10_000
-"""Chains that means by head are taken over, evenly from all: 64 heads of each are 10 kB."""
+"""Number of chains for means by head, taken evenly from all chains: 64 heads of each are 10 kB."""
 
 
 def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
-    """Decode steps of the requests of these names, whatever their replica."""
+    """Return the decode steps of the requests with these names, on any replica."""
     rows = table("verify")
     found = tables.engine.rows(_of(rows, names).select(*ROUND_COLUMNS))
     return _sorted(found, "time_s", "replica", "request", "position")
@@ -42,10 +42,11 @@ def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
 def chains_of_requests(
     tables: Tables, names: Sequence[str], drafted_in: NDArray[np.int64], chains: int
 ) -> pa.Table:
-    """Recorded chains of these requests, with the lists that files leave out.
+    """Return the recorded chains of these requests, with the list columns that files leave out.
 
-    `drafted_in`, [requests, 2], are the first and the last step of each. In a run of many `chains`
-    they are looked for there, request by request: most files are then not read at all.
+    `drafted_in`, [requests, 2], holds the first and last step of each request. In a run of many
+    `chains` only these steps are searched, request by request, so that most files are not read at
+    all.
     """
     rows = table(PART, "draft").drop(*NOT_OPENED)
     query = _of(rows, names)
@@ -64,7 +65,7 @@ def chains_of_requests(
 
 
 def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
-    """The rows with the lists that their files leave out."""
+    """Return the rows with the list columns that their files leave out."""
     there = rows.drop_columns([name for name, _ in derived])
     metadata = {DERIVED_KEY: strict_json.dumps(dict(derived)).encode()}
     whole_rows = restore(there.replace_schema_metadata(metadata))
@@ -72,7 +73,7 @@ def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
 
 
 def steps_that_drafted(tables: Tables) -> pa.Table:
-    """Their durations, of every so many-th step where there are many."""
+    """Return the durations of steps that drafted, of every n-th step if there are many."""
     rows = table("step")
     many = int(whole(tables.engine.rows(kinds_of_steps()), "rows").sum())
     drew = rows.filter((rows.chains > 0) & (rows.step % _every(many, STEPS) == 0))
@@ -81,7 +82,7 @@ def steps_that_drafted(tables: Tables) -> pa.Table:
 
 
 def chains_by_head(tables: Tables, chains: int) -> pa.Table:
-    """Chains with masses by head, of every so many-th step where there are many."""
+    """Return the chains with masses by head, of every n-th step if there are many chains."""
     rows = table("draft")
     there = rows.filter(rows[BY_HEAD].notnull() & (rows.step % _every(chains, HEAD_CHAINS) == 0))
     columns = (*REQUEST, "step", "layers", "heads", BY_HEAD)

@@ -1,4 +1,4 @@
-"""What became of the decode steps over time."""
+"""Outcomes of decode steps over time."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 BINS = 96
-"""Enough for a day in quarters of an hour, and for a picture as wide as a screen."""
+"""Number of windows: enough for a day in quarters of an hour, and for a picture as wide as a
+screen."""
 SHORTEST_S = 1e-6
-"""Of a window: a run may have a single step."""
+"""Shortest window in seconds; a run may have a single step."""
 ACCEPTED = "accepted"
-"""At least one drafted token was kept."""
+"""Outcome of a round in which at least one drafted token was accepted."""
 REJECTED = "rejected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Decode steps of single requests, counted in windows of equal length."""
+    """Decode steps, once per request, counted in windows of equal length."""
 
     start_s: float
     """Unix time of the first step."""
     window_s: float
     steps: Mapping[str, tuple[int, ...]]
-    """By what became of them: ACCEPTED, REJECTED, or the reason why nothing was drafted."""
+    """Steps per window by outcome: ACCEPTED, REJECTED, or the reason why nothing was drafted."""
     tokens_per_round: tuple[float | None, ...]
-    """Acceptance length in each window, None in one without a round."""
+    """Acceptance length in each window; None in a window without a round."""
 
 
 def timeline_of(tables: Tables, start_s: float, end_s: float) -> Timeline | None:
-    """The timeline of a run whose decode steps lie between the two times; None without one."""
+    """Return the timeline of a run whose decode steps lie between the two Unix times; None if a
+    time is not finite."""
     if not math.isfinite(start_s) or not math.isfinite(end_s):
         return None
     window = max((end_s - start_s) / BINS, SHORTEST_S)
@@ -70,7 +72,7 @@ def _by_window(at: Codes, number: Codes, mine: NDArray[np.bool_]) -> tuple[int, 
 
 
 def _counts(start_s: float, window_s: float) -> ir.Table:
-    """Decode steps by window and what became of them."""
+    """Return the number of decode steps by window and outcome."""
     import ibis
 
     rows = table("verify")

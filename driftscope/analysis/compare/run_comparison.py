@@ -1,9 +1,9 @@
-"""What sets two runs apart: differences in acceptance by depth and segment, with intervals.
+"""Comparison of two runs: differences in acceptance by depth and segment, with intervals.
 
-Paired where both runs answered the same prompts: what makes a prompt easy then drops out. The
-acceptance length and all depths are tested jointly
-(`driftscope.analysis.statistics.joint_difference`). Labels are tested beside that, corrected by
-Holm's rule, with a share of the error of their own (Wiens 2003).
+Requests are paired where both runs answered the same prompts, so that the difficulty of a prompt
+cancels out. The acceptance length and all depths are tested jointly (see `joint_difference`).
+Labels are tested separately, corrected by Holm's rule, with a share of the error of their own
+(Wiens 2003).
 """
 
 from __future__ import annotations
@@ -41,64 +41,66 @@ from driftscope.errors import MixedTraceError
 from driftscope.trace.format.manifest import Manifest
 
 TESTABLE = 10
-"""Requests, both runs together, of which some round is accepted to a depth, and of which some is
-not, from which a label's depth is tested: below, a variance over requests says little."""
+"""Smallest number of requests, both runs together, with a round accepted to a depth, and also of
+requests with a round that is not, for which a label's depth is tested: with fewer, a variance over
+requests says little."""
 OF_LABELS = 0.2
-"""Share of the permitted error that is kept for single labels, where there are several; all of it
-where the runs differ over all requests."""
+"""Share of the permitted error that is kept for single labels if there are several; they get all of
+it if the runs differ over all requests."""
 LENGTH, MARGINAL = "acceptance.mean_length", "acceptance.marginal"
 WHOLE = ""
-"""Segment of a difference over all requests."""
+"""Segment name of a difference over all requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Second run less first, of one figure."""
+    """Difference of one figure: the second run minus the first."""
 
     metric: str
-    """Name of its definition."""
+    """Name of the figure's definition."""
     depth: int | None
     segment: str
-    """Workload label, or WHOLE."""
+    """Workload label, or WHOLE for all requests."""
     first: float
     second: float
     difference: float
     interval: Interval | None
-    """95 %, of this difference alone; None where it cannot be told. Exact where a run accepts
+    """95% interval of this difference alone; None if it is not known. It is exact if a run accepts
     nothing, or everything, at the depth."""
     p: float | None
-    """Adjusted for the other figures of its segment; None where it is not tested."""
+    """p-value, adjusted for the other figures of its segment; None if it is not tested."""
     p_adjusted: float | None
-    """Adjusted for the other segments of the comparison, too."""
+    """p-value, adjusted for the other segments of the comparison, too."""
     simultaneous: Interval | None = None
-    """95 % for all figures over all requests together; None in a label, and where not known."""
+    """Simultaneous 95% interval for all figures over all requests; None for a label, and if not
+    known."""
 
     @property
     def differs(self) -> bool:
-        """Whether the runs differ here, the other tests allowed for."""
+        """Whether the runs differ here, adjusted for the other tests."""
         return self.p_adjusted is not None and self.p_adjusted < ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two runs side by side."""
+    """Comparison of two runs."""
 
     first: str
     second: str
-    """Labels of the runs."""
+    """Labels of the two runs."""
     pairing: str
-    """How requests were paired, or UNPAIRED."""
+    """Name of the way in which requests were paired, or UNPAIRED."""
     pairs: int
     alone: int
-    """Requests that found no partner, and are left out when paired."""
+    """Number of requests without a partner, which are left out if requests are paired."""
     requests: tuple[int, int]
-    """Requests with a round that are compared."""
+    """Number of compared requests of each run, which have at least one round."""
     differences: tuple[Difference, ...]
     unlike: tuple[str, ...] = ()
-    """Other things in which the runs differ, see `driftscope.analysis.compare.run_differences`."""
+    """Other ways in which the runs differ, see `driftscope.analysis.compare.run_differences`."""
 
     def at(self, metric: str, segment: str = WHOLE) -> tuple[Difference, ...]:
-        """The differences of one metric, by depth."""
+        """Return the differences of one metric, by depth."""
         return tuple(d for d in self.differences if (d.metric, d.segment) == (metric, segment))
 
     @property
@@ -108,18 +110,19 @@ class Comparison:
 
     @property
     def parts_from(self) -> int | None:
-        """First depth at which the runs' marginal acceptance differs; None where none does."""
+        """First depth at which the runs' marginal acceptance differs; None if it differs at
+        none."""
         return next(iter(self.apart_at), None)
 
     @property
     def tested(self) -> bool:
-        """Whether there are requests enough to test the depths."""
+        """Whether there are enough requests to test the depths."""
         return min(self.requests) >= LEAST
 
     @property
     def bound(self) -> float | None:
-        """The largest difference in marginal acceptance, at any depth, that the runs are compatible
-        with; None where it is not known at every depth."""
+        """Largest difference in marginal acceptance, at any depth, that the runs are compatible
+        with; None if it is not known at every depth."""
         ends = [each.simultaneous for each in self.at(MARGINAL)]
         if not ends or None in ends:
             return None
@@ -127,7 +130,7 @@ class Comparison:
 
 
 def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
-    """The comparison of two runs, called by `labels`; of the depths that both drafted.
+    """Compare two runs, named by `labels`, at the depths that both drafted.
 
     Raises MixedTraceError for runs that share no depth.
     """
@@ -138,7 +141,7 @@ def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
 def compare_sides(
     sides: tuple[Side, Side], manifests: tuple[Manifest, Manifest], labels: tuple[str, str]
 ) -> Comparison:
-    """Compare runs whose rounds by request are already there."""
+    """Compare two runs whose rounds by request are already available."""
     a, b = sides
     if not min(a.rounds.k, b.rounds.k):
         raise MixedTraceError(f"{labels[0]} and {labels[1]} have no drafted depth in common")
@@ -151,7 +154,7 @@ def compare_sides(
 
 
 def pair_sides(a: Side, b: Side) -> Pairing:
-    """Which rows of the two belong together."""
+    """Return which rows of the two sides belong together."""
     kinds = {BY_ID: (a.ids, b.ids), BY_ORDER: (a.orders, b.orders)}
     keys = {how: (_rows(mine), _rows(theirs)) for how, (mine, theirs) in kinds.items()}
     return pair_keys(keys) or unpaired(len(a.labels) + len(b.labels))
@@ -162,7 +165,7 @@ def _rows(names: tuple[str, ...]) -> dict[object, int]:
 
 
 def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> Comparison:
-    """The comparison of two sides, whose rows are pairs unless the pairing is UNPAIRED."""
+    """Compare two sides, whose rows are pairs unless the pairing is UNPAIRED."""
     paired = pairing.how != UNPAIRED
     whole = tuple(_whole(a, b, paired))
     parts = tuple(_by_label(a, b, paired))
@@ -178,7 +181,7 @@ def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> C
 
 
 def together(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Differences tested together, by Holm's rule."""
+    """Return the differences with p-values adjusted together, by Holm's rule."""
     raw = tuple(differences)
     tested = [at for at, each in enumerate(raw) if each.p is not None]
     adjusted = dict(zip(tested, holm([raw[at].p or 0.0 for at in tested]), strict=True))
@@ -186,7 +189,8 @@ def together(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def _shared_error(whole: tuple[Difference, ...], labels: bool) -> Iterator[Difference]:
-    """Differences over all requests, of whose error labels take a share where there are some."""
+    """Adjust differences over all requests for the share of the error that is kept for `labels`, if
+    there are any."""
     left = 1.0 - OF_LABELS if labels else 1.0
     for each in whole:
         yield replace(each, p_adjusted=None if each.p is None else min(each.p / left, 1.0))
@@ -195,8 +199,8 @@ def _shared_error(whole: tuple[Difference, ...], labels: bool) -> Iterator[Diffe
 def _labels_corrected(
     whole: tuple[Difference, ...], parts: tuple[Difference, ...]
 ) -> Iterator[Difference]:
-    """Differences of labels, by Holm's rule at the error that is theirs: all of it where the runs
-    differ over all requests."""
+    """Adjust differences of labels by Holm's rule at their share of the error: all of it if the
+    runs differ over all requests."""
     left = 1.0 - OF_LABELS
     least = min((each.p / left for each in whole if each.p is not None), default=1.0)
     for each in together(parts):
@@ -210,7 +214,7 @@ def _labels_corrected(
 
 
 def _whole(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
-    """Differences over all requests, tested jointly."""
+    """Yield the differences over all requests, tested jointly."""
     k = _depths(a, b)
     ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
     found = joint(*ratios, paired=paired)
@@ -230,8 +234,8 @@ def _whole(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
 
 
 def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
-    """Differences of each label that both runs have, each tested alone; none of a label that has
-    all requests."""
+    """Yield the differences of each label that both runs have, each tested alone; none if there is
+    only one label."""
     if len({*a.labels, *b.labels}) < 2:
         return
     for label in sorted({*a.labels} & {*b.labels}):
@@ -248,12 +252,12 @@ def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
 
 
 def _depths(a: Side, b: Side) -> int:
-    """Depths that both drafted."""
+    """Return the number of depths that both runs drafted."""
     return min(a.rounds.k, b.rounds.k)
 
 
 def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Iterator[Difference]:
-    """The differences of each figure, untested."""
+    """Yield the difference of each figure, untested."""
     gap, error, df = gap_of(*ratios, paired=paired)
     half = student(df) * error
     for at in range(len(gap)):
@@ -272,12 +276,12 @@ def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Ite
 
 
 def accepts_less(found: Comparison | None) -> bool:
-    """Whether the second run accepts less than the first, where they differ at some depth."""
+    """Whether the second run accepts less than the first, and the runs differ at some depth."""
     return _parts(found, -1.0)
 
 
 def accepts_more(found: Comparison | None) -> bool:
-    """Whether the second run accepts more than the first, where they differ at some depth."""
+    """Whether the second run accepts more than the first, and the runs differ at some depth."""
     return _parts(found, 1.0)
 
 
@@ -288,13 +292,13 @@ def _parts(found: Comparison | None, sign: float) -> bool:
 
 
 def figures_of(rounds: Rounds, k: int) -> Ratio:
-    """[1 + k] the acceptance length, then the marginal rate at each depth; requests without a round
-    are left out."""
+    """Return the acceptance length, then the marginal rate at each depth, [1 + k]; requests without
+    a round are left out."""
     return joined(rounds.length_ratio(), rounds.marginal_ratio().first(k))
 
 
 def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]:
-    """Difference, standard error and degrees of freedom of each figure."""
+    """Return the difference, standard error and degrees of freedom of each figure."""
     gap = b.value - a.value
     if paired:
         n = len(a.influence)
@@ -308,14 +312,16 @@ def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]
 
 
 def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
-    """Two-sided; where no request differs from another there is nothing to test by."""
+    """Return two-sided p-values; NaN where the standard error is 0, because all requests agree and
+    nothing can be tested."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error > 0, two_sided(gap / error, df), np.nan)
 
 
 def _same_in_all(pairs: int) -> Interval | None:
-    """The difference of a rate that is the same in both requests of each pair: the share of pairs
-    in which it is not lies below an exact bound, and the difference with it."""
+    """Return the interval of the difference of a rate that is equal in both requests of each pair.
+    The share of pairs in which it is not equal lies below an exact bound, and so does the
+    difference."""
     most = exact_interval(0, pairs).high
     return Interval.of(-most, most)
 
@@ -328,20 +334,21 @@ def _around(found: Joint, at: int) -> Interval | None:
 
 
 class _Edges:
-    """Depths at which a run accepts nothing, or everything: no request differs from another there,
-    so its rate has the exact interval of its rounds."""
+    """Depths at which a run accepts nothing, or everything: all requests agree there, so its rate
+    has the exact interval of its rounds."""
 
     def __init__(self, a: Rounds, b: Rounds, ratios: tuple[Ratio, Ratio]) -> None:
         self._ratios = ratios
         self._of = [each.deep_enough.sum(axis=0) for each in (a, b)]
 
     def at(self, depth: int) -> bool:
-        """Whether either run is at an edge."""
+        """Whether either run is at an edge at this depth."""
         return any(self._is_edge(run, depth) for run in (0, 1))
 
     def difference(self, depth: int, critical: float | None, figures: int) -> Interval | None:
-        """Return the second run less the first, at the level of one of `figures`; `critical` is the
-        half-width in standard errors of a run that is not at an edge, Student's where None."""
+        """Return the interval of the second run minus the first, at the level of one of `figures`;
+        `critical` is the half-width in standard errors for a run that is not at an edge, Student's
+        if None."""
         around = [self._interval(run, depth, critical, 1 - ALPHA / figures) for run in (0, 1)]
         if around[0] is None or around[1] is None:
             return None
@@ -364,7 +371,8 @@ class _Edges:
 
 
 def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:
-    """By depth, whether enough requests have rounds on either side of the question."""
+    """Return, by depth, whether enough requests have an accepted round, and enough have a rejected
+    one."""
     some = sum((each.reached[:, :k] > 0).sum(axis=0) for each in (a, b))
     other = sum((each.reached[:, :k] < each.deep_enough[:, :k]).sum(axis=0) for each in (a, b))
     return [bool(enough) for enough in np.minimum(some, other) >= TESTABLE]

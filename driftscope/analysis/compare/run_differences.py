@@ -1,5 +1,5 @@
-"""Things in which two runs differ besides their figures: with more than one, none explains a
-difference."""
+"""Ways in which two runs differ apart from their figures; if there are several, none of them
+explains a difference."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from driftscope.analysis.number_words import listed
 from driftscope.trace.format.manifest import Manifest, Model
 
 SOME = 0.05
-"""Share of the rounds from which a number of drafted tokens is a K of the run: close to a length
-limit a few rounds draft fewer tokens than K."""
+"""Smallest share of the rounds for which a number of drafted tokens counts as a K of the run: close
+to a length limit a few rounds draft fewer tokens than K."""
 DRAFTER = "drafter"
-"""The thing that a comparison is usually about."""
+"""Name of the difference that a comparison is usually about."""
 
 
 def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> tuple[str, ...]:
-    """The things in which two runs differ, each with both values."""
+    """Return the ways in which two runs differ, each with both values."""
     warm = [", ".join(f"{each:g}" for each in side.temperatures) for side in sides]
     both_warm = warm[0] != warm[1] and all(warm)
     runners = [f"{each.engine} {each.runner}" for each in (a, b)]
@@ -37,8 +37,8 @@ def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> 
 
 
 def _drafted(side: Side) -> str:
-    """K, or each of several with its share of the rounds in tenths: another mix of the same K has
-    another acceptance length."""
+    """Return K, or several K with their shares of the rounds in tenths: a different mix of the same
+    K gives a different acceptance length."""
     by_length = side.rounds.lengths.sum(axis=0)
     shares = by_length / max(by_length.sum(), 1)
     some = np.flatnonzero(shares >= SOME).tolist()
@@ -48,7 +48,7 @@ def _drafted(side: Side) -> str:
 
 
 def differ(a: Model, b: Model) -> bool:
-    """Whether two models differ: by their config and, where known, their weights, else by their
+    """Whether two models differ: by their config and, if known, their weights, otherwise by
     name."""
     if a.config_digest != b.config_digest:
         return True
@@ -58,7 +58,7 @@ def differ(a: Model, b: Model) -> bool:
 
 
 def doubt(things: Sequence[str]) -> str | None:
-    """The warning about them; None where there is nothing, or the drafter alone, to tell."""
+    """Return the warning about `things`; None if there is none, or only the drafter."""
     if len(things) > 1:
         return (
             f"these runs differ in more than one thing: {listed(things)}; no difference between "

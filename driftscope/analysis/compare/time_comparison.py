@@ -1,4 +1,4 @@
-"""What sets two runs apart of which one does not speculate: times, request by request."""
+"""Comparison of the times of two runs of which one does not speculate, request by request."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ TPOT, TTFT = "latency.tpot_s", "latency.ttft_s"
 
 
 def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) -> Comparison:
-    """The comparison of the requests of two runs; those without a time per output token are left
-    out.
+    """Compare the requests of two runs; requests without a time per output token are left out.
 
-    Raises NoDataError where a run has none that finished.
+    Raises NoDataError if a run has no finished request with such a time.
     """
     runs = (first, second)
     timed = [np.isfinite(run.tpot_s) for run in runs]

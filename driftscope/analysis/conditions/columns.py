@@ -1,4 +1,4 @@
-"""The columns that a condition may name."""
+"""Columns that a condition may name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """The type of value that an expression yields."""
+    """Type of the value that an expression yields."""
 
     NUMBER = "a number"
     TEXT = "a text"
@@ -17,15 +17,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A documented column."""
+    """One documented column."""
 
     type: str
-    """The column's type, by Ibis's name of it."""
+    """Type of the column, as Ibis names it."""
     meaning: str
 
     @property
     def kind(self) -> Kind:
-        """The kind of value that the column holds."""
+        """Kind of value in the column."""
         return Kind.TEXT if self.type == "string" else Kind.NUMBER
 
 
@@ -56,12 +56,12 @@ _OF_RUNS = {
     "mode": _column("string", "how the engine runs its models, such as full graphs"),
 }
 OF_REQUESTS = tuple(_OF_REQUESTS)
-"""Null in rows of a request that has not finished."""
+"""Columns of requests; null in rows of a request that has not finished."""
 OF_RUNS = tuple(_OF_RUNS)
 COLUMNS: Mapping[str, Column] = {**_OF_ROWS, **_OF_REQUESTS, **_OF_RUNS}
 """All columns by name. `execution` is null in a round without a recorded chain, unless all chains
-of the run ran alike."""
+of the run ran in the same way."""
 OF_STEPS = ("time_s", "batch", "k", "replica", "execution", *OF_RUNS)
-"""Columns that a worker's step has, too; other conditions do not narrow steps."""
+"""Columns that a worker's step has, too; conditions on other columns do not restrict steps."""
 
 Names = frozenset[str]

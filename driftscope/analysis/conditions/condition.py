@@ -1,8 +1,8 @@
-"""Conditions on rows: what --where takes, in a language of its own.
+"""Conditions on rows, as given to --where, in a language of their own.
 
-It looks like SQL, and nothing of it gets into a query as it was written: the text is parsed to one
-expression over `columns.COLUMNS`, the expression is checked, and engines are given an Ibis
-expression that is built anew.
+The language looks like SQL, but no part of the text enters a query as it was written: the text is
+parsed to one expression over `columns.COLUMNS`, the expression is checked, and engines get an Ibis
+expression that is built from it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A condition that was checked; made by `condition_of`."""
+    """One checked condition; made by `condition_of`."""
 
     text: str
-    """The condition in the user's own words."""
+    """Text of the condition as the user wrote it."""
     tree: exp.Expression = field(repr=False, compare=False)
 
     @property
     def names(self) -> Names:
-        """The columns that it names."""
+        """Columns that the condition names."""
         return frozenset(column_of(node) for node in self.tree.find_all(exp.Column))
 
     def __str__(self) -> str:
         return printable(self.text)
 
     def on(self, rows: ir.Table) -> ir.BooleanValue:
-        """Return whether each of `rows`, which have the columns that it names, meets it."""
+        """Return whether each of `rows` meets the condition; `rows` must have the columns that it
+        names."""
         return truth_of(self.tree, rows)
 
 
 def condition_of(text: str) -> Condition:
-    """Return the condition that a text says. Raises UsageError, which names the place."""
+    """Parse and check a condition. Raises UsageError, which names the place."""
     return Condition(text=text, tree=tree_of(text))

@@ -1,4 +1,4 @@
-"""A checked condition as an Ibis expression, which any engine's SQL is made of.
+"""Translation of a checked condition to an Ibis expression, from which any engine's SQL is made.
 
 Arithmetic is in floating point and a division by zero is null, so that all engines agree and no
 value of a column can make a query fail.
@@ -50,7 +50,7 @@ def truth_of(node: exp.Expression, rows: ir.Table) -> ir.BooleanValue:
 
 
 def _joined(join: Callable[[Any, Any], Any], parts: Sequence[Any]) -> Any:
-    """Join as a balanced tree: engines bound the depth of an expression."""
+    """Join `parts` as a balanced tree: engines limit the depth of an expression."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2
@@ -72,7 +72,7 @@ def _compared(node: exp.Expression, rows: ir.Table) -> Any:
 
 
 def _value(node: exp.Expression, rows: ir.Table) -> Any:
-    """Return what a part of a comparison stands for."""
+    """Return the value of an operand of a comparison."""
     if isinstance(node, exp.Column):
         return rows[column_of(node)]
     if isinstance(node, exp.Literal):
@@ -100,5 +100,5 @@ def _constant(node: exp.Literal) -> Any:
     number = number_of(node)
     if isinstance(number, int):
         return ibis.literal(number)
-    # Written as a number with a point it is a decimal on some engines, which may overflow.
+    # A number written with a point is a decimal on some engines and may overflow.
     return ibis.literal(repr(number)).cast("float64")

@@ -1,6 +1,6 @@
-"""The words and signs of a condition, and how much of them there may be.
+"""Tokens of a condition, and limits on their number and nesting.
 
-Only what the language knows gets as far as the parser: it can do all of SQL.
+Only tokens that the language knows reach the parser, which could parse all of SQL.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from driftscope.analysis.conditions.errors import refused, unknown
 from driftscope.errors import UsageError
 
 MAX_CHARS = 4096
-"""Longest condition: room for two hundred comparisons, and parsed in a few milliseconds."""
+"""Longest condition in characters: room for two hundred comparisons, and parsed in a few
+milliseconds."""
 MAX_NESTING = 32
-"""Most operators and brackets within one another; the parser's stack holds several times that."""
+"""Deepest nesting of operators and brackets; the parser's stack allows several times that."""
 
 LANGUAGE = (
     "a condition has numbers, 'texts', true, false, = <> < <= > >=, + - * /, and, or, not, in, "
@@ -36,7 +37,7 @@ _OPERANDS = (
     TokenType.R_PAREN,
 )
 _ENDS = (TokenType.AND, TokenType.OR, TokenType.COMMA)
-"""Tokens up to which a NOT or a minus sign reaches."""
+"""Tokens that end the scope of a NOT or a minus sign."""
 _SIGNS = (
     TokenType.L_PAREN,
     *(TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE),
@@ -49,7 +50,8 @@ _KNOWN = frozenset((*_OPERANDS, *_ENDS, *_SIGNS))
 def tokens_of(text: str) -> list[Token]:
     """Return the tokens of a condition, all of them known to the language.
 
-    Raises UsageError for anything else, and for a condition that is too long or nested too deeply.
+    Raises UsageError for any other token, and for a condition that is too long or nested too
+    deeply.
     """
     if len(text) > MAX_CHARS:
         raise refused(f"has {len(text)} characters; at most {MAX_CHARS} are read", text)
@@ -70,7 +72,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def _check_gaps(text: str, tokens: Sequence[Token]) -> None:
-    """Refuse what the tokenizer skips, apart from white space: comments."""
+    """Raise UsageError for what the tokenizer skips, apart from white space: comments."""
     ends = [0, *(token.end + 1 for token in tokens)]
     starts = [*(token.start for token in tokens), len(text)]
     for begin, end in zip(ends, starts, strict=True):
@@ -108,7 +110,7 @@ def too_deep(at: int | None = None) -> UsageError:
 
 
 def _depths(tokens: Sequence[Token]) -> Iterator[tuple[Token, int]]:
-    """Each token with the brackets, NOTs and signs that it is within."""
+    """Yield each token with the number of brackets, NOTs and signs around it."""
     within, prefixes, last = [0], 0, None
     for token in tokens:
         kind = token.token_type

@@ -1,4 +1,5 @@
-"""A condition as a tree that was checked: known nodes only, and kinds that fit each other."""
+"""Parsing of a condition to a checked tree, with known nodes only and operands of matching
+kinds."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div)
 _CONNECTORS = (exp.And, exp.Or)
 _PATTERNS = (exp.Like, exp.ILike)
 NEGATE = "negate"
-"""The argument by which some versions of sqlglot say NOT LIKE, where others wrap a NOT around."""
+"""Argument with which some versions of sqlglot express NOT LIKE; others wrap the node in a NOT."""
 ARGUMENTS: Mapping[type[exp.Expression], frozenset[str]] = {
     **dict.fromkeys((*_EQUALITY, *_ORDER, *_ARITHMETIC, *_CONNECTORS, exp.Is), _PAIR),
     **dict.fromkeys(_PATTERNS, _PAIR | {NEGATE}),
@@ -32,7 +33,7 @@ ARGUMENTS: Mapping[type[exp.Expression], frozenset[str]] = {
     exp.Literal: frozenset(("this", "is_string")),
     exp.Null: frozenset(),
 }
-"""The nodes that a condition may have, each with the arguments that may be set."""
+"""Nodes that a condition may have, each with the arguments that may be set."""
 
 
 def tree_of(text: str) -> exp.Expression:
@@ -60,7 +61,8 @@ def column_of(node: exp.Expression) -> str:
 
 
 def number_of(node: exp.Expression) -> int | float:
-    """Return the value of a numeric Literal. Raises UsageError for one that no column can hold."""
+    """Return the value of a numeric Literal. Raises UsageError for a value that no column can
+    hold."""
     said = str(node.this)
     try:
         value = int(said) if said.isdecimal() else float(said)
@@ -77,7 +79,7 @@ _MAX_INT = 2**63 - 1
 
 
 def kind_of(node: exp.Expression) -> Kind:
-    """Return what a checked node yields. Raises UsageError where its operands do not fit."""
+    """Return the kind of value of a checked node. Raises UsageError if its operands do not fit."""
     if isinstance(node, exp.Column):
         return COLUMNS[column_of(node)].kind
     if isinstance(node, exp.Literal):
@@ -93,7 +95,8 @@ def kind_of(node: exp.Expression) -> Kind:
 
 
 def _check_truth(node: exp.Expression) -> None:
-    """Check the operands of what is true or false."""
+    """Check the operands of a node whose value is true or false; raise UsageError if they do not
+    fit."""
     if isinstance(node, exp.Not):
         _need(node, Kind.TRUTH, node.this)
     elif isinstance(node, _CONNECTORS):
@@ -160,7 +163,7 @@ def _words(node: exp.Expression) -> str:
 
 
 def _part(node: exp.Expression) -> tuple[str, int | None]:
-    """Return what a node says and where its first name is, which sqlglot notes since 26.17."""
+    """Return a node's text and the index of its first name, which sqlglot records since 26.17."""
     places = (each.meta.get("start") for each in node.find_all(exp.Identifier))
     return _sql(node), min((place for place in places if place is not None), default=None)
 
@@ -170,7 +173,8 @@ def _sql(node: exp.Expression) -> str:
 
 
 def _check_nodes(tree: exp.Expression) -> None:
-    """Refuse trees that are too deep, and nodes and arguments that the language does not have."""
+    """Raise UsageError for trees that are too deep, and for nodes and arguments not in the
+    language."""
     nodes: list[exp.Expression] = []
     todo = [(tree, 0)]
     while todo:
@@ -189,7 +193,8 @@ def _check_nodes(tree: exp.Expression) -> None:
 
 
 def _deeper(node: exp.Expression, child: exp.Expression) -> int:
-    """A chain of ANDs, or of ORs, is one level: it is joined anew, as a balanced tree."""
+    """Return the levels that `child` adds: none in a chain of ANDs, or of ORs, which becomes a
+    balanced tree."""
     return 0 if isinstance(node, _CONNECTORS) and type(node) is type(child) else 1
 
 

@@ -1,4 +1,4 @@
-"""The best K as the option that vLLM takes, with what it is expected to gain."""
+"""Advice on the best K, as the option that vLLM takes, with its expected gain."""
 
 from __future__ import annotations
 
@@ -27,27 +27,26 @@ from driftscope.analysis.cost.served import Served, served_of
 from driftscope.analysis.figures.step_cells import MIN_STEPS, StepCell, pooled
 from driftscope.analysis.number_words import count
 from driftscope.analysis.statistics.interval import FEW_REQUESTS, Interval
-from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary.acceptance_by_k import first_token_differs
 from driftscope.boundary import strict_json
 from driftscope.trace.format.manifest import Manifest
 
 WORTH_SAYING = 0.05
-"""Estimated gain in speed below which no other K is suggested. driftscope's own bound: a model of
-two straight lines is not trusted to less, whatever its interval says."""
+"""Estimated gain in speed below which no other K is suggested. This is driftscope's own bound:
+smaller gains by a model of two straight lines are not trusted, whatever their interval."""
 SAME_K_WITHIN = 0.01
-"""A batch size keeps its smaller neighbour's K when that costs it no more than this: a schedule of
-many ranges for gains below any measurement helps nobody."""
+"""Largest relative cost at which a batch size keeps its smaller neighbour's K: a schedule of many
+ranges for gains below any measurement helps nobody."""
 AHEAD = 3
-"""Depths beyond K that an extrapolation may reach: each is one more rate that was never
-measured."""
+"""Depths beyond K that an extrapolation may reach; the rate of each of them was never measured."""
 ENOUGH_ROUNDS = 200
-"""Rounds in a range of context lengths from which a K of its own is worth telling: the standard
-error of a marginal rate is then below 0.036."""
+"""Smallest number of rounds in a range of context lengths for which a separate K is reported: the
+standard error of a marginal rate is then below 0.036."""
 FIXED, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
-"""vLLM's names (vllm/config/speculative.py, 0.27 to 0.32). BY_BATCH is a list of [first batch size,
-last, K], both ends included; the first range starts at 1, and what no range covers takes the K of
-the one before."""
+"""vLLM's option names (vllm/config/speculative.py, 0.27 to 0.32). BY_BATCH is a list of [first
+batch size, last, K], both ends included. The first range starts at 1, and a batch size that no
+range covers takes the K of the range before it."""
 
 _POOLED = (
     "acceptance by depth is of all rounds that drafted the depth, whatever decided their K; it is "
@@ -55,60 +54,64 @@ _POOLED = (
 )
 NO_SPECULATION = "no --speculative-config"
 DEAD_LENGTH = 1.05
-"""Acceptance length below which, at the upper end of its 95% interval, a drafter is useless at
-every K: one token in twenty rounds pays for no drafting. The rule `nothing_accepted` has the same
-bound for the first depth."""
+"""Acceptance length below which a drafter is useless at every K, compared with the upper end of its
+95% interval: one accepted token in twenty rounds does not pay for drafting. The rule
+`nothing_accepted` has the same bound for the first depth."""
 RULE_OF_THREE = 3.0
-"""Upper end of the 95% interval of a rate that was 0 in n cases, times n (Hanley and
-Lippman-Hand 1983)."""
+"""Upper end of the 95% interval of a rate that was 0 in n cases, times n (Hanley and Lippman-Hand
+1983)."""
 
 Range = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What the cost model says of one run."""
+    """Advice of the cost model for one run."""
 
     run: str
     ran_k: int
-    """The longest chain."""
+    """Length of the longest chain."""
     served: Served
-    """The K of each step."""
+    """K of each step as served."""
     assumed: tuple[str, ...]
-    """What the runs given do not identify, and what is taken instead."""
+    """Quantities that the runs do not identify, with the assumption made in place of each."""
     misfit: float
     by_batch: tuple[Prediction, ...]
     overall: Prediction
-    """Over the batch sizes as they were served."""
+    """Prediction over the batch sizes as they were served."""
     schedule: tuple[Range, ...]
-    """Best K by batch size."""
+    """Best K by range of batch sizes."""
     schedule_gain: Estimate
-    """Speed of that over the best single K, less 1; in a run of several K over K as served."""
+    """Speed of the schedule over the best single K, minus 1; in a run of several K, over K as
+    served."""
     beyond: tuple[tuple[int, Estimate], ...]
-    """Estimated gain of each K above the one that ran, by extrapolation; empty where
-    verification by K is not known at all."""
+    """Estimated gain of each K above the one that ran, by extrapolation; empty if the dependence of
+    verification on K is unknown."""
     by_context: tuple[tuple[str, Prediction], ...]
-    """The same as `overall`, with the acceptance of rounds in each range of context lengths."""
+    """Predictions like `overall`, with the acceptance of rounds in each range of context
+    lengths."""
     tokens_per_s: float | None
     """Output tokens per second of the busy engine with the K that ran, all requests together; None
-    where the model gives the steps no time."""
+    if the model predicts a step time of 0."""
     doubt: str | None = None
-    """Why it cannot be told which K is fastest, and what to record; None where it can."""
+    """Reason why the fastest K is not known, and what to record; None if it is known."""
     useless: bool = False
-    """Next to nothing is accepted, see DEAD_LENGTH: whatever a step costs, K = 0 is the fastest."""
+    """Whether next to nothing is accepted, see DEAD_LENGTH: then K = 0 is the fastest, whatever a
+    step costs."""
     least_gain: float | None = None
-    """Speed with K = 0 over that with the K that ran, less 1, at least. It is what steps save that
-    leave out the drafter alone, and yield one token: measured within the same steps, so that it
-    needs no model. None where it is not above 0, or the steps of the run were not measured."""
+    """Lower bound of the speed with K = 0 over that with the K that ran, minus 1. It assumes that
+    steps without a draft only save the drafter's time and yield one token: measured within the same
+    steps, it needs no model. None if it is not above 0, or if the steps of the run were not
+    measured."""
     fixed_command: str | None
-    """The option for the best single K, to paste; None where K is to stay."""
+    """Option for the best single K, to paste; None if K should stay."""
     schedule_command: str | None
-    """The same for a K by batch size; None where one K is best for all."""
+    """Option for a K by batch size, to paste; None if one K is best for all batch sizes."""
 
     @property
     def command(self) -> str | None:
-        """What to set: a schedule where it gains enough over the best single K, else that K, where
-        it gains enough over the one that ran; None where nothing is to change."""
+        """Option to set: a schedule if it gains enough over the best single K, otherwise that K if
+        it gains enough over the one that ran; None if nothing should change."""
         if self.surely_slower:
             return NO_SPECULATION
         if self.schedule_worth_it:
@@ -117,24 +120,24 @@ class Advice:
 
     @property
     def worth_it(self) -> bool:
-        """Whether the gain of the best K is worth saying, and surely one."""
+        """Whether the gain of the best K is certain and large enough to report."""
         return self.useless or (self.doubt is None and _worth(self.overall.gain))
 
     @property
     def surely_slower(self) -> bool:
-        """Whether K = 0 is surely worth it over the K that ran, while it cannot be told which K is
-        the fastest."""
+        """Whether K = 0 surely gains enough over the K that ran, although the fastest K is not
+        known."""
         return self.doubt is not None and (self.least_gain or 0.0) >= WORTH_SAYING
 
     @property
     def schedule_worth_it(self) -> bool:
-        """Whether a K by batch size is worth saying over the best single K."""
+        """Whether a K by batch size gains enough over the best single K to report it."""
         several = self.schedule_command is not None
         return several and self.doubt is None and _worth(self.schedule_gain)
 
 
 class Measured(Protocol):
-    """A run with step times: one that speculates, or one that does not."""
+    """Run with step times, with or without speculation."""
 
     @property
     def manifest(self) -> Manifest: ...  # noqa: D102
@@ -145,10 +148,10 @@ class Measured(Protocol):
 def advise(
     run: RunSummary, others: Sequence[Measured] = (), plain: Measured | None = None
 ) -> Advice | None:
-    """What `run` should have served with; runs of the same models at other K, and one without
-    speculation, help to tell.
+    """Return the advice for `run`; runs of the same models at another K, and one without
+    speculation, make it more certain.
 
-    None without enough measured steps.
+    Returns None without enough measured steps.
     """
     alike: list[Measured] = [run, *(each for each in others if same_models(run, each))]
     if plain is not None and same_models(run, plain, target_only=True):
@@ -191,7 +194,7 @@ def _worth(gain: Estimate) -> bool:
 
 
 def _length_at_most(run: RunSummary) -> float:
-    """Upper end of the acceptance length, also where no round accepted anything."""
+    """Return the upper end of the acceptance length, also if no round accepted anything."""
     if run.acceptance.mean_length <= 1.0:
         return 1.0 + RULE_OF_THREE / run.rounds
     spread = run.acceptance.mean_length_interval
@@ -203,8 +206,8 @@ def _useless(run: RunSummary) -> bool:
 
 
 def _least_gain(run: RunSummary) -> float | None:
-    """`Advice.least_gain`: steps without the drafter, which verify one token instead of K + 1, take
-    no longer than these less the drafter's time in them."""
+    """Return `Advice.least_gain`: a step without the drafter, which verifies one token instead of K
+    + 1, takes at most as long as a step that drafts, minus the drafter's time in it."""
     drafted = [cell for cell in run.cells if cell.k]
     whole = sum(cell.steps * cell.batch * cell.step_s for cell in drafted)
     rest = whole - sum(cell.steps * cell.batch * cell.draft_s for cell in drafted)
@@ -213,7 +216,7 @@ def _least_gain(run: RunSummary) -> float | None:
 
 
 def _without(run: RunSummary, model: CostModel) -> Advice:
-    """The advice on a drafter that is useless: each round yields one token, whatever K."""
+    """Return the advice for a useless drafter: each round yields one token, whatever K."""
     tokens, least_gain, served = _one_token_each(run.k), _least_gain(run), _served(run)
     whole = _at_none(overall(model, tokens, served), least_gain)
     by_batch = tuple(_at_none(each, None) for each in predict(model, tokens, served))
@@ -238,7 +241,7 @@ def _without(run: RunSummary, model: CostModel) -> Advice:
 
 
 def _at_none(found: Prediction, least: float | None) -> Prediction:
-    """The prediction with K = 0 as the best K, and at least this gain."""
+    """Return the prediction with K = 0 as the best K, and with at least the gain `least`."""
     value = found.ran.value / found.tpot_s[0].value - 1.0
     spread = found.gain.interval if found.best_k == 0 else None
     if least is not None:
@@ -248,7 +251,7 @@ def _at_none(found: Prediction, least: float | None) -> Prediction:
 
 
 def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
-    """Why the best K cannot be told, and what to record."""
+    """Return why the best K is not known, and what to record; None if it is known."""
     spread = run.acceptance.marginal_interval
     if spread is None or not all(spread):
         return (
@@ -273,7 +276,8 @@ def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
 
 
 def _served(run: RunSummary) -> Served:
-    """A step that a schedule left without a draft is of K = 0."""
+    """Return the K of each step as served; a step that a schedule left without a draft has K =
+    0."""
     return served_of(run.k, run.cells, mixed=run.mixed or run.fallback.deliberate > 0)
 
 
@@ -289,7 +293,8 @@ def _speed(best: int, run: RunSummary) -> str:
 
 
 def _one_token_each(k: int) -> list[Array]:
-    """Return the same as `tokens_by_k`, for rounds of which nothing is accepted."""
+    """Return tokens per round by K, shaped like `tokens_by_k`, for rounds in which nothing is
+    accepted."""
     return [np.ones(1 + DRAWS)] * (k + 1)
 
 
@@ -298,15 +303,16 @@ def _served_with(k: int) -> str:
 
 
 def same_models(a: Measured, b: Measured, *, target_only: bool = False) -> bool:
-    """Whether step times of two runs can be pooled: same models, executed alike. `target_only`: one
-    of the two does not draft."""
+    """Whether step times of two runs can be pooled: same models, executed in the same way. With
+    `target_only`, one of the two does not draft."""
     names = ["engine", "runner", "mode", "tensor_parallel", "target"]
     names += [] if target_only else ["drafter", "method"]
     return all(getattr(a.manifest, name) == getattr(b.manifest, name) for name in names)
 
 
 def schedule_of(by_batch: Sequence[Prediction]) -> tuple[Range, ...]:
-    """Ranges of batch sizes with their best K; a range goes on until the next one starts."""
+    """Return ranges of batch sizes with their best K; a range extends to the start of the next
+    one."""
     starts: list[tuple[int, int]] = []
     for at in by_batch:
         times = [each.value for each in at.tpot_s]
@@ -325,7 +331,7 @@ def _schedule_gain(
 
 
 def _tokens_per_s(model: CostModel, run: RunSummary) -> float | None:
-    """Every batch size counts by its steps."""
+    """Return output tokens per second; every batch size counts by its number of steps."""
     steps = [weight / batch for batch, weight in zip(model.batches, model.weights, strict=True)]
     served = _served(run)
     times = [
@@ -353,7 +359,8 @@ def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
 
 
 def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Prediction], ...]:
-    """Step times are taken as the same at all context lengths: a step does not say its own."""
+    """Return predictions by range of context lengths, with the same step times for all ranges: a
+    step does not record its context length."""
     return tuple(
         (
             group.name,

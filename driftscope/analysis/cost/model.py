@@ -1,14 +1,14 @@
-"""The cost model: time of a step for any K and batch size, fitted on measured ones.
+"""The cost model: time of a step for any K and batch size, fitted to measured steps.
 
     verify_s(b, K) = v0 + v1 b + v2 b K             target, sampling, and the engine around them
     draft_s(b, K)  = d0 + d1 b + d2 K + d3 b K      the drafter, for K of 1 or more
 
-No coefficient is negative: more work takes no less time. Runs that do not tell some of them apart
-get fewer, by an assumption that `CostModel.assumed` states.
+No coefficient is negative: more work takes no less time. If the runs do not identify all of them,
+fewer are fitted, under an assumption that `CostModel.assumed` states.
 
-Intervals are of what another run would take, not of a mean: beside the errors of the measured
-medians they hold that runs differ from each other (`CostModel.between`), both those that were
-fitted and the one that is predicted, and everything between an assumption and its opposite.
+Intervals cover the time of another run, not a mean: besides the errors of the measured
+medians they include the variation between runs (`CostModel.between`), both of the runs that were
+fitted and of the one that is predicted, and all cases between an assumption and its opposite.
 """
 
 from __future__ import annotations
@@ -23,41 +23,43 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.step_cells import GROUPS, StepCell
 
 DRAWS = 400
-"""Refits from which the intervals come; the ends of a 95% interval are then its 10th values."""
+"""Number of refits from which the intervals come; the ends of a 95% interval are then its 10th
+values."""
 SEED = 20260511
 _MISFIT, _BETWEEN, _UNTOLD = 100, 1100, 2100
-"""Streams of random numbers. The first two are one for each K from there on."""
+"""Offsets of the seeds of random streams. The first two are bases to which K is added."""
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CostModel:
-    """Fitted coefficients: one row per draw, the first one fitted on the measurements as they
-    are."""
+    """Fitted coefficients, one row per draw; the first row is fitted to the measurements
+    themselves."""
 
     verify: Array
-    """[1 + DRAWS, 3] v0, v1, v2."""
+    """Coefficients v0, v1, v2 of verification, [1 + DRAWS, 3]."""
     draft: Array
-    """[1 + DRAWS, 4] d0 .. d3."""
+    """Coefficients d0 .. d3 of drafting, [1 + DRAWS, 4]."""
     misfit: float
-    """Root mean square of the relative residuals of whole steps, 0 where no measurement is left
-    over to show any."""
+    """Root mean square of the relative residuals of whole steps; 0 if there are no more
+    measurements than coefficients."""
     between: float
-    """Relative standard deviation of a step's time from one run to the next. Not known of runs that
-    were served once: taken from how medians of tenths of a run differ, since another run is no more
-    like this one than another part of it is. (The same engine started again and again: 8 to 13 % on
-    a busy CPU, about 1 % on a GPU under CUDA graphs; benchmarks/results, overhead.)"""
+    """Relative standard deviation of a step's time from one run to the next. It is not known for
+    runs that were served once: it is then taken from how the medians of tenths of a run differ,
+    because another run is no more similar to this one than another part of it is. (The same engine
+    started again and again: 8 to 13 % on a busy CPU, about 1 % on a GPU under CUDA graphs;
+    benchmarks/results, overhead.)"""
     assumed: tuple[str, ...]
-    """What the runs do not tell, and what is taken instead."""
+    """Quantities that the runs do not identify, with the assumption made in place of each."""
     batches: tuple[int, ...]
-    """Batch sizes that were measured; others are not spoken of."""
+    """Batch sizes that were measured; there are no predictions for others."""
     weights: tuple[float, ...]
-    """Share of the decode steps of single requests that each of them has."""
+    """Share of the decode steps, counted once per request, at each batch size."""
     measured_k: tuple[int, ...]
 
     def step_s(self, batch: int, k: int) -> Array:
-        """[1 + DRAWS] seconds of a step; each K is off by its own share of the misfit, and as
-        another run is."""
+        """Return the seconds of a step, [1 + DRAWS]; the draws vary each K by the misfit and by the
+        variation between runs."""
         verify = self.verify @ np.array([1.0, batch, batch * k])
         draft = self.draft @ np.array([1.0, batch, k, batch * k]) if k else 0.0
         error = float(np.hypot(self.misfit, self.between))
@@ -67,7 +69,7 @@ class CostModel:
 
 
 def fit(cells: Sequence[StepCell]) -> CostModel | None:
-    """The model of `cells`, one per K and batch size; None without a cell that drafted."""
+    """Fit the model to `cells`, one per K and batch size; None if no cell drafted."""
     if not any(cell.k for cell in cells):
         return None
     k = np.array([cell.k for cell in cells], dtype=np.float64)
@@ -94,26 +96,30 @@ def fit(cells: Sequence[StepCell]) -> CostModel | None:
 
 
 def _draws(measured: Sequence[tuple[float, float]], seed: int = SEED) -> Array:
-    """[1 + DRAWS, cells] the measurement itself, then normal errors around it."""
+    """Return the measurement itself, then draws with normal errors around it, [1 + DRAWS,
+    cells]."""
     value, error = np.array(measured).T
     noise = np.random.RandomState(seed).standard_normal((DRAWS, len(value)))
     return np.vstack([value, np.maximum(value + error * noise, 0.0)])
 
 
 def _between(cells: Sequence[StepCell]) -> float:
-    """From the errors of medians, which are those of GROUPS groups' over the root of GROUPS."""
+    """Return the variation between runs, from the errors of medians: a median's error is the spread
+    of GROUPS groups over the root of GROUPS."""
     spread = [math.sqrt(GROUPS) * cell.step_error_s / cell.step_s for cell in cells]
     return float(np.sqrt(np.average(np.square(spread), weights=[c.steps for c in cells])))
 
 
 def _run(k: int, between: float) -> Array:
-    """[1 + DRAWS] how much slower the run at this K was than others: all of its cells together."""
+    """Return how much slower the run at this K was than others, [1 + DRAWS]; it applies to all
+    cells of that K."""
     random = np.random.RandomState(SEED + _BETWEEN + k)
     return np.exp(between * np.append(0.0, random.standard_normal(DRAWS)))
 
 
 def _untold(stream: int) -> Array:
-    """[1 + DRAWS, 1] where between an assumption, 0, and its opposite, 1, the truth lies."""
+    """Return random positions of the truth between an assumption, 0, and its opposite, 1, [1 +
+    DRAWS, 1]."""
     random = np.random.RandomState(SEED + _UNTOLD + stream)
     return np.append(0.0, random.random_sample(DRAWS))[:, None]
 
@@ -144,14 +150,15 @@ def _fit_draft(k: Array, batch: Array, seconds: Array) -> tuple[Array, tuple[str
 
 
 def _between_both(assumed: Array, opposite: Array, stream: int) -> Array:
-    """[1 + DRAWS, coefficients] as assumed in the first row, anything between the two after it."""
+    """Return coefficients as assumed in the first row, and between `assumed` and `opposite` in the
+    others, [1 + DRAWS, coefficients]."""
     share = _untold(stream)
     return np.asarray((1.0 - share) * assumed + share * opposite)
 
 
 def _solve(terms: Sequence[Array], seconds: Array, spread: Array) -> Array:
-    """[draws, coefficients] least squares of the relative residuals, none negative; `spread` puts
-    what was fitted into the model's own coefficients."""
+    """Return the least-squares solution of the relative residuals, with no negative coefficient,
+    [draws, coefficients]; `spread` maps the fitted coefficients to the model's own."""
     from scipy.optimize import nnls
 
     work = np.stack(terms, axis=1)

@@ -1,4 +1,4 @@
-"""TPOT for every K and batch size, and the best K."""
+"""Prediction of TPOT for every K and batch size, and of the best K."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from driftscope.metrics.acceptance import mean_length_of
 from driftscope.metrics.throughput import tpot_s
 
 _Z95 = 1.959964
-"""Standard errors in half of a 95% interval of a normal estimate."""
+"""Half-width of a 95% interval of a normal estimate, in standard errors."""
 WIDEST = 3.0
-"""Upper over lower end of the 95% interval of a predicted time, or of a predicted speed, beyond
-which the prediction has no support: which of two K is faster differs by far less, and a figure that
-is open by more than this factor helps nobody to choose. driftscope's own bound."""
+"""Ratio of the upper to the lower end of the 95% interval of a predicted time or speed, above which
+the prediction has no support: two K differ in speed by far less, so a figure with a wider interval
+does not help to choose. This is driftscope's own bound."""
 Array = NDArray[np.float64]
 
 
@@ -29,9 +29,10 @@ class Estimate:
     """A predicted figure with its 95% interval."""
 
     value: float
-    """NaN where the model gives no possible figure, as a time of 0."""
+    """Predicted value; NaN if the model gives an impossible figure, such as a time of 0."""
     interval: Interval | None
-    """None where the prediction has no support, see WIDEST: then the figure cannot be told."""
+    """95% interval; None if the prediction has no support, see WIDEST: then the figure is not
+    known."""
 
     def surely_above(self, bound: float) -> bool:
         """Whether the whole interval lies above `bound`."""
@@ -40,27 +41,27 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """TPOT of one batch size for K = 0, 1, ..."""
+    """TPOT at one batch size for K = 0, 1, ..."""
 
     batch: int
     weight: float
-    """Share of the decode steps of single requests at this batch size."""
+    """Share of the decode steps, counted once per request, at this batch size."""
     tpot_s: tuple[Estimate, ...]
     ran: Estimate
-    """TPOT with the K that ran, or with the several as they were served."""
+    """TPOT with the K that ran, or with several K as they were served."""
     best_k: int
     gain: Estimate
-    """Speed with the best K over that of `ran`, less 1."""
+    """Speed with the best K over that of `ran`, minus 1."""
 
 
 def tokens_by_k(
     marginal: Sequence[float], intervals: Sequence[Interval | None] | None = None
 ) -> tuple[Array, ...]:
-    """[1 + DRAWS] tokens per round for K = 0 .. len(marginal).
+    """Return tokens per round for K = 0 .. len(marginal), [1 + DRAWS] each.
 
-    The rates of all depths move together in a draw: rounds that are hard at one are at the next,
-    and it is the widest that their sum can be. A rate without an interval, or that is not known,
-    may be anything.
+    The rates of all depths move together in a draw: rounds that are hard at one depth are hard at
+    the next, and this gives the widest possible interval of their sum. A rate without an interval,
+    or an unknown rate, may have any value.
     """
     z = np.append(0.0, np.random.RandomState(SEED + 3).standard_normal(DRAWS))
     rates = np.nan_to_num(np.array(marginal))[:, None] + np.zeros(1 + DRAWS)
@@ -76,7 +77,7 @@ def tokens_by_k(
 
 
 def predict(model: CostModel, tokens: Sequence[Array], served: Served) -> tuple[Prediction, ...]:
-    """One prediction per measured batch size; `tokens` as of `tokens_by_k`."""
+    """Return one prediction per measured batch size; `tokens` comes from `tokens_by_k`."""
     return tuple(
         _predict(model, tokens, served, batch, weight)
         for batch, weight in zip(model.batches, model.weights, strict=True)
@@ -84,7 +85,7 @@ def predict(model: CostModel, tokens: Sequence[Array], served: Served) -> tuple[
 
 
 def overall(model: CostModel, tokens: Sequence[Array], served: Served) -> Prediction:
-    """The same over the batch sizes as they were served; `batch` is 0."""
+    """Return the prediction over the batch sizes as they were served; its `batch` is 0."""
     draws = [
         mean_tpot_s(model, tokens, dict.fromkeys(model.batches, k)) for k in range(len(tokens))
     ]
@@ -92,7 +93,7 @@ def overall(model: CostModel, tokens: Sequence[Array], served: Served) -> Predic
 
 
 def served_tpot_s(model: CostModel, tokens: Sequence[Array], served: Served) -> Array:
-    """[1 + DRAWS] time per output token with the K, and over the batch sizes, as served."""
+    """Return the time per output token with K and batch sizes as served, [1 + DRAWS]."""
     total = np.zeros(1 + DRAWS)
     for batch, weight in zip(model.batches, model.weights, strict=True):
         total += weight * served.tpot_s(model, tokens, batch)
@@ -100,7 +101,8 @@ def served_tpot_s(model: CostModel, tokens: Sequence[Array], served: Served) -> 
 
 
 def mean_tpot_s(model: CostModel, tokens: Sequence[Array], k_of: Mapping[int, int]) -> Array:
-    """[1 + DRAWS] over the batch sizes as they were served, each with a K of its own."""
+    """Return the time per output token over the batch sizes as served, each with its own K of
+    `k_of`, [1 + DRAWS]."""
     total = np.zeros(1 + DRAWS)
     for batch, weight in zip(model.batches, model.weights, strict=True):
         k = k_of[batch]
@@ -109,7 +111,7 @@ def mean_tpot_s(model: CostModel, tokens: Sequence[Array], k_of: Mapping[int, in
 
 
 def gain_of(now: Array, then: Array) -> Estimate:
-    """Speed with the second TPOT over that with the first, less 1."""
+    """Return the speed with the second TPOT over that with the first, minus 1."""
     speed = _estimate(now / np.where(then > 0, then, np.nan))
     spread = speed.interval and Interval.of(speed.interval.low - 1.0, speed.interval.high - 1.0)
     return Estimate(value=speed.value - 1.0, interval=spread)
@@ -118,8 +120,8 @@ def gain_of(now: Array, then: Array) -> Estimate:
 def beyond(
     model: CostModel, tokens: Sequence[Array], ahead: int
 ) -> tuple[tuple[int, Estimate], ...]:
-    """Gain of each of `ahead` K above the largest, if rounds that get there are accepted as they
-    are at the last depth."""
+    """Return the gain of each of the `ahead` next larger K, if acceptance keeps falling by the same
+    factor as at the last depth."""
     if len(tokens) < 3:
         return ()
     k = len(tokens) - 1
@@ -156,9 +158,10 @@ def _prediction(batch: int, weight: float, draws: Sequence[Array], ran: Array) -
 
 
 def _estimate(draws: Array) -> Estimate:
-    """Estimate a time or a speed, which are above 0.
+    """Return the estimate of a time or a speed, both of which must be above 0.
 
-    An assumption may lie at the end of what it stands for: the interval holds the value.
+    An assumption may lie at the end of the range that it stands for, so the interval is widened to
+    contain the value.
     """
     value = float(draws[0])
     if not (np.isfinite(draws).all() and value > 0):

@@ -1,4 +1,4 @@
-"""The K that a run was served with: one, or several by batch size or over time."""
+"""The K that a run was served with: one K, or several by batch size or over time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from driftscope.metrics.throughput import tpot_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The K of each step."""
+    """K of each step of a run."""
 
     k: int
-    """The longest."""
+    """Largest K."""
     shares: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-    """By batch size, the share of steps that each K had; {} where all had `k`."""
+    """Share of the steps with each K, by batch size; {} if all steps had `k`."""
 
     @property
     def mixed(self) -> bool:
@@ -30,22 +30,23 @@ class Served:
 
     @property
     def ks(self) -> tuple[int, ...]:
-        """Every K, ascending; 0 where a schedule asked for no draft."""
+        """Every K, ascending; 0 is included if a schedule asked for no draft."""
         return tuple(sorted({k for each in self.shares.values() for k in each} | {self.k}))
 
     @property
     def words(self) -> str:
-        """ "K = 7", or "K = 2, 4 and 7 as served"."""
+        """K in words: "K = 7", or "K = 2, 4 and 7 as served"."""
         return f"{ks_of(self.ks)} as served" if self.mixed else ks_of([self.k])
 
     def at(self, batch: int) -> Mapping[int, float]:
-        """Shares of each K at this batch size, or at the nearest that was measured."""
+        """Return the share of each K at this batch size, or at the nearest measured one."""
         if not self.shares:
             return {self.k: 1.0}
         return self.shares[min(self.shares, key=lambda each: abs(each - batch))]
 
     def tpot_s(self, model: CostModel, tokens: Sequence[Array], batch: int) -> Array:
-        """[1 + DRAWS] time per output token at a batch size; `tokens` of a round by K."""
+        """Return the time per output token at a batch size, [1 + DRAWS]; `tokens` are tokens per
+        round by K."""
         shares = self.at(batch)
         seconds, yielded = np.zeros(1 + DRAWS), np.zeros(1 + DRAWS)
         for k, share in shares.items():
@@ -55,7 +56,7 @@ class Served:
 
 
 def served_of(k: int, cells: Iterable[StepCell], *, mixed: bool) -> Served:
-    """How a run whose longest chain has `k` tokens was served; `mixed`: with several K."""
+    """Return how a run whose longest chain has `k` tokens was served; `mixed`: with several K."""
     if not mixed:
         return Served(k=k)
     steps: defaultdict[int, dict[int, float]] = defaultdict(dict)

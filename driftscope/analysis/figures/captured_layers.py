@@ -1,4 +1,4 @@
-"""How many captured target layers a run's chains have states of."""
+"""Number of captured target layers whose states a run's chains contain."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from driftscope.analysis.query.record_views import Tables
 
 
 def captured_states(tables: Tables) -> int:
-    """Return the length of the lists in `AUX`: as many as the manifest names layers.
+    """Return the length of the lists in `AUX`, which is the number of layers that the manifest
+    names.
 
-    A manifest may name none and the chains have states all the same: so it was before the probe
-    took the layers from the engine, for a drafter whose config names none. Then the chains say.
+    Older manifests may name none although the chains have states: for a drafter whose config names
+    no layers, the probe did not yet read them from the engine. The length is then taken from the
+    chains.
     """
     if tables.manifest.aux_layers:
         return len(tables.manifest.aux_layers)

@@ -1,4 +1,4 @@
-"""Recorded chains by cluster of requests: sums of what was measured in them."""
+"""Sums over recorded chains, by cluster of requests."""
 
 from __future__ import annotations
 
@@ -17,38 +17,41 @@ from driftscope.metrics.chains import Array, ratio
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mean:
-    """A mean that is not divided yet; both [clusters, width]."""
+    """A mean as numerator and denominator, [clusters, width] each."""
 
     top: Matrix
     bottom: Matrix
 
     def all(self) -> Array:
-        """[width] the mean over all clusters, NaN where nothing finite was measured."""
+        """Return the mean over all clusters, [width]; NaN where nothing finite was measured."""
         return ratio(self.top.sum(axis=0), self.bottom.sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chains:
-    """Recorded chains; a quantity that the drafter lacks is not in its mapping."""
+    """Sums over recorded chains by cluster; `means` lacks a quantity that the drafter does not
+    have."""
 
     depths: int
-    """Depths of each, `Shape.depths`."""
+    """Number of depths of the figures, `Shape.depths`."""
     cluster: Codes
-    """[clusters] number of each."""
+    """Number of each cluster, [clusters]."""
     chains: NDArray[np.int64]
     weight: Matrix
-    """How many chains they stand for: 1 over the share that was recorded at its time."""
+    """Number of chains that the recorded ones stand for: each counts 1 over the sampling rate at
+    its time."""
     chunked: NDArray[np.int64]
     means: Mapping[str, Mean]
-    """By list column, [clusters, its width]; `<mass>_mean` of several layers, `no_drift` and
-    `growth`, whose top is the RMS at the last depth and bottom that at depth 1."""
+    """Means by list column, [clusters, its width]. Also `<mass>_mean` over several layers,
+    `no_drift` and `even_sink`, and `growth`, whose numerator is the RMS at the last depth and whose
+    denominator is the RMS at depth 1."""
 
     def __len__(self) -> int:
-        """Chains in all."""
+        """Return the number of chains in all clusters."""
         return int(self.chains.sum())
 
     def of(self, wanted: NDArray[np.bool_]) -> Chains:
-        """Those of the clusters that `wanted`, by number of cluster, names."""
+        """Return the chains of the clusters selected by `wanted`, indexed by number of cluster."""
         mine = wanted[self.cluster]
         means = {
             name: Mean(top=each.top[mine], bottom=each.bottom[mine])
@@ -64,17 +67,17 @@ class Chains:
         )
 
     def by_layer(self, name: str) -> Array:
-        """[K, layers] a mass, mean over chains."""
+        """Return a mass averaged over chains, [K, layers]."""
         flat, depths = self.means[name].all(), self.depths
         return flat.reshape(depths, -1)
 
     def over_layers(self, name: str) -> Mean | None:
-        """[clusters, K] a mass, mean over layers."""
+        """Return a mass averaged over layers, [clusters, K]; None if it was not recorded."""
         return self.means.get(f"{name}_mean", self.means.get(name))
 
 
 def chains_of(table: pa.Table, shape: Shape) -> Chains:
-    """The chains of a pass by cluster, possibly over several layouts of files."""
+    """Return the chains of a pass by cluster; the pass may cover several layouts of files."""
     number, at = np.unique(whole(table, "cluster"), return_inverse=True)
 
     def add(name: str) -> Matrix:
@@ -108,8 +111,8 @@ def chains_of(table: pa.Table, shape: Shape) -> Chains:
 
 
 def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
-    """What the careful pass yields, of a quick one; None where some element may be no finite
-    number, or missing from its list, or some list from its row."""
+    """Return the result of the careful pass, computed from a quick pass; None if some element may
+    not be a finite number or may be missing from its list, or if some row may lack a list."""
     width = {name: shape.width(name) for name in shape.lists()}
     numerators = [numerator(name, i) for name, n in width.items() for i in range(n)]
     rows = [whole(table, f"{name}_rows") for name in width]
@@ -138,8 +141,9 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
 
 
 def doubtful(table: pa.Table, shape: Shape) -> tuple[str, ...]:
-    """Lists in which some element that is there is no finite number: its weight is missing from the
-    element's bottom. Sums over the same rows in the same order are the same to the bit."""
+    """Return the lists with an element that is present but not a finite number: its weight is
+    missing from the element's denominator. Sums over the same rows in the same order are equal to
+    the bit."""
     return tuple(
         name
         for name in shape.lists()

@@ -1,15 +1,15 @@
-"""When acceptance changed: points in time on either side of which requests accept differently.
+"""Change points of acceptance: times before and after which requests accept differently.
 
-Binary segmentation over requests in order of their start. A split is taken when the largest
-difference that any split of the requests shows is larger than in almost all random orders of the
-same requests. So no round counts as independent of the others of its request, and a run that does
-not change is cut in at most ALPHA of cases (`make calibration`). Each level of further splits is
-tested at a share of ALPHA, so that all of one level together keep to it.
+The method is binary segmentation over requests in order of their start. A split is accepted if the
+largest difference over all splits of the requests is larger than in almost all random orders of the
+same requests. So no round counts as independent of the other rounds of its request, and a run that
+does not change is split in at most ALPHA of cases (`make calibration`). Each level of further
+splits is tested at a share of ALPHA, so that all tests of one level together keep to it.
 
-In a run of several K requests do not all scatter alike: those of a long K scatter more, and where K
-changes with time so does the scatter. Random orders would then find changes in it. There each
-request stays in its place and keeps the size of its residual; its sign is random (wild bootstrap:
-Wu 1986, https://doi.org/10.1214/aos/1176350142).
+In a run of several K, requests do not all scatter equally: those of a long K scatter more, and if K
+changes with time, so does the scatter. Random orders would then find changes in the scatter. In
+such runs each request stays in its place and keeps the size of its residual; its sign is random
+(wild bootstrap: Wu 1986, https://doi.org/10.1214/aos/1176350142).
 """
 
 from __future__ import annotations
@@ -26,78 +26,82 @@ from driftscope.analysis.query.column_arrays import Matrix
 from driftscope.analysis.statistics.interval import Interval, ratio_intervals, ratio_of, student
 
 ALPHA = 0.05
-"""Share of runs without a change that may be cut."""
+"""Share of runs without a change that may be split."""
 ORDERS = 999
-"""Random orders that a split is held against: its p-value has a granularity of 0.001."""
+"""Number of random orders with which a split is compared; its p-value has a granularity of
+0.001."""
 LEAST = 10
-"""Requests on either side of a split. With fewer an interval over requests is far too narrow."""
+"""Smallest number of requests on either side of a split. With fewer, an interval over requests is
+far too narrow."""
 BLOCKS = 400
-"""Parts, of neighbouring requests, that are put in a random order where there are more requests."""
+"""Number of blocks of neighbouring requests; if there are more requests, blocks are put in random
+order."""
 DEPTH = 3
-"""Levels of splits: at most 7 points, the last of them tested at ALPHA / 4."""
+"""Number of levels of splits: at most 7 change points, the last of them tested at ALPHA / 4."""
 SEED = 20260511
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Neighbouring requests between two changes, or an end of the run."""
+    """Neighbouring requests between two change points, or between one and an end of the run."""
 
     start_s: float
-    """Unix time at which the first of them starts to decode."""
+    """Unix time at which the first of these requests starts to decode."""
     end_s: float
-    """The same of the first one after them; of the last level the end of the run."""
+    """Unix time at which the first later request starts to decode; for the last level, the end of
+    the run."""
     requests: int
     rounds: int
     mean_length: float
     interval: Interval | None
-    """95 % over requests, of these as they are: not widened for having been looked for."""
+    """95% interval over these requests; it is not widened for the search that found the level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePoint:
-    """Acceptance is not the same before and after."""
+    """A change point: acceptance differs before and after it."""
 
     time_s: float
-    """Unix time at which the first request after it starts to decode."""
+    """Unix time at which the first request after the change starts to decode."""
     before: float
-    """Acceptance length of the level that ends here."""
+    """Acceptance length of the level before the change."""
     after: float
     difference: float
-    """After less before."""
+    """Acceptance length after minus before."""
     interval: Interval | None
-    """95 % of the difference, as in `Level`."""
+    """95% interval of the difference, not widened either, see `Level`."""
     same_mix: float | None
-    """The difference with each workload label's share held at that of both levels together; None
-    where no label has requests on both sides. Near 0: the mix of requests changed, not the
-    drafter's luck with them."""
+    """Difference with the share of each workload label fixed at that of both levels together; None
+    if no label has requests on both sides. Near 0, the mix of requests changed, not the drafter's
+    acceptance of them."""
     p: float
-    """Share of random orders in which the largest difference of any split is as large."""
+    """Share of random orders in which the largest difference of any split is at least as large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """How a run's acceptance went over time: as many levels as points, and one more."""
+    """Changes of a run's acceptance over time; there is one more level than there are points."""
 
     requests: int
-    """Requests with a round."""
+    """Number of requests with a round."""
     points: tuple[ChangePoint, ...]
-    """In order of time; none: no change was found."""
+    """Change points in order of time; empty if no change was found."""
     levels: tuple[Level, ...]
     gradual: bool | None
-    """Whether a straight line over time says more of the requests than one step does, so that the
-    points stand for a slope; None without a point."""
+    """Whether a straight line over time fits the requests better than one step, so that the points
+    stand for a slope; None without a point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Series:
-    """Requests in order of their start, [requests] each."""
+    """Requests in order of their start, arrays of [requests] each."""
 
     start_s: Matrix
     end_s: float
-    """Of the run."""
+    """Unix time of the end of the run."""
     tokens: Matrix
-    """Tokens of all rounds, the accepted ones and the target's own, without what a
-    request's own mix of K adds."""
+    """Tokens of all rounds, both accepted and the target's own, minus what the request's own mix of
+    K adds."""
     rounds: Matrix
     labels: NDArray[np.str_]
     several_k: bool = False
@@ -105,7 +109,7 @@ class Series:
 
 
 def changes_of(run: Sums) -> Changes | None:
-    """The changes of a run; None with too few requests to find one."""
+    """Return the changes of a run; None if it has too few requests to find a change."""
     mine = run.rounds.rounds > 0
     if not mine.any():
         return None
@@ -126,7 +130,7 @@ def changes_of(run: Sums) -> Changes | None:
 
 
 def changes(series: Series) -> Changes | None:
-    """The same of requests that are in order already."""
+    """Return the changes of a series of requests in order; None if it has too few requests."""
     n = len(series.start_s)
     if n < 2 * LEAST:
         return None
@@ -146,7 +150,7 @@ def changes(series: Series) -> Changes | None:
 def _splits(
     series: Series, first: int, end: int, depth: int, random: np.random.RandomState
 ) -> Iterator[tuple[int, float]]:
-    """Where requests from `first` to `end` are split, and the p-value of each."""
+    """Yield where the requests from `first` to `end` are split, and the p-value of each split."""
     if end - first < 2 * LEAST or not depth:
         return
     null = _signs if series.several_k else _orders
@@ -162,9 +166,9 @@ def _splits(
 
 
 def _split_statistic(tokens: Matrix, rounds: Matrix, least: int) -> Matrix:
-    """[..., n] how far apart the requests before each one and the rest are; 0 within `least` of an
-    end. Rounds are the weights, so it is the difference of two acceptance lengths over its standard
-    error, but for a factor that all splits and orders have in common."""
+    """Return the difference between the requests before each one and the rest, [..., n]; 0 within
+    `least` of an end. Rounds are the weights, so it is the difference of two acceptance lengths
+    over its standard error, up to a factor that all splits and orders share."""
     left, below = np.cumsum(tokens, axis=-1), np.cumsum(rounds, axis=-1)
     all_tokens, all_rounds = left[..., -1:], below[..., -1:]
     out = np.zeros_like(left)
@@ -176,7 +180,8 @@ def _split_statistic(tokens: Matrix, rounds: Matrix, least: int) -> Matrix:
 
 
 Null = Callable[[Matrix, Matrix, np.random.RandomState], tuple[Matrix, Matrix]]
-"""Makes the tokens and rounds, [ORDERS, n], of runs without a change out of those of a run."""
+"""Function that makes tokens and rounds, [ORDERS, n], of runs without a change from those of a
+run."""
 
 
 def _orders(tokens: Matrix, rounds: Matrix, random: np.random.RandomState) -> tuple[Matrix, Matrix]:
@@ -191,7 +196,8 @@ def _signs(tokens: Matrix, rounds: Matrix, random: np.random.RandomState) -> tup
 
 
 def _p_value(tokens: Matrix, rounds: Matrix, null: Null, random: np.random.RandomState) -> float:
-    """Return the share of runs of the null with as large a difference at any split."""
+    """Return the share of runs of the null with a difference at any split that is at least as
+    large."""
     at = np.unique(np.linspace(0, len(tokens), BLOCKS + 1).astype(int))[:-1]
     least = max(1, LEAST * len(at) // len(tokens))
     tokens, rounds = np.add.reduceat(tokens, at), np.add.reduceat(rounds, at)
@@ -247,8 +253,8 @@ def _level(series: Series, part: slice) -> Level:
 
 
 def _gradual(series: Series) -> bool:
-    """Whether a line fits better than the best single step: both have two levels to choose, and
-    the step its place besides."""
+    """Whether a line fits better than the best single step: both have two levels to choose, and the
+    step also has its place."""
     value, weight, time = series.tokens / series.rounds, series.rounds, series.start_s
     at = int(_split_statistic(series.tokens, series.rounds, LEAST).argmax())
     step = sum(_around_mean(value[part], weight[part]) for part in (slice(at), slice(at, None)))

@@ -1,4 +1,4 @@
-"""Whether the rows of a run belong together; everything after this may rely on it."""
+"""Checks that the rows of a run belong together; everything after this may rely on them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.trace.format.records import MASS_CLASSES, Execution
 
 ENOUGH_CHAINS = 50
-"""Chains that must reach a depth for it to be shown in a run of several K: with fewer, the standard
-error of a mean is more than a seventh of the spread between chains."""
+"""Number of chains that must reach a depth for it to be shown in a run of several K: with fewer,
+the standard error of a mean is more than a seventh of the spread between chains."""
 
 
 def shape_of(tables: Tables) -> Shape:
-    """The shape of a run's chains, which may be of several K.
+    """Return the shape of a run's chains, which may have several K.
 
-    K follows the batch size, or changes while the server runs: that is one run. Raises
-    MixedTraceError for chains longer than the run was configured for, or of drafters with different
-    numbers of layers: those files are of two runs.
+    If K follows the batch size, or changes while the server runs, that is still one run. Raises
+    MixedTraceError for chains longer than the run was configured for, and for chains of drafters
+    with different numbers of layers: such files come from two runs.
     """
     manifest, rows = tables.manifest, tables.engine.rows
     kinds = rows(kinds_of_chains())
@@ -69,7 +69,7 @@ def _chains_by_k(kinds: pa.Table) -> Counter[int]:
 
 
 def _depths(by_k: Counter[int]) -> int:
-    """The longest K that enough chains reach."""
+    """Return the largest K that enough chains reach."""
     wanted = min(ENOUGH_CHAINS, by_k.total() / 2)
     return max(k for k in by_k if sum(n for each, n in by_k.items() if each >= k) >= wanted)
 
@@ -81,9 +81,9 @@ def _rate(kinds: pa.Table) -> float | None:
 
 
 def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
-    """Raise DamagedTraceError for rates and lists that no writer makes.
+    """Raise DamagedTraceError for rates and lists that no writer produces.
 
-    Per-depth lists have as many elements as the chain has tokens, masses that many times the
+    Per-depth lists have as many elements as the chain has tokens; masses have that many times the
     drafter's layers.
     """
     if whole(chains, "bad_rates").sum():
@@ -112,7 +112,7 @@ def _wanted(name: str, shape: Shape) -> str:
 
 
 def check_rounds(tables: Tables, rounds: pa.Table) -> None:
-    """Raise DamagedTraceError or NoDataError for rounds that cannot be, or that are not there."""
+    """Raise DamagedTraceError for impossible rounds, and NoDataError if there are no rounds."""
     if whole(rounds, "wrong").sum():
         raise DamagedTraceError(
             f"{tables.path}: verify rows with more tokens accepted than drafted; "

@@ -11,13 +11,14 @@ from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 
 
 def usable(groups: Sequence[Group]) -> list[Group]:
-    """Groups with enough requests to be compared."""
+    """Return the groups with enough requests to be compared."""
     return [group for group in groups if group.requests >= ENOUGH_REQUESTS]
 
 
 def kept_of(reference: Group, other: Group, *, tests: int) -> tuple[float, Interval] | None:
-    """Accepted tokens of a group over those of another, with its 95% interval; None where the
-    difference is not sure. Each of several `tests` has to be surer (Bonferroni)."""
+    """Return the accepted tokens per round of `other` over those of `reference`, with its 95%
+    interval; None if the difference is not certain. With several `tests`, each must be more certain
+    (Bonferroni)."""
     a, b = reference.mean_length - 1.0, other.mean_length - 1.0
     spans = reference.mean_length_interval, other.mean_length_interval
     if spans[0] is None or spans[1] is None or a <= 0:
@@ -32,6 +33,7 @@ def kept_of(reference: Group, other: Group, *, tests: int) -> tuple[float, Inter
 
 
 def _around(value: float, of_length: Interval, widen: float) -> Interval | None:
-    """Return the interval of accepted tokens, from that of the acceptance length."""
+    """Return the interval of accepted tokens per round, widened, from the interval of the
+    acceptance length."""
     low, high = of_length.low - 1.0, of_length.high - 1.0
     return Interval.of(value - widen * (value - low), value + widen * (high - value))

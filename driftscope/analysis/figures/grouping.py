@@ -1,4 +1,4 @@
-"""Puts a run's rounds into groups by circumstance."""
+"""Grouping of a run's rounds by circumstance."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from driftscope.analysis.statistics.interval import (
 )
 
 MAX_GROUPS = 16
-"""Temperatures that are looked at, from the lowest."""
+"""Largest number of temperatures that get a group, counted from the lowest."""
 
 
 def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
-    """The groups of a run; `by_execution` as of `passes.verified`."""
+    """Return the groups of a run; `by_execution` comes from `passes.verified`."""
     rounds = run.rounds
     quarter = _quarters(run)
     labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
@@ -69,7 +69,7 @@ def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
 
 
 def group_of(name: str, rounds: Rounds) -> Group:
-    """The group of these rounds, of which there is at least one."""
+    """Return the group of these rounds; there must be at least one."""
     found = measure.acceptance(rounds, spread=True)
     comparable = rounds.comparable_ratio()
     spread = intervals(comparable)
@@ -91,7 +91,7 @@ def _by_value(rounds: Rounds, value: NDArray[np.str_]) -> Iterator[Group]:
 
 
 def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
-    """By ranges, each twice as wide as the one before."""
+    """Yield groups by ranges, each twice as wide as the one before."""
     found = _sorted(table, "bucket")
     rounds, power = run.rounds_of(found, run.requests.codes(found)), whole(found, "bucket")
     for each in np.unique(power[rounds.rounds > 0]).tolist():
@@ -106,7 +106,8 @@ def _by_temperature(run: Sums) -> Iterator[Group]:
 
 
 def _quarters(run: Sums) -> NDArray[np.str_]:
-    """[rows of rounds] part of the run, named so that the names sort in time."""
+    """Return the quarter of the run of each row of rounds, [rows], named so that the names sort by
+    time."""
     begin, there = run.first_s, run.rounds.rounds > 0
     first, last = begin[there].min(initial=np.inf), begin[there].max(initial=-np.inf)
     lasted = max(float(last - first), np.finfo(np.float64).tiny)
@@ -134,14 +135,15 @@ _Share = tuple[float, Interval | None]
 
 
 def _last_interval(chains: Chains, name: str) -> Interval | None:
-    """Of a mass at depth K, mean over layers and chains."""
+    """Return the interval of a mass at depth K, averaged over layers and chains."""
     mean = chains.over_layers(name)
     found = None if mean is None else rate_intervals(ratio_of(mean.top, mean.bottom))
     return found[-1] if found else None
 
 
 def _aux_ratio(chains: Chains) -> _Share | None:
-    """Of the layers after the norm before the fc where there is one, else as they are captured."""
+    """Return the largest over the smallest RMS of the captured layers, after the norm before the fc
+    if there is one, otherwise as captured, with its interval."""
     mean = chains.means.get("aux_norm_rms", chains.means.get("aux_rms"))
     if mean is None or mean.top.shape[1] < 2:
         return None
@@ -149,7 +151,7 @@ def _aux_ratio(chains: Chains) -> _Share | None:
     if not np.isfinite(rms).all() or rms.min() <= 0:
         return None
     most, least = int(rms.argmax()), int(rms.argmin())
-    # Both are measured in the same chains, so that their weights cancel.
+    # Both are measured in the same chains, so their weights cancel.
     spread = ratio_intervals(mean.top[:, [most]], mean.top[:, [least]])
     return float(rms[most] / rms[least]), spread[0] if spread else None
 
@@ -180,7 +182,8 @@ def _by_structure(run: Sums) -> tuple[Group, ...]:
 
 
 def _loops(run: Sums) -> tuple[int, int]:
-    """Finished requests that end in LOOP_ROUNDS rounds accepted whole, and those long enough."""
+    """Return how many finished requests end in LOOP_ROUNDS rounds accepted whole, and how many are
+    long enough to do so."""
     rounds = run.rounds
     finished = run.requests.finished[rounds.request]
     enough = finished & (rounds.rounds >= LOOP_ROUNDS)
@@ -191,7 +194,8 @@ def _loops(run: Sums) -> tuple[int, int]:
 
 
 def _ends_whole(run: Sums, requests: Codes) -> int:
-    """How many of `requests` have only rounds accepted whole among their last LOOP_ROUNDS."""
+    """Return how many of `requests` have only wholly accepted rounds among their last
+    LOOP_ROUNDS."""
     some = run.requests.keys.take(pa.array(requests, pa.int64()))
     some = some.append_column("cluster", pa.array(requests, pa.int64()))
     run.tables.engine.view(SUSPECTS, some, some.schema)

@@ -1,4 +1,4 @@
-"""The metrics of any set of rounds and chains: a whole run, or one segment of it."""
+"""Metrics of any set of rounds and chains: a whole run, or one segment of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ from driftscope.metrics.hidden import growth, imbalance
 def acceptance(
     rounds: Rounds, *, spread: bool = False, by_k: tuple[AcceptanceAtK, ...] = ()
 ) -> Acceptance:
-    """Acceptance over `rounds`, of which there is at least one; `spread`: with intervals."""
+    """Return the acceptance over `rounds`, which must contain at least one; `spread`: with
+    intervals."""
     n, histogram = len(rounds), rounds.histogram.sum(axis=0)
     formula.check_identities(histogram, n, rounds.k)
     counts, accepted = formula.counts_of(histogram), int(rounds.accepted.sum())
@@ -65,15 +66,15 @@ def acceptance(
 def _acceptance_intervals(
     rounds: Rounds,
 ) -> tuple[Interval | None, Spread | None]:
-    """Of the acceptance length, which lies between 1 and K + 1, and of the marginal rate at each
-    depth."""
+    """Return the intervals of the acceptance length, within 1 and K + 1, and of the marginal rate
+    at each depth."""
     found = intervals(rounds.length_ratio())
     length = found[0].within(1.0, rounds.k + 1.0) if found and found[0] else None
     return length, rate_intervals(rounds.marginal_ratio())
 
 
 def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
-    """Acceptance over the `rounds` of a run that drafted `k` tokens, of which there is one."""
+    """Return the acceptance over the `rounds`, at least one, of a run that drafted `k` tokens."""
     length, marginal = _acceptance_intervals(rounds)
     found = rounds.marginal_ratio().first(k).value
     return AcceptanceAtK(
@@ -88,7 +89,8 @@ def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
 
 
 def attention(chains: Chains) -> Attention:
-    """Masses by depth of `chains`, and the no-drift expectation where it can be stated."""
+    """Return the masses of `chains` by depth, with the no-drift expectation if it can be
+    computed."""
     mean = {name: _mean(chains.over_layers(name)) for name in MASSES}
     expected, even = chains.means.get("no_drift"), chains.means.get("even_sink")
     drift = None if expected is None else _tuple(expected.all())
@@ -116,7 +118,7 @@ def attention(chains: Chains) -> Attention:
 
 
 def hidden(chains: Chains) -> Hidden:
-    """RMS by depth of `chains`, and of the captured target layers."""
+    """Return the RMS of `chains` by depth, and of the captured target layers."""
     means = chains.means
     fed, grown = _mean(means.get("fed_rms")), means.get("growth")
     aux, aux_norm = (_mean(means.get(name)) for name in AUX)
@@ -136,8 +138,9 @@ def hidden(chains: Chains) -> Hidden:
 
 
 def confidence(chains: Chains, verified: pa.Table | None = None) -> Confidence:
-    """Top-1 probability and entropy by depth of `chains`; its calibration where the `verified`
-    tokens by depth and bin, sums as of `passes.reliability`, are given."""
+    """Return top-1 probability and entropy of `chains` by depth. The calibration is included if
+    `verified` tokens by depth and bin are given, which are sums of
+    `passes.verified.reliability`."""
     bins = _bins(verified) if verified is not None and verified.num_rows else None
     return Confidence(
         top1=_mean(chains.means.get("top1")),
@@ -148,9 +151,10 @@ def confidence(chains: Chains, verified: pa.Table | None = None) -> Confidence:
 
 
 def spread(chains: Chains) -> dict[str, Spread]:
-    """95% intervals by depth of what was measured in `chains`, by column; `growth` is the fed RMS
-    over that at depth 1. Empty with fewer than two requests; None for a mass that no chain has, as
-    that on the chain itself at depth 1: it is 0 by construction."""
+    """Return 95% intervals by depth of the quantities measured in `chains`, by column; `growth`
+    is the fed RMS over the fed RMS at depth 1. Empty with fewer than two requests. None for a
+    mass that no chain has, such as the mass on the chain itself at depth 1, which is 0 by
+    construction."""
     out: dict[str, Spread] = {}
     for name in (*MASSES, "top1"):
         mean = chains.over_layers(name)
@@ -171,8 +175,8 @@ def spread(chains: Chains) -> dict[str, Spread]:
 
 
 def rounds_spread(rounds: Rounds) -> dict[str, Spread]:
-    """95% intervals by depth of the `conditional` rate and of the share of rounds that `died`
-    there. Empty with fewer than two requests."""
+    """Return 95% intervals by depth of the `conditional` rate and of the share of rounds that
+    `died` at the depth. Empty with fewer than two requests."""
     there = rounds.rounds > 0
     count = rounds.rounds[there].astype(np.float64)[:, None]
     died = (rounds.at_risk - rounds.reached)[there].astype(np.float64)
@@ -184,7 +188,8 @@ def rounds_spread(rounds: Rounds) -> dict[str, Spread]:
 
 
 def fallback_spread(rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]) -> FallbackSpread:
-    """95% intervals of the shares of decode steps; `undrafted` ones by reason, rows as `rounds`."""
+    """Return 95% intervals of the shares of decode steps; `undrafted` steps are by reason, with
+    rows like those of `rounds`."""
     without = sum(undrafted.values(), np.zeros_like(rounds.rounds))
     steps, rejected = rounds.rounds + without, rounds.histogram[:, 0]
     by_reason = {name: rate_over_clusters(n, steps)[1] for name, n in undrafted.items()}
@@ -198,12 +203,12 @@ def fallback_spread(rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]) 
 
 
 def _known(found: Spread | None) -> Spread:
-    """The intervals, or nothing at all where no figure has one."""
+    """Return the intervals, or () if no figure has one."""
     return found if found and any(found) else ()
 
 
 def _bins(verified: pa.Table) -> dict[str, Array]:
-    """Columns in order of depth and bin."""
+    """Return the columns of `verified`, sorted by depth and bin."""
     verified = verified.sort_by([("depth", "ascending"), ("bin", "ascending")])
     return {name: sums(verified, name) for name in verified.column_names}
 

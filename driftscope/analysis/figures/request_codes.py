@@ -1,4 +1,4 @@
-"""The requests of a run, coded as small integers so that tables join without strings."""
+"""Requests of a run, coded as small integers so that tables join without strings."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ from driftscope.analysis.query.record_views import Tables
 
 UNLABELLED = "(unlabelled)"
 UNFINISHED = "(not finished)"
-"""Label of requests that the run has steps of, and no request row: it broke off before their
+"""Label of requests with steps in the run but without a request row: the run broke off before their
 end."""
 MAX_CLUSTERS = 8192
-"""Requests beyond this many are put together at random for what is measured in chains: intervals
-over so many groups are as wide as over requests, and memory is bounded."""
+"""Number of requests above which they are grouped at random for what is measured in chains:
+intervals over so many groups are as wide as over requests, and memory is bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
-    """Every request that any table of the run mentions, [requests] each, in order of replica and
-    name."""
+    """Every request that any table of the run mentions, arrays of [requests] each, in order of
+    replica and name."""
 
     keys: pa.Table
-    """Replica and request."""
+    """Replica and name of each request."""
     labels: NDArray[np.object_]
-    """Workload label of each."""
+    """Workload label of each request."""
     ttft_s: Matrix
-    """NaN where not known, as below."""
+    """Time to first token in seconds; in this field and the next five, NaN stands for an unknown
+    number."""
     tpot_s: Matrix
     arrival_s: Matrix
     prompt_tokens: Matrix
     output_tokens: Matrix
     temperature: Matrix
     finish_reason: NDArray[np.object_]
-    """"" where not known."""
+    """Reason why each request ended; "" if it is not known."""
     replica: NDArray[np.int64]
 
     def __len__(self) -> int:
         return int(self.keys.num_rows)
 
     def codes(self, table: pa.Table) -> Codes:
-        """[rows] which request each row of `table`, with its replica and request, belongs to."""
+        """Return the request that each row of `table`, which has replica and request columns,
+        belongs to, [rows]."""
         found = pc.index_in(_names(table), value_set=_names(self.keys).combine_chunks())
         return np.asarray(found.to_numpy(), dtype=np.int64)
 
     @property
     def finished(self) -> NDArray[np.bool_]:
-        """Those that have a request row."""
+        """Whether each request has a request row, [requests]."""
         return np.asarray(self.labels != UNFINISHED)
 
 
 def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
-    """The requests of a run, those that other tables mention included."""
+    """Return the requests of a run, including those that only other tables mention."""
     finished = tables.engine.rows(requests_that_finished())
     keys = _distinct([finished, *mentions])
     at = _index(finished, keys)
@@ -82,7 +84,8 @@ _NUMBERS = ("ttft_s", "tpot_s", "arrival_s", "prompt_tokens", "output_tokens", "
 
 
 def clusters_of(strata: Codes) -> Codes:
-    """[requests] the cluster of each; requests of one cluster are of one stratum."""
+    """Return the cluster of each request, [requests]; all requests of a cluster are of one
+    stratum."""
     if len(strata) <= MAX_CLUSTERS:
         return np.arange(len(strata))
     kinds = int(strata.max()) + 1
@@ -95,8 +98,8 @@ def clusters_of(strata: Codes) -> Codes:
 
 
 def evenly(requests: Codes, rows: NDArray[np.int64], most: int) -> Codes:
-    """Every n-th of `requests`, so that they have about `most` of all `rows`; all, where they have
-    no more."""
+    """Return every n-th of `requests`, so that they have about `most` of all `rows`; all of them if
+    they have no more than that."""
     every = max(1, -(-int(rows.sum()) // most))
     return requests[::every]
 

@@ -1,4 +1,4 @@
-"""Which requests of two runs asked the same."""
+"""Pairing of requests of two runs that asked the same."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.query.column_arrays import Codes
 
 ENOUGH_PAIRED = 0.9
-"""Share of both runs' requests that must find a partner: with fewer, the runs did not answer the
-same prompts, and what they share is no sample of either."""
+"""Share of both runs' requests that must have a partner: with fewer, the runs did not answer the
+same prompts, and the prompts in common are no sample of either."""
 BY_ID = "request id, label and prompt length"
 BY_ORDER = "label, prompt length and order of arrival"
 UNPAIRED = "unpaired"
@@ -22,22 +22,22 @@ UNPAIRED = "unpaired"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pairing:
-    """Requests of a first and a second run that belong together."""
+    """Paired requests of a first and a second run."""
 
     how: str
-    """BY_ID, BY_ORDER or UNPAIRED."""
+    """Way of pairing: BY_ID, BY_ORDER or UNPAIRED."""
     first: Codes
-    """[pairs]; empty when unpaired."""
+    """Requests of the first run that have a partner, [pairs]; empty if unpaired."""
     second: Codes
     alone: int
-    """Requests of either run, with a round, that found no partner."""
+    """Number of requests of either run, with a round, that have no partner."""
 
 
 def pair(first: Requests, second: Requests, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> Pairing:
-    """Pairs the requests that `a` and `b` name.
+    """Pair the requests that `a` and `b` select.
 
-    A pair that is none, because two prompts look alike, costs power and misleads nobody: what is
-    compared are sums over the same pairs on both sides.
+    Wrongly paired requests, whose prompts only look the same, cost power but do not mislead: the
+    comparison is of sums over the same pairs on both sides.
     """
     keys = {
         how: (_keyed(of(first), a), _keyed(of(second), b))
@@ -49,8 +49,9 @@ def pair(first: Requests, second: Requests, a: NDArray[np.bool_], b: NDArray[np.
 def pair_keys(
     keys: Mapping[str, tuple[Mapping[Hashable, int], Mapping[Hashable, int]]],
 ) -> Pairing | None:
-    """Pairs rows by the first kind of key that enough rows of both runs share; which row has each
-    key, in the first and in the second run, by the kind's name. None where no kind does."""
+    """Pair rows by the first kind of key that enough rows of both runs share; None if there is no
+    such kind. `keys` maps the name of a kind to the row of each key in the first and in the second
+    run."""
     for how, (mine, theirs) in keys.items():
         shared = sorted(mine.keys() & theirs.keys(), key=lambda each: mine[each])
         if shared and len(shared) >= ENOUGH_PAIRED * max(len(mine), len(theirs)):
@@ -64,7 +65,7 @@ def pair_keys(
 
 
 def unpaired(alone: int) -> Pairing:
-    """No pairs, of `alone` requests."""
+    """Return an empty pairing; `alone` requests have no partner."""
     none = np.empty(0, dtype=np.int64)
     return Pairing(how=UNPAIRED, first=none, second=none, alone=alone)
 
@@ -73,12 +74,13 @@ Key = tuple[Any, ...]
 
 
 def _keyed(keys: list[Key], wanted: NDArray[np.bool_]) -> dict[Hashable, int]:
-    """Which request has each key; those without a known prompt have none."""
+    """Return the request of each key; requests without a known prompt length have no key."""
     return {key: at for at, key in enumerate(keys) if wanted[at] and key}
 
 
 def keys_by_id(requests: Requests) -> list[Key]:
-    """[requests] replica, id, label and prompt length; () where the length is not known."""
+    """Return replica, id, label and prompt length of each request, [requests]; () if the length is
+    not known."""
     names = requests.keys.column("request").to_pylist()
     return [
         () if np.isnan(tokens) else (int(replica), name, label, tokens)
@@ -89,7 +91,8 @@ def keys_by_id(requests: Requests) -> list[Key]:
 
 
 def keys_by_order(requests: Requests) -> list[Key]:
-    """[requests] label, prompt length, and which of these by arrival; () as above."""
+    """Return label, prompt length and rank by arrival among requests equal in both, [requests]; ()
+    if the length is not known."""
     keys: list[Key] = [()] * len(requests)
     seen: dict[Key, int] = {}
     for at in np.argsort(requests.arrival_s, kind="stable").tolist():

@@ -1,4 +1,4 @@
-"""Rounds by request: how many drafted and accepted how much, and decode steps without a draft."""
+"""Sums of rounds by request: tokens drafted and accepted."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rounds:
-    """Sums of decode steps, one row per request (and per bucket, where they are in buckets)."""
+    """Sums of decode steps, one row per request, or per request and bucket."""
 
     request: Codes
-    """[rows] which request."""
+    """Request of each row, [rows]."""
     rounds: Counts
     drafted: Counts
-    """Tokens drafted."""
+    """Tokens drafted, [rows]."""
     histogram: Counts
-    """[rows, K + 1] rounds with exactly 0 .. K tokens accepted."""
+    """Number of rounds with exactly 0 .. K tokens accepted, [rows, K + 1]."""
     lengths: Counts
-    """[rows, K + 1] rounds that drafted exactly 0 .. K tokens; none drafted 0."""
+    """Number of rounds that drafted exactly 0 .. K tokens, [rows, K + 1]; none drafted 0."""
     exhausted: Counts
-    """[rows, K + 1] of those, rounds whose whole draft was accepted."""
+    """Number of those rounds whose whole draft was accepted, [rows, K + 1]."""
     mix: Matrix
-    """[K + 1] acceptance length over the run of rounds that drafted exactly 0 .. K tokens, less
-    that of all rounds; 0 in a run of one K."""
+    """Acceptance length of the run's rounds that drafted exactly 0 .. K tokens, minus that of all
+    rounds, [K + 1]; 0 in a run of one K."""
 
     def __len__(self) -> int:
-        """Rounds in all."""
+        """Return the number of rounds in all rows."""
         return int(self.rounds.sum())
 
     @property
@@ -46,71 +46,74 @@ class Rounds:
 
     @property
     def requests(self) -> int:
-        """Requests with a round."""
+        """Number of requests with a round."""
         return len(np.unique(self.request[self.rounds > 0]))
 
     @property
     def reached(self) -> Counts:
-        """[rows, K] rounds with at least 1 .. K tokens accepted."""
+        """Number of rounds with at least 1 .. K tokens accepted, [rows, K]."""
         return np.asarray(np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1][:, 1:])
 
     @property
     def deep_enough(self) -> Counts:
-        """[rows, K] rounds that drafted at least 1 .. K tokens."""
+        """Number of rounds that drafted at least 1 .. K tokens, [rows, K]."""
         return np.asarray(np.cumsum(self.lengths[:, ::-1], axis=1)[:, ::-1][:, 1:])
 
     @property
     def at_risk(self) -> Counts:
-        """[rows, K] rounds that drafted at least i tokens, of which i-1 were accepted."""
+        """Number of rounds that drafted at least i tokens and had i-1 of them accepted, [rows,
+        K]."""
         before = np.concatenate([self.rounds[:, None], self.reached[:, :-1]], axis=1)
         return np.asarray(before - self.exhausted[:, :-1])
 
     @property
     def accepted(self) -> Counts:
-        """[rows] tokens accepted."""
+        """Number of tokens accepted, [rows]."""
         return np.asarray(self.reached.sum(axis=1))
 
     def of(self, wanted: NDArray[np.bool_]) -> Rounds:
-        """Those of the requests that `wanted`, [requests], names."""
+        """Return the rows of the requests that `wanted`, [requests], selects."""
         return self.where(wanted[self.request])
 
     def where(self, mine: NDArray[np.bool_] | Codes) -> Rounds:
-        """Some of the rows, or rows in an order."""
+        """Return the rows that a mask selects, or the rows at the given indices."""
         return replace(self, **{name: getattr(self, name)[mine] for name in _BY_ROW})
 
     def by_group(self, group: Codes, groups: int) -> Rounds:
-        """Sums of the rows of each group, a row each; `request` is the group's number."""
+        """Return the sums of the rows of each group, one row per group; `request` is the group's
+        number."""
         out: dict[str, Any] = {name: _grouped(getattr(self, name), group, groups) for name in _SUMS}
         return replace(self, request=np.arange(groups), **out)
 
     def length_ratio(self) -> Ratio:
-        """Acceptance length as served, [1], over requests that have a round."""
+        """Return the acceptance length as served, [1], over requests that have a round."""
         there = self.rounds > 0
         rounds = self.rounds[there].astype(np.float64)[:, None]
         return ratio_of(rounds + self.accepted[there][:, None], rounds)
 
     def comparable_ratio(self) -> Ratio:
-        """The acceptance length, [1], that the requests would have if their rounds drafted as the
-        run's do: what a mix of K of their own adds or takes is taken out.
+        """Return the acceptance length, [1], that the requests would have if their rounds drafted
+        like the run's: the effect of their own mix of K is removed.
 
-        Indirect standardisation over K. In a run of one K this is `length_ratio`.
+        This is an indirect standardisation over K. In a run of one K it equals `length_ratio`.
         """
         there = self.rounds > 0
         return ratio_of(self.comparable_tokens()[there], self.rounds[there][:, None].astype(float))
 
     def comparable_tokens(self) -> Matrix:
-        """[rows, 1] tokens of the rounds, less what their own mix of K adds; see above."""
+        """Return the tokens of the rounds, minus what their own mix of K adds, [rows, 1]; see
+        above."""
         by_mix = self.lengths @ self.mix
         return np.asarray((self.rounds + self.accepted - by_mix)[:, None], dtype=np.float64)
 
     def marginal_ratio(self) -> Ratio:
-        """Marginal acceptance at each depth, [K], over requests that have a round."""
+        """Return the marginal acceptance at each depth, [K], over requests that have a round."""
         there = self.rounds > 0
         sums = self.reached[there], self.at_risk[there], self.deep_enough[there]
         return marginal_ratio(*(each.astype(np.float64) for each in sums))
 
     def conditional_ratio(self) -> Ratio:
-        """Conditional acceptance at each depth, [K], over requests that have a round."""
+        """Return the conditional acceptance at each depth, [K], over requests that have a round."""
         there = self.rounds > 0
         return conditional_ratio(*(e[there].astype(float) for e in (self.reached, self.at_risk)))
 
@@ -126,7 +129,8 @@ def _grouped(values: Counts, group: Codes, groups: int) -> Counts:
 
 
 def rounds_of(table: pa.Table, request: Codes, mix: Matrix) -> Rounds:
-    """The rounds of a pass by request, whose rows belong to `request`; `mix` as in `Rounds`."""
+    """Return the rounds of a pass by request; its rows belong to `request`, and `mix` is that of
+    `Rounds`."""
     k = len(mix) - 1
     rounds = whole(table, "rounds")
     histogram = _columns(table, "accepted", k)
@@ -145,7 +149,8 @@ def rounds_of(table: pa.Table, request: Codes, mix: Matrix) -> Rounds:
 
 
 def mix_of(table: pa.Table, k: int) -> Matrix:
-    """`Rounds.mix` of a pass by the number of tokens drafted, see `passes.rounds.by_length`."""
+    """Return `Rounds.mix` from a pass by the number of tokens drafted, see
+    `passes.rounds.by_length`."""
     drafted = whole(table, "length")
     accepted = _columns(table, "accepted", k) @ np.arange(k + 1)
     tokens, rounds = np.zeros(k + 1), np.zeros(k + 1)
@@ -155,7 +160,8 @@ def mix_of(table: pa.Table, k: int) -> Matrix:
 
 
 def mix_over(rounds: NDArray[Any], tokens: NDArray[Any]) -> Matrix:
-    """`Rounds.mix` of rounds, and of the tokens that they yielded, by tokens drafted, [K + 1]."""
+    """Return `Rounds.mix` from the number of rounds and of their tokens, by tokens drafted, [K + 1]
+    each."""
     some = rounds > 0
     if some.sum() < 2:
         return np.zeros(len(rounds))
@@ -164,7 +170,7 @@ def mix_over(rounds: NDArray[Any], tokens: NDArray[Any]) -> Matrix:
 
 
 def _columns(table: pa.Table, name: str, k: int) -> Counts:
-    """[rows, K + 1] the columns `<name>_0` .. `<name>_K`; 0 where there is none."""
+    """Return the columns `<name>_0` .. `<name>_K`, [rows, K + 1]; 0 for a missing column."""
     there = set(table.column_names)
     columns = [f"{name}_{n}" for n in range(k + 1)]
     zero = np.zeros(table.num_rows, dtype=np.int64)
@@ -172,7 +178,7 @@ def _columns(table: pa.Table, name: str, k: int) -> Counts:
 
 
 def over_buckets(table: pa.Table) -> pa.Table:
-    """A pass by bucket and request, by request."""
+    """Sum a pass by bucket and request over the buckets."""
     how = {"bucket": None, "replica": None, "request": None, "first_s": "min", "last_s": "max"}
     summed = [(name, how.get(name, "sum")) for name in table.column_names]
     wanted = [(name, each) for name, each in summed if each]

@@ -1,4 +1,4 @@
-"""Runs the passes over a run's rows and keeps what they yield: all that an analysis needs."""
+"""Sums of a run: the results of all passes over its rows that an analysis needs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.throughput import StepCost
 
 ENOUGH_STEPS = 10
-"""Unrecorded steps from which a median step time is taken; with fewer, recorded ones count too."""
+"""Smallest number of unrecorded steps for a median step time; with fewer, recorded ones count
+too."""
 EXACT_STEPS = 5_000_000
-"""Steps up to which a median is exact; beyond, a t-digest's."""
+"""Largest number of steps for which a median is exact; above, it is a t-digest's."""
 STEPS_READ = 1_000_000
-"""Steps that the cost model looks at, one after the other; of more, evenly spread blocks."""
+"""Number of consecutive steps that the cost model reads; of more steps it reads evenly spread
+blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,9 @@ class Shallower:
 
     chains: int
     weight: float
-    """How many chains they stand for."""
+    """Number of chains that the recorded ones stand for."""
     chunked: int
-    """Number of `chains` of which the drafter's cache is in doubt."""
+    """Number of these chains for which the drafter's cache is in doubt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,48 +55,49 @@ class Sums:
     shape: Shape
     requests: Requests
     rounds: Rounds
-    """[requests that have decode steps]."""
+    """Rounds of each request that has decode steps."""
     in_context: pa.Table
-    """The same by the power of two below the length of the context, as `bucket`."""
+    """Rounds by request and by `bucket`, the power of two at or below the length of the context."""
     undrafted: NDArray[np.int64]
-    """As `rounds`, as are the next four: decode steps without a draft."""
+    """Decode steps without a draft; rows of this and the next five fields are those of `rounds`."""
     structured: NDArray[np.int64]
-    """Of these, those whose draft a grammar rejected."""
+    """Steps without a draft because a grammar rejected it."""
     deliberate: NDArray[np.int64]
-    """Of these, those that a setting asked for."""
+    """Steps without a draft because a setting asked for none."""
     first_s: Matrix
-    """Time of the first decode step."""
+    """Unix time of the first decode step."""
     last_s: Matrix
     reasons: Mapping[str, NDArray[np.int64]]
-    """Those without a draft by reason, names sorted."""
+    """Steps without a draft by reason, sorted by name."""
     clusters: Codes
-    """[requests] the cluster that each is in."""
+    """Cluster of each request, [requests]."""
     chains: Chains
     shallower: Shallower
     by_length: pa.Table | None
-    """Rounds by request and by the tokens that they drafted, as `length`; None in a run of one
-    K."""
+    """Rounds by request and by tokens drafted, as `length`; None in a run of one K."""
     broken: int
-    """Chains with a value that is no finite number."""
+    """Number of chains with a value that is not a finite number."""
     recorded: NDArray[np.int64]
-    """[requests] recorded chains of each."""
+    """Number of recorded chains of each request, [requests]."""
     drafted_in: NDArray[np.int64]
-    """[requests, 2] the first and the last step that has a recorded chain of each; -1: none has."""
+    """First and last step with a recorded chain of each request, [requests, 2]; -1 if it has
+    none."""
 
     def rounds_of(self, table: pa.Table, request: Codes) -> Rounds:
-        """The rounds of a pass by request, whose rows belong to `request`."""
+        """Return the rounds of a pass by request; its rows belong to `request`."""
         return rounds_of(table, request, self.rounds.mix)
 
     def strata(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[numbers of clusters] those of the requests that `wanted` names; a cluster's requests are
-        all in or all out, where `wanted` keeps to the strata that clusters were made of."""
+        """Return the clusters of the requests that `wanted` selects, as a mask over cluster
+        numbers. A cluster's requests are all selected or none, if `wanted` respects the strata from
+        which clusters were made."""
         out = np.zeros(int(self.clusters.max(initial=-1)) + 1, dtype=np.bool_)
         out[self.clusters[wanted]] = True
         return out
 
 
 def collect(tables: Tables) -> Sums:
-    """The sums of a run. Raises MixedTraceError, DamagedTraceError or NoDataError."""
+    """Collect the sums of a run. Raises MixedTraceError, DamagedTraceError or NoDataError."""
     rows, shape = tables.engine.rows, shape_of(tables)
     in_context = rows(by_context(shape))
     by_drafted = _in_order(rows(by_length(shape))) if shape.mixed else None
@@ -141,7 +144,8 @@ def _chains(tables: Tables, requests: Requests, clusters: Codes, shape: Shape) -
 
 
 def _in_order(by_drafted: pa.Table) -> pa.Table:
-    """Sort rows, so that sums over them are the same to the bit whatever held them."""
+    """Sort rows, so that sums over them are equal to the bit whatever files or engine they come
+    from."""
     return by_drafted.sort_by([(name, "ascending") for name in ("length", *REQUEST)])
 
 
@@ -175,7 +179,8 @@ def _broken(tables: Tables, shape: Shape, found: Chains) -> int:
 
 
 def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, NDArray[np.int64]]:
-    """[rows] by reason, where `rows` are the requests of the rounds."""
+    """Return the steps without a draft by reason, [rows] each; `rows` are the requests of the
+    rounds."""
     found = tables.engine.rows(undrafted())
     number, request = whole(found, "rows"), requests.codes(found)
     reason = np.asarray([name or UNKNOWN for name in found.column("reason").to_pylist()], object)
@@ -191,7 +196,8 @@ def _one(table: pa.Table, name: str) -> int:
 
 
 def step_cost(tables: Tables) -> StepCost | None:
-    """Median times of steps that drafted, without the probe's own; a prefill is an outlier."""
+    """Return median times of steps that drafted, without the probe's own time; a prefill is an
+    outlier."""
     counts = tables.engine.rows(steps())
     plain, drew = _one(counts, "plain"), _one(counts, "drew")
     recorded = plain < ENOUGH_STEPS
@@ -205,12 +211,12 @@ def step_cost(tables: Tables) -> StepCost | None:
 
 
 def step_cells(tables: Tables) -> tuple[StepCell, ...]:
-    """Step times by K and batch size."""
+    """Return step times by K and batch size."""
     number = _one(tables.engine.rows(steps()), "steps")
     return cells_of(tables.engine.rows(steps_in_blocks(-(-number // STEPS_READ) or 1)))
 
 
 def probe_time(tables: Tables) -> tuple[float, float]:
-    """Seconds of the probe in the workers' steps, and of those steps."""
+    """Return the probe's seconds in the workers' steps, and the seconds of those steps."""
     counts = tables.engine.rows(steps())
     return float(sums(counts, "probe_s")[0]), float(sums(counts, "step_s")[0])

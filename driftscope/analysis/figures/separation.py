@@ -1,4 +1,4 @@
-"""A run's rounds by context length and label, each within the other."""
+"""Rounds of a run by context length and label, each compared within strata of the other."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from driftscope.analysis.statistics.strata import (
 
 
 def within_strata(run: Sums) -> dict[str, Any]:
-    """The fields of `Groups` that compare ranges of context lengths and labels."""
+    """Return the fields of `Groups` that compare ranges of context lengths and labels."""
     return strata_of(*cells_of(run))
 
 
 def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str, Any]:
-    """Build the strata of rounds in cells; `contexts` and `labels` are names."""
+    """Compare the rounds in `cells` within strata; `contexts` and `labels` are names."""
     return {
         "context_within_label": context_within_label(cells, contexts, labels),
         "labels_within_context": labels_within_context(cells, contexts, labels),
@@ -32,9 +32,10 @@ def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str,
 
 
 def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
-    """The rounds in cells, the names of the ranges of context lengths, and those of the labels.
+    """Return the rounds in cells, the names of the ranges of context lengths, and the names of
+    labels.
 
-    Requests that did not finish have no label that is known, and are left out where others do.
+    Requests that did not finish have no known label, and are left out if others did finish.
     """
     request = run.requests.codes(run.in_context)
     rounds = run.rounds_of(run.in_context, request)
@@ -55,7 +56,7 @@ def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
 
 
 def range_name(power: int) -> str:
-    """The numbers from 2^power to below 2^(power + 1)."""
+    """Return the name of the range from 2^power to below 2^(power + 1)."""
     first, last = 2**power, 2 ** (power + 1) - 1
     return f"{first:,} to {last:,}" if last > first else f"{first}"
 

@@ -1,4 +1,5 @@
-"""One run's rounds by request, in a form that two runs are compared in and a report can hold."""
+"""Rounds of one run by request, in a form in which runs are compared and that a report can
+contain."""
 
 from __future__ import annotations
 
@@ -16,26 +17,27 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes
 
 UNKNOWN = ""
-"""Key of a row whose prompt is not known: it is paired with nothing."""
+"""Key of a row whose prompt is not known; it is paired with nothing."""
 _MOST_TEMPERATURES = 8
 _NOT_BY_ROW = ("request", "mix")
-"""Fields of rounds that are no sums by request."""
+"""Fields of rounds that are not sums by request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Side:
-    """A row per request that has a round; of more than MAX_CLUSTERS requests, and of fewer in a
-    report, a row per group of requests of one label, see `grouped`."""
+    """Rounds of one run, one row per request that has a round. Above MAX_CLUSTERS requests, and
+    above fewer in a report, there is one row per group of requests of one label, see `grouped`."""
 
     rounds: Rounds
     labels: tuple[str, ...]
-    """[rows] workload label."""
+    """Workload label of each row, [rows]."""
     ids: tuple[str, ...] = ()
-    """[rows] digest of request id, label and prompt length; () pairs nothing."""
+    """Digests of request id, label and prompt length, [rows]; () pairs nothing."""
     orders: tuple[str, ...] = ()
-    """[rows] digest of label, prompt length and place in the order of arrival."""
+    """Digests of label, prompt length and rank by arrival, [rows]; () pairs nothing."""
     temperatures: tuple[float, ...] = ()
-    """Distinct sampling temperatures of the requests, ascending, the first ones of many."""
+    """Distinct sampling temperatures of the requests, ascending; only the first few if there are
+    many."""
 
     def __post_init__(self) -> None:
         rows = {len(each) for each in (self.ids, self.orders) if each} | {len(self.labels)}
@@ -43,7 +45,7 @@ class Side:
             raise ValueError(f"a side of {len(self.rounds.request)} rows has names of {rows}")
 
     def __eq__(self, other: object) -> bool:
-        """Whether the same is known of the same rows."""
+        """Whether both sides have equal data for equal rows."""
         if not isinstance(other, Side):
             return NotImplemented
         mine, theirs = ((s.labels, s.ids, s.orders, s.temperatures) for s in (self, other))
@@ -53,7 +55,7 @@ class Side:
         )
 
     def of(self, rows: NDArray[np.bool_] | Codes) -> Side:
-        """Some of the rows, or rows in an order."""
+        """Return the rows that a mask selects, or the rows at the given indices."""
         at = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         return replace(
             self,
@@ -64,7 +66,7 @@ class Side:
         )
 
     def labelled(self, label: str) -> Side:
-        """The rows of one label."""
+        """Return the rows of one label."""
         return self.of(np.array([each == label for each in self.labels], dtype=np.bool_))
 
 
@@ -74,7 +76,7 @@ def side_of(run: Sums) -> Side:
 
 
 def side_of_rounds(rounds: Rounds, requests: Requests) -> Side:
-    """The side of a run; requests without a round are left out."""
+    """Return the side of a run; requests without a round are left out."""
     rounds = rounds.where(rounds.rounds > 0)
     rows = rounds.request.tolist()
     few = len(rows) <= MAX_CLUSTERS
@@ -91,9 +93,9 @@ def side_of_rounds(rounds: Rounds, requests: Requests) -> Side:
 
 
 def grouped(side: Side, most: int) -> Side:
-    """At most `most` groups of rows, or one a label where there are more, by label and place in the
-    order of arrival, else by id: two runs of the same prompts have the same groups. A group's names
-    are those of all of its rows."""
+    """Group the rows into at most `most` groups, or one per label if there are more labels. Groups
+    are made by label and by rank of arrival, or by id without a rank, so that two runs of the same
+    prompts have the same groups. The id of a group depends on the ids of all of its rows."""
     if len(side.labels) <= most:
         return side
     labels, kind = np.unique(np.array(side.labels), return_inverse=True)
@@ -112,7 +114,8 @@ def grouped(side: Side, most: int) -> Side:
 
 
 def _joined(names: Sequence[str], group: Codes, groups: int) -> tuple[str, ...]:
-    """Return one id for a set of rows, whatever their order; UNKNOWN where one row's id is."""
+    """Return one id for each set of rows, independent of their order; UNKNOWN if a row's id is
+    UNKNOWN."""
     mixed, known = [0] * groups, [True] * groups
     for name, at in zip(names, group.tolist(), strict=True):
         mixed[at] ^= int(name or "0", 16)

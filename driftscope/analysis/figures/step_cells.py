@@ -1,4 +1,4 @@
-"""Step times by K and batch size, as the steps of a run came: what the cost model is fitted on."""
+"""Step times by K and batch size in the order of the steps, to which the cost model is fitted."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from numpy.typing import NDArray
 from driftscope.analysis.query.column_arrays import floats, ints
 
 GROUPS = 10
-"""Groups of neighbouring steps whose medians give a cell's standard error. Steps that follow each
-other are alike, and means over groups are nearly not (batch means, Schmeiser 1982; 10 to 30 is its
-advice)."""
+"""Number of groups of neighbouring steps whose medians give a cell's standard error. Consecutive
+steps are correlated, and means over groups hardly are (batch means; Schmeiser 1982 advises 10 to 30
+groups)."""
 MIN_STEPS = 2 * GROUPS
-"""Steps from which a cell counts: with two to a group a median is more than one step."""
+"""Smallest number of steps of a cell: with two per group a median is more than one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCell:
-    """Steps of one batch size that drafted K tokens and followed one of their own kind."""
+    """Steps of one batch size that drafted K tokens and followed a step of the same kind."""
 
     k: int
     batch: int
     steps: int
     step_s: float
-    """Median time from the end of the step before to the end of this one, without the probe's
-    share: what the worker does and what the engine does around it."""
+    """Median time in seconds from the end of the step before to the end of this one, without the
+    probe's share: the worker's time and the engine's time around it."""
     step_error_s: float
-    """Standard error of that median."""
+    """Standard error of `step_s`."""
     draft_s: float
-    """Median time of the drafter in it."""
+    """Median time of the drafter within the step, in seconds."""
     draft_error_s: float
     recorded: bool
-    """Measured in recorded steps, which the probe slows beyond its own time."""
+    """Whether the times come from recorded steps, which the probe slows by more than its own
+    time."""
 
 
 def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
-    """The cells of a trace's step table, by K and batch size.
+    """Return the cells of a trace's step table, by K and batch size.
 
-    Steps with a prefill in them are outliers, which a median passes over.
+    Steps with a prefill in them are outliers, which a median ignores.
     """
     if step.num_rows < MIN_STEPS:
         return ()
@@ -62,9 +63,10 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
 
 
 def pooled(cells: Iterable[StepCell]) -> tuple[StepCell, ...]:
-    """Cells of several runs; where two have the same K and batch size, the one of more steps.
+    """Return the cells of several runs; of cells with the same K and batch size, the one with more
+    steps.
 
-    Where there are cells of unrecorded steps, those of recorded ones are left out.
+    If there are cells of unrecorded steps that drafted, cells of recorded steps are left out.
     """
     cells = list(cells)
     plain = [cell for cell in cells if not cell.recorded]
@@ -74,8 +76,9 @@ def pooled(cells: Iterable[StepCell]) -> tuple[StepCell, ...]:
 
 
 def _times(step: pa.Table) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[steps] from end to end and of the drafter, without the probe; the first has no time from end
-    to end. A GPU's own clock goes before the host's, which does not wait for it."""
+    """Return the times from end to end and of the drafter, without the probe, [steps] each; the
+    first step has no time from end to end. A GPU's own clock is preferred to the host's, which does
+    not wait for the GPU."""
     probe_s = floats(step, "probe_s")
     whole = np.diff(floats(step, "time_s"), prepend=np.nan) - probe_s
     on_gpu = floats(step, "gpu_draft_s") - np.nan_to_num(floats(step, "gpu_probe_s"))
@@ -112,6 +115,6 @@ def _cell(
 
 
 def _median(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Median, and its standard error from the medians of neighbours."""
+    """Return the median, and its standard error from the medians of groups of neighbours."""
     groups = [float(np.median(group)) for group in np.array_split(values, GROUPS)]
     return float(np.median(values)), float(np.std(groups, ddof=1) / np.sqrt(GROUPS))

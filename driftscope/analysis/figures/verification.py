@@ -1,4 +1,4 @@
-"""Recorded chains held against the rounds that verified them."""
+"""Comparison of recorded chains with the rounds that verified them."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ from driftscope.analysis.query.column_arrays import whole
 from driftscope.metrics.confidence import BINS
 
 CHAINS_LOOKED_AT = 2_000_000
-"""Chains that are held against their rounds one by one; of more, those of evenly spread requests.
-Between 2 million tokens of one depth a calibration error is off by less than 0.001."""
+"""Number of chains that are compared with their rounds one by one; of more chains, those of
+evenly spread requests. With 2 million tokens of one depth, a calibration error is off by less
+than 0.001."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verification:
-    """What became of the recorded chains that were looked at."""
+    """Outcome of the recorded chains that were checked."""
 
     looked_at: int
     verified: int
-    """Those whose round is in the run."""
+    """Number of checked chains whose round is in the run."""
     by_confidence: pa.Table | None
-    """Verified tokens, see `passes.verified.reliability`; None where no confidence was recorded."""
+    """Verified tokens, see `passes.verified.reliability`; None if no confidence was recorded."""
     by_execution: pa.Table | None
-    """Verified chains, see `passes.verified.by_execution`; None where all ran alike."""
+    """Verified chains, see `passes.verified.by_execution`; None if all ran in the same way."""
 
 
 NOTHING = Verification(looked_at=0, verified=0, by_confidence=None, by_execution=None)
-"""Of a run without recorded chains."""
+"""Result for a run without recorded chains."""
 
 
 def verification_of(run: Sums) -> Verification:
-    """Look at the chains of a run."""
+    """Compare the chains of a run with their rounds."""
     if not len(run.chains) + run.shallower.chains:
         return NOTHING
     looked_at, repeated = look_at(run)
@@ -63,8 +64,8 @@ def verification_of(run: Sums) -> Verification:
 
 
 def look_at(run: Sums) -> tuple[int, bool]:
-    """Keep the chains and rounds of some requests at hand; how many chains these are, and whether
-    some position of a request was drafted or verified more than once."""
+    """Keep the chains and rounds of some requests at hand. Returns how many chains these are, and
+    whether some position of a request was drafted or verified more than once."""
     there = run.recorded.nonzero()[0]
     chosen = evenly(there, run.recorded[there], CHAINS_LOOKED_AT)
     engine, view = run.tables.engine, run.requests.keys.take(pa.array(chosen, pa.int64()))

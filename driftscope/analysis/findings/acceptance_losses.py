@@ -1,4 +1,4 @@
-"""The depths at which acceptance is lost: each way of losing it has causes of its own."""
+"""Ways of losing acceptance, by the depth at which it is lost; each way has causes of its own."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from driftscope.analysis.statistics.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 
 LOW_BELOW = 0.3
-"""Marginal rate at depth 1: half of the weakest published rate."""
+"""Marginal rate at depth 1; half of the weakest published rate."""
 FALLS_BELOW = 0.4
 """Conditional rate at a depth over that at depth 1. Published vectors of live depths keep 0.8 or
-more; a drafter with norm_output whose flag is not applied keeps 0.27 at depth 2. Between the two
-nothing is said."""
+more; a drafter with norm_output whose flag is not applied keeps 0.27 at depth 2. Between the two no
+loss is reported."""
 STOPS_BELOW = 0.05
-"""Conditional rate at a depth that no chain gets beyond: the published dead tail is at 0 there."""
+"""Conditional rate at a depth that no chain gets beyond; the published dead tail has 0 there."""
 
 
 class Loss(StrEnum):
-    """How acceptance is lost."""
+    """Way in which acceptance is lost."""
 
     NOTHING = "nothing is accepted, from the first depth on"
     LOW = "acceptance is low from the first depth on"
@@ -29,7 +29,8 @@ class Loss(StrEnum):
 
 
 def loss_of(run: RunSummary) -> Loss | None:
-    """How a run loses acceptance, by itself; None where it shows none of these ways."""
+    """Return how a run loses acceptance, judged by itself; None if it does so in none of these
+    ways."""
     first, spread = run.acceptance.marginal[0], run.acceptance.marginal_interval
     if first < NOTHING_BELOW:
         return Loss.NOTHING
@@ -43,7 +44,8 @@ def loss_of(run: RunSummary) -> Loss | None:
 
 
 def steepest(run: RunSummary) -> int | None:
-    """The first depth whose conditional rate is surely below FALLS_BELOW of that at depth 1."""
+    """Return the first depth whose conditional rate is surely below FALLS_BELOW times that at depth
+    1; None if there is none."""
     bound = FALLS_BELOW * run.acceptance.marginal[0]
     for depth in range(2, run.k + 1):
         spread = conditional_interval(run, depth)
@@ -53,13 +55,14 @@ def steepest(run: RunSummary) -> int | None:
 
 
 def conditional_interval(run: RunSummary, depth: int) -> Interval | None:
-    """The 95% interval of the conditional rate at a depth."""
+    """Return the 95% interval of the conditional rate at a depth."""
     spread = run.spread.get("conditional", ())
     return spread[depth - 1] if len(spread) >= depth else None
 
 
 def loss_against(found: Comparison | None, run: RunSummary) -> Loss | None:
-    """How a run loses acceptance beside a better one; None where it accepts no less."""
+    """Return how a run loses acceptance compared with a better one; None if it does not accept
+    less."""
     if found is None or not accepts_less(found):
         return None
     if run.acceptance.marginal[0] < NOTHING_BELOW:

@@ -1,4 +1,4 @@
-"""An entry of the catalogue: what a finding means, when it is made, and on what grounds."""
+"""An entry of the catalogue: the meaning of a finding, its thresholds and its rule."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from driftscope.analysis.findings.finding_inputs import Case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """A number that a rule compares with, and where it comes from."""
+    """A number that a rule compares with, and its source."""
 
     name: str
-    """As the constant is called in the rule's module."""
+    """Name of the constant in the rule's module."""
     value: float
     means: str
     source: str
 
 
 About = TypeVar("About")
-"""What a rule looks at: the Case of a run, or of a replay."""
+"""Input of a rule: the case of a run, or of a replay."""
 
 
-# Not slotted: Python 3.11 cannot make a frozen, slotted instance of a class with its argument said.
+# Not slotted: Python 3.11 cannot subscript and call a frozen, slotted generic class.
 @dataclass(frozen=True, kw_only=True)
 class Need(Generic[About]):
-    """What a trace must hold for a rule to say anything."""
+    """Data that a trace must contain for a rule to decide."""
 
     words: str
     met: Callable[[About], bool]
@@ -41,11 +41,11 @@ class Entry(Generic[About]):
     id: str
     title: str
     meaning: str
-    """One or two plain sentences."""
+    """Meaning in one or two plain sentences."""
     thresholds: tuple[Threshold, ...]
     need: Need[About]
     rule: Callable[[About], Finding | None]
-    """The finding about a run; None where there is none."""
+    """Function that returns the finding about a case; None if there is none."""
 
 
 ALWAYS: Need[Case] = Need(words="nothing beyond verified rounds", met=lambda case: True)  # noqa: ARG005

@@ -1,4 +1,4 @@
-"""Causes of lost acceptance, by how it is lost, the ones that happen most often first.
+"""Causes of lost acceptance, by the way in which it is lost, the most frequent first.
 
 The order is that of public reports (SpecForge#879, vllm#46488, speculators#610 and #670,
 sglang#32334, vllm-ascend#5974, LLMKube#1423, vllm#54997, speculators#684).
@@ -16,13 +16,13 @@ from driftscope.analysis.findings.evidence import Look, Scene
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Something that can be wrong."""
+    """A possible cause of lost acceptance."""
 
     words: str
     check: str
-    """The command or the config field that tells."""
+    """Command or config field that confirms or excludes it."""
     look: Callable[[Scene], Look] = evidence.unseen
-    """Evidence of the run itself for or against it."""
+    """Function that looks in the run itself for evidence for or against it."""
 
 
 NORM_FLAG = Cause(
@@ -119,6 +119,7 @@ CAUSES: Mapping[Loss, tuple[Cause, ...]] = {
     Loss.FALLS: (NORM_FLAG, TRAINED_DEPTHS, POSITIONS, ROPE, LAYERS, CACHE, GRAPH),
     Loss.STOPS: (TRAINED_DEPTHS, LIMIT, GRAPH, NORM_FLAG, CACHE),
 }
-"""By how acceptance is lost."""
+"""Causes by the way in which acceptance is lost."""
 WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
-"""Methods of vLLM that look guesses up: none of this can be wrong with them."""
+"""vLLM's methods that look drafts up without model weights; none of these causes applies to
+them."""

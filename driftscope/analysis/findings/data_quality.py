@@ -1,4 +1,4 @@
-"""Reasons to trust some figures of a run less."""
+"""Warnings about a run's data: reasons to trust some of its figures less."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from dataclasses import dataclass
 from driftscope.analysis.number_words import count, ks_of, percent
 from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
-from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
+from driftscope.analysis.summary.run_summary.acceptance_by_k import first_token_differs
+from driftscope.analysis.summary.run_summary.sampling_mode import drafts_greedily, warmest
 
 LOSS = "loss"
-"""`QualityWarning.id` of what a run lacks."""
+"""`QualityWarning.id` of a warning about missing rows."""
 MANY_SHORT = 0.05
-"""Share of rounds drafted shorter than K from which the deep rates are worth a word."""
+"""Share of rounds that drafted fewer than K tokens above which a warning about deep rates is
+given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityWarning:
-    """One reason, beside the section of the report that it touches."""
+    """One warning, shown next to the section of the report that it concerns."""
 
     id: str
     run: str
     affects: str
-    """"run", "acceptance" or "masses" (every picture made of recorded chains)."""
+    """Affected section: "run", "acceptance", "speed", "senders" or "masses" (every picture made
+    from recorded chains)."""
     message: str
 
 
 def losses_among(warnings: Iterable[QualityWarning]) -> list[QualityWarning]:
-    """Return the warnings about rows that a run lacks: every report begins with them, because its
+    """Return the warnings about rows that a run lacks. Every report begins with them, because its
     figures lack those rows, too."""
     return [warning for warning in warnings if warning.id == LOSS]
 
 
 def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
-    """Every warning about `run`; what the reader found missing comes first."""
+    """Return every warning about `run`, those about data missing from its files first."""
     losses = [(LOSS, "run", problem) for problem in run.problems]
     notes = [("note", "run", note) for note in run.manifest.notes]
     doubts = [(name, affects, doubt(run)) for name, affects, doubt in _DOUBTS]
@@ -48,7 +50,7 @@ def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
 
 
 def replay_warnings(run: ReplaySummary) -> tuple[QualityWarning, ...]:
-    """Every warning about a replay."""
+    """Return every warning about a replay."""
     said = [(LOSS, problem) for problem in run.problems]
     said += [("note", note) for note in run.manifest.notes]
     return tuple(
@@ -155,4 +157,5 @@ _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("broken_chains", "masses", _broken_chains),
     ("chunked_prefill", "masses", _chunked_prefill),
 )
-"""Id, the section it stands beside, and the function that words it, or has nothing to say."""
+"""Id of each warning, the section next to which it is shown, and a function that returns its
+message or None."""

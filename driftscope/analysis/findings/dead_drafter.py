@@ -1,4 +1,4 @@
-"""Is the drafter dead: does practically no round accept anything?"""
+"""Test for a dead drafter: one of which practically no round accepts anything."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from driftscope.analysis.statistics.interval import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary
 
 NOTHING_BELOW = 0.05
-"""Marginal rate at depth 1. The weakest of the published vectors of marginal rates is at 0.585
-there; a drafter that one mode of execution broke was at 0 (vllm#54997)."""
+"""Marginal rate at depth 1. The weakest of the published vectors of marginal rates has 0.585 there;
+a drafter that one mode of execution broke had 0 (vllm#54997)."""
 SURE_ROUNDS = 300
-"""Rounds from which a drafter is called dead for sure. Of 59 independent rounds without an accepted
-token the rate is below NOTHING_BELOW; 300 are as many, and more, where rounds of one request are so
-alike that four or five are worth one."""
+"""Smallest number of rounds for which a drafter is surely dead. After 59 independent rounds without
+an accepted token the rate is below NOTHING_BELOW; 300 rounds are worth at least as many if rounds
+of one request are so similar that four or five count as one."""
 SURE_REQUESTS = 5
-"""Requests from which the same holds: fewer prompts may all be odd ones."""
+"""Smallest number of requests for which a drafter is surely dead: fewer prompts may all be
+unusual."""
 
 
 def accepted_once(run: RunSummary) -> int:
-    """Rounds that accepted a token."""
+    """Return the number of rounds that accepted a token."""
     return sum(run.acceptance.histogram[1:])
 
 
 def rate_interval(run: RunSummary) -> Interval:
-    """95% interval of the marginal rate at depth 1: exact over rounds, and where anything was
-    accepted no narrower than over requests."""
+    """Return the 95% interval of the marginal rate at depth 1: exact over rounds and, if anything
+    was accepted, no narrower than over requests."""
     exact, spread = exact_interval(accepted_once(run), run.rounds), run.acceptance.marginal_interval
     over_requests = spread[0] if spread else None
     if not accepted_once(run) or over_requests is None:
@@ -34,7 +35,7 @@ def rate_interval(run: RunSummary) -> Interval:
 
 
 def judge(run: RunSummary) -> tuple[Trust, str]:
-    """How sure it is that the rate at depth 1 is below NOTHING_BELOW, and why."""
+    """Return how certain it is that the rate at depth 1 is below NOTHING_BELOW, and why."""
     high, seen = rate_interval(run).high, f"{count(run.rounds, 'round')} of "
     seen += count(run.requests, "request")
     if not high < NOTHING_BELOW:
@@ -47,12 +48,12 @@ def judge(run: RunSummary) -> tuple[Trust, str]:
 
 
 def is_dead(run: RunSummary) -> bool:
-    """Whether the drafter is dead for sure."""
+    """Whether the drafter is surely dead."""
     return run.acceptance.marginal[0] < NOTHING_BELOW and judge(run)[0] is Trust.HIGH
 
 
 def none_accepted(run: RunSummary) -> str:
-    """How many rounds accept anything, in words."""
+    """Return in words how many rounds accept anything."""
     some, high = accepted_once(run), percent(rate_interval(run).high)
     if not some:
         return f"none of {count(run.rounds, 'round')} accepts a token: the rate is below {high}"

@@ -1,7 +1,7 @@
 """Evidence in the recorded internals of a run for or against a cause of lost acceptance.
 
-Each look reads one run, and the better run beside it where there is one: what the two have in
-common can be ruled out, and where they differ is where to look.
+Each check reads one run, and the better run it is compared with if there is one: causes in what the
+two have in common can be ruled out, and differences point to the cause.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from driftscope.analysis.findings.acceptance_losses import Loss
 from driftscope.analysis.findings.thresholds import GROWS_ABOVE, UNBALANCED_ABOVE
 from driftscope.analysis.number_words import listed, number, percent, times
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
+from driftscope.analysis.summary.run_summary.sampling_mode import drafts_greedily, warmest
 
 SAME_WITHIN = 0.1
-"""RMS of two runs that are the same state: 1.6 % apart between broken and healthy runs of the
-shipped drafters (`make broken`), where neighbouring layers are 19 % apart or more."""
+"""Relative difference of RMS below which two runs have the same state: 1.6 % between broken and
+healthy runs of the shipped drafters (`make broken`), while neighbouring layers differ by 19 % or
+more."""
 APPLIED_WITHIN = 0.02
-"""RMS of a state that is one and the same, within one run."""
+"""Relative difference of RMS below which two states of one run are the same state."""
 SURE_ABOVE = 0.2
-"""Mean top-1 probability of a drafter that believes in its guesses: 0.40 where ids are mapped
-wrongly, 0.09 where the target is another one (`make broken`)."""
+"""Mean top-1 probability of a drafter that is confident in its guesses: 0.40 if ids are mapped
+wrongly, 0.09 if the target is a different one (`make broken`)."""
 LESS_SURE = 0.75
-"""Top-1 probability over the better run's: 0.3 to 0.5 with wrong inputs, 1.0 and more with a wrong
-head (`make broken`)."""
+"""Ratio of the top-1 probability to the better run's: 0.3 to 0.5 with wrong inputs, 1.0 or more
+with a wrong head (`make broken`)."""
 SWOLLEN_ABOVE = 10.0
-"""RMS of the fc's output over that of the state fed from depth 1: 3 in the shipped EAGLE-3.1 and 53
-without its fc_norm (`make broken`)."""
+"""Ratio of the RMS of the fc's output to that of the state fed from depth 1: 3 in the shipped
+EAGLE-3.1 and 53 without its fc_norm (`make broken`)."""
 MODES_APART = 0.5
-"""Acceptance of one way of execution over another's (vllm#54997: 0 % against 92 %)."""
+"""Ratio of the acceptance in one mode of execution to that in another (vllm#54997: 0 % against 92
+%)."""
 _QUANTISED = re.compile(r"awq|gptq|gguf|[nm]?x?fp[48]|int[48]|w[48]a\d+|[qb]4|bnb|quant", re.I)
 _FULL = ("float32", "float16", "bfloat16", "float64", "auto")
 
 
 class Verdict(IntEnum):
-    """Results that a look can have, most suspicious first."""
+    """Result of a check, most suspicious first."""
 
     SHOWN = 0
-    """A setting differs, or one is not applied: no inference is needed."""
+    """A setting differs, or is not applied: no inference is needed."""
     SUPPORTED = 1
     OPEN = 2
     RULED_OUT = 3
@@ -52,27 +54,27 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One cause, looked at."""
+    """Result of checking one cause."""
 
     verdict: Verdict
     words: str = ""
-    """Observation in words; empty where nothing recorded tells."""
+    """Observation in words; empty if nothing recorded bears on the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A run that loses acceptance."""
+    """A run that loses acceptance, and the better run it is compared with."""
 
     run: RunSummary
     loss: Loss
     better: RunSummary | None = None
-    """A run beside it that accepts more."""
+    """Run that it is compared with and that accepts more."""
     same_prompts: bool = False
-    """Whether both answered the same prompts."""
+    """Whether both runs answered the same prompts."""
 
     @property
     def same_drafter(self) -> bool:
-        """Whether the better run's drafter is the same, as far as manifests tell."""
+        """Whether the better run has the same drafter, as far as the manifests show."""
         if self.better is None:
             return False
         mine, theirs = self.run.manifest.drafter, self.better.manifest.drafter
@@ -82,8 +84,8 @@ class Scene:
 
     @property
     def same_states(self) -> bool:
-        """Whether depth 1 is as in the better run up to the logits, by its states' RMS and its
-        confidence."""
+        """Whether depth 1 equals that of the better run up to the logits, judged by its states' RMS
+        and its confidence."""
         if self.better is None:
             return False
         run, better = self.run, self.better
@@ -96,7 +98,7 @@ class Scene:
 
 
 def shown(words: str) -> Look:
-    """A setting that differs."""
+    """Return the result for a setting that differs."""
     return Look(verdict=Verdict.SHOWN, words=words)
 
 
@@ -104,17 +106,17 @@ UNSEEN = Look(verdict=Verdict.OPEN)
 
 
 def for_it(words: str) -> Look:
-    """Evidence for a cause."""
+    """Return the result for evidence that supports a cause."""
     return Look(verdict=Verdict.SUPPORTED, words=words)
 
 
 def against(words: str) -> Look:
-    """Evidence that rules a cause out."""
+    """Return the result for evidence that rules a cause out."""
     return Look(verdict=Verdict.RULED_OUT, words=words)
 
 
 def norm_flags(scene: Scene) -> Look:
-    """Are the norms of the config applied, and the better run's?"""
+    """Check whether the norms of the config are applied, and are those of the better run."""
     run, better = scene.run, scene.better
     flags, hidden = run.manifest.norm_flags, run.hidden
     applied, asked = norm_output_applied(hidden), flags.get("norm_output")
@@ -164,8 +166,8 @@ def _of(better: RunSummary | None) -> str:
 
 
 def norm_output_applied(hidden: Hidden) -> bool | None:
-    """Whether the state fed forward is the one after the final norm; None where that cannot be
-    told, as where both are alike."""
+    """Whether the state fed forward is the one after the final norm; None if that is unknown, for
+    example because both states have the same RMS."""
     fed, before, after = hidden.fed_rms, hidden.prenorm_rms, hidden.postnorm_rms
     if not (fed and before and after):
         return None
@@ -179,7 +181,7 @@ def norm_output_applied(hidden: Hidden) -> bool | None:
 
 
 def captured_layers(scene: Scene) -> Look:
-    """Are the captured target layers those of the better run, and in balance?"""
+    """Check whether the captured target layers are those of the better run, and in balance."""
     run, better = scene.run, scene.better
     mine, rms = run.manifest.aux_layers, run.hidden.aux_rms
     if better and mine and better.manifest.aux_layers and mine != better.manifest.aux_layers:
@@ -201,7 +203,7 @@ def captured_layers(scene: Scene) -> Look:
 
 
 def token_ids(scene: Scene) -> Look:
-    """Does the drafter compute what it should, up to its logits?"""
+    """Check whether the drafter computes correctly up to its logits."""
     sure = _first(scene.run.confidence.top1)
     if sure is None:
         return UNSEEN
@@ -224,12 +226,12 @@ def token_ids(scene: Scene) -> Look:
 
 
 def embedding(scene: Scene) -> Look:
-    """Is the fc's output right, and what comes of it not?"""
+    """Check whether the fc's output is right and what is computed from it is wrong."""
     return _between_fc_and_head(scene, "the embedding")
 
 
 def rotary(scene: Scene) -> Look:
-    """Compare the attention's positions in the same way."""
+    """Check the positions in attention: right input from the fc, wrong result."""
     return _between_fc_and_head(scene, "the rotary positions")
 
 
@@ -249,7 +251,7 @@ def _between_fc_and_head(scene: Scene, what: str) -> Look:
 
 
 def other_target(scene: Scene) -> Look:
-    """Is the target the better run's?"""
+    """Check whether the target is that of the better run."""
     run, better = scene.run.manifest.target, scene.better
     if better is None:
         return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
@@ -262,7 +264,7 @@ def other_target(scene: Scene) -> Look:
 
 
 def quantised_target(scene: Scene) -> Look:
-    """Is the target, or its cache, in fewer bits?"""
+    """Check whether the target, or its cache, is quantised."""
     manifest, better = scene.run.manifest, scene.better
     if better and not differ(manifest.target, better.manifest.target):
         same = (manifest.target.dtype, manifest.kv_cache_dtype)
@@ -277,7 +279,7 @@ def quantised_target(scene: Scene) -> Look:
 
 
 def execution(scene: Scene) -> Look:
-    """Does acceptance depend on how the drafter runs?"""
+    """Check whether acceptance depends on how the drafter is executed."""
     run = scene.run
     groups: tuple[Group, ...] = run.groups.execution
     if len(groups) > 1:
@@ -292,7 +294,7 @@ def execution(scene: Scene) -> Look:
 
 
 def sampling(scene: Scene) -> Look:
-    """Are requests sampled that the drafter guesses for greedily?"""
+    """Check whether requests are sampled while the drafter guesses greedily."""
     warm = warmest(scene.run)
     if warm and drafts_greedily(scene.run.manifest):
         return shown(f"temperature {warm:g}, and the drafter guesses greedily")
@@ -302,14 +304,14 @@ def sampling(scene: Scene) -> Look:
 
 
 def prompts(scene: Scene) -> Look:
-    """Did the better run answer the same prompts?"""
+    """Check whether the better run answered the same prompts."""
     if scene.better is not None and scene.same_prompts:
         return against(f"{scene.better.label} answered the same prompts")
     return UNSEEN
 
 
 def drafter_cache(scene: Scene) -> Look:
-    """Are there chains whose cache the engine may have filled wrongly?"""
+    """Check whether there are chains whose cache the engine may have filled wrongly."""
     seen = scene.run.recording
     if seen.chunked_chains and scene.run.manifest.runner == "v1":
         return for_it(f"{percent(seen.chunked_chains / seen.chains)} of the chains are flagged")
@@ -319,12 +321,12 @@ def drafter_cache(scene: Scene) -> Look:
 
 
 def depths_trained(scene: Scene) -> Look:
-    """K is what it may be compared with; the drafter's training is not recorded."""
+    """Report K, to compare with the depths trained; the drafter's training is not recorded."""
     return Look(verdict=Verdict.OPEN, words=f"K is {scene.run.k}")
 
 
 def unseen(scene: Scene) -> Look:  # noqa: ARG001
-    """Nothing recorded tells."""
+    """Return that nothing recorded bears on the cause."""
     return UNSEEN
 
 
@@ -334,13 +336,14 @@ def _flags_apart(run: RunSummary, better: RunSummary) -> list[str]:
 
 
 def _same_input(run: RunSummary, better: RunSummary) -> bool:
-    """Whether the fc's output has the better run's size."""
+    """Whether the fc's output has the same RMS as in the better run."""
     mine, theirs = _first(run.hidden.in_rms), _first(better.hidden.in_rms)
     return mine is not None and theirs is not None and _same(mine, theirs)
 
 
 def _swollen(hidden: Hidden) -> float | None:
-    """The fc's output over the state fed from depth 1, where that is too much."""
+    """Return the RMS of the fc's output over that of the state fed from depth 1, if it is too
+    large, else None."""
     into, fed = _first(hidden.in_rms), _first(hidden.fed_rms)
     if not into or not fed or into / fed < SWOLLEN_ABOVE:
         return None

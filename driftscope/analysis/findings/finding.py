@@ -1,4 +1,4 @@
-"""A finding: something about a run that an engineer can act on, with its numbers."""
+"""A finding: a fact about a run that an engineer can act on, with its numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much a finding matters, worst first."""
+    """Importance of a finding, worst first."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -17,7 +17,7 @@ class Severity(StrEnum):
 
 
 class Trust(StrEnum):
-    """How sure a finding is, surest first."""
+    """Certainty of a finding, highest first."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -33,41 +33,40 @@ class Suspect:
 
     cause: str
     check: str
-    """The command or the config field that tells."""
+    """Command or config field that confirms or excludes it."""
     seen: str = ""
-    """Evidence of the run itself; empty where nothing recorded tells."""
+    """Evidence of the run itself; empty if nothing recorded bears on it."""
     supported: bool = False
-    """Whether that speaks for it."""
+    """Whether the evidence supports the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`id` names the rule; the same rule may speak about several runs, one finding each."""
+    """One finding. `id` names the rule; a rule makes at most one finding per run."""
 
     id: str
     severity: Severity
     runs: tuple[str, ...]
-    """Labels of the runs that it is about."""
+    """Labels of the runs that the finding is about."""
     title: str
-    """What was found, without a run's name or number; the same for every finding of this id."""
+    """Title without a run's name or number; equal for all findings with this id."""
     statement: str
-    """The same about this run, with numbers."""
+    """Statement about this run, with numbers."""
     evidence: Mapping[str, Number] = field(default_factory=dict)
-    """Keys that end in `_low` and `_high` are the ends of a 95% interval."""
+    """Numbers by name; keys that end in `_low` and `_high` are the ends of a 95% interval."""
     confidence: Trust = Trust.MEDIUM
     because: str = ""
-    """Why it is as sure as that."""
+    """Reason for the confidence."""
     advice: str
-    """What to do."""
+    """Recommended action."""
     assumed: tuple[str, ...] = ()
-    """What it rests on that the run cannot tell."""
+    """Assumptions that the run cannot confirm."""
     causes: tuple[Suspect, ...] = ()
-    """Causes that may be behind it: those that the run supports first, then by how often they
-    happen."""
+    """Possible causes: those that the run supports first, then by how often they occur."""
     ruled_out: tuple[Suspect, ...] = ()
-    """Causes that were looked at and ruled out."""
+    """Causes that were checked and ruled out."""
     option: str | None = None
-    """An option of vLLM's to paste, where there is one."""
+    """vLLM option to paste, if there is one."""
     cost_tps: float | None = None
-    """Output tokens per second that it costs the engine while it is busy, by the cost model; None
-    where that is not known."""
+    """Cost in output tokens per second while the engine is busy, by the cost model; None if
+    unknown."""

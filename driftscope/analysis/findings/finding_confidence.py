@@ -1,4 +1,4 @@
-"""How sure a finding is, and why."""
+"""Confidence in a finding, and the reason for it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def judged(
     below: float | None = None,
     assumed: Sequence[str] = (),
 ) -> tuple[Trust, str]:
-    """Trust in a figure that lies `above` or `below` a threshold, from its 95% interval.
+    """Return the trust in a figure that lies `above` or `below` a threshold, from its 95% interval.
 
-    Low: no interval, too few requests for one, or one that holds the threshold. Medium: something
-    had to be assumed. High: none of that, and there is a threshold that the interval is clear of.
+    Low: there is no interval, there are too few requests for one, or it contains the threshold.
+    Medium: something had to be assumed. High: none of these, so that the interval lies clear of
+    every threshold given.
     """
     if requests < FEW_REQUESTS:
         return Trust.LOW, f"only {count(requests, 'request')}: an interval cannot be relied on"
@@ -40,6 +41,6 @@ def judged(
 
 
 def ends(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """The interval as evidence of the figure `name`."""
+    """Return the interval's ends as evidence for the figure `name`."""
     low, high = (None, None) if interval is None else (interval.low, interval.high)
     return {f"{name}_low": low, f"{name}_high": high}

@@ -1,4 +1,4 @@
-"""What a rule looks at: one run, and what is known beside it."""
+"""Inputs of rules: one run, and what is known in addition to it."""
 
 from __future__ import annotations
 
@@ -21,43 +21,45 @@ from driftscope.analysis.summary.run_summary import RunSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`others` are the runs analysed beside it."""
+    """Input of rules about a run; `others` are the other runs analysed with it."""
 
     run: RunSummary
     others: tuple[RunSummary, ...] = ()
     reference: RunSummary | None = None
-    """The run that this one is held against: a baseline, or the first of several."""
+    """Run that this one is compared with: a baseline, or the first of several."""
     comparison: Comparison | None = None
-    """Comparison of the reference with this run, as `driftscope compare` makes it. None
-    where they share no depth, or a report of an older version does not hold their rounds."""
+    """Comparison of the reference with this run, like that of `driftscope compare`. None if they
+    share no depth, or if a report of an older version lacks their rounds."""
     accepts_less: bool = False
-    """Whether its reference accepts more, by that comparison; of the reference, whether some run
-    that is compared with it does."""
+    """Whether its reference accepts more, by that comparison; for the reference itself, whether
+    some run that is compared with it accepts more."""
     plain: BaselineRun | None = None
-    """The same server without speculation."""
+    """Run of the same server without speculation."""
     advice: Advice | None = None
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Output tokens per second of the busy engine, by the cost model."""
+        """Output tokens per second of the busy engine, by the cost model; None if unknown."""
         return self.advice.tokens_per_s if self.advice else None
 
     def cost_of(self, mean_length: float) -> float | None:
-        """Tokens per second more, if rounds yielded this many tokens in the same time."""
+        """Return the gain in tokens per second if rounds yielded this many tokens in the same time;
+        None if unknown."""
         now = self.tokens_per_s
         return None if now is None else now * (mean_length / self.run.acceptance.mean_length - 1.0)
 
     def cost_of_losing(self, parts: Sequence[Group | Level], kept: float) -> float | None:
-        """The same if the rounds of these parts yielded at least `kept` tokens."""
+        """Return the gain in tokens per second if the rounds of these parts yielded at least `kept`
+        tokens."""
         lost = sum(part.rounds * max(kept - part.mean_length, 0.0) for part in parts)
         return self.cost_of(self.run.acceptance.mean_length + lost / self.run.rounds)
 
     def cost_of_gain(self, gain: float) -> float | None:
-        """The same, where the engine would be faster by this share."""
+        """Return the gain in tokens per second if the engine were faster by this share."""
         return None if self.tokens_per_s is None else self.tokens_per_s * gain
 
     def cost_at_k(self, k: int) -> float | None:
-        """Tokens per second more with this K."""
+        """Return the gain in tokens per second with this K; None if unknown."""
         if self.advice is None or self.tokens_per_s is None:
             return None
         now, then = self.advice.overall.ran, self.advice.overall.tpot_s[k]
@@ -68,19 +70,19 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCase:
-    """The same of a replay."""
+    """Input of rules about a replay."""
 
     run: ReplaySummary
     reference: ReplaySummary | None = None
-    """The replay that this one is held against: a baseline, or the first of several."""
+    """Replay that this one is compared with: a baseline, or the first of several."""
     pairs: tuple[ReplayComparison, ...] = ()
-    """The reference against this one, condition by condition, on the same prompts."""
+    """Comparisons of the reference with this replay, by condition, on the same prompts."""
 
 
 def replay_cases_of(
     runs: Sequence[ReplaySummary], baseline: ReplaySummary | None = None
 ) -> tuple[ReplayCase, ...]:
-    """One per replay."""
+    """Return one case per replay, compared with `baseline` or, without one, the first replay."""
     reference = baseline or next(iter(runs), None)
     cases = []
     for run in runs:
@@ -93,7 +95,7 @@ def replay_cases_of(
 def cases_of(
     runs: Sequence[RunSummary], baseline: RunSummary | BaselineRun | None = None
 ) -> tuple[Case, ...]:
-    """One per run; all share what the runs of the same models tell of step times."""
+    """Return one case per run; all use the step times of the other runs of the same models."""
     plain = baseline if isinstance(baseline, BaselineRun) else None
     reference = baseline if isinstance(baseline, RunSummary) else next(iter(runs), None)
     around = [*runs, *([baseline] if isinstance(baseline, RunSummary) else [])]
@@ -119,7 +121,7 @@ def cases_of(
 
 
 def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | None:
-    """The comparison of two summaries; None where it cannot be made."""
+    """Return the comparison of two summaries; None if they cannot be compared."""
     if first is None or first.side is None or second.side is None:
         return None
     if not min(first.k, second.k):

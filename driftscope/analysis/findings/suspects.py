@@ -1,4 +1,4 @@
-"""The causes to check in a run that loses acceptance: what the run supports first."""
+"""Causes to check in a run that loses acceptance, those that the run supports first."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from driftscope.analysis.findings.finding_inputs import Case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspects:
-    """Causes to check, likeliest first, and causes that need no check."""
+    """Causes to check, most likely first, and causes that are ruled out."""
 
     causes: tuple[Suspect, ...] = ()
     ruled_out: tuple[Suspect, ...] = ()
 
 
 def suspects_of(case: Case, loss: Loss | None) -> Suspects:
-    """The causes of `loss`; none without one, nor of a method without weights."""
+    """Return the causes of `loss`; none if it is None, or if the method has no weights."""
     if loss is None or case.run.manifest.method in WITHOUT_WEIGHTS:
         return Suspects()
     found = case.comparison
@@ -57,7 +57,7 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
 
 
 def in_order(suspects: Suspects) -> str:
-    """The causes as the end of an advice; nothing without any."""
+    """Return the causes as the last sentence of an advice; "" without any."""
     if not suspects.causes:
         return ""
     return f" Check, likeliest first: {'; '.join(each.cause for each in suspects.causes)}."

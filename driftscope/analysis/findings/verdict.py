@@ -1,4 +1,4 @@
-"""The verdict: what the runs come down to, in a few plain sentences."""
+"""The verdict: a summary of the runs in a few plain sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from driftscope.trace.format.records import Ended
 
 
 def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Sentences, the most important first; the first one alone must carry the message."""
+    """Return sentences, the most important first; the first one alone must carry the message."""
     about = {run.label: {_name(f) for f in findings if run.label in f.runs} for run in runs}
     if len(runs) == 1 and "nothing_accepted" in about[runs[0].label]:
         return _dead_alone(runs[0])
@@ -40,13 +40,13 @@ MERE_GROWTH = "hidden_state_grows, for information"
 
 
 def _name(finding: Finding) -> str:
-    """The finding's id, but for growth that asks for nothing."""
+    """Return the finding's id, or MERE_GROWTH for growth that needs no action."""
     grows = finding.id == "hidden_state_grows" and finding.severity is Severity.INFO
     return MERE_GROWTH if grows else finding.id
 
 
 def replay_verdict(runs: Sequence[ReplaySummary]) -> tuple[str, ...]:
-    """Of replays alone, without a run of a probe."""
+    """Return the verdict on replays alone, without a run of a probe."""
     return tuple(f"{run.label} {_sender(run)}." for run in runs)
 
 
@@ -66,12 +66,12 @@ _About = dict[str, set[str]]
 
 
 def _state(runs: Sequence[RunSummary], about: _About) -> str:
-    """One clause per run, joined to one sentence."""
+    """Return one sentence with one clause per run."""
     return "; ".join(_state_of(run, about[run.label]) for run in runs) + "."
 
 
 def _worse_than_baseline(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
-    """Name the runs that accept less than a baseline, which is not one of them."""
+    """Return which runs accept less than a baseline that is not one of them; "" if none does."""
     shown = {run.label for run in runs}
     said = [
         _less(found)
@@ -82,7 +82,7 @@ def _worse_than_baseline(runs: Sequence[RunSummary], findings: Sequence[Finding]
 
 
 def _less(found: Finding) -> str:
-    """How much less a run accepts than its baseline."""
+    """Return in words how much less a run accepts than its baseline."""
     first, second = found.runs
     depth, last = (found.evidence[name] for name in ("depth", "last_depth"))
     rates = [
@@ -104,7 +104,7 @@ def _loses(found: Finding) -> bool:
 
 
 def _dead_alone(run: RunSummary) -> tuple[str, ...]:
-    """Return the verdict on one run whose drafter is dead; its internals are of no interest."""
+    """Return the verdict on one run whose drafter is dead; its internals do not matter."""
     return (f"{_dead(run)}.", "Turn speculation off now; then check what the first finding lists.")
 
 
@@ -116,7 +116,8 @@ def _dead(run: RunSummary) -> str:
 
 
 def _fall(run: RunSummary) -> str:
-    """The first depth's rate, and that of the depth at which chains die."""
+    """Return in words the rate at the first depth, and the rate at the depth at which chains
+    die."""
     depth = steepest(run) or run.k
     rates = percent(run.acceptance.marginal[0]), percent(run.acceptance.conditional[depth - 1])
     return (
@@ -171,7 +172,7 @@ def _attention(runs: Sequence[RunSummary], about: _About) -> str:
 
 
 def _where(some: Sequence[RunSummary], runs: Sequence[RunSummary]) -> str:
-    """Which of the runs; nothing when there is only one."""
+    """Return in words which of the runs are meant; "" if there is only one run."""
     if len(runs) == 1:
         return ""
     if len(some) == len(runs):
@@ -200,15 +201,15 @@ def _acceptance(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
 
 
 def _parting(finding: Finding) -> str:
-    """Say where runs part, or how far apart they may be."""
+    """Return in words where runs start to differ, or how large a difference is still possible."""
     if finding.id == "runs_part":
         return finding.title
     return f"no depth tells the runs apart ({largest(float(finding.evidence['bound'] or 0.0))})"
 
 
 def _speed(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> str:
-    """What another K, or none, would bring by the findings about it; nothing where there is
-    none."""
+    """Return in words what another K, or none, would gain according to the findings; "" if no
+    finding is about it."""
     parts = []
     for found in findings:
         gain = found.evidence.get("gain")

@@ -1,4 +1,4 @@
-"""How alike the errors of a run's figures and its baseline's are, where they share prompts."""
+"""Correlation of the errors of a run's figures and its baseline's, for shared prompts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from driftscope.analysis.query.column_arrays import Codes, Matrix
 
 
 def correlations(run: Sums, baseline: Sums) -> Mapping[str, float]:
-    """By path of the JSON report; none for runs that did not answer the same prompts.
+    """Return correlations by path of the JSON report; {} for runs that did not answer the same
+    prompts.
 
-    Of the jackknife's influences over pairs of requests. Requests without a partner, which the
-    figures count too, have nothing in common, so that the correlation is less by their share.
+    They are computed from the jackknife's influences over pairs of requests. Requests without a
+    partner, which the figures also count, have nothing in common, so the correlation is reduced by
+    their share.
     """
     there = [np.zeros(len(each.requests), dtype=np.bool_) for each in (run, baseline)]
     for mine, each in zip(there, (run, baseline), strict=True):
@@ -39,8 +41,8 @@ def _of(run: Sums, baseline: Sums, found: Pairing) -> dict[str, float]:
 
 
 def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
-    """Of the acceptance length and the rate at each depth, of rounds whose rows are pairs; not of
-    one that does not vary."""
+    """Return the correlations of the acceptance length and of the rate at each depth, for rounds
+    whose rows are pairs; a figure that does not vary is left out."""
     deep = ours.k, theirs.k
     k = min(deep)
     a, b = (
@@ -49,13 +51,13 @@ def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
     )
     names = ["acceptance.mean_length", *(f"acceptance.marginal[{d}]" for d in range(k))]
     out = {name: _correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}
-    if deep[0] == deep[1]:  # else the last depth of one is not that of the other
+    if deep[0] == deep[1]:  # otherwise their last depths differ
         out |= {f"acceptance.marginal[{d - k}]": out[names[d + 1]] for d in range(k)}
     return {name: value for name, value in out.items() if np.isfinite(value)}
 
 
 def _rounds(run: Sums, requests: Codes) -> Rounds:
-    """The rows of these requests, in this order."""
+    """Return the rows of these requests, in this order."""
     place = np.zeros(len(run.requests), dtype=np.int64)
     place[run.rounds.request] = np.arange(len(run.rounds.request))
     return run.rounds.where(place[requests])

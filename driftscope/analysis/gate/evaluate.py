@@ -1,9 +1,8 @@
-"""Whether a rule's condition surely holds for a run's figures.
+"""Evaluation of a rule's condition for a run's figures.
 
-Three answers: true, false, and None where a figure that decides is null, or is an estimate without
-a 95% interval. A comparison is true only
-if it holds over the whole 95% interval of its difference, so that noise breaks no rule; `not` asks
-for the opposite comparison to hold surely.
+There are three answers: true, false, and None if a deciding figure is null, or is an estimate
+without a 95% interval. A comparison is true only if it holds over the whole 95% interval of its
+difference, so that noise breaks no rule; `not` requires that the opposite comparison surely holds.
 """
 
 from __future__ import annotations
@@ -39,33 +38,33 @@ _ARITHMETIC: dict[str, Callable[[Quantity, Quantity], Quantity]] = {
     "/": operator.truediv,
 }
 _INTERVAL = "_interval"
-"""Suffix of the JSON key that holds the interval of the figure without it."""
+"""Suffix of the JSON key of a figure's interval; without the suffix it is the figure's key."""
 COUNTED = {("fallback", "by_reason")}
-"""Objects whose missing keys are counts of 0, where the key is a known one."""
+"""Objects in which a missing key counts as 0, if it is a known key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What rules are asked about."""
+    """Facts about one run on which rules are evaluated."""
 
     run: Mapping[str, Any]
-    """A run of the JSON report."""
+    """Run as in the JSON report."""
     baseline: Mapping[str, Any] | None = None
     found: Callable[[str], bool | None]
-    """Whether a finding is there; None where the run lacks what it needs. Raises UsageError for a
-    name that is none."""
+    """Function that returns whether a finding was made; None if the run lacks the data that it
+    needs. Raises UsageError for an unknown name."""
     correlated: Mapping[str, float] = field(default_factory=dict)
-    """Correlation of a figure's errors in run and baseline, by path, where requests are paired."""
+    """Correlation of a figure's errors in run and baseline, by path, if requests are paired."""
     countable: frozenset[str] = field(default=frozenset())
-    """Keys of COUNTED that exist, counted or not."""
+    """Known keys of the objects in COUNTED, present or not."""
 
 
 Values = dict[str, Quantity | str | None]
-"""The figures that were read, by path."""
+"""Figures that were read, by path."""
 
 
 def holds(condition: Condition, facts: Facts, values: Values) -> bool | None:
-    """Whether `condition` surely holds; the figures that it read are added to `values`.
+    """Return whether `condition` surely holds; the figures that it read are added to `values`.
 
     Raises UsageError for a path or a finding that does not exist.
     """
@@ -89,7 +88,8 @@ def _holds(condition: Condition, facts: Facts, values: Values, *, negated: bool)
 
 
 def _joined(answers: Sequence[bool | None], *, every: bool) -> bool | None:
-    """Kleene's and / or: one decisive answer decides, whatever is not known beside it."""
+    """Join answers by Kleene's and / or: one decisive answer decides, even if others are
+    unknown."""
     if (not every) in answers:
         return not every
     return None if None in answers else every
@@ -174,7 +174,8 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
 
 
 def _at(root: Any, path: Path, steps: Sequence[str | int], countable: frozenset[str]) -> Any:
-    """What stands at a path; null along the way is null. Raises UsageError where nothing can be."""
+    """Return the value at a path; a null on the way gives null. Raises UsageError for an impossible
+    path."""
     here = root
     for at, step in enumerate(steps):
         if here is None:
@@ -194,14 +195,14 @@ def _at(root: Any, path: Path, steps: Sequence[str | int], countable: frozenset[
 
 
 def _labelled(here: Sequence[Any], label: str | int) -> Any:
-    """The element of a list of objects that is called `label`."""
+    """Return the element with this `label` from a list of objects; None if there is none."""
     named = (each for each in here if isinstance(each, Mapping) and each.get("label") == label)
     return next(named, None)
 
 
 def _spread(root: Any, path: Path) -> tuple[bool, tuple[float, float] | None]:
-    """Whether a figure is an estimate, which has a place for its interval, and the interval:
-    `name_interval` beside `name`, `name_interval[i]` beside `name[i]`."""
+    """Return whether a figure is an estimate, which has a key for its interval, and the interval:
+    `name_interval` for `name`, `name_interval[i]` for `name[i]`."""
     steps = list(path.steps)
     named = [at for at, step in enumerate(steps) if isinstance(step, str)]
     if not named:

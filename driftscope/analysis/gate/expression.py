@@ -1,4 +1,4 @@
-"""What a rule may say, and how its text is read: a small part of Python's grammar, never run.
+"""The language of rules and its parser: a small part of Python's grammar, which is never run.
 
     EXPR     = comparison | FINDING | EXPR and EXPR | EXPR or EXPR | not EXPR | ( EXPR )
     comparison = sum (< | <= | > | >= | == | !=) sum ...
@@ -19,12 +19,12 @@ from driftscope.errors import UsageError
 
 BASELINE = "baseline"
 _LONGEST = 1000
-"""Characters; a rule is one line."""
+"""Largest number of characters; a rule is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """Where a figure stands in a run's JSON."""
+    """Path of a figure in a run's JSON."""
 
     steps: tuple[str | int, ...]
     baseline: bool = False
@@ -39,14 +39,14 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Literal:
-    """A number or a text."""
+    """Constant number or text."""
 
     value: float | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """`sign` is one of + - * /."""
+    """Arithmetic on two terms; `sign` is one of + - * /."""
 
     sign: str
     left: Term
@@ -55,7 +55,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negative:
-    """Minus a term."""
+    """Negation of a term."""
 
     of: Term
 
@@ -65,7 +65,7 @@ Term = Path | Literal | Arithmetic | Negative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`sign` is one of < <= > >= == !=."""
+    """Comparison of two terms; `sign` is one of < <= > >= == !=."""
 
     sign: str
     left: Term
@@ -74,21 +74,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Whether a finding of this id, or of this severity or a worse one, is there."""
+    """Condition that a finding with this id, or with this severity or a worse one, was made."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Whether a figure is not null."""
+    """Condition that a figure is not null."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Junction:
-    """All of `parts`, or any of them."""
+    """Condition that all of `parts` hold if `every`, else that any of them holds."""
 
     every: bool
     parts: tuple[Condition, ...]
@@ -96,7 +96,7 @@ class Junction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Not:
-    """The opposite."""
+    """Condition that another condition does not hold."""
 
     of: Condition
 
@@ -118,7 +118,8 @@ _SIGNS: dict[type[ast.AST], str] = {
 
 
 def parse(text: str) -> Condition:
-    """The condition that `text` states; raises UsageError, which says what is wrong with it."""
+    """Return the condition that `text` states; raises UsageError, which says what is wrong with
+    it."""
     if len(text) > _LONGEST:
         raise UsageError(f"rule of {len(text)} characters; {_LONGEST} are allowed")
     try:
@@ -134,7 +135,7 @@ def parse(text: str) -> Condition:
 
 
 class _NotAllowedError(Exception):
-    """A piece of Python that no rule may hold."""
+    """A piece of Python that a rule may not contain."""
 
 
 def _condition(node: ast.expr) -> Condition:

@@ -1,4 +1,4 @@
-"""The gate: every rule asked of every run."""
+"""The gate: it evaluates every rule for every run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from driftscope.analysis.gate.rule import Rule
 
 
 class Outcome(StrEnum):
-    """What became of a rule."""
+    """Outcome of a rule."""
 
     BROKEN = "broken"
     HELD = "held"
     UNDECIDED = "undecided"
-    """A figure that decides is null, or the run lacks what a finding needs."""
+    """Outcome if a deciding figure is null, or if the run lacks the data that a finding needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """One rule, asked of one run."""
+    """Outcome of one rule for one run."""
 
     rule: Rule
     run: str
@@ -30,13 +30,13 @@ class Judgement:
     values: Values
 
     def line(self) -> str:
-        """One line for a log."""
+        """Return one line for a log."""
         figures = ", ".join(f"{path} = {_shown(value)}" for path, value in self.values.items())
         return f"{self.outcome}: {self.rule} [{self.run}]{': ' if figures else ''}{figures}"
 
 
 def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, Facts]]) -> list[Judgement]:
-    """Every rule for every run; raises UsageError for one that cannot be read against it."""
+    """Judge every rule for every run; raises UsageError for a rule that does not fit a run."""
     return [_judge(rule, label, facts) for label, facts in runs for rule in rules]
 
 

@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Of a run's figure, or the baseline's, which answered the same prompts."""
+    """Identity of a figure of the run, or of the baseline, which answered the same prompts."""
 
     figure: str
     baseline: bool
     correlation: float
-    """Of the two runs' errors."""
+    """Correlation of the two runs' errors."""
     sign: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """`low` and `high` are the value itself where no interval is known.
+    """A value with its interval; `low` and `high` are the value itself if no interval is known.
 
     Sums and differences of two estimates follow the square-and-add rule (Newcombe 1998; Zou and
     Donner 2008), products and ratios of positive ones the same rule on their logarithms; others
-    take the widest range. Two estimates count as independent of each other, but for the same
+    take the widest range. Two estimates count as independent of each other, except for the same
     figure of two runs that answered the same prompts, whose correlation is known (Zou 2007).
     """
 
@@ -31,12 +31,12 @@ class Quantity:
     low: float
     high: float
     shared: Shared | None = None
-    """What it has in common with the other run's figure; None once it is anything but a multiple
-    of a run's figure."""
+    """Figure whose errors it shares with the other run's figure; None unless it is a multiple of a
+    run's figure."""
 
     @classmethod
     def exact(cls, value: float) -> Quantity:
-        """A number without an interval."""
+        """Return a number without an interval."""
         return cls(value=value, low=value, high=value)
 
     @property
@@ -70,7 +70,7 @@ class Quantity:
         )
 
     def __truediv__(self, other: Quantity) -> Quantity:
-        """Raises ZeroDivisionError."""
+        """Divide by `other`; raises ZeroDivisionError."""
         value = self.value / other.value
         if self._both_positive(other):
             return _exp(self._log() - other._log(), value)
@@ -80,7 +80,8 @@ class Quantity:
         return Quantity(value=value, low=min(ends), high=max(ends), shared=self._scaled(other))
 
     def _scaled(self, by: Quantity) -> Shared | None:
-        """What is left in common after a multiplication or division."""
+        """Return the shared figure after a multiplication or division; None if `by` is not
+        exact."""
         return _turned(self.shared, math.copysign(1.0, by.value)) if by.is_exact else None
 
     def _both_positive(self, other: Quantity) -> bool:
@@ -101,14 +102,15 @@ def _turned(shared: Shared | None, sign: float) -> Shared | None:
 
 
 def _correlation(a: Shared | None, b: Shared | None) -> float:
-    """Of the errors of two estimates."""
+    """Return the correlation of the errors of two estimates."""
     if a is None or b is None or a.figure != b.figure or a.baseline == b.baseline:
         return 0.0
     return a.correlation * a.sign * b.sign
 
 
 def _both(a: float, b: float, correlation: float) -> float:
-    """Half a sum's interval, from those of its terms; infinite ends stay."""
+    """Return one side of a sum's interval, from those of its terms; infinite sides stay
+    infinite."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return math.hypot(a, b)
     return math.sqrt(max(a * a + b * b + 2.0 * correlation * a * b, 0.0))
@@ -119,5 +121,6 @@ def _exp(logs: Quantity, value: float) -> Quantity:
 
 
 def _times(a: float, b: float) -> float:
-    """0 times anything is 0, also times the infinite end of an interval."""
+    """Return a product in which 0 times anything is 0, even times the infinite end of an
+    interval."""
     return 0.0 if a == 0 or b == 0 else a * b

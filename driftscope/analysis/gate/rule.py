@@ -1,4 +1,4 @@
-"""A rule of the gate: what must not be true of a run."""
+"""A rule of the gate: a condition that must not hold for a run."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _KEYS = {"fail_on", "name"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Broken where `condition` surely holds."""
+    """One rule, which is broken if `condition` surely holds."""
 
     text: str
-    """As it was given."""
+    """Text of the rule as it was given."""
     condition: Condition
     name: str | None = None
-    """What its author calls it."""
+    """Name that its author gave it."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.text})" if self.name else self.text
 
 
 def rule_of(text: str, name: str | None = None) -> Rule:
-    """Raises UsageError."""
+    """Return the rule that `text` states; raises UsageError if it cannot be read."""
     return Rule(text=text.strip(), condition=parse(text), name=name)
 
 
 def read_rules(path: Path) -> list[Rule]:
-    """The rules of a TOML file: `fail_on = [EXPR, ...]`, and tables `[[rule]]` with `fail_on` and
-    a `name`.
+    """Return the rules of a TOML file: `fail_on = [EXPR, ...]`, and tables `[[rule]]` with
+    `fail_on` and a `name`.
 
-    Raises UsageError for content that cannot be read, OSError for a file that cannot.
+    Raises UsageError for content that cannot be parsed, OSError for a file that cannot be read.
     """
     try:
         content = tomllib.loads(read_text(path, limit=MAX_JSON_BYTES))

@@ -1,4 +1,4 @@
-"""Chains with a value that is no finite number."""
+"""Pass over chains with a value that is not a finite number."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @cache
 def broken(shape: Shape, derived: Derived, taken: tuple[str, ...]) -> ir.Table:
-    """How many chains hold a value that is no finite number, and should.
+    """Count the chains that contain a value that is not a finite number but should be.
 
-    A class of slots that does not apply, or a quantity that was not taken, breaks nothing: of the
-    masses `taken` in the run, some class has a number at every depth and layer, and none is
-    infinite. Rows are looked at closely only where the sum of some list is no finite number.
+    A class of slots that does not apply, or a quantity that was not recorded, does not count: among
+    the masses `taken` in the run, at least one class must have a number at every depth and layer,
+    and none may be infinite. Rows are examined closely only if the sum of some list is not finite.
     """
     import ibis
 
@@ -46,7 +46,8 @@ def _broken_state(lists: Elements, name: str, shape: Shape) -> ir.BooleanValue:
 
 
 def _broken_masses(lists: Elements, masses: list[str], index: int) -> ir.BooleanValue:
-    """NaN sorts above all numbers: the least of some is NaN where all are."""
+    """Return whether the masses at one depth and layer are broken. NaN sorts above all numbers, so
+    the least of several is NaN only if all are."""
     import ibis
 
     if not masses:

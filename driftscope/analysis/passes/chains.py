@@ -1,8 +1,8 @@
-"""Recorded chains by cluster of requests: sums of all that was measured in them.
+"""Passes over recorded chains by cluster of requests: sums of everything measured in them.
 
-Two ways to sum. The careful one counts each element where it is a finite number, and weighs it by
-its own. The quick one takes all for finite numbers, in half the sums; whether they were shows in
-what it yields, see `driftscope.analysis.figures.chain_sums.finite_sums`.
+There are two ways to sum. The careful one counts each element if it is a finite number, with a
+weight sum of its own. The quick one assumes that all elements are finite, and needs half the sums;
+its result shows whether they were, see `driftscope.analysis.figures.chain_sums.finite_sums`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 Weight: TypeAlias = "ir.NumericColumn | float"
-"""What a chain stands for, or what each of them does."""
+"""Number of chains that a recorded chain stands for: a column, or one number for all."""
 
 
 def numerator(name: str, index: int) -> str:
-    """The column of a mean's top."""
+    """Return the column name of a mean's numerator."""
     return f"{name}_{index}_top"
 
 
 def denominator(name: str, index: int) -> str:
-    """The column of a mean's bottom."""
+    """Return the column name of a mean's denominator."""
     return f"{name}_{index}_bottom"
 
 
 @cache
 def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
-    """Recorded chains of one file layout by cluster."""
+    """Sum the recorded chains of one file layout by cluster."""
     rows = deep_enough(shape).join(clusters(), REQUEST)
     mine = rows.mutate(weight=1.0 / rows.rate, **_even(rows, dict(derived), shape, careful))
     lists = Elements(mine, dict(derived), shape, careful=careful)
@@ -57,15 +57,15 @@ def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
 
 
 def deep_enough(shape: Shape) -> ir.Table:
-    """The chains of one file layout that figures by depth are made of."""
+    """Return the chains of one file layout that figures by depth use."""
     rows = table(PART, "draft")
     return rows.filter(rows.k >= shape.depths) if shape.mixed else rows
 
 
 @cache
 def shallower(shape: Shape) -> ir.Table:
-    """How many chains are too short for figures by depth, how many they stand for, and how many of
-    them are in doubt."""
+    """Count the chains that are too short for figures by depth, the chains that they stand for, and
+    those among them whose cache is in doubt."""
     rows = table("draft")
     rows = rows.filter(rows.k < shape.depths)
     return rows.aggregate(
@@ -77,9 +77,9 @@ def shallower(shape: Shape) -> ir.Table:
 
 @cache
 def chains_in_buckets(shape: Shape, derived: Derived, by_k: bool) -> ir.Table:
-    """Recorded chains by bucket: what the drift of a segment is made of.
+    """Sum recorded chains by bucket, for the drift of a segment.
 
-    The last depth is the shape's, or, where the run is cut `by_k`, that of the bucket's own chains.
+    The last depth is the shape's or, if the run is split `by_k`, that of the bucket's own chains.
     """
     rows = table(f"{PART}_{IN_BUCKETS}", "draft", bucket="string")
     if shape.mixed and not by_k:
@@ -96,7 +96,7 @@ def chains_in_buckets(shape: Shape, derived: Derived, by_k: bool) -> ir.Table:
 
 
 def _bad_heads(rows: ir.Table, shape: Shape) -> dict[str, Any]:
-    """Rows whose masses by head do not fit their heads."""
+    """Count the rows whose masses by head do not fit their number of heads."""
     if BY_HEAD in shape.absent:
         return {}
     wanted = rows.k * rows.layers * rows.heads * len(MASS_CLASSES)
@@ -104,7 +104,7 @@ def _bad_heads(rows: ir.Table, shape: Shape) -> dict[str, Any]:
 
 
 def _presence(lists: Elements, shape: Shape) -> dict[str, Any]:
-    """How many rows have each list, and how many are not as long as they should be."""
+    """Count the rows that have each list, and the rows in which it has the wrong length."""
     out: dict[str, Any] = {}
     for name in shape.lists():
         out[f"{name}_rows"] = lists.there(name).sum()
@@ -113,7 +113,8 @@ def _presence(lists: Elements, shape: Shape) -> dict[str, Any]:
 
 
 def _presence_in_all(lists: Elements, shape: Shape) -> dict[str, Any]:
-    """The same, with one count of rows in which some list is not as long as it should be."""
+    """Count the rows that have each list, and once the rows in which any list has the wrong
+    length."""
     import ibis
 
     misfit = (lists.length(name) != lists.wanted(name) for name in shape.lists())
@@ -122,12 +123,14 @@ def _presence_in_all(lists: Elements, shape: Shape) -> dict[str, Any]:
 
 
 def _total(value: ir.NumericValue, weight: Weight) -> ir.NumericScalar:
-    """Sum of all values times their weights; in half the time where all weigh alike."""
+    """Return the sum of all values times their weights; it takes half the time if all weights are
+    equal."""
     return value.sum() * weight if isinstance(weight, float) else (value * weight).sum()
 
 
 def _quick(lists: Elements, shape: Shape, weight: Weight) -> dict[str, Any]:
-    """The numerators alone: where all rows have the list, its elements weigh what the rows do."""
+    """Return the numerators alone: if all rows have a list, its elements weigh as much as the
+    rows."""
     return {
         numerator(name, index): _total(lists.at(name, index), weight)
         for name in shape.lists()
@@ -136,7 +139,8 @@ def _quick(lists: Elements, shape: Shape, weight: Weight) -> dict[str, Any]:
 
 
 def _careful(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:
-    """Also by layer, and where there are several, their mean per chain too."""
+    """Return the sums of each element, also by layer, and with several layers those of their mean
+    per chain."""
     import ibis
 
     out: dict[str, Any] = {}
@@ -159,8 +163,8 @@ def _careful(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[st
 def _even(
     rows: ir.Table, derived: dict[str, str], shape: Shape, careful: bool
 ) -> dict[str, ir.FloatingValue]:
-    """By chain, what a slot outside the sink set weighs at depth 1, and what even attention would
-    give the sink set; null where the chain does not say."""
+    """Return, by chain, the weight of a slot outside the sink set at depth 1, and the mass that
+    even attention would give the sink set; null if the chain does not determine them."""
     import ibis
 
     if "self_mass" in shape.absent or ("sink_mass" in shape.absent and not shape.sinkless):
@@ -181,7 +185,7 @@ def _even(
 
 
 def _no_drift(rows: ir.Table, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:
-    """Of the same chains at each depth."""
+    """Return the sums of the no-drift expectation, over the same chains at each depth."""
     import ibis
 
     if "slot_weight" not in rows.columns:
@@ -194,7 +198,7 @@ def _no_drift(rows: ir.Table, shape: Shape, weight: ir.NumericColumn) -> dict[st
 
 
 def _quick_no_drift(rows: ir.Table, shape: Shape, weight: Weight) -> dict[str, Any]:
-    """The same where every number is finite."""
+    """Return the sums of the no-drift expectation, if every number is finite."""
     import ibis
 
     if "slot_weight" not in rows.columns:
@@ -222,7 +226,7 @@ def _no_drift_sums(
 
 
 def _first(lists: Elements, shape: Shape, name: str) -> ir.FloatingValue:
-    """A mass at depth 1, over layers."""
+    """Return a mass at depth 1, averaged over layers."""
     import ibis
 
     if name in shape.absent:

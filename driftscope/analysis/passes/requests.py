@@ -1,4 +1,4 @@
-"""The requests that rows belong to."""
+"""Passes over the requests that rows belong to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @cache
 def requests_of_chains() -> ir.Table:
-    """The requests that have a recorded chain, and in which steps they have."""
+    """Return the requests that have a recorded chain, with their number of chains and the first and
+    last step with one."""
     draft = table("draft")
     return draft.group_by(*REQUEST).aggregate(
         chains=draft.count(), first_step=draft.step.min(), last_step=draft.step.max()
@@ -22,7 +23,7 @@ def requests_of_chains() -> ir.Table:
 
 @cache
 def requests_that_finished() -> ir.Table:
-    """The request rows, a row each."""
+    """Return the request rows, one per finished request, in order of time."""
     rows = table("request")
     return rows.select(
         *REQUEST,

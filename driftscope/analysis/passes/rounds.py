@@ -1,4 +1,4 @@
-"""Decode steps of requests."""
+"""Passes over the decode steps of requests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def counts(
     drafted: ir.IntegerColumn, accepted: ir.IntegerColumn, shape: Shape
 ) -> dict[str, ir.IntegerScalar]:
-    """Sums that `driftscope.analysis.figures.round_sums.rounds_of` reads. Lengths below K are
-    counted one by one only where the run has them."""
+    """Return the sums that `driftscope.analysis.figures.round_sums.rounds_of` reads. Lengths below
+    K are counted one by one only if the run has them."""
     is_round = drafted > 0
     return {
         "rounds": is_round.sum(),
@@ -34,7 +34,8 @@ def _accepted(rows: ir.Table, shape: Shape) -> dict[str, ir.IntegerScalar]:
 
 
 def _steps(rows: ir.Table) -> dict[str, Any]:
-    """Steps that cannot be, steps without a draft and why, and when the first and the last was."""
+    """Return the number of impossible steps and of steps without a draft, by reason, and the times
+    of the first and last step."""
     drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
     none = drafted <= 0
     lost = rows.reason == UndraftedReason.STRUCTURED_OUTPUT
@@ -51,7 +52,7 @@ def _steps(rows: ir.Table) -> dict[str, Any]:
 
 @cache
 def by_context(shape: Shape) -> ir.Table:
-    """Decode steps by request and by the power of two below the length of the context."""
+    """Sum decode steps by request and by the power of two at or below the length of the context."""
     import ibis
 
     rows = table("verify")
@@ -62,7 +63,8 @@ def by_context(shape: Shape) -> ir.Table:
 
 @cache
 def by_batch(shape: Shape) -> ir.Table:
-    """Rounds by request and by the power of two below the number of requests in their step."""
+    """Sum rounds by request and by the power of two at or below the number of requests in their
+    step."""
     rows = table("verify")
     place = ("replica", "step")
     sizes = rows.group_by(*place).aggregate(size=rows.count())
@@ -73,7 +75,7 @@ def by_batch(shape: Shape) -> ir.Table:
 
 @cache
 def rounds_in_buckets(shape: Shape) -> ir.Table:
-    """Decode steps by bucket and request."""
+    """Sum decode steps by bucket and request."""
     rows = table(f"verify_{IN_BUCKETS}", "verify", bucket="string")
     rows = rows.filter(rows.bucket.notnull())
     return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, shape))
@@ -81,7 +83,7 @@ def rounds_in_buckets(shape: Shape) -> ir.Table:
 
 @cache
 def by_length(shape: Shape) -> ir.Table:
-    """Rounds by request and by the number of tokens that they drafted."""
+    """Sum rounds by request and by the number of tokens that they drafted."""
     rows = table("verify")
     rows = rows.filter(rows.drafted > 0).mutate(length=rows.drafted)
     return rows.group_by("length", *REQUEST).aggregate(**_accepted(rows, shape))
@@ -89,7 +91,7 @@ def by_length(shape: Shape) -> ir.Table:
 
 @cache
 def undrafted() -> ir.Table:
-    """Decode steps without a draft, by request and reason."""
+    """Count decode steps without a draft, by request and reason."""
     rows = table("verify")
     none = rows.filter(rows.drafted.fill_null(0) == 0)
     return none.group_by("reason", *REQUEST).aggregate(rows=lambda t: t.count())
@@ -97,15 +99,15 @@ def undrafted() -> ir.Table:
 
 @cache
 def duration() -> ir.Table:
-    """Time of the first and the last decode step."""
+    """Return the times of the first and the last decode step."""
     rows = table("verify")
     return rows.aggregate(first_s=rows.time_s.min(), last_s=rows.time_s.max())
 
 
 @cache
 def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
-    """Of the requests in SUSPECTS, how many of their `last` rounds were drafted and accepted
-    whole."""
+    """Count, for each request in SUSPECTS, those of its `last` rounds that drafted a full K and
+    were accepted whole."""
     import ibis
 
     rows = table("verify")

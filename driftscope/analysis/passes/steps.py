@@ -1,4 +1,4 @@
-"""Workers' steps and what they took."""
+"""Passes over workers' steps and their times."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 BLOCK_STEPS = 1000
-"""Neighbouring steps that stay together where not all are read."""
+"""Number of neighbouring steps in a block; blocks are read whole if not all steps are read."""
 
 
 @cache
 def steps() -> ir.Table:
-    """What steps cost in all."""
+    """Return the number of steps and their total times."""
     rows = table("step")
     return rows.aggregate(
         steps=rows.count(),
@@ -29,8 +29,8 @@ def steps() -> ir.Table:
 
 @cache
 def typical_step(recorded: bool, exact: bool) -> ir.Table:
-    """Median times of steps that drafted, of unrecorded ones only unless `recorded`, without the
-    probe's own; not `exact`: by a sketch that merges (t-digest)."""
+    """Return median times of steps that drafted, without the probe's own time; only of unrecorded
+    steps unless `recorded`. Unless `exact`, a mergeable sketch (t-digest) is used."""
     rows = table("step")
     rows = rows.filter(rows.chains > 0)
     rows = rows if recorded else rows.filter(~rows.recorded)
@@ -42,7 +42,7 @@ def typical_step(recorded: bool, exact: bool) -> ir.Table:
 
 @cache
 def steps_in_blocks(each: int) -> ir.Table:
-    """Every `each`-th block of neighbouring steps, a row each."""
+    """Return the steps of every `each`-th block of neighbouring steps, one row per step."""
     rows = table("step")
     if each > 1:
         rows = rows.filter((rows.step // BLOCK_STEPS) % each == 0)

@@ -1,7 +1,8 @@
-"""Recorded chains beside the rounds that verified them, of the requests that are LOOKED_AT.
+"""Passes over recorded chains joined with the rounds that verified them, for the requests in
+LOOKED_AT.
 
-Both are kept by request and position under names of their own, DRAWN and DONE, since they are read
-several times.
+Both are stored by request and position under names of their own, DRAWN and DONE, because they are
+read several times.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 
 DRAWN, DONE = "drawn", "done"
 KEY = ("cluster", "position")
-"""The number of a request, and where its chain starts."""
+"""Number of a request, and the position at which its chain starts."""
 
 
 @cache
 def drawn() -> ir.Table:
-    """The chains."""
+    """Return the chains of these requests."""
     rows = table("draft").join(clusters(LOOKED_AT), REQUEST)
     return rows.select(*KEY, "top1", "rate", "execution", drafted_s=rows.time_s, drawn=rows.k)
 
 
 @cache
 def done() -> ir.Table:
-    """The rounds."""
+    """Return the rounds of these requests."""
     rows = table("verify")
     rows = rows.filter(rows.drafted > 0).join(clusters(LOOKED_AT), REQUEST)
     return rows.select(*KEY, "accepted", "time_s")
@@ -39,13 +40,13 @@ def done() -> ir.Table:
 
 @cache
 def repeated_chains() -> ir.Table:
-    """How many positions of a request were drafted more than once."""
+    """Count the positions of a request that were drafted more than once."""
     return _repeated(_kept(DRAWN, drawn()))
 
 
 @cache
 def repeated_rounds() -> ir.Table:
-    """How many positions of a request were verified more than once."""
+    """Count the positions of a request that were verified more than once."""
     return _repeated(_kept(DONE, done()))
 
 
@@ -62,12 +63,12 @@ def _repeated(rows: ir.Table) -> ir.Table:
 
 @cache
 def verified(repeated: bool) -> ir.Table:
-    """Recorded chains beside the round that verified them, a row for each that was.
+    """Join recorded chains with the rounds that verified them, one row per verified chain.
 
     The engine core writes a round later than the worker wrote its chain, or dies in between, so a
     round belongs to the latest chain of its request and position. A request's last chain is often
-    never verified, and with sampling most rounds have no recorded chain. Positions that were not
-    `repeated` need no search for the latest.
+    never verified, and with sampling most rounds have no recorded chain. If no position was
+    `repeated`, no search for the latest chain is needed.
     """
     import ibis
 
@@ -92,16 +93,16 @@ def _joined(chains: ir.Table, rounds: ir.Table) -> ir.Table:
 
 @cache
 def number_verified(repeated: bool) -> ir.Table:
-    """How many recorded chains have their round in the run."""
+    """Count the recorded chains whose round is in the run."""
     return verified(repeated).aggregate(chains=lambda t: t.count())
 
 
 @cache
 def reliability(bins: int, repeated: bool) -> ir.Table:
-    """Confidence and acceptance of verified chains by depth and bin of confidence.
+    """Sum confidence and acceptance of verified chains by depth and bin of confidence.
 
-    Only depths that verification reached: what the target made of a token after a rejected one is
-    not known.
+    Only depths that verification reached are included: the target's answer to a token after a
+    rejected one is not known.
     """
     import ibis
 
@@ -124,7 +125,7 @@ def reliability(bins: int, repeated: bool) -> ir.Table:
 
 @cache
 def by_execution(shape: Shape, repeated: bool) -> ir.Table:
-    """Verified chains by execution and request."""
+    """Sum verified chains by execution and request."""
     both = verified(repeated)
     made = counts(both.drawn, both.accepted, shape)
     return both.group_by("execution", "cluster").aggregate(**made)

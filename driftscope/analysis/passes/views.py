@@ -1,4 +1,4 @@
-"""The views that queries read, as unbound tables."""
+"""Views that queries read, as unbound tables."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 REQUEST = ("replica", "request")
-"""What names a request: replicas that know nothing of each other name them alike."""
+"""Columns that identify a request: independent replicas may use the same request names."""
 CLUSTERS = "clusters"
-"""A view that says which cluster each request belongs to."""
+"""Name of the view that assigns each request to its cluster."""
 LOOKED_AT = "looked_at"
-"""A view of the requests whose chains are held against their rounds, one by one."""
+"""Name of the view of the requests whose chains are compared with their rounds, one by one."""
 SUSPECTS = "suspects"
-"""A view of some requests, numbered, that are looked at more closely."""
+"""Name of the view of some requests, numbered, that are examined more closely."""
 
 
 def table(name: str, record: str | None = None, **more: str) -> ir.Table:
-    """The view `name`, which has the columns of a record, and `more` by name and type."""
+    """Return the view `name`, with the columns of a record, and with `more` columns by name and
+    type."""
     import ibis
 
     schema = ibis.Schema.from_pyarrow(queried(record or name))
@@ -28,7 +29,7 @@ def table(name: str, record: str | None = None, **more: str) -> ir.Table:
 
 
 def clusters(name: str = CLUSTERS) -> ir.Table:
-    """A view that numbers requests."""
+    """Return a view that numbers requests."""
     import ibis
 
     columns = {"replica": "int64", "request": "string", "cluster": "int64"}

@@ -1,4 +1,4 @@
-"""Ways to cut a run: which bucket a row is in, as SQL, and how the buckets are called."""
+"""Ways to split a run: the bucket of a row as SQL, and the names of buckets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from driftscope.analysis.query.row_filters import span_s
 from driftscope.errors import UsageError
 
 RANK = "rank"
-"""By tensor-parallel rank: the same rounds, with what each rank saw of their chains."""
+"""Split by tensor-parallel rank: the same rounds, with each rank's recording of their chains."""
 _POWER = "lpad(cast(cast(floor(log2(greatest({}, 1))) AS int) AS varchar(9)), 2, '0')"
 _WINDOW = "lpad(cast(cast(floor((time_s - {}) / {}) AS bigint) AS varchar(20)), 15, '0')"
 BY_K = "k"
-"""By the number of tokens that a round drafted, or that a recorded chain has."""
+"""Split by the number of tokens that a round drafted, or that a recorded chain has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Which bucket a row is in, as text that sorts."""
+    """Expression for the bucket of a row, as text that sorts."""
 
     sql: str
-    """In words that all engines know, and none of a user's."""
+    """SQL that all engines understand; it contains no text from a user."""
     names: Names
-    """The columns of `driftscope.analysis.conditions.columns` that it names."""
+    """Columns of `driftscope.analysis.conditions.columns` that the SQL uses."""
 
 
 def _of(column: str, sql: str) -> Bucket:
@@ -47,30 +47,30 @@ BY: Mapping[str, Bucket] = {
     RANK: Bucket(sql="", names=frozenset()),
     "replica": _of("replica", "cast({} AS varchar(9))"),
 }
-"""Ways to cut a run apart from spans of time, and the bucket of a row in each."""
+"""Ways to split a run, apart from spans of time, each with the bucket of a row."""
 BY_HOUR = "hour"
 WINDOWS = "or a span of time such as 10m"
 _HOUR_S = 3600.0
 MIN_SPAN_S = 1e-3
-"""Shortest span: times of rounds are no more precise."""
+"""Shortest span in seconds; times of rounds are no more precise."""
 
 
 def bucket_of(by: str, begin_s: float) -> Bucket:
     """Return the bucket of rows of a run that begins at `begin_s`, Unix time.
 
-    Raises UsageError for a way to cut that there is not.
+    Raises UsageError for an unknown way to split.
     """
     if by in BY:
         return BY[by]
     span = _HOUR_S if by == BY_HOUR else span_s(by)
     if span is None or span < MIN_SPAN_S:
         raise UsageError(f"--by {by!r}: not one of {', '.join((*BY, BY_HOUR))}, {WINDOWS}")
-    begin_s = begin_s if math.isfinite(begin_s) else 0.0  # of a run without rounds
+    begin_s = begin_s if math.isfinite(begin_s) else 0.0  # a run without rounds
     return Bucket(sql=_WINDOW.format(repr(begin_s), repr(span)), names=frozenset(("time_s",)))
 
 
 def name_of(by: str, bucket: str) -> str:
-    """How a segment is called."""
+    """Return the name of a segment."""
     if by in ("context", "prompt"):
         return f"{2 ** int(bucket):,} to {2 ** (int(bucket) + 1) - 1:,} tokens"
     if by == "batch":

@@ -15,22 +15,22 @@ Matrix = NDArray[np.float64]
 
 
 def ints(table: pa.Table, name: str) -> NDArray[np.int64]:
-    """[n] an integer column; nulls, which no writer makes, count as 0."""
+    """Return an integer column, [n]; nulls, which no writer produces, count as 0."""
     return np.asarray(pc.fill_null(table.column(name), 0).to_numpy(), dtype=np.int64)
 
 
 def floats(table: pa.Table, name: str) -> Matrix:
-    """[n] a number column, NaN for null."""
+    """Return a number column, [n]; NaN for null."""
     return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
 
 
 def bools(table: pa.Table, name: str) -> NDArray[np.bool_]:
-    """[n] a boolean column, False for null."""
+    """Return a boolean column, [n]; False for null."""
     return np.asarray(pc.fill_null(table.column(name), False).to_numpy(), dtype=np.bool_)
 
 
 def present(table: pa.Table, name: str) -> NDArray[np.bool_]:
-    """[n] where a column is not null."""
+    """Return where a column is not null, [n]."""
     return np.asarray(pc.is_valid(table.column(name)).to_numpy(), dtype=np.bool_)
 
 
@@ -41,7 +41,8 @@ def has_width(table: pa.Table, name: str, width: int) -> bool:
 
 
 def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
-    """[n, width] a list column, NaN rows for null; None when the column holds nothing at all."""
+    """Return a list column, [n, width], with NaN rows for null; None if the column contains
+    nothing."""
     column = table.column(name).combine_chunks()
     if column.null_count == len(column):
         return None
@@ -53,11 +54,12 @@ def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
 
 
 def whole(table: pa.Table, name: str) -> NDArray[np.int64]:
-    """[n] a column of counts or numbers, as some engines sum them in wider types; null is 0."""
+    """Return a column of counts or integers, [n], which some engines sum in wider types; null is
+    0."""
     return np.asarray(pc.fill_null(table.column(name).cast(pa.int64()), 0).to_numpy(), np.int64)
 
 
 def sums(table: pa.Table, name: str) -> Matrix:
-    """[n] a column of sums; null, the sum of nothing, is 0."""
+    """Return a column of sums, [n]; null, the sum of nothing, is 0."""
     values = pc.fill_null(table.column(name).cast(pa.float64()), 0.0)
     return np.asarray(values.to_numpy(), dtype=np.float64)

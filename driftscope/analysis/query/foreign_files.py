@@ -1,4 +1,5 @@
-"""Files in a run's folder that are of another run: which they are, and what to do."""
+"""Error texts about files of another run in a run's folder: which files they are, and what to
+do."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from driftscope.trace.format.segment import segments
 from driftscope.trace.read.reader import read_segment
 
 NAMED = 5
-"""Files that an error names."""
+"""Largest number of files that an error names."""
 _LENGTHS = {"draft": "k", "step": "k", "verify": "drafted"}
 
 
 def chains_too_long(tables: Tables, configured: int, longest: int) -> str:
-    """The error for chains of more tokens than the run was configured for."""
+    """Return the error text for chains of more tokens than the run was configured for."""
     found = [
         path
         for record, column in _LENGTHS.items()
@@ -30,7 +31,7 @@ def chains_too_long(tables: Tables, configured: int, longest: int) -> str:
 
 
 def two_drafters(tables: Tables, layers: list[int]) -> str:
-    """The error for chains of drafters with different numbers of layers."""
+    """Return the error text for chains of drafters with different numbers of layers."""
     said = tables.manifest.drafter_layers
     own = said if said in layers else layers[0]
     found = _files(tables.path, "draft", "layers", lambda most: most != own)

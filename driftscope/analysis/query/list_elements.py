@@ -1,4 +1,4 @@
-"""Elements of the list columns of draft rows, also of those that a sealed file leaves out."""
+"""Elements of the list columns of draft rows, including columns that a sealed file leaves out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 Index: TypeAlias = "int | ir.IntegerColumn"
-"""Place of an element, the same in all rows or one for each."""
+"""Index of an element: one for all rows, or one per row."""
 
 
 class Elements:
-    """The lists of `table`, which lacks the `derived` ones; see
+    """Access to the lists of `table`, which lacks the `derived` ones; see
     `driftscope.trace.format.derived_columns`.
 
-    Not `careful`: every element that is there is taken for a finite number.
+    Unless `careful`, every element that exists is assumed to be a finite number.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Elements:
         self._others = [name for name in shape.masses() if name != "generated_mass"]
 
     def there(self, name: str) -> ir.BooleanColumn:
-        """Whether the row has the list."""
+        """Return whether the row has the list."""
         import ibis
 
         if name == "generated_mass" and name in self._derived:
@@ -38,14 +38,14 @@ class Elements:
         return self._table[self._source(name)].notnull()
 
     def number(self, name: str) -> ir.IntegerScalar:
-        """How many rows have the list."""
+        """Return how many rows have the list."""
         if name == "generated_mass" and name in self._derived:
             return self.there(name).sum()
         return self._table[self._source(name)].count()
 
     def length(self, name: str) -> ir.IntegerColumn:
-        """Elements of the list, null where the row has none. A list that was left out is as long as
-        what it follows from."""
+        """Return the length of the list, null if the row has none. A list that was left out is as
+        long as the list from which it follows."""
         import ibis
 
         if name == "generated_mass" and name in self._derived:
@@ -53,15 +53,16 @@ class Elements:
         return self._table[self._source(name)].length()
 
     def wanted(self, name: str) -> ir.IntegerColumn | int:
-        """Elements that the list should have: as many as the row's own chain has depths."""
+        """Return the length that the list should have, which depends on the depths of the row's own
+        chain."""
         if name in AUX or not self._shape.mixed:
             return self._shape.width(name)
         return self._table.k * self._shape.per_depth(name)
 
     def at(self, name: str, index: Index) -> ir.FloatingColumn:
-        """The element at `index`, from 0; null where the row has no such list or element."""
+        """Return the element at `index`, from 0; null if the row has no such list or element."""
         if name not in self._derived:
-            # Spark takes no 64-bit place in a list.
+            # Spark accepts no 64-bit list index.
             place = index if isinstance(index, int) else index.cast("int32")
             return self._table[name][place].cast("float64")
         if name == "generated_mass":
@@ -71,18 +72,19 @@ class Elements:
         return self.at(self._source(name), index)
 
     def layers(self, name: str, depth: Index) -> list[ir.FloatingColumn]:
-        """Of a mass, the elements of a depth (from 0)."""
+        """Return the elements of a mass at one depth (from 0), one per layer."""
         start = depth * self._shape.layers
         return [self.at(name, start + layer) for layer in range(self._shape.layers)]
 
     def _source(self, name: str) -> str:
-        """The column that is there and as long as `name`."""
+        """Return the stored column from which `name` follows and which has the same length."""
         while name in self._derived:
             name = self._derived[name]
         return name
 
     def _fed_in(self, index: Index) -> ir.FloatingColumn:
-        """The fc output, then what the depth before fed."""
+        """Return the RMS fed in: the fc's output at depth 1, then the state fed from the depth
+        before."""
         import ibis
 
         if not isinstance(index, int) or index:

@@ -1,4 +1,4 @@
-"""Where queries run: Ibis expressions over tables that have a name, on DuckDB.
+"""Query engines: they run Ibis expressions over named tables; here on DuckDB.
 
 Expressions are built on unbound tables (`ibis.table(schema, name="draft")`), so that the same
 object runs on any engine that has a view of that name, and is compiled once per dialect.
@@ -20,7 +20,8 @@ from driftscope.analysis.query.scratch import Scratch
 from driftscope.errors import DamagedTraceError
 
 MEMORY_LIMIT = "1200MiB"
-"""Of DuckDB; beyond it spills to disk. Leaves room under 2 GiB for Python and what Arrow holds."""
+"""Memory limit of DuckDB, above which it spills to disk. It leaves room under 2 GiB for Python and
+Arrow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +30,11 @@ class Files:
 
     paths: tuple[Path, ...]
     columns: Mapping[str, pa.DataType]
-    """As they are in the files."""
+    """Types of the columns, as in the files."""
     constant: Mapping[str, Any]
-    """Columns, by name, that have this value in every row, whatever the files say."""
+    """Columns, by name, that have this value in every row, whatever the files contain."""
     unsaid: Mapping[str, str] = field(default_factory=dict)
-    """Text columns, by name, in which an empty text stands for this one."""
+    """Text columns, by name, in which an empty text stands for this value."""
 
 
 Content: TypeAlias = pa.Table | Sequence[Files]
@@ -41,49 +42,50 @@ Content: TypeAlias = pa.Table | Sequence[Files]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """The parts of driftscope's own SQL that differ between engines."""
+    """Differences between engines in driftscope's own SQL."""
 
     name: str
-    """The engine's name in Ibis."""
+    """Name of the engine in Ibis."""
     types: Mapping[pa.DataType, str]
     micros: str
-    """The function from timestamps to microseconds."""
+    """Function from timestamps to microseconds."""
     text: Callable[[str], str]
-    """Return a text as a literal."""
+    """Function that returns a text as a literal."""
     identifier: Callable[[str], str]
-    """Return the name of a column or view in quotes."""
+    """Function that returns the name of a column or view in quotes."""
 
 
 class Engine(Protocol):
-    """Holds views and runs queries on them."""
+    """Engine that has views and runs queries on them."""
 
     dialect: Dialect
 
     def admit(self, paths: Iterable[Path]) -> None:
-        """Let queries read these files and, from here on, nothing else outside the engine.
+        """Let queries read these files and, from now on, nothing else outside the engine.
 
         It is called once, before the first `view` of files.
         """
         ...
 
     def view(self, name: str, content: Content, schema: pa.Schema) -> None:
-        """Have `name` stand for rows: a table in memory, or files with the columns of `schema`."""
+        """Define the view `name` on rows: a table in memory, or files with the columns of
+        `schema`."""
         ...
 
     def define(self, name: str, sql: str) -> None:
-        """Have `name` stand for an SQL query on other views."""
+        """Define the view `name` by an SQL query on other views."""
         ...
 
     def keep(self, name: str, query: Any) -> None:
-        """Have `name` stand for the rows of an Ibis expression, which is run once."""
+        """Store the rows of an Ibis expression, which is run once, under `name`."""
         ...
 
     def rows(self, query: Any) -> pa.Table:
-        """The rows of an Ibis expression."""
+        """Return the rows of an Ibis expression."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         ...
 
 
@@ -112,7 +114,7 @@ DUCKDB = Dialect(
 SETTINGS: Mapping[str, str] = {
     "preserve_insertion_order": "false",
     "parquet_metadata_cache": "true",
-    # No extension is fetched or loaded, and no variable of Python is taken for a table.
+    # No extension is fetched or loaded, and no Python variable is used as a table.
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
@@ -122,10 +124,10 @@ SETTINGS: Mapping[str, str] = {
 
 
 class DuckDB:
-    """DuckDB within this process, locked: it reads a run's files and writes to its own folder.
+    """DuckDB within this process, locked down: it reads a run's files and writes to its own folder.
 
-    Files are read by links with plain names, since DuckDB takes a path for a pattern: no way of
-    writing `*`, `?` or `[` in one is understood by all its versions.
+    Files are read through links with plain names, because DuckDB treats a path as a pattern and no
+    escape for `*`, `?` or `[` works in all its versions.
     """
 
     dialect = DUCKDB
@@ -138,7 +140,7 @@ class DuckDB:
         self._memory_limit = memory_limit
         self._is_locked = False
         self._connection = duckdb.connect()
-        with suppress(duckdb.InvalidInputException):  # Jupyter without ipywidgets: has no bar
+        with suppress(duckdb.InvalidInputException):  # no bar: Jupyter without ipywidgets
             self._set("enable_progress_bar", "false")  # it would go to stdout
         for name, value in SETTINGS.items():
             self._set(name, value)
@@ -159,7 +161,7 @@ class DuckDB:
         self._is_locked = True
 
     def view(self, name: str, content: Content, schema: pa.Schema) -> None:
-        """See `Engine`. Raises DamagedTraceError as `rows` does."""
+        """See `Engine`. Raises DamagedTraceError like `rows`."""
         if isinstance(content, pa.Table):
             self._connection.register(f"{name}_rows", content)
             sql = f"SELECT * FROM {_identifier(f'{name}_rows')}"
@@ -168,17 +170,17 @@ class DuckDB:
         self.define(name, sql)
 
     def define(self, name: str, sql: str) -> None:
-        """See `Engine`. Raises DamagedTraceError as `rows` does."""
+        """See `Engine`. Raises DamagedTraceError like `rows`."""
         self._run(f"CREATE OR REPLACE TEMP VIEW {_identifier(name)} AS {sql}")
 
     def keep(self, name: str, query: Any) -> None:
-        """See `Engine`. Raises DamagedTraceError as `rows` does."""
+        """See `Engine`. Raises DamagedTraceError like `rows`."""
         sql = sql_of(query.op(), self.dialect.name)
         self._run(f"CREATE OR REPLACE TEMP TABLE {_identifier(name)} AS {sql}")
 
     def rows(self, query: Any) -> pa.Table:
-        """See `Engine`. Raises DamagedTraceError for files that cannot be read after all, and for
-        values in them that queries cannot work with."""
+        """See `Engine`. Raises DamagedTraceError for files that turn out to be unreadable, and for
+        values in them that queries cannot process."""
         sql = sql_of(query.op(), self.dialect.name)
         self._lock()
         with self._reading():
@@ -195,7 +197,7 @@ class DuckDB:
             self._connection.execute(sql)
 
     def _lock(self) -> None:
-        """A run in memory admits no file."""
+        """Lock the connection; a run in memory has admitted no file."""
         if not self._is_locked:
             self.admit(())
 
@@ -203,7 +205,7 @@ class DuckDB:
         self._connection.execute(f"SET {name} = {value}")
 
     def _threads(self) -> int:
-        """Return the number of threads that DuckDB would take, which knows of cgroups."""
+        """Return the number of threads that DuckDB would use, which respects cgroups."""
         (found,) = self._connection.execute("SELECT current_setting('threads')").fetchone()
         return int(found)
 
@@ -271,13 +273,13 @@ def column(files: Files, wanted: pa.Field, dialect: Dialect) -> str:
 def _literal(value: Any, dialect: Dialect) -> str:
     if value is None:
         return "NULL"
-    # A number with a point is not written as one: infinity has no other form than a text's.
+    # A floating-point number is written as a text: infinity has no other literal.
     return repr(value) if isinstance(value, int) else dialect.text(str(value))
 
 
 @cache
 def sql_of(query: Any, dialect: str) -> str:
-    """An Ibis operation in the words of an engine."""
+    """Return an Ibis operation as SQL in the dialect of an engine."""
     import ibis
 
     return str(ibis.to_sql(query.to_expr(), dialect=dialect, pretty=False))

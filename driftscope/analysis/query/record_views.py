@@ -1,9 +1,10 @@
 """A run's records as views that queries read, in memory or left in their files.
 
-The views are named as the records (`draft`, `verify`, `step`, `request`), with the columns of
-`driftscope.trace.format.records`: times as seconds, defaults of older versions filled in, replicas
-told apart. Lists that a sealed file leaves out (`driftscope.trace.format.derived_columns`) are
-null in `draft`; what reads them goes through `parts`, file layout by file layout.
+The views have the names of the records (`draft`, `verify`, `step`, `request`) and the columns of
+`driftscope.trace.format.records`: times are in seconds, defaults of older versions are filled in,
+and each row carries its replica. Lists that a sealed file leaves out
+(`driftscope.trace.format.derived_columns`) are null in `draft`; code that needs them reads `parts`,
+one file layout after another.
 """
 
 from __future__ import annotations
@@ -49,32 +50,32 @@ QUERIED = ("draft", "verify", "step", "request")
 OF_RANKS = ("draft", "step")
 """Records that each tensor-parallel rank writes."""
 PART = "draft_part"
-"""The view of the draft rows of one layout."""
+"""Name of the view of the draft rows of one layout."""
 IN_BUCKETS = "in_buckets"
-"""Ending of the views of a record's rows with the bucket that each is in."""
+"""Suffix of the views of a record's rows with the bucket of each row."""
 WIDE = "wide"
-"""Ending of the views of a record's rows with all that conditions on them name."""
+"""Suffix of the views of a record's rows with all columns that conditions on them name."""
 Derived = tuple[tuple[str, str], ...]
-"""Columns that files leave out, and what each follows from, by name; see `compact`."""
+"""Columns that files leave out, each with the column from which it follows; see `compact`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """One run, ready to be queried."""
+    """One run, ready for queries."""
 
     path: Path
     manifest: Manifest
     statuses: tuple[Status, ...]
     problems: tuple[str, ...]
-    """As in `Trace`."""
+    """Problems found by the reader, as in `Trace`."""
     engine: Engine
     parts: Mapping[Derived, Content]
-    """The draft rows by what their files leave out."""
+    """Draft rows by the columns that their files leave out."""
     conditions: tuple[Condition, ...] = ()
-    """What the rows of all views meet, see `narrow`."""
+    """Conditions that the rows of all views meet, see `narrow`."""
 
     def use(self, derived: Derived) -> None:
-        """Have the view PART stand for the draft rows of this layout."""
+        """Define the view PART on the draft rows of this layout."""
         if not self.conditions:
             self.engine.view(PART, self.parts[derived], queried("draft"))
             return
@@ -83,7 +84,7 @@ class Tables:
 
 
 def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
-    """The tables of a `trace` that is in memory already."""
+    """Return the tables of a `trace` that is already in memory."""
     engine = engine or DuckDB()
     for record in QUERIED:
         engine.view(f"{record}_all", _queried(getattr(trace, record), record), queried(record))
@@ -99,16 +100,17 @@ def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
 
 
 def ranks_of(run: Path) -> list[int]:
-    """The tensor-parallel ranks that recorded chains."""
+    """Return the tensor-parallel ranks that recorded chains."""
     found = {place_of(source_of(path, "draft")).rank for path in segments(run, "draft")}
     return sorted(found) or [0]
 
 
 def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None = None) -> Tables:
-    """The tables of the run directory `run`, whose sealed files are left where they are.
+    """Open the run directory `run`; its sealed files are left where they are.
 
-    What cannot be queried in place is read: streams, and the records of several tensor-parallel
-    ranks, or of one `rank` of them. Raises NotATraceError, DamagedTraceError or SchemaVersionError.
+    Records that cannot be queried in place are read into memory: streams, and the records of
+    several tensor-parallel ranks, or of one `rank`. Raises NotATraceError, DamagedTraceError or
+    SchemaVersionError.
     """
     run, engine = Path(run), engine or DuckDB()
     manifest, statuses = read_manifest(run), read_statuses(run)
@@ -144,17 +146,17 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
 
 
 def _paths(contents: Iterable[Content]) -> Iterator[Path]:
-    """Return the paths of all files among the `contents`."""
+    """Yield the paths of all files among the `contents`."""
     for content in contents:
         if not isinstance(content, pa.Table):
             yield from (path for files in content for path in files.paths)
 
 
 def narrow(tables: Tables, conditions: Sequence[Condition]) -> Tables:
-    """The same run with only the rows that meet `conditions`, besides those that it has to meet
-    already; and only requests that have such a round.
+    """Return the run with only the rows that meet `conditions`, in addition to its earlier
+    conditions, and with only the requests that have such a decode step.
 
-    The views of `tables` itself are those of the narrowed run from here on.
+    The views of `tables` itself are narrowed from then on, too.
     """
     met, engine = (*tables.conditions, *conditions), tables.engine
     for record in ("verify", "draft"):
@@ -169,8 +171,7 @@ def narrow(tables: Tables, conditions: Sequence[Condition]) -> Tables:
 
 
 def cut(tables: Tables, source: str, record: str, bucket: Bucket) -> None:
-    """Have `<source>_in_buckets` stand for the rows of `source`, each with the `bucket` that it is
-    in."""
+    """Define the view `<source>_in_buckets` on the rows of `source`, each with its `bucket`."""
     columns = queried(record).names
     rows = row_filters.wide(source, columns, bucket.names, _said(tables, bucket.names))
     sql = f"SELECT {', '.join(columns)}, {bucket.sql} AS bucket FROM ({rows}) w"
@@ -178,14 +179,14 @@ def cut(tables: Tables, source: str, record: str, bucket: Bucket) -> None:
 
 
 def _define(tables: Tables, view: str, record: str, conditions: Sequence[Condition]) -> None:
-    """`view` as the rows of `<view>_all` that meet the conditions."""
+    """Define `view` as the rows of `<view>_all` that meet the conditions."""
     names = _names(conditions)
     rows = row_filters.wide(f"{view}_all", queried(record).names, names, _said(tables, names))
     _keep_met(tables, view, record, rows, conditions)
 
 
 def _define_steps(tables: Tables, conditions: Sequence[Condition]) -> None:
-    """Steps are narrowed by what they have."""
+    """Define the view of steps, narrowed by the conditions on columns that steps have."""
     mine = [each for each in conditions if each.names <= set(OF_STEPS)]
     names = _names(mine) - {"batch"}
     rows = row_filters.wide("step_all", queried("step").names, names, _said(tables, names))
@@ -198,7 +199,7 @@ def _define_steps(tables: Tables, conditions: Sequence[Condition]) -> None:
 def _keep_met(
     tables: Tables, view: str, record: str, rows: str, conditions: Sequence[Condition]
 ) -> None:
-    """`view` as those of `rows`, SQL, that meet the conditions."""
+    """Define `view` as those rows of the SQL query `rows` that meet the conditions."""
     import ibis
 
     engine, wide = tables.engine, f"{view}_{WIDE}"
@@ -216,7 +217,8 @@ def _names(conditions: Sequence[Condition]) -> Names:
 
 
 def _said(tables: Tables, names: Names) -> dict[str, str | None]:
-    """Columns that are the same in all rows; looked up only where one of them is named."""
+    """Return the columns that are equal in all rows; the execution is looked up only if it is
+    named."""
     dialect = tables.engine.dialect
     if "execution" not in names:
         return row_filters.said_of(tables.manifest, (), dialect)
@@ -226,7 +228,7 @@ def _said(tables: Tables, names: Names) -> dict[str, str | None]:
 
 @cache
 def executions() -> ir.Table:
-    """How the drafter ran in the steps that drafted, before any condition."""
+    """Return the executions of the drafter in the steps that drafted, before any condition."""
     import ibis
 
     schema = ibis.Schema.from_pyarrow(queried("step"))
@@ -235,7 +237,7 @@ def executions() -> ir.Table:
 
 
 def queried(record: str) -> pa.Schema:
-    """The schema of a record's view: that of the record, everything nullable."""
+    """Return the schema of a record's view: that of the record, with all columns nullable."""
     return pa.schema([f.with_nullable(True) for f in schema_of(record)])
 
 
@@ -253,7 +255,7 @@ def _together(parts: Mapping[Derived, Content]) -> Content:
 def _in_place(
     run: Path, record: str, manifest: Manifest, left_out: Container[Path]
 ) -> dict[Derived, Content] | None:
-    """The sealed files of a record by layout; None where they have to be read."""
+    """Return the sealed files of a record by layout; None if they must be read into memory."""
     paths = [path for path in segments(run, record) if path not in left_out]
     ranks = {place_of(source_of(path, record)).rank for path in paths}
     if not paths or len(ranks) > 1 or any(path.suffix != SEALED for path in paths):
@@ -306,8 +308,8 @@ def _derived(schema: pa.Schema, path: Path) -> Mapping[str, str]:
 
 
 def _check_columns(schema: pa.Schema, record: str, path: Path) -> None:
-    """Raise DamagedTraceError for a column of another kind than the record's, and for two that
-    engines of queries take for one."""
+    """Raise DamagedTraceError for a column with another type than in the record, and for two
+    columns whose names differ only in case, which query engines confuse."""
     known = schema_of(record)
     for name, times in Counter(map(str.lower, schema.names)).most_common(1):
         if times == 1:

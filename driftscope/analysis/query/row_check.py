@@ -1,8 +1,8 @@
-"""Whether the rows of a view are within their bounds, asked of the engine in one query a record.
+"""Check that the rows of a view are within their bounds, with one query per record.
 
-`driftscope.trace.format.row_bounds` says the same of rows in memory; its bounds hold here too. The
-length of lists is bounded by the size of a sealed file, which
-`driftscope.trace.read.parquet_input` checks.
+`driftscope.trace.format.row_bounds` checks rows in memory; its bounds are used here, too. The
+length of lists is bounded by the size of a sealed file, which `driftscope.trace.read.parquet_input`
+checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def check_view(engine: Engine, view: str, record: str, run: Path) -> None:
-    """Raise DamagedTraceError where `view`, rows of `record`, holds what no recorder writes."""
+    """Raise DamagedTraceError if `view`, rows of `record`, contains values that no recorder
+    writes."""
     (found,) = engine.rows(_extremes(view, record)).to_pylist()
     if not found["rows"]:
         return
@@ -41,13 +42,13 @@ def check_view(engine: Engine, view: str, record: str, run: Path) -> None:
 
 
 def _bounds(field: pa.Field) -> tuple[float, float]:
-    """Of a number; of a text, the bounds of its length."""
+    """Return the bounds of a number; for a text, the bounds of its length."""
     return BOUNDS.get(field.name, (0, MAX_TEXT_CHARS))
 
 
 @cache
 def _extremes(view: str, record: str) -> ir.Table:
-    """One row: how many rows there are, and the nulls, the least and the most of each column."""
+    """Return one row with the number of rows, and the nulls, minimum and maximum of each column."""
     import ibis
 
     schema = schema_of(record)

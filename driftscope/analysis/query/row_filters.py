@@ -1,4 +1,4 @@
-"""Some of a run's rows: conditions on rows and what is known of their requests and run."""
+"""Filters of a run's rows: conditions on rows and on what is known of their requests and run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from driftscope.trace.format.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Rows to keep; all of them by default."""
+    """Filter of the rows to keep; by default it keeps all rows."""
 
     where: str | None = None
-    """A condition, see `driftscope.analysis.conditions`."""
+    """Condition, see `driftscope.analysis.conditions`."""
     since: str | None = None
-    """A span such as "2h", counted back from the last round, or a time in ISO 8601."""
+    """Span such as "2h", counted back from the last round, or a time in ISO 8601."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a condition that makes no sense, before anything is read."""
+        """Raise UsageError for an invalid condition, before anything is read."""
         if self.where is not None:
             condition_of(self.where)
 
     def conditions(self, last_s: float) -> tuple[Condition, ...]:
-        """Return what rows must meet; `last_s` is the time of the last round. Raises UsageError."""
+        """Return the conditions that rows must meet; `last_s` is the time of the last round. Raises
+        UsageError."""
         texts = [] if self.where is None else [self.where]
         begin_s = -math.inf if self.since is None else since_s(self.since, last_s)
         if math.isfinite(begin_s):  # a run without rounds has no last one
@@ -39,20 +40,22 @@ class Filter:
 
 
 MAX_SPAN_S = 1e10
-"""Three centuries: beyond, a time has no room for its seconds' fractions."""
+"""Longest span in seconds, three centuries: beyond it, a time has no precision left for fractions
+of a second."""
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def span_s(text: str) -> float | None:
-    """Seconds of a span such as "30m"; None for anything else, and beyond MAX_SPAN_S."""
+    """Return the seconds of a span such as "30m"; None for any other text, and beyond
+    MAX_SPAN_S."""
     found = _SPAN.fullmatch(text.strip())
     seconds = float(found[1]) * _SECONDS[found[2]] if found else None
     return None if seconds is None or seconds > MAX_SPAN_S else seconds
 
 
 def since_s(text: str, last_s: float) -> float:
-    """Unix time that a --since means; raises UsageError."""
+    """Return the Unix time that a --since stands for; raises UsageError."""
     if (span := span_s(text)) is not None:
         return last_s - span
     try:
@@ -65,9 +68,9 @@ def since_s(text: str, last_s: float) -> float:
 
 
 def wide(source: str, columns: Sequence[str], names: Names, said: Mapping[str, str | None]) -> str:
-    """SQL: the rows of `source`, which has `columns`, as `t` with all of `names` besides.
+    """Return SQL for the rows of `source`, which has `columns`, as `t` with all of `names` added.
 
-    `said` is the SQL of columns that are the same in all rows; None where rows differ.
+    `said` is the SQL of columns that are equal in all rows; None if rows differ.
     """
     missing = names - set(columns)
     more, joins = ["t.*"], []
@@ -92,7 +95,7 @@ def wide(source: str, columns: Sequence[str], names: Names, said: Mapping[str, s
 def said_of(
     manifest: Manifest, executions: Sequence[str], dialect: Dialect
 ) -> dict[str, str | None]:
-    """What `wide` is told of a run whose steps ran in these ways."""
+    """Return the argument `said` of `wide`, for a run whose steps had these executions."""
     alike = set(executions)
     return {
         "runner": dialect.text(manifest.runner),

@@ -1,4 +1,4 @@
-"""A private folder for what a query engine keeps on disk while it runs."""
+"""A private folder for the files that a query engine writes while it runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from driftscope.errors import UsageError
 
 PREFIX = "driftscope-queries-"
 ABANDONED_S = 60.0
-"""A folder younger than this may belong to a process that has not locked it yet."""
+"""Age in seconds below which a folder may belong to a process that has not locked it yet."""
 PATTERN = frozenset("*?[\\")
-"""Characters that engines read as a pattern, or as the escape of one."""
+"""Characters that engines read as a pattern, or as an escape in one."""
 
 
 class Scratch:
-    """A folder of this process's own, below $TMPDIR; it goes at `close` or at exit.
+    """A folder of this process, below $TMPDIR; it is removed at `close` or at exit.
 
-    The folder is locked, so that the next process can remove the folder of one that was killed.
-    Raises UsageError where $TMPDIR cannot be used.
+    The folder is locked, so that a later process can remove the folder of a process that was
+    killed. Raises UsageError if $TMPDIR cannot be used.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Scratch:
 
 
 def _locked(folder: Path) -> int | None:
-    """Return a handle that holds the lock of `folder`; None where another process holds it."""
+    """Return a handle that holds the lock on `folder`; None if another process holds it."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +66,8 @@ def _remove(folder: Path, handle: int | None, owner: int) -> None:
 
 @cache
 def _remove_abandoned(base: str) -> None:
-    """Remove the folders of this user's processes that ended without doing so, once a process."""
+    """Remove the folders of this user's processes that ended without removing them; once per
+    process."""
     for folder in Path(base).glob(f"{PREFIX}*"):
         try:
             found = folder.lstat()

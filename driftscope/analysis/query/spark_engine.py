@@ -1,8 +1,8 @@
-"""Spark as the engine of queries: for runs of a fleet that one machine does not read in time.
+"""Spark as the query engine, for runs of a fleet that one machine cannot read in time.
 
-The same expressions as on DuckDB, and the same results: counts exactly, sums of measured numbers to
-rounding, since rows are added in another order. Files have to be readable by all of its machines
-under the same path.
+It runs the same expressions as DuckDB, with the same results: counts are exact, and sums of
+measured numbers are equal up to rounding, because rows are added in another order. All machines of
+the cluster must be able to read the files under the same path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEME = "spark://"
 
 
 def _text(value: str) -> str:
-    """Spark reads a backslash in a text as the begin of an escape."""
+    """Return a text as a literal; Spark reads a backslash in a text as the start of an escape."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
@@ -46,19 +46,20 @@ DIALECT = Dialect(
     identifier=_identifier,
 )
 LITERAL_PATHS: Mapping[str, str] = {
-    # A path is no pattern. Spark's own name for what its SQL reads files of a catalogue with.
+    # A path is not a pattern. This is Spark's own option, which its SQL uses to read the files of a
+    # catalogue.
     "__globPaths__": "false",
-    # A folder called name=value is no column.
+    # A folder called name=value is not a column.
     "recursiveFileLookup": "true",
 }
 SETTINGS: Mapping[str, str] = {
-    # As DuckDB has it: an element that a list lacks is null, and so is a division by zero.
+    # As in DuckDB, an element that a list lacks is null, and so is a division by zero.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
-    # The other reader does not know BYTE_STREAM_SPLIT, which measured numbers are encoded with.
+    # The other reader does not support BYTE_STREAM_SPLIT, the encoding of measured numbers.
     "spark.sql.parquet.enableVectorizedReader": "false",
-    # Queries of hundreds of sums are beyond what one generated method may hold.
+    # Queries of hundreds of sums exceed the size limit of one generated method.
     "spark.sql.codegen.wholeStage": "false",
 }
 LOCAL: Mapping[str, str] = {
@@ -69,14 +70,13 @@ LOCAL: Mapping[str, str] = {
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Within this process: nothing listens but to itself."""
+"""Settings for Spark within this process: it listens to itself only."""
 
 
 class Spark:
-    """A Spark session of its own; `url` is spark://HOST:PORT, or spark://local[N] within this
-    process.
+    """A Spark session; `url` is spark://HOST:PORT, or spark://local[N] within this process.
 
-    Raises ModuleNotFoundError without pyspark, UsageError where there is no Java or no cluster.
+    Raises ModuleNotFoundError without pyspark, UsageError if there is no Java or no cluster.
     """
 
     dialect = DIALECT
@@ -87,7 +87,7 @@ class Spark:
         with _of_pandas():
             from pyspark.sql import SparkSession
 
-            _ = ibis.pyspark  # registers the options that its SQL asks for
+            _ = ibis.pyspark  # registers the options that its SQL reads
         local = url.removeprefix(SCHEME)
         is_local = local.startswith("local")
         builder = SparkSession.builder.appName("driftscope").master(local if is_local else url)
@@ -95,21 +95,21 @@ class Spark:
             builder = builder.config(name, value)
         try:
             self._session = builder.getOrCreate().newSession()
-        except Exception as error:  # each layer below has its own
+        except Exception as error:  # each layer below raises its own type
             raise UsageError(f"{url}: no Spark there ({_first_line(error)})") from error
         for name, value in SETTINGS.items():
             self._session.conf.set(name, value)
 
     def admit(self, paths: Iterable[Path]) -> None:
-        """See `driftscope.analysis.query.query_engine.Engine`; what a cluster may read is its
-        owner's to say.
+        """See `driftscope.analysis.query.query_engine.Engine`. Does nothing: the owner of a cluster
+        decides what it may read.
 
-        The SQL that reaches it is made of checked expressions alone.
+        The SQL that reaches the cluster is made from checked expressions only.
         """
 
     def view(self, name: str, content: Content, schema: pa.Schema) -> None:
-        """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError as `rows`
-        does."""
+        """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError like
+        `rows`."""
         if isinstance(content, pa.Table):
             with _reading(), _of_pandas():
                 self._session.createDataFrame(content).createOrReplaceTempView(f"{name}_rows")
@@ -119,19 +119,19 @@ class Spark:
         self.define(name, " UNION ALL ".join(parts))
 
     def define(self, name: str, sql: str) -> None:
-        """See `query_engine.Engine`. Raises DamagedTraceError as `rows` does."""
+        """See `query_engine.Engine`. Raises DamagedTraceError like `rows`."""
         with _reading():
             self._session.sql(f"CREATE OR REPLACE TEMP VIEW {_identifier(name)} AS {sql}")
 
     def keep(self, name: str, query: Any) -> None:
-        """See `query_engine.Engine`. Raises DamagedTraceError as `rows` does."""
+        """See `query_engine.Engine`. Raises DamagedTraceError like `rows`."""
         with _reading():
             found = self._session.sql(sql_of(query.op(), self.dialect.name))
             found.cache().createOrReplaceTempView(name)
 
     def rows(self, query: Any) -> pa.Table:
-        """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError for what
-        Spark cannot read or finish."""
+        """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError if Spark
+        cannot read the files or finish the query."""
         with _reading(), _of_pandas():
             return self._session.sql(sql_of(query.op(), self.dialect.name)).toArrow()
 
@@ -143,7 +143,7 @@ class Spark:
 
     def _select(self, name: str, at: int, files: Files, schema: pa.Schema) -> str:
         view = f"{name}_files_{at}"
-        # Without a leading slash, Hadoop takes what stands before a colon for a scheme.
+        # Without a leading slash, Hadoop treats the text before a colon as a scheme.
         paths = [str(path.absolute()) for path in files.paths]
         with _reading():
             found = self._session.read.options(**LITERAL_PATHS).parquet(*paths)
@@ -165,7 +165,7 @@ def _reading() -> Iterator[None]:
 
 @contextmanager
 def _of_pandas() -> Iterator[None]:
-    """Without pyspark's warning of a pandas newer than it knows: rows go by Arrow."""
+    """Silence pyspark's warning about a pandas newer than it knows: rows are passed by Arrow."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield

@@ -1,4 +1,5 @@
-"""Replays: what the sender of the requests saw, beside what the probe saw of the same requests."""
+"""Summaries of replays: what the sender of the requests measured, joined with the probe's data on
+the same requests."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from driftscope.trace.format.records import Ended
 from driftscope.trace.read.reader import Trace
 
 OUTCOMES = ("json_ok", "tool_ok", "early_stop", "garbled", "looping")
-"""Columns of ClientRow that say whether an answer is what it should be."""
+"""Columns of ClientRow that tell whether an answer is as it should be."""
 GOOD = ("json_ok", "tool_ok")
-"""Those of which True is good; True of the others is bad."""
+"""Columns in which True is good; in the others True is bad."""
 _SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _CHOICE = re.compile(r"-\d+$")
 
@@ -30,42 +31,43 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One condition at one load."""
+    """Figures of one condition at one load."""
 
     condition: str
     concurrency: int | None
     rate: float | None
     requests: int
-    """Warm-up left out."""
+    """Number of requests without warm-up."""
     answered: int
     ttft_s: float | None
     tpot_s: float | None
     e2e_s: float | None
     throughput: float | None
-    """Output tokens per second; of the whole load, whatever the condition."""
+    """Output tokens per second of the whole load, all conditions together."""
     rounds: int
     mean_length: float | None
     mean_length_interval: Interval | None
     length_ratio: Ratio | None
-    """Acceptance length to the baseline's, paired; None in the baseline itself."""
+    """Acceptance length over the baseline's, paired; None in the baseline itself."""
     tpot_ratio: Ratio | None
     outcomes: Mapping[str, tuple[int, int]]
-    """By OUTCOMES: how often True, and of how many; what was not checked is not there."""
+    """Number of True values and of checked answers, by name in OUTCOMES; outcomes never checked are
+    left out."""
 
     @property
     def per_user(self) -> float | None:
-        """Tokens per second before one user's eyes."""
+        """Tokens per second that one user sees."""
         return per_user(self.tpot_s)
 
     @property
     def load(self) -> str:
-        """In words."""
+        """Load in words."""
         return f"{self.rate:g}/s" if self.rate is not None else f"{self.concurrency}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySummary:
-    """One replay."""
+    """Summary of one replay."""
 
     label: str
     manifest: Manifest
@@ -73,39 +75,41 @@ class ReplaySummary:
     ended: Mapping[str, int]
     cells: tuple[Cell, ...]
     joined: int
-    """Requests that a probe's run beside it has, too."""
+    """Number of requests that a probe's run analysed with it has, too."""
     outside_s: float | None
-    """Mean of the sender's time to first token less the engine's, over joined requests: network,
-    HTTP and what comes before the engine."""
+    """Mean of the sender's time to first token minus the engine's, over joined requests: network,
+    HTTP and the time before the engine."""
     gpu_used_bytes: int | None
-    """Most memory in use on the sender's machine's GPUs together, by anyone; None without one."""
+    """Largest memory in use on all GPUs of the sender's machine together, by any process; None
+    without a GPU."""
     gpu_power_w: float | None
-    """Mean power of those GPUs together."""
+    """Mean power of these GPUs together, in watts."""
     rows: tuple[Row, ...]
-    """What was counted: answered, no warm-up."""
+    """Rows that figures count: answered and not warm-up."""
     problems: tuple[str, ...]
 
     @property
     def speculates(self) -> bool:
-        """Whether any request tells of a round."""
+        """Whether any request reports a round."""
         return any(cell.rounds for cell in self.cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayComparison:
-    """Two replays of the same prompts: the first against another."""
+    """Comparison of two replays of the same prompts, in one condition and load."""
 
     first: str
     other: str
     condition: str
     load: str
     length_ratio: Ratio | None
-    """Of the other to the first."""
+    """Ratio of the other replay's acceptance length to the first one's."""
     tpot_ratio: Ratio | None
     same_text: tuple[int, int]
-    """Pairs with the same answer, letter by letter, and of how many; greedy ones only."""
+    """Number of greedy pairs with identical answers, and of greedy pairs."""
     outcomes: Mapping[str, tuple[int, int, int]]
-    """By OUTCOMES: pairs in which only the first, only the other was bad, and pairs in all."""
+    """Number of pairs in which only the first was bad, in which only the other was bad, and of all
+    pairs, by name in OUTCOMES."""
 
 
 def is_replay(manifest: Manifest) -> bool:
@@ -114,7 +118,7 @@ def is_replay(manifest: Manifest) -> bool:
 
 
 def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) -> ReplaySummary:
-    """The summary of a replay; `servers`: probes' runs, some of whose requests may be its own."""
+    """Summarise a replay; `servers` are probes' runs, which may contain some of its requests."""
     rows: list[Row] = trace.client.sort_by("order").to_pylist()
     measured = [row for row in rows if not row["warmup"]]
     answered = [row for row in measured if row["ended"] == Ended.ANSWERED]
@@ -138,7 +142,8 @@ def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) ->
 
 
 def _gpus(trace: Trace) -> dict[str, Any]:
-    """A sample is one row per GPU, the rows of one time together."""
+    """Return the largest memory and mean power; a sample is one row per GPU, all with the same
+    time."""
     used: dict[float, int] = {}
     power: dict[float, float] = {}
     for row in trace.resource.to_pylist():
@@ -154,7 +159,7 @@ def _gpus(trace: Trace) -> dict[str, Any]:
 
 
 def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison, ...]:
-    """Condition by condition, where both asked the same prompts."""
+    """Compare two replays by condition, where both asked the same prompts."""
     out = []
     mine, theirs = _grouped(first.rows), _grouped(other.rows)
     for cell in first.cells:
@@ -190,7 +195,8 @@ def _grouped(rows: Iterable[Row]) -> dict[_Key, list[Row]]:
 def _cells(
     measured: Sequence[Row], answered: Sequence[Row], workload: Mapping[str, Any]
 ) -> tuple[Cell, ...]:
-    """By load, the baseline first, the others as the suite has them."""
+    """Return the cells by load, the baseline first, then the other conditions in the suite's
+    order."""
     planned, done = _grouped(measured), _grouped(answered)
     baseline, listed = str(workload.get("baseline", "")), list(workload.get("conditions", ()))
     place = {name: number for number, name in enumerate(listed)}
@@ -237,7 +243,7 @@ def _cell(
 
 
 def _throughputs(rows: Sequence[Row]) -> dict[tuple[int | None, float | None], float | None]:
-    """By load: conditions run side by side, so they share it."""
+    """Return the throughput by load: conditions run at the same time, so they share it."""
     loads: dict[tuple[int | None, float | None], list[Row]] = {}
     for row in rows:
         loads.setdefault((row["concurrency"], row["rate"]), []).append(row)
@@ -254,7 +260,7 @@ def _throughput(rows: Sequence[Row]) -> float | None:
 
 
 def _lengths(rows: Iterable[Row]) -> Sums:
-    """By pair: tokens that its rounds gave, and rounds."""
+    """Return the tokens that the rounds of each pair yielded, and the number of rounds."""
     out: dict[str, tuple[float, float]] = {}
     for row in rows:
         if row["accepted"]:
@@ -280,7 +286,7 @@ def _length_interval(sums: Sums) -> Interval | None:
     found = ratio_intervals(values[:, :1], values[:, 1:])
     if not found or found[0] is None:
         return None
-    # A round yields a token at least: few prompts would leave that open.
+    # A round yields at least one token, which an interval over few prompts may not reflect.
     return found[0].within(1.0, np.inf)
 
 
@@ -320,7 +326,7 @@ def _changes(a: Iterable[Row], b: Iterable[Row], name: str) -> tuple[int, int, i
 
 
 def _joined(rows: Sequence[Row], servers: Sequence[Trace]) -> tuple[int, list[Row]]:
-    """How many of `rows` the servers know, and the rows with what those say besides."""
+    """Return how many of `rows` the servers know, and the rows with the servers' data added."""
     known = {name: seen for server in servers for name, seen in _seen(server).items()}
     out, joined = [], 0
     for row in rows:
@@ -340,7 +346,7 @@ def _more(row: Row, seen: Row) -> dict[str, Any]:
 
 
 def _seen(server: Trace) -> dict[str, dict[str, Any]]:
-    """A probe's requests by the id that the client was told."""
+    """Return a probe's requests by the id that the client received."""
     out: dict[str, dict[str, Any]] = {}
     for row in server.request.select(["request", "ttft_s"]).to_pylist():
         out[external_id(row["request"])] = {"ttft_s": row["ttft_s"], "accepted": []}
@@ -353,9 +359,11 @@ def _seen(server: Trace) -> dict[str, dict[str, Any]]:
 
 
 def external_id(internal: str) -> str:
-    """The id in vLLM's answer, from the one inside: "cmpl-x-0-1a2b3c4d" was told as "cmpl-x".
+    """Return the id in vLLM's answer for an internal one: the client of "cmpl-x-0-1a2b3c4d"
+    received "cmpl-x".
 
-    The engine adds eight random digits, and the completions endpoint the number of the prompt.
+    The engine adds eight random hexadecimal digits, and the completions endpoint adds the number of
+    the prompt.
     """
     name = _SUFFIX.sub("", internal)
     return _CHOICE.sub("", name) if name.startswith("cmpl-") else name

@@ -1,4 +1,4 @@
-"""Two groups of a run's rounds, compared where another circumstance is the same for both."""
+"""Contrast of two groups of a run's rounds within strata of another circumstance."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from driftscope.analysis.statistics.interval import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """Acceptance of the second group against the first, over the strata that both have.
+    """Acceptance of the second group compared with the first, over the strata that both have.
 
-    A stratum is one value of the other circumstance: a workload label where ranges of context
-    lengths are compared, a range of context lengths where labels are.
+    A stratum is one value of the other circumstance: a workload label if ranges of context lengths
+    are compared, a range of context lengths if labels are.
     """
 
     first: str
-    """Name of the group that the other one is compared with."""
+    """Name of the group with which the other one is compared."""
     second: str
     first_length: float
-    """Acceptance length, with the same weight of each stratum for both groups."""
+    """Acceptance length of the first group; each stratum has the same weight in both groups."""
     second_length: float
     kept: float
     """Accepted tokens per round of the second group over those of the first."""
     kept_interval: Interval | None
     p: float | None
-    """Two-sided p of `kept` being 1; None where there is nothing to test by."""
+    """Two-sided p-value for `kept` being 1; None if it cannot be tested."""
     requests: int
-    """Requests of the group that has fewer of them, in the shared strata."""
+    """Number of requests in the shared strata, of the group that has fewer."""
     strata: tuple[str, ...]
-    """Names of those that both groups have."""
+    """Names of the strata that both groups have."""

@@ -1,15 +1,15 @@
-"""95% intervals of ratios of sums over requests: rounds of one request are not independent.
+"""95% intervals of ratios of sums over requests, because rounds of one request are not independent.
 
 A figure is a ratio r of two sums over clusters (requests). Its variance is that of the jackknife
-over clusters in closed form (Cameron and Miller 2015, CV3), its quantile Student's with the degrees
-of freedom that clusters of unequal size leave; rates get Wilson's interval at the number of rounds
-that the variance is worth (Dean and Pagano 2015), which neither leaves 0..1 nor collapses at the
-ends. A percentile bootstrap over clusters is too narrow below some 40 requests: `make calibration`
-shows both.
+over clusters in closed form (Cameron and Miller 2015, CV3), and its quantile is Student's, with the
+degrees of freedom that clusters of unequal size leave. Rates get Wilson's interval at the number of
+rounds that the variance is worth (Dean and Pagano 2015), which neither leaves 0..1 nor collapses at
+the ends. A percentile bootstrap over clusters is too narrow below about 40 requests: `make
+calibration` shows both.
 
-An interval has support where both ends are finite and no cluster has more than half of the weight,
-which at least two clusters do then. Where one is without support there is None instead: the figure
-cannot be told, see `Interval.of`.
+An interval has support if both ends are finite and no cluster has more than half of the weight;
+then at least two clusters have weight. Without support there is None instead of an interval: the
+figure is not known, see `Interval.of`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from driftscope.analysis.query.column_arrays import Matrix
 
 CONFIDENCE = 0.95
 FEW_REQUESTS = 30
-"""Below this, resampling requests gives intervals that are too narrow: the usual rule of thumb for
-a percentile bootstrap over clusters."""
+"""Number of requests below which resampling them gives intervals that are too narrow: the usual
+rule of thumb for a percentile bootstrap over clusters."""
 MOST_WEIGHT = 0.5 + 1e-9
 """Largest share of the weight that one cluster may have: above it, an interval is about that one
-cluster. Above one half by what rounding adds."""
+cluster. It exceeds one half by a rounding error."""
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A 95% interval, of two finite ends.
+    """A 95% interval with two finite ends.
 
     ==============================  =======================================================
     `Interval.of(0.2, 0.4)`         from 0.2 to 0.4
-    `Interval.of(0.2, math.inf)`    None, as for NaN: there is no interval to speak of
-    `of(0.2, 1.4).within(0, 1)`     what of it lies in a range that the figure cannot leave
+    `Interval.of(0.2, math.inf)`    None, as for NaN: there is no usable interval
+    `of(0.2, 1.4).within(0, 1)`     clipped to the range of possible values
     ==============================  =======================================================
     """
 
@@ -50,51 +50,53 @@ class Interval:
 
     @classmethod
     def of(cls, low: float, high: float) -> Interval | None:
-        """The interval, or None where an end is no finite number. All intervals are made here."""
+        """Return the interval, or None if an end is not finite. Intervals of unchecked ends are
+        made here."""
         if not (math.isfinite(low) and math.isfinite(high)):
             return None
         return cls(low=float(low), high=float(high))
 
     def within(self, least: float, most: float) -> Interval:
-        """Both ends moved into the range `least` to `most`, finite or not."""
+        """Return the interval with both ends clipped to `least` and `most`, which may be
+        infinite."""
         low, high = (min(max(end, least), most) for end in (self.low, self.high))
         return Interval(low=low, high=high)
 
     def hull(self, other: Interval) -> Interval:
-        """Return the smallest interval that holds both."""
+        """Return the smallest interval that contains both."""
         return Interval(low=min(self.low, other.low), high=max(self.high, other.high))
 
     def excludes_zero(self) -> bool:
-        """Whether 0 lies outside."""
+        """Whether 0 lies outside the interval."""
         return self.low > 0 or self.high < 0
 
 
 Intervals = tuple[Interval | None, ...]
-"""One for each of several figures; None where there is no support for one."""
+"""Intervals of several figures; None for a figure without support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ratio:
-    """Ratios of sums over clusters, [m], and what each cluster moves them by."""
+    """Ratios of sums over clusters, [m], and the influence of each cluster on them."""
 
     value: Array
-    """NaN where the bottom is 0."""
+    """Values of the ratios; NaN if the denominator is 0."""
     influence: Matrix
-    """[clusters, m]: jackknifed, so that `error` is the root of their sum of squares, scaled."""
+    """Jackknife influences, [clusters, m]; `error` is the scaled root of their sum of squares."""
     df: Array
-    """Degrees of freedom: of that many clusters of equal size, less one."""
+    """Degrees of freedom: the equivalent number of clusters of equal size, minus one."""
     units: Array
-    """The bottoms' sums."""
+    """Sums of the denominators."""
     heaviest: Array
-    """[m] largest share of the bottom that one cluster has."""
+    """Largest share of the denominator that one cluster has, [m]."""
 
     @property
     def supported(self) -> NDArray[np.bool_]:
-        """[m] where no cluster has more than half of the weight."""
+        """Whether no cluster has more than half of the weight, [m]."""
         return np.asarray(self.heaviest <= MOST_WEIGHT)
 
     def first(self, m: int) -> Ratio:
-        """The first `m` figures."""
+        """Return the first `m` figures."""
         return Ratio(
             value=self.value[:m],
             influence=self.influence[:, :m],
@@ -105,7 +107,7 @@ class Ratio:
 
     @property
     def error(self) -> Array:
-        """[m] standard error; NaN with fewer than two clusters."""
+        """Standard error, [m]; NaN with fewer than two clusters."""
         n = len(self.influence)
         if n < 2:
             return np.full(len(self.value), np.nan)
@@ -113,7 +115,7 @@ class Ratio:
 
 
 def joined(*ratios: Ratio) -> Ratio:
-    """Several figures of the same clusters side by side."""
+    """Join figures of the same clusters into one Ratio."""
     return Ratio(
         value=np.concatenate([each.value for each in ratios]),
         influence=np.hstack([each.influence for each in ratios]),
@@ -124,7 +126,8 @@ def joined(*ratios: Ratio) -> Ratio:
 
 
 def ratio_of(top: Matrix, bottom: Matrix) -> Ratio:
-    """sum(top) / sum(bottom) per column; sums by cluster, [clusters, m] or a bottom for all."""
+    """Return sum(top) / sum(bottom) per column; both are by cluster, [clusters, m], or `bottom` is
+    broadcast."""
     bottom = np.broadcast_to(bottom, top.shape)
     whole = bottom.sum(axis=0)
     safe = np.where(whole > 0, whole, np.nan)
@@ -141,36 +144,36 @@ def ratio_of(top: Matrix, bottom: Matrix) -> Ratio:
 
 
 def degrees_of_freedom(share: Matrix) -> Array:
-    """[m] clusters of equal size that are worth as much as these, less one; `share` is what each
-    has of the weight, [clusters, m]. NaN without any."""
+    """Return the equivalent number of clusters of equal size, minus one, [m]; `share` is each
+    cluster's share of the weight, [clusters, m]. NaN without any weight."""
     squares = np.square(share).sum(axis=0)
     return np.asarray(1.0 / np.where(squares > 0, squares, np.nan) - 1.0)
 
 
 def heaviest_of(share: Matrix) -> Array:
-    """[m] the largest share that one cluster has; NaN without any."""
+    """Return the largest share that one cluster has, [m]; NaN without clusters."""
     if not len(share):
         return np.full(share.shape[1], np.nan)
     return np.asarray(share.max(axis=0))
 
 
 def student(df: Array | float) -> Array:
-    """Quantile of Student's t for a 95% interval."""
+    """Return the quantile of Student's t for a 95% interval."""
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(np.maximum(df, 1.0), 0.5 + CONFIDENCE / 2))
 
 
 def two_sided(statistic: Array, df: Array) -> Array:
-    """p-values of Student's t, two-sided; NaN for NaN."""
+    """Return two-sided p-values of Student's t; NaN for NaN."""
     from scipy.special import stdtr
 
     return np.asarray(2.0 * stdtr(np.maximum(df, 1.0), -np.abs(statistic)))
 
 
 def intervals(ratio: Ratio) -> Intervals | None:
-    """Symmetric intervals; None with fewer than two clusters, which say nothing of how they
-    differ, and for a figure whose interval has no support."""
+    """Return symmetric intervals; None with fewer than two clusters, which do not show how clusters
+    differ. An interval without support is None, too."""
     if len(ratio.influence) < 2:
         return None
     half = student(ratio.df) * ratio.error
@@ -178,9 +181,9 @@ def intervals(ratio: Ratio) -> Intervals | None:
 
 
 def rate_intervals(ratio: Ratio) -> Intervals | None:
-    """Intervals of rates in 0..1, by Wilson's formula; None as in `intervals`.
+    """Return intervals of rates in 0..1, by Wilson's formula; None as in `intervals`.
 
-    A rate of 0 or 1 has no variance to tell what its rounds are worth: each cluster counts once.
+    A rate of 0 or 1 has no variance to show what its rounds are worth: each cluster counts once.
     """
     clusters = len(ratio.influence)
     if clusters < 2:
@@ -193,18 +196,18 @@ def rate_intervals(ratio: Ratio) -> Intervals | None:
 
 
 def share_interval(some: int, of: int) -> Interval:
-    """Wilson's interval of a share of independent cases, such as finished requests."""
+    """Return Wilson's interval of a share of independent cases, such as finished requests."""
     quantile = np.array([NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)])
     low, high = _wilson(np.array([some / of]), np.array([float(of)]), quantile)
     return Interval(low=float(low[0]), high=float(high[0]))
 
 
 def exact_interval(some: int, of: int, confidence: float = CONFIDENCE) -> Interval:
-    """Clopper and Pearson's interval of a share of independent cases, which is never narrower than
-    it says, also where none or all of the cases count.
+    """Return Clopper and Pearson's interval of a share of independent cases, whose coverage is
+    never below `confidence`, even if none or all of the cases count.
 
-    There it is one-sided: 0 of n cases leave a share below 1 - (1 - confidence)^(1/n), about 3 / n.
-    Raises ValueError without a case.
+    In these two cases it is one-sided: 0 of n cases leave a share below 1 - (1 - confidence)^(1/n),
+    about 3 / n. Raises ValueError without a case.
     """
     from scipy.special import betaincinv
 
@@ -217,7 +220,7 @@ def exact_interval(some: int, of: int, confidence: float = CONFIDENCE) -> Interv
 
 
 def _wilson(rate: Array, worth: Array, quantile: Array) -> tuple[Array, Array]:
-    """Both ends, [m] each, for rates over as many independent cases as `worth` says."""
+    """Return both ends, [m] each, for rates over `worth` independent cases."""
     t2 = np.square(quantile)
     middle = (rate + t2 / (2 * worth)) / (1 + t2 / worth)
     half = np.sqrt(t2 / worth * (rate * (1 - rate) + t2 / (4 * worth))) / (1 + t2 / worth)
@@ -226,15 +229,15 @@ def _wilson(rate: Array, worth: Array, quantile: Array) -> tuple[Array, Array]:
 
 
 def ratio_intervals(top: Matrix, bottom: Matrix) -> Intervals | None:
-    """Symmetric intervals of sum(top) / sum(bottom), see `ratio_of`."""
+    """Return symmetric intervals of sum(top) / sum(bottom), see `ratio_of`."""
     return intervals(ratio_of(top, bottom))
 
 
 def rate_over_clusters(
     top: NDArray[np.int64], bottom: NDArray[np.int64]
 ) -> tuple[float, Interval | None]:
-    """sum(top) / sum(bottom), [clusters] each, and its interval as that of a rate; 0 and None
-    where every bottom is 0."""
+    """Return sum(top) / sum(bottom), [clusters] each, and its interval as a rate; 0 and None if
+    every bottom is 0."""
     there = bottom > 0
     if not there.any():
         return 0.0, None
@@ -246,10 +249,10 @@ def rate_over_clusters(
 def quantile_interval(
     share: float, n: int, at: Sequence[float], quantiles: Sequence[float]
 ) -> Interval | None:
-    """Of the quantile at `share` of `n` independent values whose `quantiles` at the shares `at`
-    are known: the order statistics that many standard errors of a binomial share away (Conover
-    1999, 3.2), which assumes no shape. None where these lie beyond the smallest or the largest
-    value."""
+    """Return the interval of the quantile at `share` of `n` independent values, whose `quantiles`
+    at the shares `at` are known. Its ends are the order statistics that lie as many standard errors
+    of a binomial share away (Conover 1999, 3.2), which assumes no shape. None if these lie beyond
+    the smallest or the largest value."""
     if not n:
         return None
     half = float(student(np.inf)) * math.sqrt(share * (1 - share) / n)
@@ -260,16 +263,18 @@ def quantile_interval(
 
 
 def mean_interval(values: Array) -> Interval | None:
-    """Of the mean of one value per request, [requests]; NaN ones are left out."""
+    """Return the interval of the mean of one value per request, [requests]; NaN values are left
+    out."""
     known = values[np.isfinite(values)][:, None]
     found = ratio_intervals(known, np.ones_like(known))
     return found[0] if found else None
 
 
 def difference(a: float, a_interval: Interval, b: float, b_interval: Interval) -> Interval:
-    """95% interval of a - b for independent estimates, from their own intervals.
+    """Return the 95% interval of a - b for independent estimates, from their own intervals.
 
-    The square-and-add rule (Newcombe 1998; Zou and Donner 2008), which keeps their asymmetry.
+    This is the square-and-add rule (Newcombe 1998; Zou and Donner 2008), which keeps their
+    asymmetry.
     """
     down = math.hypot(a - a_interval.low, b_interval.high - b)
     up = math.hypot(a_interval.high - a, b - b_interval.low)

@@ -1,12 +1,13 @@
-"""One test of several differences between two runs at once: acceptance at every depth.
+"""Joint test of several differences between two runs: acceptance at every depth.
 
-Depths of one run are not independent, and each is tested beside the others. The statistic is the
-largest |t| over them; its reference are the same requests with their runs exchanged: the sign of
-each pair's difference is drawn (Romano 1989), or, without pairs, requests are dealt anew to the two
-runs (Chung and Romano 2013). A depth at which one run never accepts is tested like any other.
+Depths of one run are not independent, and all are tested together. The statistic is the largest |t|
+over them. Its reference distribution comes from the same requests with their runs exchanged: the
+sign of each pair's difference is drawn (Romano 1989), or, without pairs, requests are dealt anew to
+the two runs (Chung and Romano 2013). A depth at which one run never accepts is tested like any
+other.
 
 A request's pseudo-value of a ratio r is r + (n - 1) times its jackknife influence: their mean is
-the ratio, and their spread the ratio's variance over requests.
+the ratio, and their spread is the ratio's variance over requests.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from driftscope.analysis.query.column_arrays import Matrix
 from driftscope.analysis.statistics.interval import CONFIDENCE, Array, Ratio
 
 DRAWS = 999
-"""Random exchanges: p-values are multiples of 1 / 1000."""
+"""Number of random exchanges: p-values are multiples of 1 / 1000."""
 SEED = 20_260_511
 LEAST = 6
-"""Pairs, or requests of either run, from which runs are tested: with five pairs, the most extreme
-signs already have a chance of 2 / 32 = 0.06."""
+"""Smallest number of pairs, or of requests of either run, for a test: with five pairs, the most
+extreme signs already have a probability of 2 / 32 = 0.06."""
 _AT_ONCE = 64
-"""Exchanges that are held in memory together."""
+"""Number of exchanges that are in memory together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Joint:
-    """Differences of the second run from the first, [m] each."""
+    """Result of the joint test; differences are the second run minus the first, [m] each."""
 
     gap: Array
     error: Array
-    """Standard error; 0 where no request differs from another."""
+    """Standard error; 0 if all requests agree."""
     p: Array
-    """Adjusted: calling every figure with a p below 0.05 different errs in one of 20 comparisons of
-    equal runs, however many figures there are. NaN where there is nothing to test by."""
+    """Adjusted p-value: calling every figure with a p below 0.05 different errs in one of 20
+    comparisons of equal runs, however many figures there are. NaN if nothing can be tested."""
     critical: float
-    """|t| that the largest of equal runs exceeds in one of 20 comparisons: the half-width of
-    simultaneous intervals in standard errors. NaN where nothing is tested."""
+    """Value that the largest |t| of equal runs exceeds in one of 20 comparisons: the half-width of
+    simultaneous intervals in standard errors. NaN if nothing is tested."""
 
 
 def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
-    """The test of b - a, figure by figure; rows of the influences are pairs where `paired`."""
+    """Test b - a, figure by figure; if `paired`, rows of the influences are pairs."""
     known = _known(a) & _known(b)
     if paired:
         return _tested(_Signs(_pseudo(b, known) - _pseudo(a, known)))
@@ -54,31 +55,33 @@ def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
 
 
 def _known(ratio: Ratio) -> NDArray[np.bool_]:
-    """[m] figures that every cluster's influence is known of, and that no cluster decides."""
+    """Return the figures for which every cluster's influence is known and no cluster decides,
+    [m]."""
     known = np.isfinite(ratio.value) & np.isfinite(ratio.influence).all(axis=0)
     return np.asarray(known & ratio.supported)
 
 
 def _pseudo(ratio: Ratio, known: NDArray[np.bool_]) -> Matrix:
-    """[clusters, m] with the ratio as mean; 0 in all clusters where it is not `known`."""
+    """Return pseudo-values with the ratio as mean, [clusters, m]; 0 in all clusters if it is not
+    `known`."""
     value, influence = np.where(known, ratio.value, 0), np.where(known, ratio.influence, 0)
     return np.asarray(value + (len(influence) - 1) * (influence - influence.mean(axis=0)))
 
 
 class _Signs:
-    """Differences of pairs, [pairs, m], whose signs are drawn."""
+    """Differences of pairs, [pairs, m], whose signs are drawn at random."""
 
     def __init__(self, differences: Matrix) -> None:
         self._of, self._squares = differences, np.square(differences).sum(axis=0)
         self.clusters = len(differences)
 
     def observed(self) -> tuple[Array, Array]:
-        """Differences and their standard errors."""
+        """Return the observed differences and their standard errors."""
         gap = self._of.mean(axis=0)
         return gap, self._error(gap)
 
     def exchanged(self, random: np.random.Generator, draws: int) -> Array:
-        """[draws, m] |t| of random signs."""
+        """Return |t| for random signs, [draws, m]."""
         signs = random.integers(0, 2, (draws, self.clusters)) * 2.0 - 1.0
         gap = signs @ self._of / self.clusters
         return _statistic(gap, self._error(gap))
@@ -90,7 +93,7 @@ class _Signs:
 
 
 class _Deals:
-    """Values of two groups of requests, [requests, m] each, which are dealt anew."""
+    """Values of two groups of requests, [requests, m] each, which are dealt anew at random."""
 
     def __init__(self, first: Matrix, second: Matrix) -> None:
         both = np.vstack([first, second])
@@ -100,18 +103,19 @@ class _Deals:
         self.clusters = min(self._sizes)
 
     def observed(self) -> tuple[Array, Array]:
-        """Differences and their standard errors."""
+        """Return the observed differences and their standard errors."""
         second = np.hstack([self._second, np.square(self._second)]).sum(axis=0)
         return self._between(second[None])
 
     def exchanged(self, random: np.random.Generator, draws: int) -> Array:
-        """[draws, m] |t| of random deals."""
+        """Return |t| for random deals, [draws, m]."""
         n = sum(self._sizes)
         mine = random.permuted(np.tile(np.arange(n) >= self._sizes[0], (draws, 1)), axis=1)
         return _statistic(*self._between(mine.astype(np.float64) @ self._values))
 
     def _between(self, second: Matrix) -> tuple[Array, Array]:
-        """[draws, m] from the sums of the second group's values and squares."""
+        """Return differences and errors, [draws, m], from the sums of the second group's values and
+        squares."""
         m = second.shape[1] // 2
         means, variances = [], []
         for sums, n in zip((self._sum - second, second), self._sizes, strict=True):
@@ -124,7 +128,7 @@ class _Deals:
 
 
 def _statistic(gap: Array, error: Array) -> Array:
-    """|t|; 0 where nothing differs, infinite where every request differs by the same."""
+    """Return |t|; 0 if nothing differs, infinite if every request differs by the same amount."""
     there = error > 0
     t = np.abs(gap) / np.where(there, error, 1.0)
     return np.where(there, t, np.where(np.abs(gap) > 0, np.inf, 0.0))
@@ -149,7 +153,7 @@ def _tested(exchange: _Signs | _Deals) -> Joint:
 
 
 def _largest(exchange: _Signs | _Deals) -> Iterator[NDArray[np.float64]]:
-    """The largest |t| of each random exchange, some at a time."""
+    """Yield the largest |t| of each random exchange, in batches."""
     random = np.random.default_rng(SEED)
     for first in range(0, DRAWS, _AT_ONCE):
         draws = min(_AT_ONCE, DRAWS - first)

@@ -1,4 +1,4 @@
-"""Several tests at once."""
+"""Correction for several tests at once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 ALPHA = 0.05
-"""Chance that any of the differences that are called one is none."""
+"""Probability that at least one of the differences called so is none."""
 
 
 def holm(p: Sequence[float]) -> tuple[float, ...]:
-    """p-values adjusted by Holm's step-down rule (Holm 1979): calling those below ALPHA keeps the
-    chance of a single false call below ALPHA, however the tests depend on each other."""
+    """Return p-values adjusted by Holm's step-down rule (Holm 1979): calling those below ALPHA
+    keeps the probability of a single false call below ALPHA, however the tests depend on each
+    other."""
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     scaled = values[order] * np.arange(len(values), 0, -1)

@@ -12,35 +12,35 @@ from driftscope.analysis.statistics.interval import Interval, ratio_of, student
 from driftscope.analysis.statistics.interval import Ratio as Means
 
 FEWEST_PAIRS = 5
-"""With fewer, a variance over prompts says nothing."""
+"""Smallest number of pairs for an interval: with fewer, a variance over prompts is meaningless."""
 MOST_APART = 100.0
-"""Upper end of an interval over the ratio itself, beyond which there is none: a ratio that is known
-within a factor of 100 only is not known."""
+"""Largest factor from the ratio to the upper end of its interval; beyond it there is no interval,
+because a ratio that is only known within a factor of 100 is not known."""
 
 Sums = Mapping[str, tuple[float, float]]
-"""Pairing key -> numerator and denominator of a mean, such as tokens and rounds."""
+"""Numerator and denominator of a mean, such as tokens and rounds, by pairing key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Of a mean in one condition, or run, to that in another."""
+    """Ratio of a mean in one condition, or run, to that in another."""
 
     value: float
     interval: Interval | None
-    """95%; None with fewer than FEWEST_PAIRS pairs."""
+    """95% interval; None with fewer than FEWEST_PAIRS pairs, or without support."""
     pairs: int
 
     @property
     def differs(self) -> bool:
-        """Whether the interval leaves out 1."""
+        """Whether the interval excludes 1."""
         return self.interval is not None and (self.interval.low > 1 or self.interval.high < 1)
 
 
 def paired_ratio(a: Sums, b: Sums) -> Ratio | None:
-    """mean(a) / mean(b) over the keys that both have; None where that is no number.
+    """Return mean(a) / mean(b) over the keys that both have; None if that is not a finite number.
 
-    The jackknife leaves out both sides of a pair together, so that what makes a prompt easy drops
-    out of the interval, which is symmetric for the logarithm.
+    The jackknife leaves out both sides of a pair together, so that the difficulty of a prompt
+    cancels out of the interval, which is symmetric for the logarithm.
     """
     keys = sorted(a.keys() & b.keys())
     if not keys:

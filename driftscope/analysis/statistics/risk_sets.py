@@ -1,9 +1,9 @@
 """Acceptance by depth over rounds that drafted different numbers of tokens: risk sets.
 
 At depth i only rounds that drafted at least i tokens, and of which i-1 were accepted, can accept or
-reject. The conditional rate divides by those, and the marginal rate is the running product of
-conditional rates (Kaplan and Meier 1958). Where every round drafts K tokens, the product is the
-plain share of all rounds.
+reject. The conditional rate divides by the number of these rounds, and the marginal rate is the
+running product of conditional rates (Kaplan and Meier 1958). If every round drafts K tokens, the
+product is the plain share of all rounds.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from driftscope.metrics.acceptance import running_product
 
 
 def conditional_ratio(accepted: Matrix, at_risk: Matrix) -> Ratio:
-    """Conditional rate at each depth; sums by cluster, [clusters, K]."""
+    """Return the conditional rate at each depth; sums are by cluster, [clusters, K]."""
     return ratio_of(accepted, at_risk)
 
 
 def marginal_ratio(accepted: Matrix, at_risk: Matrix, drafted: Matrix) -> Ratio:
-    """Marginal rate at each depth; sums by cluster, [clusters, K] each.
+    """Return the marginal rate at each depth; sums are by cluster, [clusters, K] each.
 
-    `accepted`: rounds with at least i tokens accepted; `at_risk`: rounds of which token i could be
+    `accepted`: rounds with at least i tokens accepted; `at_risk`: rounds in which token i could be
     accepted; `drafted`: rounds that drafted at least i tokens, whose shares give the degrees of
     freedom.
     """

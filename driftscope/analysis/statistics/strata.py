@@ -1,9 +1,10 @@
-"""Compares groups of rounds within strata, so that one circumstance is not named for another.
+"""Comparison of groups of rounds within strata, so that one circumstance is not blamed for another.
 
 Labels often differ in context length. Long contexts then look bad because of a label, and the label
-because of long contexts. Here each comparison is made inside the strata of the other circumstance
-and put together with the weights of Mantel and Haenszel (1959), n m / (n + m) for n and m rounds of
-the two groups in a stratum: a stratum that only one of them has says nothing, and has none.
+because of long contexts. Here each comparison is made inside the strata of the other circumstance,
+and the strata are combined with the weights of Mantel and Haenszel (1959), n m / (n + m) for n and
+m rounds of the two groups in a stratum: a stratum that only one of them has contributes nothing,
+and its weight is 0.
 
 The variance is that of the jackknife over requests, weights included; a request that has rounds in
 both groups is left out of both at once.
@@ -29,18 +30,18 @@ from driftscope.analysis.statistics.interval import (
 )
 
 ENOUGH_REQUESTS = 10
-"""Requests that a group must have to be compared with another: with fewer, intervals are far too
-narrow."""
+"""Smallest number of requests of a group that is compared with another: with fewer, intervals are
+far too narrow."""
 FEWEST = 2
-"""Requests that both groups must have in a stratum: one alone shows no spread."""
+"""Smallest number of requests of both groups in a stratum: a single one shows no spread."""
 MOST_STRATA = 64
 MOST_GROUPS = 12
-"""Labels that are compared pair by pair, those of most rounds."""
+"""Largest number of labels that are compared in pairs: those with the most rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cells:
-    """Rounds by request, range of context lengths and label, [cells] each."""
+    """Rounds by request, range of context lengths and label, arrays of [cells] each."""
 
     request: Codes
     """Index, from 0, of the request or of the group of requests that stands for one."""
@@ -56,8 +57,8 @@ class Cells:
 def context_within_label(
     cells: Cells, contexts: Sequence[str], labels: Sequence[str]
 ) -> Contrast | None:
-    """The longest contexts beside the shortest ones, under the same labels: the widest two ranges
-    that share enough requests. None where no two do."""
+    """Compare the longest contexts with the shortest ones under the same labels, using the two
+    ranges furthest apart that share enough requests. None if no two do."""
     there = _requests(cells.label, cells.context, len(labels), len(contexts))
     pairs = [
         (long - short, enough, short, long)
@@ -73,8 +74,8 @@ def context_within_label(
 def labels_within_context(
     cells: Cells, contexts: Sequence[str], labels: Sequence[str]
 ) -> tuple[Contrast, ...]:
-    """Every two labels in the same ranges of context lengths, the one that accepts more first;
-    without those that share too few requests."""
+    """Compare every two labels in the same ranges of context lengths, the one that accepts more
+    first; pairs that share too few requests are left out."""
     there = _requests(cells.context, cells.label, len(contexts), len(labels))
     rounds = np.bincount(cells.label, cells.rounds, len(labels))
     most = sorted(np.argsort(-rounds, kind="stable")[:MOST_GROUPS].tolist())
@@ -95,12 +96,13 @@ def _each(
 
 
 def _requests(stratum: Codes, group: Codes, strata: int, groups: int) -> Codes:
-    """[strata, groups] requests with a round there: each has one cell at most in each."""
+    """Return the requests with a round in each stratum and group, [strata, groups]: a request has
+    at most one cell in each."""
     return np.bincount(stratum * groups + group, minlength=strata * groups).reshape(strata, groups)
 
 
 def _shared(first: Codes, second: Codes) -> int:
-    """Requests of the group that has fewer, in the strata that both have."""
+    """Return the number of requests of the group that has fewer, in the strata that both have."""
     both = (first >= FEWEST) & (second >= FEWEST)
     return int(min(first[both].sum(), second[both].sum()))
 
@@ -113,7 +115,7 @@ def _contrast(
     groups: Sequence[str],
     strata: Sequence[str],
 ) -> Contrast | None:
-    """The comparison of two groups; None where the first accepts nothing."""
+    """Compare two groups; None if the first accepts nothing."""
     there = _requests(stratum, group, len(strata), len(groups))[:, pair]
     shared = np.flatnonzero((there >= FEWEST).all(axis=1))
     shared = shared[np.argsort(-there[shared].min(axis=1), kind="stable")][:MOST_STRATA]
@@ -137,7 +139,7 @@ def _contrast(
 
 
 def _tested(sums: _Sums, kept: float) -> tuple[Interval | None, float | None]:
-    """95% interval of what is kept, and the p of it being all."""
+    """Return the 95% interval of the share kept, and the p-value for all being kept."""
     error, df = sums.error(), sums.df()
     half = float(student(df)) * error
     if not sums.supported() or not np.isfinite(half) or not error > 0:
@@ -147,7 +149,7 @@ def _tested(sums: _Sums, kept: float) -> tuple[Interval | None, float | None]:
 
 
 def _nothing(sums: _Sums, first: float) -> tuple[Interval | None, float | None]:
-    """Return the contrast where the second group accepts nothing: no request differs from
+    """Return interval and p-value if the second group accepts nothing: no request differs from
     another, and the share of its rounds that accept anything has an exact interval."""
     high = exact_interval(0, sums.rounds(1)).high / first
     if not sums.supported() or not high < 1:
@@ -172,11 +174,12 @@ class _Sums:
         np.add.at(self._rounds, at, cells.rounds[mine])
 
     def accepted(self) -> Matrix:
-        """[2] accepted tokens per round, standardised."""
+        """Return the accepted tokens per round of both groups, standardised, [2]."""
         return _standardised(self._accepted.sum(axis=1), self._rounds.sum(axis=1))
 
     def error(self) -> float:
-        """Standard error of the second over the first, by leaving out one request after another."""
+        """Return the standard error of the second over the first, by leaving out one request after
+        another."""
         whole = [each.sum(axis=1, keepdims=True) for each in (self._accepted, self._rounds)]
         first, second = _standardised(whole[0] - self._accepted, whole[1] - self._rounds)
         known = first > 0
@@ -188,7 +191,7 @@ class _Sums:
         return float(np.sqrt((n - 1) / n * np.square(kept - value[1] / value[0]).sum()))
 
     def df(self) -> float:
-        """Degrees of freedom of the group that has fewer."""
+        """Return the degrees of freedom of the group that has fewer."""
         return float(np.min([degrees_of_freedom(each[:, None])[0] for each in self._shares()]))
 
     def supported(self) -> bool:
@@ -196,25 +199,26 @@ class _Sums:
         return all(each.max(initial=0.0) <= MOST_WEIGHT for each in self._shares())
 
     def rounds(self, group: int) -> int:
-        """Rounds of the first or second group."""
+        """Return the number of rounds of the first or second group."""
         return int(self._rounds[group].sum())
 
     def _shares(self) -> Matrix:
-        """[2, requests] what each request has of the weight of its group."""
+        """Return each request's share of the weight of its group, [2, requests]."""
         rounds = self._rounds.sum(axis=1)
         weight = _weights(rounds)
         return np.asarray((self._rounds * (weight / rounds)[:, None]).sum(axis=2) / weight.sum())
 
 
 def _weights(rounds: Matrix) -> Matrix:
-    """[..., strata] of Mantel and Haenszel, for rounds [2, ..., strata]; 0 where a group has
-    none."""
+    """Return the weights of Mantel and Haenszel, [..., strata], for rounds [2, ..., strata]; 0
+    where a group has none."""
     together = rounds[0] + rounds[1]
     return np.asarray(rounds[0] * rounds[1] / np.where(together > 0, together, 1.0))
 
 
 def _standardised(accepted: Matrix, rounds: Matrix) -> Matrix:
-    """[2, ...] accepted tokens per round, with the same weight of each stratum, the last axis."""
+    """Return accepted tokens per round, [2, ...], with the same weight of each stratum, the last
+    axis, in both groups."""
     weight = _weights(rounds)
     each = accepted / np.where(rounds > 0, rounds, 1.0)
     whole = weight.sum(axis=-1)

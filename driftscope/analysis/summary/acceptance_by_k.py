@@ -1,4 +1,4 @@
-"""Acceptance of a run of several K, K by K."""
+"""Acceptance of a run of several K, separately for each K."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from driftscope.analysis.summary.run_summary import RunSummary
 
 
 def first_token_differs(run: RunSummary) -> str | None:
-    """Whether rounds of different K accept the first token differently, in words.
+    """Return in words how rounds of different K accept the first token differently; None if they do
+    not.
 
-    The first token knows nothing of K: what decides K, such as the batch size, or the time at which
-    K was changed, then decides acceptance, too.
+    The acceptance of the first token does not depend on K. If it differs, then what decides K, such
+    as the batch size or the time at which K was changed, also decides acceptance.
     """
     firsts = [
         (part, part.marginal_interval[0])
@@ -33,7 +34,8 @@ def first_token_differs(run: RunSummary) -> str | None:
 
 
 def by_k(run: Sums) -> tuple[AcceptanceAtK, ...]:
-    """One for each K that the run asked for and some round drafted; () in a run of one K."""
+    """Return the acceptance for each K that the run asked for and some round drafted; () in a run
+    of one K."""
     if run.by_length is None:
         return ()
     length = whole(run.by_length, "length")

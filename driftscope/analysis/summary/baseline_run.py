@@ -1,4 +1,4 @@
-"""A run without speculation: what a run with it is held against."""
+"""Baseline runs, which may lack speculation: runs that others are compared with."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BaselineRun:
     latency: Latency
     cells: tuple[StepCell, ...]
     durations: Mapping[str, Distribution] = field(default_factory=dict)
-    """Of TTFT and TPOT."""
+    """Distributions of TTFT and TPOT."""
 
 
 def speculates(tables: Tables) -> bool:
@@ -42,9 +42,9 @@ def speculates(tables: Tables) -> bool:
 
 
 def baseline_of(run: Trace | Tables, label: str) -> RunSummary | BaselineRun:
-    """The summary of a baseline, which need not speculate.
+    """Return the summary of a baseline, which need not speculate.
 
-    Raises NoDataError for a run with neither rounds nor finished requests, and what `summarise`
+    Raises NoDataError for a run with neither rounds nor finished requests, and whatever `summarise`
     raises.
     """
     tables = tables_of(run) if isinstance(run, Trace) else run

@@ -1,7 +1,7 @@
-"""What one run comes down to: the figures that findings, reports and gates read.
+"""Summary of one run: the figures that findings, reports and gates read.
 
 Every per-depth tuple starts with depth 1. None means that the quantity does not exist in the run;
-NaN that it was measured and no finite number came out.
+NaN means that it was measured but gave no finite number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from driftscope.trace.format.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One run."""
+    """Summary of one run."""
 
     label: str
     manifest: Manifest
@@ -49,17 +49,18 @@ class RunSummary:
     cost: StepCost | None
     segments: tuple[Segment, ...]
     problems: tuple[str, ...]
-    """What the reader found missing or lost."""
+    """Problems that the reader found: missing or lost data."""
     k: int = 0
-    """Tokens of the longest chain: draft tokens per round in a run of one K. As the manifest says,
-    in a summary of an older driftscope."""
+    """Number of tokens of the longest chain: draft tokens per round in a run of one K. In a summary
+    of an older driftscope it is taken from the manifest."""
     ks: tuple[int, ...] = ()
-    """Chain lengths that were asked for, ascending: several where K follows the batch size or
-    changed while the server ran."""
+    """Chain lengths that were asked for, ascending; there are several if K follows the batch size
+    or changed while the server ran."""
     depths: int = 0
-    """Depths of the figures of recorded chains, see `Shape.depths`; `k` in a run of one K."""
+    """Number of depths of the figures of recorded chains, see `Shape.depths`; `k` in a run of one
+    K."""
     effective_k: float | None = None
-    """Tokens drafted per decode step, steps without a draft included."""
+    """Tokens drafted per decode step, including steps without a draft."""
     cells: tuple[StepCell, ...] = ()
     """Step times by K and batch size."""
     groups: Groups = NO_GROUPS
@@ -67,14 +68,15 @@ class RunSummary:
     closeup: CloseUp | None = None
     """Single requests, moments and durations, for the report."""
     spread: Mapping[str, Spread] = field(default_factory=dict)
-    """By what was measured in chains, see `driftscope.analysis.figures.measure.spread`; also of the
-    `conditional` rate and of the rounds that `died` at each depth."""
+    """Intervals by the quantity measured in chains, see
+    `driftscope.analysis.figures.measure.spread`; also of the `conditional` rate and of the rounds
+    that `died` at each depth."""
     fallback_spread: FallbackSpread = NO_SPREAD
     side: Side | None = None
-    """The rounds by request: what two runs are compared by. None in a report of an older version,
-    and of a summary that was not made of a trace."""
+    """Rounds by request, with which two runs are compared. None in a report of an older version,
+    and in a summary that was not made from a trace."""
     changes: Changes | None = None
-    """Points in time at which acceptance changed; None with too few requests to find one."""
+    """Change points of acceptance; None if there are too few requests to find one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", self.k or self.manifest.k)
@@ -83,5 +85,5 @@ class RunSummary:
 
     @property
     def mixed(self) -> bool:
-        """Whether it has chains of several K."""
+        """Whether the run has chains of several K."""
         return len(self.ks) > 1

@@ -1,4 +1,4 @@
-"""How a run's requests were sampled, and its drafter's guesses."""
+"""Sampling of a run's requests and of its drafter's tokens."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from driftscope.trace.format.manifest import GREEDY, Manifest
 
 
 def warmest(run: RunSummary) -> float | None:
-    """The highest known sampling temperature of the run's requests."""
+    """Return the highest known sampling temperature of the run's requests; None if none is
+    known."""
     return max(run.side.temperatures, default=None) if run.side else None
 
 
 def drafts_greedily(manifest: Manifest) -> bool:
-    """Whether a model drafts its likeliest tokens whatever the request's temperature: as recorded,
-    and of an older run vLLM's V1 runner."""
+    """Whether the model drafts its likeliest tokens whatever the request's temperature: as recorded
+    or, for an older run, whether it ran on vLLM's V1 runner."""
     if manifest.draft_sampling is not None:
         return manifest.draft_sampling == GREEDY
     return (manifest.engine, manifest.runner) == ("vllm", "v1")

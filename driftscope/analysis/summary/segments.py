@@ -1,4 +1,4 @@
-"""A run cut by workload label, or by anything else that rows can be told apart by."""
+"""Segments of a run, split by workload label or by another property of its rows."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from driftscope.metrics.latency import mean_s
 
 
 def segments_of(run: Sums) -> tuple[Segment, ...]:
-    """One segment per label, names sorted."""
+    """Return one segment per label, sorted by name."""
     labels = sorted(set(run.requests.labels.tolist()))
     return tuple(_of_label(label, run) for label in labels)
 
 
 def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
-    """A segment per bucket of `by`, see `driftscope.analysis.query.buckets`, each of the decode
-    steps and chains that are in it.
+    """Return one segment per bucket of `by`, see `driftscope.analysis.query.buckets`, made from the
+    decode steps and chains in the bucket.
 
-    Raises UsageError for another way to cut.
+    Raises UsageError for an unknown way to split.
     """
     begin_s = float(floats(run.tables.engine.rows(duration()), "first_s")[0])
     bucket = bucket_of(by, begin_s)
@@ -66,8 +66,9 @@ def _of_label(label: str, run: Sums) -> Segment:
 
 
 def _by_rank(run: Sums) -> Iterator[Segment]:
-    """All rounds, with what each rank saw of their chains: its own attention heads, and what does
-    not depend on heads at the first rank alone."""
+    """Yield one segment per rank: all rounds, with what that rank recorded of their chains. A rank
+    records its own attention heads; what does not depend on heads is recorded by the first rank
+    only."""
     ranks = ranks_of(run.tables.path)
     for rank in ranks:
         if len(ranks) == 1:
@@ -124,7 +125,7 @@ def _rounds_in(run: Sums, bucket: Bucket) -> pa.Table:
 
 
 def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
-    """By bucket; `by_k`: to the last depth of the bucket's own chains."""
+    """Return the drift by bucket; `by_k`: to the last depth of the bucket's own chains."""
     if not len(run.chains) + run.shallower.chains:
         return {}
     parts = []
@@ -143,7 +144,7 @@ def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
 
 
 def _mean(table: pa.Table, name: str) -> float | None:
-    """None where nothing finite was measured."""
+    """Return the mean of a column; None if nothing finite was measured."""
     if denominator(name, 0) not in table.column_names:
         return None
     weight = float(sums(table, denominator(name, 0)).sum())

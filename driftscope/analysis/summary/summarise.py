@@ -1,4 +1,4 @@
-"""From a run to its summary."""
+"""Computation of a run's summary."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.record_views import Tables, narrow, tables_of
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.statistics.interval import mean_interval
-from driftscope.analysis.summary.acceptance_by_k import by_k
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.segments import segments_by, segments_of
+from driftscope.analysis.summary.run_summary.acceptance_by_k import by_k
+from driftscope.analysis.summary.run_summary.segments import segments_by, segments_of
 from driftscope.metrics.fallback import effective_k, fallback
 from driftscope.metrics.latency import inter_token_s, mean_s
 from driftscope.metrics.overhead import overhead_fraction
@@ -38,8 +38,8 @@ BY_LABEL = "label"
 def summarise(
     run: Trace | Tables | Sums, label: str, *, only: Filter = EVERYTHING, by: str = BY_LABEL
 ) -> RunSummary:
-    """The summary of `run`, called `label` from here on; `only` of some rows, cut into segments
-    `by` a key of `driftscope.analysis.query.buckets.BY` or a span.
+    """Summarise `run` under the name `label`; `only` selects rows, and segments are split `by` a
+    key of `driftscope.analysis.query.buckets.BY` or a span.
 
     Raises MixedTraceError, DamagedTraceError, NoDataError or, for a filter, UsageError.
     """
@@ -125,7 +125,8 @@ def _sampling(chains: int, run: Sums) -> float | None:
 
 
 def _overhead(tables: Tables) -> float | None:
-    """Worker time comes by step; a status counts only for the engine core, or it would be twice."""
+    """Return the share of time spent in the probe. Worker time comes from the steps, so a status
+    counts only for the engine core; otherwise it would be counted twice."""
     engine_s = sum(s.probe_s for s in tables.statuses if not s.source.startswith("worker"))
     probe_s, step_s = probe_time(tables)
     return overhead_fraction(probe_s, engine_s, step_s, sum(s.writer_s for s in tables.statuses))

@@ -1,4 +1,4 @@
-"""What `analyze` says: the table as data, everything else on stderr."""
+"""Output of `analyze`: the table on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftscope.pipeline import Analysis
 from driftscope_reports.terminal.run_table import plain, render
 
 _PIPE_WIDTH = 100
-"""Columns when the output is no terminal."""
+"""Width in columns when the output is not a terminal."""
 _RUN_WIDTH = 24
 _REPLAY_WIDTH = 160
 
@@ -22,14 +22,14 @@ _REPLAY_WIDTH = 160
 def command_line(
     runs: Sequence[Path], labels: Sequence[str], html: Path, baseline: Path | None = None
 ) -> str:
-    """The command line that makes the same file again."""
+    """Return the command line that makes the same file again."""
     named = [part for label in labels for part in ("--label", label)]
     held = [] if baseline is None else ["--baseline", str(baseline)]
     return shlex.join(["driftscope", "analyze", *map(str, runs), *named, *held, "-o", str(html)])
 
 
 def show_table(analysis: Analysis, *, stderr: bool = False) -> None:
-    """The figures, on stdout unless that is taken."""
+    """Print the figures to stdout, or to stderr if stdout is used for JSON."""
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         width = max(_PIPE_WIDTH, (len(analysis.runs) + 2) * _RUN_WIDTH)
@@ -39,7 +39,7 @@ def show_table(analysis: Analysis, *, stderr: bool = False) -> None:
 
 
 def say_where(analysis: Analysis, written: Sequence[Path]) -> None:
-    """Warnings, the files and what to do with them."""
+    """Print the warnings, the files written and what to do with them."""
     for warning in analysis.warnings:
         sys.stderr.write(f"warning: {plain(f'{warning.run}: {warning.message}')}\n")
     for path in written:

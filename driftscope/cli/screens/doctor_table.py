@@ -14,7 +14,7 @@ _MARKS = {True: ("ok", "green"), False: ("PROBLEM", "bold red"), None: ("", "")}
 
 
 def print_checks(checks: Iterable[Check]) -> None:
-    """Print to stdout, a hint under each problem."""
+    """Print the checks to stdout, with a hint under each problem."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         mark, style = _MARKS[check.ok]

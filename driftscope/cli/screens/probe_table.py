@@ -1,4 +1,4 @@
-"""The processes of a running probe, as a table or as JSON."""
+"""Output of `driftscope probe`: the processes of a running probe, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _COLUMNS = (
     "errors",
 )
 _PIPE_WIDTH = 140
-"""Columns when the output is no terminal."""
+"""Width in columns when the output is not a terminal."""
 
 
 def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print to stdout; what is wrong goes to stderr as well."""
+    """Print the processes to stdout; problems go to stderr as well."""
     if as_json:
         where = public(target) if "://" in target else target
         content = {"target": where, "processes": list(processes)}

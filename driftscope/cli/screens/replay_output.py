@@ -1,4 +1,4 @@
-"""What `replay` says while it runs, and when it is done."""
+"""Output of `replay` while it runs and when it is done."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from driftscope.workloads.client.replay import Done, Watcher, require_answers
 from driftscope.workloads.suites.plan import Shot
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 _WIDTH = 100
 
 
 class Bar(Watcher):
-    """A progress bar with what is known so far; acceptance is the mean of all rounds."""
+    """Progress bar with the figures known so far; acceptance is the mean of all rounds."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._rounds = self._accepted = self._lost = 0
 
     def planned(self, shots: Sequence[Shot]) -> None:
-        """Every request of the plan is a step of the bar."""
+        """Start the bar, with one step per planned request."""
         self._task = self._progress.add_task("", total=len(shots), said="")
 
     def ended(self, shot: Shot, row: ClientRow) -> None:
-        """One more."""
+        """Advance the bar by one request."""
         self._lost += row.ended != Ended.ANSWERED
         if row.accepted and not row.warmup:
             self._rounds += len(row.accepted)
@@ -50,7 +50,7 @@ class Bar(Watcher):
 
 @contextlib.contextmanager
 def watched(*, quiet: bool) -> Iterator[Watcher]:
-    """A bar on a terminal, else nothing."""
+    """Yield a progress bar on a terminal, else a watcher that shows nothing."""
     console = Console(stderr=True)
     columns = (
         BarColumn(),
@@ -66,9 +66,9 @@ def watched(*, quiet: bool) -> Iterator[Watcher]:
 
 
 def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
-    """Print what came of it; the exit code is returned. Raises NoDataError without an answer.
+    """Print the outcome of a replay and return the exit code. Raises NoDataError without an answer.
 
-    Rows that the run directory lacks are reported whatever else is to be quiet about.
+    Rows missing from the run directory are reported even when `quiet`.
     """
     if as_json:
         content = {
@@ -90,7 +90,7 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
 
 
 def say_lost(done: Done) -> None:
-    """Print one line when the run directory lacks rows; every figure of the run lacks them, too."""
+    """Print one line if the run directory lacks rows; every figure of the run lacks them, too."""
     if done.lost:
         causes = ", ".join(
             f"{cause.replace('_', ' ')} {count:,}" for cause, count in sorted(done.lost.items())
@@ -108,18 +108,18 @@ def _say(done: Done) -> None:
 
 
 def counted(done: Done) -> str:
-    """How the requests ended."""
+    """Return the number of requests by how they ended, as one line."""
     ended = ", ".join(f"{count:,} {name}" for name, count in sorted(done.ended.items()))
     return f"{'stopped; ' if done.stopped else ''}{done.planned:,} requests: {ended}"
 
 
 def say(words: str) -> None:
-    """A line on stderr."""
+    """Print a line to stderr."""
     sys.stderr.write(f"{shown(words)}\n")
 
 
 def lists(*, suites: bool, transforms: bool) -> None:
-    """Print what a replay can be made of."""
+    """Print the suites, prompts and transforms that a replay can use."""
     from driftscope.workloads.suites.prompt_sources import TRIO, shipped_sets
     from driftscope.workloads.suites.suite import load_suite, shipped_suites
     from driftscope.workloads.suites.transforms import TRANSFORMS

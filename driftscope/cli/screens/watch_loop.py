@@ -1,4 +1,4 @@
-"""The loop of `driftscope watch`."""
+"""The main loop of `driftscope watch`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from driftscope.telemetry.watch.followed_engine import Followed, follow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """As the command has them."""
+    """Options of the command."""
 
     interval_s: float
     window_s: float
@@ -31,7 +31,7 @@ class Options:
 
 
 def run(target: str, options: Options) -> None:
-    """Show `target` until it is over or the user has seen enough; raises DriftscopeError."""
+    """Show `target` until its run ends or the user stops; raises DriftscopeError."""
     looks = _looks(follow(target), options)
     with contextlib.suppress(KeyboardInterrupt):
         if options.as_json:
@@ -47,7 +47,7 @@ def run(target: str, options: Options) -> None:
 
 
 Look = tuple[View, str, bool]
-"""What is seen, of which stretch, and whether the run is over."""
+"""Figures on the screen, the stretch of time that they cover, and whether the run is over."""
 
 
 def _show(console: Console, target: str, looks: Iterator[Look], *, live: bool) -> None:
@@ -65,7 +65,8 @@ def _state(over: bool) -> str:
 
 
 def _looks(followed: Followed, options: Options) -> Iterator[Look]:
-    """A view per interval; of a run that is over, or once, all since its start."""
+    """Yield a view per interval; if the run is over, or `once` is set, yield one view of everything
+    since its start."""
     past: deque[tuple[float, Snapshot]] = deque()
     while True:
         snapshot, now = followed.look(), time.monotonic()

@@ -1,4 +1,4 @@
-"""The screen of `driftscope watch`: 80 columns are enough."""
+"""The screen of `driftscope watch`, which fits in 80 columns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from driftscope.telemetry.watch.engine_view import CLASSES, Depth, View
 
 WIDTH = 80
 _BAR = 10
-"""Columns of a full bar."""
+"""Width in columns of a full bar."""
 _ABSENT = "-"
 _HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "chain"}
 
 
 def screen(target: str, shown: View, *, span: str, state: str) -> RenderableType:
-    """`span` says which stretch of time, `state` how the engine fares, in words."""
+    """Return the screen; `span` names the stretch of time and `state` the state of the engine, in
+    words."""
     name = public(target) if "://" in target else target
     head = Text(f"{printed(name)}  K = {shown.k}  {state}", style="bold", no_wrap=True)
     counted = Text(

@@ -1,4 +1,4 @@
-"""What `analyze` is given: run directories, and reports whose data is read back."""
+"""Inputs of `analyze`: run directories, and reports whose data is read back."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 REPORTS = (".html", ".htm")
 BASELINE = "baseline"
-"""What the run that others are held against is called."""
+"""Label of the run that others are compared with."""
 
 
 def is_report(path: Path) -> bool:
-    """Whether `path` names a report, not a run directory."""
+    """Whether `path` names a report rather than a run directory."""
     return path.suffix.lower() in REPORTS and not path.is_dir()
 
 
@@ -35,11 +35,11 @@ def analysis_of(
     baseline: Path | None = None,
     engine: str = DUCKDB,
 ) -> Analysis:
-    """One analysis of everything in `paths`, called by its label, held against the `baseline`.
+    """Return one analysis of everything in `paths`, named by `labels` and compared with `baseline`.
 
-    Of run directories, read by `engine`, `only` some rows, and cut `by` what `buckets.BY` names. A
-    report alone gives the analysis that it was made of; one of several runs keeps their names in
-    brackets after its label. Raises DriftscopeError.
+    Run directories are read by `engine`, restricted to the rows of `only`, and split `by` a name of
+    `buckets.BY`. A single report without a baseline gives the analysis that it was made from. A
+    report of several runs keeps their names in brackets after its label. Raises DriftscopeError.
     """
     from driftscope.analysis.query.record_views import open_run
     from driftscope.analysis.query.row_filters import Filter

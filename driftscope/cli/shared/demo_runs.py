@@ -1,4 +1,4 @@
-"""Records the demonstration's runs with a progress bar for each drafter."""
+"""Recording of the demonstration's runs, with a progress bar for each drafter."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from driftscope_lab.demo.launch import choose_engine, run_drafters
 
 
 def record_demo(folder: Path) -> dict[str, Path]:
-    """Label -> run directory, freshly recorded under `folder`/runs.
+    """Record the runs afresh under `folder`/runs and return label -> run directory.
 
-    Raises UsageError when something that is no run is in the way.
+    Raises UsageError if something that is not a run is in the way.
     """
     runs = {label: folder / "runs" / label for label in DRAFTERS}
     for run in runs.values():
@@ -44,7 +44,7 @@ def record_demo(folder: Path) -> dict[str, Path]:
 
 
 def _clear(run: Path) -> None:
-    """Remove an earlier demonstration's run; nothing else is ever deleted."""
+    """Remove the run of an earlier demonstration; nothing else is ever deleted."""
     if not run.exists():
         return
     if not (run / MANIFEST).is_file() and any(set(run.iterdir()) - set(run.glob("status-*"))):

@@ -1,4 +1,4 @@
-"""Says which extra to install, where a package is missing."""
+"""Error messages that name the extra to install when a package is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Imports in here that fail raise UsageError with the extra's name."""
+    """Raise UsageError with the extra's name if an import inside the block fails."""
     from driftscope.errors import UsageError
 
     try:

@@ -1,4 +1,4 @@
-"""What a gate's rules are asked about: runs of a probe, and replays."""
+"""Facts that a gate's rules are evaluated on: runs of a probe, and replays."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _REASONS = frozenset((*UndraftedReason.ALL, UNKNOWN))
 
 
 class Kind(Enum):
-    """What a rule may be about."""
+    """Kind of subject that a rule can be about."""
 
     RUN = "a run of a probe"
     REPLAY = "a replay"
 
     @property
     def catalogue(self) -> Mapping[str, Entry[Any]]:
-        """The findings there may be about it."""
+        """Findings that can be made about this kind of subject."""
         return CATALOGUE if self is Kind.RUN else REPLAYS
 
 
 def facts_of(
     analysis: Analysis, baseline: Baseline, correlated: Mapping[str, Mapping[str, float]]
 ) -> dict[Kind, list[Labelled]]:
-    """The facts of every run and replay, by its label."""
+    """Return the labelled facts of every run and replay."""
     held = None if baseline is None else _content(baseline)
     is_replay = isinstance(baseline, ReplaySummary)
     return {
@@ -79,7 +79,9 @@ def _content(run: RunSummary | BaselineRun | ReplaySummary) -> dict[str, Any]:
 def _found(
     analysis: Analysis, label: str, case: object, kind: Kind
 ) -> Callable[[str], bool | None]:
-    """Whether a finding, or one of a severity or worse, is about the case's run."""
+    """Return a function that tells whether a finding is about the case's run, given a finding's id,
+    or a severity for findings that are at least as severe. It returns None if the run lacks the
+    data that the finding needs, or if the finding is about another kind of run."""
     mine = [f for f in analysis.findings if f.runs[-1] == label]
 
     def found(name: str) -> bool | None:

@@ -1,4 +1,4 @@
-"""What `check` does: reads runs and rules, judges, prints."""
+"""Implementation of `check`: read runs and rules, judge, print."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_gate(
     baseline: Path | None,
     engine: str = DUCKDB,
 ) -> list[Judgement]:
-    """Every rule asked of every run, or replay, that it may be about.
+    """Evaluate every rule for every run or replay that it can be about.
 
     Raises UsageError for a rule that cannot be read, NoDataError or TraceError for a run.
     """
@@ -73,10 +73,10 @@ def judge_analysis(
     baseline: Baseline = None,
     correlated: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Judgement]:
-    """The same of runs that are already analysed; `correlated` by label, see `Facts`.
+    """Evaluate `rules` for runs that are already analysed; `correlated` is by label, see `Facts`.
 
-    A rule that is the id of a finding is asked of what such findings are about, and any other of
-    replays only where there is no run of a probe.
+    A rule that is the id of a finding is evaluated for the kind of subject that such findings are
+    about. Any other rule is evaluated for replays only if there is no run of a probe.
     """
     facts = facts_of(analysis, baseline, correlated or {})
     return [
@@ -103,7 +103,7 @@ def _is_replay(run: Path) -> bool:
 def _baseline(
     run: Path | None, engine: str
 ) -> tuple[RunSummary | BaselineRun | ReplaySummary | None, Sums | None]:
-    """The baseline, and its sums where it speculates."""
+    """Return the baseline, and its sums if it speculates."""
     if run is None:
         return None, None
     tables = open_run(run, engine_of(engine))
@@ -115,7 +115,7 @@ def _baseline(
 
 
 def outcome(judgements: Sequence[Judgement]) -> int:
-    """The exit code: a broken rule goes before one that could not be decided."""
+    """Return the exit code: a broken rule takes precedence over an undecided one."""
     outcomes = {judgement.outcome for judgement in judgements}
     if Outcome.BROKEN in outcomes:
         return EXIT_GATE_FAILED
@@ -123,7 +123,8 @@ def outcome(judgements: Sequence[Judgement]) -> int:
 
 
 def show(judgements: Sequence[Judgement], *, as_json: bool) -> None:
-    """Broken and undecided rules on stdout, a count on stderr; as JSON all of them."""
+    """Print broken and undecided rules to stdout and a count to stderr; as JSON, print all
+    rules."""
     if as_json:
         sys.stdout.write(to_json(judgements, outcome(judgements)))
         return

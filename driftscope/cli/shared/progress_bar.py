@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for a person who waits."""
+"""A progress bar on stderr for interactive use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 
 def steps(items: Sequence[T], what: str, *, quiet: bool = False) -> Iterator[T]:
-    """`items` one by one, with a bar that is gone in the end; none without a terminal."""
+    """Yield `items` one by one, with a bar that disappears at the end; no bar without a
+    terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     if quiet or not console.is_terminal:

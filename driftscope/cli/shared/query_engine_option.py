@@ -1,4 +1,4 @@
-"""Which engine runs the queries of a command."""
+"""The `--engine` option: which engine runs the queries of a command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EngineOption = Annotated[
 
 
 def engine_of(name: str) -> Engine:
-    """The engine of a run's queries. Raises UsageError for one that there is not."""
+    """Return the engine for a run's queries. Raises UsageError for an unknown engine."""
     from driftscope.analysis.query.query_engine import DuckDB
     from driftscope.cli.shared.extras import needs
     from driftscope.errors import UsageError

@@ -1,4 +1,4 @@
-"""`driftscope compare` of two replays."""
+"""Implementation of `driftscope compare` for two replays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftscope.trace.read.reader import read_trace
 
 
 def both_replays(first: Path, second: Path) -> bool:
-    """Whether both are replays; raises MixedTraceError when only one is."""
+    """Whether both runs are replays; raises MixedTraceError if only one is."""
     kinds = {is_replay(read_manifest(run)) for run in (first, second)}
     if len(kinds) > 1:
         raise MixedTraceError(
@@ -28,7 +28,7 @@ def both_replays(first: Path, second: Path) -> bool:
 
 
 def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: bool) -> None:
-    """Print figures of both and their ratios, prompt by prompt."""
+    """Print the figures of both replays and their ratios, prompt by prompt."""
     senders = [
         summarise_replay(read_trace(run), label) for run, label in zip(runs, labels, strict=True)
     ]

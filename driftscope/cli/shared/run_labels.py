@@ -1,4 +1,4 @@
-"""What runs are called in a report."""
+"""Labels of runs in a report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from driftscope.errors import UsageError
 
 
 def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
-    """The given labels, or the directories' names, told apart where they are alike.
+    """Return the given labels, or the directories' names, numbered where they are equal.
 
-    Raises UsageError when labels are given and do not fit the runs.
+    Raises UsageError if labels are given and are not one distinct label per run.
     """
     if not given:
         return _distinct([run.resolve().name or str(run) for run in runs])
@@ -26,7 +26,7 @@ def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """ "run", "run" -> "run", "run (2)"."""
+    """Make names distinct: "run", "run" -> "run", "run (2)"."""
     seen: Counter[str] = Counter()
     out: list[str] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""What is said of an exception that nobody foresaw: one line, and where its traceback is."""
+"""Report of an unexpected exception: one line, and the file with its traceback."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import tempfile
 import traceback
 
 DEBUG = "DRIFTSCOPE_DEBUG"
-"""Set to 1, it has the traceback raised as it is."""
+"""Environment variable; if it is 1, the exception is raised again with its traceback."""
 
 
 def unforeseen(error: Exception) -> str:
-    """Return one line on `error`; its traceback is kept in a file that the line names.
+    """Return one line on `error`, which names a file that keeps its traceback.
 
-    Raises `error` again where DEBUG is set.
+    Raises `error` again if the environment variable DEBUG is set to 1.
     """
     if os.environ.get(DEBUG) == "1":
         raise error

@@ -1,4 +1,4 @@
-"""Depths that are not worth drafting, a drafter that never hits, and one that always does."""
+"""Rules about acceptance: depths not worth drafting, a dead drafter, and repetition loops."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ from driftscope.analysis.statistics.interval import Interval, share_interval
 from driftscope.analysis.summary.run_summary import RunSummary
 
 DEAD_BELOW = 0.02
-"""Marginal rate: fewer than 1 round in 50 gets that far. Of the published vectors that driftscope
-reproduces, the live ones end at 0.042 or above and the dead tail is at 0."""
+"""Marginal rate below which a depth is dead: fewer than 1 round in 50 gets that far. Among the
+published vectors that driftscope reproduces, the live ones end at 0.042 or above and the dead tail
+is at 0."""
 LOOPS_ABOVE = 0.05
-"""Share of the requests of LOOP_ROUNDS rounds or more that end in as many accepted whole."""
+"""Share of the requests with LOOP_ROUNDS rounds or more that end in as many wholly accepted
+rounds."""
 
 
 def first_dead_depth(run: RunSummary) -> int | None:
-    """The first depth whose marginal rate is below the floor."""
+    """Return the first depth whose marginal rate is below DEAD_BELOW; None if there is none."""
     rates = enumerate(run.acceptance.marginal, start=1)
     return next((depth for depth, rate in rates if rate < DEAD_BELOW), None)
 
 
 def acceptance_dies(case: Case) -> Finding | None:
-    """From some depth after the first on, practically nothing is accepted."""
+    """Find a depth after the first from which on practically nothing is accepted."""
     run, dead = case.run, first_dead_depth(case.run)
     if dead is None or dead == 1:
         return None
@@ -69,7 +71,7 @@ def acceptance_dies(case: Case) -> Finding | None:
 
 
 def nothing_accepted(case: Case) -> Finding | None:
-    """Already at depth 1 next to nothing is accepted."""
+    """Find that next to nothing is accepted already at depth 1."""
     run, rate = case.run, case.run.acceptance.marginal[0]
     if not rate < NOTHING_BELOW:
         return None
@@ -99,7 +101,8 @@ def nothing_accepted(case: Case) -> Finding | None:
 
 
 def looks_like_a_loop(case: Case) -> Finding | None:
-    """Requests that end in a long row of rounds accepted whole may be repeating themselves."""
+    """Find requests that end in a long series of wholly accepted rounds, and so may repeat
+    themselves."""
     groups = case.run.groups
     if not groups.long_enough:
         return None

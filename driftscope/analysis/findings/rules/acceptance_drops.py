@@ -1,4 +1,4 @@
-"""Did acceptance fall at some moment, and stay low?"""
+"""Rule about a sudden drop: acceptance falls at some moment and stays low."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from driftscope.analysis.number_words import lasted, number, percent
 from driftscope.analysis.statistics.interval import Interval
 
 DROPPED_BELOW = 0.9
-"""Accepted tokens per round after a change over those before it. As for a decay over the run: at a
-tenth the best K by the cost model begins to change."""
+"""Accepted tokens per round after a change over those before it. The bound equals that of a decay
+over the run: at a loss of a tenth, the best K by the cost model begins to change."""
 SAME_MIX_KEEPS = 0.5
-"""Share of a drop that has to be left with each label's share held, for the mix of requests not to
-be behind it."""
+"""Share of a drop that must remain with each label's share fixed, so that the mix of requests does
+not explain it."""
 
 
 def acceptance_drops(case: Case) -> Finding | None:
-    """Requests from some moment on accept clearly less than those before it."""
+    """Find a moment from which on requests accept clearly less than those before it."""
     changes = case.run.changes
     drop = worst_drop(changes)
     if changes is None or drop is None:
@@ -65,8 +65,8 @@ def acceptance_drops(case: Case) -> Finding | None:
 
 
 def worst_drop(changes: Changes | None) -> ChangePoint | None:
-    """The point after which the least is left; None where none is a drop, or they stand for a
-    slope."""
+    """Return the change point after which the smallest share of accepted tokens remains; None if no
+    point is a drop, or if the points stand for a slope."""
     if changes is None or changes.gradual:
         return None
     drops = [point for point in changes.points if _kept(point)[0] < DROPPED_BELOW]
@@ -74,7 +74,7 @@ def worst_drop(changes: Changes | None) -> ChangePoint | None:
 
 
 def _kept(point: ChangePoint) -> tuple[float, Interval | None]:
-    """Accepted tokens after over before, with its 95% interval."""
+    """Return accepted tokens after the point over those before it, with the 95% interval."""
     accepted = point.before - 1.0
     if accepted <= 0:
         return 1.0, None

@@ -1,4 +1,4 @@
-"""Where the drafter's attention goes as depth grows, against the no-drift expectation."""
+"""Rules about the drafter's attention as depth grows, compared with the no-drift expectation."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from driftscope.analysis.number_words import count, listed, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 
 MOVES_ABOVE = 0.10
-"""Rise of the chain's own share at depth K beyond the no-drift expectation. Orientation from the
+"""Excess of the chain's own share at depth K over the no-drift expectation. Orientation from the
 paper's figures (arXiv 2605.09992): attention on recent tokens rose by 0.17 to depth 8 in the
 drifting drafter and by 0.03 in the other; 0.10 lies half-way."""
 SINK_FLOOR = 0.05
-"""Half of the weakest sink (0.11) that the paper reports for a model that has one."""
+"""Sink mass at depth 1: half of the weakest sink (0.11) that the paper reports for a model that has
+one."""
 SINK_TIMES_EVEN = 3.0
-"""A sink must hold this many times what even attention over the visible slots would give its slots,
-or a short context would make one of any first token."""
+"""Ratio of a sink's mass to what even attention over the visible slots would give its slots.
+Without this bound any first token of a short context would be a sink."""
 SINK_LOST_BELOW = 0.5
 """Share of its expected mass that the sink keeps at depth K. The paper's drifting drafter kept 0.17
-of its depth-1 mass, the healthy one 0.91; their middle is 0.54."""
+of its depth-1 mass, the healthy one 0.91; the middle is 0.54."""
 
 
 def has_sink(run: RunSummary) -> bool | None:
-    """Whether the sink set holds clearly more attention at depth 1 than even attention would give.
+    """Whether the sink set has clearly more attention at depth 1 than even attention would give.
 
-    None where the mass was not recorded or does not apply (the sink lies outside the drafter's
-    attention window). The rule: at least SINK_FLOOR and SINK_TIMES_EVEN times
-    the even share. Where the probe looked for a sink and found none, there is none.
+    The rule: at least SINK_FLOOR, and at least SINK_TIMES_EVEN times the even share. False if the
+    probe looked for a sink and found none. None if the mass was not recorded or does not apply (the
+    sink lies outside the drafter's attention window).
     """
     if run.manifest.sinkless and run.attention.self_mass is not None:
         return False
@@ -42,14 +43,14 @@ def has_sink(run: RunSummary) -> bool | None:
 
 
 def excess_self(run: RunSummary) -> float | None:
-    """Chain's own share at depth K beyond the no-drift expectation; both start from 0 at depth
-    1."""
+    """Return the chain's own share at depth K minus the no-drift expectation; both are 0 at depth
+    1. None if they are unknown."""
     own, expected = run.attention.self_mass, run.attention.no_drift_self_mass
     return None if own is None or expected is None else own[-1] - expected[-1]
 
 
 def attention_moves_to_chain(case: Case) -> Finding | None:
-    """The chain's own tokens get more than the slots they add account for."""
+    """Find that the chain's own tokens get more attention than their number of slots explains."""
     run, spread = case.run, case.run.groups.self_last_interval
     excess = excess_self(run)
     if excess is None or not excess > MOVES_ABOVE:
@@ -59,8 +60,8 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
     trust, because = judged(run.requests, spread, above=expected[-1] + MOVES_ABOVE)
     return Finding(
         id="attention_moves_to_chain",
-        # The rule judges a level at depth K, not a change: a drafter that likes recent tokens at
-        # every depth has it too, the shipped EAGLE-3.1 (excess 0.40) more than EAGLE-3 (0.38).
+        # The rule judges a level at depth K, not a change: a drafter that prefers recent tokens at
+        # every depth meets it too, the shipped EAGLE-3.1 (excess 0.40) more than EAGLE-3 (0.38).
         severity=Severity.INFO,
         runs=(run.label,),
         title="Attention moves to the chain's own tokens",
@@ -84,7 +85,7 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
 
 
 def no_sink(case: Case) -> Finding | None:
-    """Statements about the sink do not apply."""
+    """Find that there is no sink, so that statements about the sink do not apply."""
     run = case.run
     if has_sink(run) is not False:
         return None
@@ -116,7 +117,8 @@ def no_sink(case: Case) -> Finding | None:
 
 
 def _none_found(run: RunSummary) -> Finding:
-    """The probe looked for a sink set; the evidence is among the run's notes."""
+    """Return the finding for a probe that looked for a sink set and found none; the evidence is
+    among the run's notes."""
     return Finding(
         id="no_sink",
         severity=Severity.INFO,
@@ -136,7 +138,7 @@ _NO_SINK = "This target has no attention sink, so sink loss does not apply"
 
 
 def sink_lost(case: Case) -> Finding | None:
-    """The sink's share falls over depth by more than the growing chain accounts for."""
+    """Find that the sink's share falls over depth by more than the growing chain explains."""
     run, spread = case.run, case.run.groups.sink_last_interval
     sink, kept = run.attention.sink_mass, run.attention.no_drift_kept
     if not has_sink(run) or sink is None or kept is None:

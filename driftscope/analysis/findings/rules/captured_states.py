@@ -1,4 +1,4 @@
-"""Do the captured target layers reach the drafter's fc in balance?"""
+"""Rule about the balance of the captured target layers at the drafter's fc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from driftscope.analysis.number_words import between, listed, number, times
 
 
 def captured_layers_unbalanced(case: Case) -> Finding | None:
-    """One captured layer drowns the others at the fc's input."""
+    """Find that one captured layer dominates the others at the fc's input."""
     ratio, spread = case.run.groups.aux_ratio, case.run.groups.aux_ratio_interval
     if ratio is None or not ratio > UNBALANCED_ABOVE:
         return None

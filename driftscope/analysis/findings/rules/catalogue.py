@@ -1,4 +1,4 @@
-"""The catalogue of findings: which rules are asked, and in which order their answers stand."""
+"""The catalogue of findings: which rules are evaluated, and the order of their findings."""
 
 from __future__ import annotations
 
@@ -40,30 +40,31 @@ _MODULES = (
     two_runs,
 )
 _ASKED: tuple[Entry[Case], ...] = tuple(entry for module in _MODULES for entry in module.ENTRIES)
-"""Order among findings alike in cost and severity: what the paper calls the cause comes first."""
+"""Entries in the order of findings with equal cost and severity: the cause that the paper names
+comes first."""
 
 CATALOGUE: dict[str, Entry[Case]] = {entry.id: entry for entry in (*_ASKED, *HEALTHY)}
 """Every kind of finding about a probe's run, by id."""
 REPLAYS: dict[str, Entry[ReplayCase]] = {entry.id: entry for entry in replays.ENTRIES}
-"""Every kind of finding about a replay."""
+"""Every kind of finding about a replay, by id."""
 
 
 def findings_about(case: Case) -> list[Finding]:
-    """Those about one run, in the catalogue's order."""
+    """Return the findings about one run, in the catalogue's order."""
     found = [finding for entry in _ASKED if (finding := entry.rule(case)) is not None]
     good = healthy(case, found)
     return [*found, *([good] if good else [])]
 
 
 def findings_about_replay(case: ReplayCase) -> list[Finding]:
-    """Those about one replay."""
+    """Return the findings about one replay, in the catalogue's order."""
     found = (entry.rule(case) for entry in REPLAYS.values())
     return [each for each in found if each is not None]
 
 
 def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """A dead drafter first; then by cost in tokens per second, those of unknown cost after those of
-    a known one."""
+    """Sort findings: a dead drafter first, then by cost in tokens per second, unknown costs
+    last."""
     places = {name: place for place, name in enumerate((*CATALOGUE, *REPLAYS))}
     return tuple(sorted(findings, key=lambda f: (*_rank(f), places[f.id])))
 

@@ -1,4 +1,4 @@
-"""Does acceptance depend on the length of the context, or on the template?"""
+"""Rules about acceptance that depends on the length of the context, or on the template."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 
 COLLAPSE_BELOW = 0.7
-"""Accepted tokens per round in the longest contexts over those in the shortest. Published by
-context length (speculators#684, LongBench-v2): 0.53 from 2k to 8k for a drafter that collapses,
-0.92 for one with a sliding window; their middle is 0.72."""
+"""Accepted tokens per round in the longest contexts over those in the shortest. Published figures
+by context length (speculators#684, LongBench-v2): 0.53 from 2k to 8k for a drafter that collapses,
+0.92 for one with a sliding window; the middle is 0.72."""
 SENSITIVE_BELOW = 0.8
 """Accepted tokens per round under the worst label over those under the best. Orientation from the
 paper (arXiv 2605.09992): without BOS a pre-norm drafter keeps 0.74, a post-norm one without any
-template 0.93; their middle is 0.83."""
+template 0.93; the middle is 0.83."""
 LEAST_PART = 0.5
-"""Share of the doublings between the shortest and the longest contexts that one label has to span
-before it is said that the context is not why: a collapse begins at some length."""
+"""Share of the doublings between the shortest and the longest contexts that one label must span
+before the context is ruled out as the reason: a collapse begins at some length."""
 _LABELS_SHOWN = 4
 
 
 def long_context_collapse(case: Case) -> Finding | None:
-    """Rounds in long contexts accept clearly less than those in short ones, under the same
-    labels."""
+    """Find that rounds in long contexts accept clearly less than those in short ones, under the
+    same labels."""
     found = case.run.groups.context_within_label
     if found is None or not loses(found, COLLAPSE_BELOW):
         return None
@@ -71,7 +71,8 @@ def long_context_collapse(case: Case) -> Finding | None:
 
 
 def template_sensitivity(case: Case) -> Finding | None:
-    """One workload label accepts clearly less than another, in contexts of the same lengths."""
+    """Find that one workload label accepts clearly less than another, in contexts of the same
+    lengths."""
     pairs = case.run.groups.labels_within_context
     lost = [each for each in pairs if loses(each, SENSITIVE_BELOW, tests=len(pairs))]
     if not lost:
@@ -110,7 +111,8 @@ def template_sensitivity(case: Case) -> Finding | None:
 
 
 def context_or_label(case: Case) -> Finding | None:
-    """Acceptance differs by context length or by label, and the run cannot tell by which."""
+    """Find that acceptance differs by context length or by label, and the run does not show by
+    which."""
     open_ = [each for each in (_open_context(case), _open_label(case)) if each]
     if not open_:
         return None
@@ -131,13 +133,13 @@ def context_or_label(case: Case) -> Finding | None:
 
 def loses(found: Contrast, bound: float, *, tests: int = 1) -> bool:
     """Whether less than `bound` of the accepted tokens is kept, and surely less than all of them,
-    being one of several `tests` (Bonferroni)."""
+    as one of several `tests` (Bonferroni)."""
     return found.kept < bound and found.p is not None and found.p < ALPHA / tests
 
 
 def _open_context(case: Case) -> str:
-    """How rounds differ by context length, where labels may be why; "" where they do not, or it
-    can be told."""
+    """Return how rounds differ by context length if labels may be the reason; "" if they do not
+    differ, or if the reason is known."""
     groups, labels = usable(case.run.groups.context), usable(_labels(case))
     if len(groups) < 2 or len(labels) < 2:
         return ""
@@ -153,13 +155,14 @@ def _open_context(case: Case) -> str:
 
 
 def _doublings(short: str, long: str) -> float:
-    """Return the contrast of two ranges of context lengths, by their names."""
+    """Return the number of doublings between two ranges of context lengths, given by name."""
     begins = [int(name.split(" ")[0].replace(",", "")) for name in (short, long)]
     return math.log2(begins[1] / begins[0])
 
 
 def _open_label(case: Case) -> str:
-    """Return the contrast of two labels whose context lengths differ."""
+    """Return how rounds differ between two labels if context length may be the reason; "" if they
+    do not differ, or if the reason is known."""
     groups, labels = usable(case.run.groups.context), usable(_labels(case))
     if len(groups) < 2 or len(labels) < 2:
         return ""
@@ -176,10 +179,12 @@ def _open_label(case: Case) -> str:
 
 
 def _told(found: Contrast | None, bound: float, *, tests: int = 1, part: float = 1.0) -> bool:
-    """Whether a comparison within strata says that the bound is passed, or that it surely is not.
+    """Whether a comparison within strata shows that less than `bound` is kept, or that this is
+    surely not so.
 
-    `part`: of the doublings of the context between the two ends, those that the comparison spans.
-    As much is taken to be lost in each of the others; with fewer than LEAST_PART nothing is said.
+    `part` is the share of the doublings of the context, between the two ends, that the comparison
+    spans. The loss per doubling is assumed to be equal in the others; below LEAST_PART the
+    comparison cannot show that the bound is not passed.
     """
     if found is None:
         return False
@@ -197,7 +202,7 @@ def _said(worse: Group, better: Group, where: str) -> str:
 
 
 def _where(case: Case) -> str:
-    """In which contexts each label was seen."""
+    """Return in words the contexts in which each label was seen."""
     seen = case.run.groups.contexts_of_labels
     parts = [
         f'"{label}" has contexts of {_range(names)}' for label, names in seen.items() if names
@@ -212,7 +217,7 @@ def _range(names: Sequence[str]) -> str:
 
 
 def _labels(case: Case) -> list[Group]:
-    """Requests that did not finish have a label that is not known."""
+    """Return the groups by label, without requests that did not finish, whose label is unknown."""
     return [group for group in case.run.groups.label if group.name != UNFINISHED]
 
 
@@ -221,12 +226,13 @@ def _named(groups: Sequence[Group], name: str) -> list[Group]:
 
 
 def _alike(what: str, found: Contrast) -> str:
-    """Name what is held equal, where there is more than one of it."""
+    """Return what is held equal, in words; "" if there is only one stratum."""
     return f", at equal shares of {len(found.strata)} {what}s" if len(found.strata) > 1 else ""
 
 
 def _since(case: Case, found: Contrast) -> str:
-    """From where on contexts lose: the first range that does, where labels cannot be why."""
+    """Return in words the first range of contexts that loses acceptance, if labels cannot be the
+    reason."""
     groups = usable(case.run.groups.context)
     if len(found.strata) > 1 or not groups or groups[0].name != found.first:
         return f"in contexts of {found.second}"

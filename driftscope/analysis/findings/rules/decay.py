@@ -1,4 +1,4 @@
-"""Does acceptance decay over a run?"""
+"""Rule about acceptance that decays over a run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 
 DECAYED_BELOW = 0.9
 """Accepted tokens per round in the last quarter of a run over those in the first. No figure is
-published (vllm#41838 reports the effect); at a tenth the best K by the cost model begins to
-change."""
+published (vllm#41838 reports the effect); at a loss of a tenth the best K by the cost model begins
+to change."""
 MIX_SHIFT = 0.1
-"""Change of a label's share between the first and the last quarter from which the mix of requests,
-not time, may be behind a decay."""
+"""Change of a label's share between the first and the last quarter above which the mix of requests,
+not time, may explain a decay."""
 
 
 def acceptance_decays(case: Case) -> Finding | None:
-    """Requests that begin late accept clearly less than the first ones; said of a slope only."""
+    """Find that requests that begin late accept clearly less than the first ones; reported for a
+    slope only."""
     groups = usable(case.run.groups.time)
     if worst_drop(case.run.changes) is not None:
         return None
@@ -63,7 +64,7 @@ def acceptance_decays(case: Case) -> Finding | None:
 
 
 def _shifted(case: Case) -> str:
-    """Labels whose share of the rounds changed much."""
+    """Return in words the labels whose share of the rounds changed much."""
     shares = case.run.groups.shares.items()
     names = [label for label, each in shares if abs(each[-1] - each[0]) > MIX_SHIFT]
     return listed([f'"{name}"' for name in names])

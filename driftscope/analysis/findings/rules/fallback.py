@@ -1,4 +1,4 @@
-"""Steps without a draft: meant, failed, or lost to a grammar."""
+"""Rules about steps without a draft: intended, failed, or lost to a grammar."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from driftscope.trace.format.records import UndraftedReason
 
 MISSING_ABOVE = 0.05
 """Share of decode steps that should have drafted and did not. At 2 tokens per round, the middle of
-what is published, it costs 2.5 % of the tokens per second: half of what another K must gain."""
+the published figures, it costs 2.5 % of the tokens per second: half of what another K must gain."""
 LEFT_OUT_ABOVE = 0.05
-"""Share of decode steps that a setting left without a draft: as many are worth knowing of."""
+"""Share of decode steps left without a draft by a setting above which this is reported."""
 BOUNDARY_ABOVE = 0.05
-"""Share of the decode steps of requests under a grammar that lost their draft to it; as
+"""Share of the decode steps of requests under a grammar that lost their draft to it; like
 MISSING_ABOVE, for those requests alone."""
 
 _ADVICE = {
@@ -33,7 +33,7 @@ _ADVICE = {
 
 
 def drafts_missing(case: Case) -> Finding | None:
-    """Steps that should have drafted and did not."""
+    """Find steps that should have drafted and did not."""
     share, spread = case.run.groups.failed_share, case.run.groups.failed_share_interval
     if not share > MISSING_ABOVE:
         return None
@@ -68,7 +68,7 @@ def drafts_missing(case: Case) -> Finding | None:
 
 
 def drafts_left_out(case: Case) -> Finding | None:
-    """Steps for which a setting asked for no draft: a choice, not a fault."""
+    """Find steps for which a setting asked for no draft: a choice, not a fault."""
     share = _deliberate(case)
     if not share > LEFT_OUT_ABOVE:
         return None
@@ -92,7 +92,8 @@ def drafts_left_out(case: Case) -> Finding | None:
 
 
 def structured_output_loses_drafts(case: Case) -> Finding | None:
-    """A grammar throws away drafts where tool calls or structured output begin and go on."""
+    """Find that a grammar discards drafts where tool calls or structured output begin and
+    continue."""
     groups = case.run.groups
     share, spread = groups.boundary_share, groups.boundary_share_interval
     if not share > BOUNDARY_ABOVE:
@@ -123,7 +124,7 @@ def structured_output_loses_drafts(case: Case) -> Finding | None:
 
 
 def _beside(case: Case) -> str:
-    """What the rounds of these requests accept beside the others."""
+    """Return in words the acceptance of the rounds of these requests compared with the others."""
     groups = case.run.groups.structured
     if len(groups) < 2:
         return ""
@@ -146,8 +147,8 @@ def _deliberate(case: Case) -> float:
 
 
 def _cost(case: Case, share: float) -> float | None:
-    """Tokens per second if these steps yielded a round's tokens in place of one, in the time of a
-    step that drafts."""
+    """Return the gain in tokens per second if these steps yielded a round's tokens instead of one,
+    in the time of a step that drafts."""
     gained = share * (case.run.acceptance.mean_length - 1.0)
     return case.cost_of(case.run.acceptance.mean_length + gained)
 

@@ -1,4 +1,4 @@
-"""Nothing is wrong with this drafter."""
+"""Rule about a healthy drafter, made when nothing else is wrong."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from driftscope.analysis.number_words import between, count, listed, number, per
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
 
 ALIVE_ABOVE = 0.1
-"""Marginal acceptance at depth K of a drafter that is called healthy: one round in ten is accepted
-whole. Below that the last depth is worth a look whatever else is well."""
+"""Smallest marginal acceptance at depth K of a healthy drafter: one round in ten is accepted whole.
+Below that the last depth deserves attention, whatever else is in order."""
 
 
 def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
-    """No finding of medium or high severity speaks about the run, its last depth is alive, and it
-    does not accept less than the run that it is held against."""
+    """Find a healthy drafter: no finding of medium or high severity is about the run, its last
+    depth is alive, and it does not accept less than the run that it is compared with."""
     run = case.run
     wrong = [f for f in found if f.severity in (Severity.HIGH, Severity.MEDIUM)]
     if any(run.label in f.runs and f.id != "runs_part" for f in wrong):
@@ -84,4 +84,4 @@ ENTRIES = (
         rule=lambda case: healthy(case, ()),
     ),
 )
-"""Asked last, with what the other rules found."""
+"""Entry evaluated last, with the findings of the other rules."""

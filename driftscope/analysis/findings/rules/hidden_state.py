@@ -1,4 +1,4 @@
-"""Does the state that the drafter feeds itself keep its size?"""
+"""Rules about the size of the state that the drafter feeds itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from driftscope.analysis.number_words import between, number, times
 from driftscope.analysis.summary.run_summary import RunSummary
 
 STABLE_BELOW = 1.2
-"""Sources: see GROWS_ABOVE. Between the two thresholds nothing is said."""
+"""Growth of the fed state below which it is stable. Sources: see GROWS_ABOVE. Between the two
+thresholds nothing is reported."""
 
 
 def hidden_state_grows(case: Case) -> Finding | None:
-    """The residual path between chain steps is not normalised."""
+    """Find that the fed state grows, as it does if the residual path between chain steps is not
+    normalised."""
     run = case.run
     if run.hidden.growth is None or run.hidden.growth <= GROWS_ABOVE:
         return None
@@ -32,9 +34,9 @@ def hidden_state_grows(case: Case) -> Finding | None:
 
 
 def _matters(case: Case) -> bool:
-    """Whether acceptance is lost beside the growth, or the growth is a fault.
+    """Whether acceptance is lost along with the growth, or the growth is a fault.
 
-    Growth is a property of every EAGLE-3 drafter without `norm_output`, also of a healthy one.
+    Growth is a property of every EAGLE-3 drafter without `norm_output`, even of a healthy one.
     """
     flag = case.run.manifest.norm_flags.get("norm_output", False)
     return flag or case.accepts_less or loss_of(case.run) is not None
@@ -59,7 +61,7 @@ _NOT_APPLIED = (
 
 
 def hidden_state_stable(case: Case) -> Finding | None:
-    """The state keeps its size, as a drafter with `norm_output` should."""
+    """Find that the state keeps its size, as it should in a drafter with `norm_output`."""
     run = case.run
     if run.depths < 2 or run.hidden.growth is None or run.hidden.growth >= STABLE_BELOW:
         return None

@@ -1,4 +1,4 @@
-"""Does the drafter work alike eagerly and in a graph?"""
+"""Rule about a drafter that works differently in eager and in graph execution."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from driftscope.analysis.summary.run_summary import RunSummary
 
 DISAGREE_ABOVE = 0.1
 """Difference of accepted tokens per round, as a share of the larger. Rounding differs between eager
-and compiled code and moves single tokens, never a tenth of them; a drafter that failed in one mode
-was at 0 % against 92 % (vllm#54997)."""
+and compiled code and changes single tokens, never a tenth of them; a drafter that failed in one
+mode accepted 0 % against 92 % (vllm#54997)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class _Side:
 
 
 def modes_disagree(case: Case) -> Finding | None:
-    """The same drafter accepts differently by how it is executed."""
+    """Find that one drafter's acceptance depends on how it is executed."""
     for one, other, within in _pairs(case):
         worse, better = sorted((one, other), key=lambda side: side.mean_length)
         if worse.interval is None or better.interval is None:
@@ -73,7 +73,8 @@ def _finding(
 
 
 def _pairs(case: Case) -> list[tuple[_Side, _Side, bool]]:
-    """Rounds of one run that ran in different modes, then runs of the same models."""
+    """Return pairs to compare: groups of this run by execution, then this run with runs of the same
+    models. The flag is True for pairs within the run."""
     groups = case.run.groups.execution
     sides = [
         _Side(
@@ -99,7 +100,8 @@ def _of_run(run: RunSummary) -> _Side:
 
 
 def _twins(case: Case, other: RunSummary) -> bool:
-    """The same models and K in another mode; said of the run that accepts less."""
+    """Whether two runs have the same models and K, and differ in mode; True only for the run that
+    accepts less."""
     mine, its = case.run.manifest, other.manifest
     alike = all(getattr(mine, name) == getattr(its, name) for name in ("target", "drafter"))
     less = case.run.acceptance.mean_length < other.acceptance.mean_length

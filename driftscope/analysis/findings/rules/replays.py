@@ -1,4 +1,5 @@
-"""What replays show: conditions that cost acceptance, outcomes that change, answers that failed."""
+"""Rules about replays: conditions that cost acceptance, outcomes that change, answers that
+failed."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from driftscope.metrics.client import mcnemar
 from driftscope.trace.format.records import Ended
 
 OUTCOME_P = 0.01
-"""Below, an outcome is taken to differ. A hundredth, because five outcomes are looked at in every
-condition and load. driftscope's own bound."""
+"""p-value below which an outcome counts as different. It is a hundredth because five outcomes are
+tested in every condition and load. This is driftscope's own bound."""
 OUTCOME_WORDS = {
     "json_ok": "JSON as asked for",
     "tool_ok": "the right tool call",
@@ -25,7 +26,8 @@ OUTCOME_WORDS = {
 
 
 def conditions_cost(case: ReplayCase) -> Finding | None:
-    """Conditions in which a round yields fewer tokens than in the baseline, prompt by prompt."""
+    """Find conditions in which a round yields fewer tokens than in the baseline, prompt by
+    prompt."""
     run = case.run
     lower = [(cell, r) for cell in run.cells if (r := cell.length_ratio) and r.differs]
     lower = sorted(((c, r) for c, r in lower if r.value < 1), key=lambda each: each[1].value)
@@ -58,7 +60,7 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
 
 
 def not_answered(case: ReplayCase) -> Finding | None:
-    """Requests without a whole answer."""
+    """Find requests without a complete answer."""
     run = case.run
     lost = {how: n for how, n in run.ended.items() if how != Ended.ANSWERED}
     if not lost:
@@ -79,7 +81,7 @@ def not_answered(case: ReplayCase) -> Finding | None:
 
 
 def outcomes_change(case: ReplayCase) -> Finding | None:
-    """Answers that are right in one run and not in the other, more often than chance has it."""
+    """Find answers that are right in one run but not in the other, more often than by chance."""
     changed = sorted(_changed(case), key=lambda each: (each[0], each[1], each[2].condition))
     if not changed:
         return None
@@ -110,7 +112,7 @@ def outcomes_change(case: ReplayCase) -> Finding | None:
 
 
 def outcomes_hold(case: ReplayCase) -> Finding | None:
-    """Said where one run speculates and the other does not, and nothing changes."""
+    """Find that no outcome changes between a run that speculates and one that does not."""
     first, other = case.reference, case.run
     checked = sum(n for pair in case.pairs for *_, n in pair.outcomes.values())
     if first is None or first.speculates == other.speculates or not checked or _changed(case):
@@ -131,7 +133,7 @@ def outcomes_hold(case: ReplayCase) -> Finding | None:
 
 
 def _changed(case: ReplayCase) -> list[tuple[float, str, ReplayComparison]]:
-    """Outcomes that differ, with their p-values and where."""
+    """Return the outcomes that differ, each with its p-value, name and comparison."""
     tested = [
         (mcnemar(a, b), name, pair)
         for pair in case.pairs

@@ -1,4 +1,4 @@
-"""Would another K, or none, serve faster?"""
+"""Rules about speed: whether another K, or no speculation, would serve faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from driftscope.analysis.summary.run_summary import RunSummary
 
 
 def smaller_k(case: Case) -> Finding | None:
-    """The cost model has its best K clearly before the K that ran, and not at none."""
+    """Find that the cost model's best K is clearly faster than the K that ran, smaller, and not
+    0."""
     advice = case.advice
     if advice is None or not advice.worth_it or not _fewer(case.run, advice.overall.best_k):
         return None
@@ -42,13 +43,13 @@ def smaller_k(case: Case) -> Finding | None:
 
 
 def _fewer(run: RunSummary, best: int) -> bool:
-    """Whether K = `best` drafts fewer tokens than the run did, and some."""
+    """Whether K = `best` drafts fewer tokens than the run did, but at least one."""
     drafted = run.effective_k if run.mixed and run.effective_k is not None else run.k
     return 0 < best < drafted
 
 
 def k_by_batch_size(case: Case) -> Finding | None:
-    """A K of its own for some batch sizes clearly beats the best single K."""
+    """Find that separate K for some batch sizes clearly beat the best single K."""
     advice = case.advice
     if advice is None or not advice.schedule_worth_it:
         return None
@@ -82,7 +83,7 @@ def k_by_batch_size(case: Case) -> Finding | None:
 
 
 def larger_k(case: Case) -> Finding | None:
-    """The last depth still pays so well that one more probably would."""
+    """Find that the last depth pays so well that further depths probably would, too."""
     advice, run = case.advice, case.run
     if (
         advice is None
@@ -127,7 +128,8 @@ def larger_k(case: Case) -> Finding | None:
 
 
 def slower_than_none(case: Case) -> Finding | None:
-    """Speculation serves slower than none: by a baseline, else by the cost model."""
+    """Find that speculation serves slower than no speculation: by a baseline if there is one,
+    otherwise by the cost model."""
     if case.plain is not None and case.plain.latency.tpot_s_interval is not None:
         return _by_baseline(case)
     return _by_model(case)
@@ -200,7 +202,8 @@ def _by_model(case: Case) -> Finding | None:
 
 
 def _by_drafter(requests: int, advice: Advice) -> tuple[Trust, str, str]:
-    """Say what the drafter's measured time alone shows, whatever verification costs."""
+    """Return trust, reason and statement from the drafter's measured time alone, whatever
+    verification costs."""
     enough = advice.useless or requests >= FEW_REQUESTS
     because = (
         "the drafter's measured time, and the acceptance length at the upper end of its 95% "
@@ -238,7 +241,7 @@ def _times(advice: Advice, k: int) -> str:
 
 
 def _instead(advice: Advice) -> str:
-    """Name what a schedule is compared with."""
+    """Return in words what a schedule is compared with."""
     return advice.served.words if advice.served.mixed else "the best single K"
 
 

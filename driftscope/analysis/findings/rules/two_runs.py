@@ -21,19 +21,20 @@ from driftscope.analysis.statistics.joint_difference import LEAST
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 
 ALIKE_WITHIN = 0.05
-"""Marginal acceptance: runs are called alike where no larger difference is compatible with them. At
-K = 4 five points at every depth are a fifth of a token per round, less than what the choice of K by
-the cost model reacts to."""
+"""Difference in marginal acceptance: runs accept alike if no larger difference is compatible with
+them. At K = 4, five points at every depth are a fifth of a token per round, less than the choice of
+K by the cost model reacts to."""
 
 
 def runs_part(case: Case) -> Finding | None:
-    """A run's acceptance by depth differs from that of the run it is held against."""
+    """Find that a run's acceptance by depth differs from that of the run it is compared with."""
     found = case.comparison
     return _apart(case, found) if found is not None and found.parts_from is not None else None
 
 
 def runs_alike(case: Case) -> Finding | None:
-    """No depth's acceptance differs, and how large a difference may still be is known."""
+    """Find that acceptance differs at no depth, with the largest difference that is still
+    possible."""
     found = case.comparison
     if found is None or not found.tested or found.parts_from is not None or found.bound is None:
         return None
@@ -95,7 +96,7 @@ def _same_prompts(found: Comparison) -> str:
 
 
 def _depths(found: Comparison) -> str:
-    """The depths that differ: "depth 3", "depths 1 to 4 and 6"."""
+    """Return the depths that differ: "depth 3", "depths 1 to 4 and 6"."""
     noun = "depth" if len(found.apart_at) == 1 else "depths"
     return f"{noun} {runs_of_numbers(found.apart_at)}"
 
@@ -105,7 +106,7 @@ def _both(found: Comparison, at: Difference) -> str:
 
 
 def _points(at: Difference) -> str:
-    """The difference with its interval."""
+    """Return the difference with its interval, in words; "" without an interval."""
     if at.interval is None:
         return ""
     low, high = 100 * at.interval.low, 100 * at.interval.high

@@ -1,4 +1,4 @@
-"""A drafter that is weak from the first depth on, or gets weak along the chain."""
+"""Rules about a drafter that is weak from the first depth on, or becomes weak along the chain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from driftscope.analysis.number_words import between_percent, percent
 
 
 def acceptance_low(case: Case) -> Finding | None:
-    """Acceptance at depth 1 is surely below half of the weakest published drafter's."""
+    """Find that acceptance at depth 1 is surely below half of the weakest published drafter's."""
     run, spread = case.run, case.run.acceptance.marginal_interval
     if loss_of(run) is not Loss.LOW or spread is None or spread[0] is None:
         return None
@@ -48,7 +48,7 @@ def acceptance_low(case: Case) -> Finding | None:
 
 
 def acceptance_falls(case: Case) -> Finding | None:
-    """Acceptance is right at depth 1, and the conditional rate falls along the chain."""
+    """Find that acceptance is right at depth 1, but the conditional rate falls along the chain."""
     run, depth, loss = case.run, steepest(case.run), loss_of(case.run)
     if depth is None or loss not in (Loss.FALLS, Loss.STOPS):
         return None
