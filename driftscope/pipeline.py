@@ -118,7 +118,7 @@ def _unlike(
     if not isinstance(baseline, BaselineRun) or any(case.plain for case in cases):
         return ()
     said = (
-        "nothing is held against it: its engine, runner, execution mode, tensor parallelism or "
+        "it is not used: its engine, runner, execution mode, tensor parallelism or "
         "target model is another one"
     )
     return (QualityWarning(id="baseline", run=baseline.label, affects="speed", message=said),)

@@ -71,7 +71,7 @@ def analyze(
         str,
         typer.Option(
             metavar="SEGMENT",
-            help="Cut runs by label, context, prompt, batch, temperature, structured, finish, "
+            help="Split runs by label, context, prompt, batch, temperature, structured, finish, "
             "execution, runner, mode, rank, replica, hour, or a span of time such as 10m.",
         ),
     ] = "label",
@@ -79,7 +79,7 @@ def analyze(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Run to hold speed and findings against, such as one without speculation.",
+            help="Run to compare speed and findings with, such as one without speculation.",
         ),
     ] = None,
     where: Annotated[

@@ -25,7 +25,9 @@ def check(
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Run that rules may compare with, as baseline.…"),
+        typer.Option(
+            metavar="RUN", help="Run that rules may compare with: paths that begin with baseline."
+        ),
     ] = None,
     engine: EngineOption = DUCKDB,
     as_json: Annotated[

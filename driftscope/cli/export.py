@@ -17,7 +17,7 @@ def export(
         typer.Option(
             metavar="URL",
             help="Send metrics and spans to this OpenTelemetry collector, such as "
-            "http://localhost:4318. Without it OTEL_EXPORTER_OTLP_ENDPOINT counts.",
+            "http://localhost:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT.",
         ),
     ] = None,
     prometheus: Annotated[

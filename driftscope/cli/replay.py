@@ -43,11 +43,16 @@ def replay(
     warmup: Annotated[
         int, typer.Option(min=0, help="Requests before each level that no figure counts.")
     ] = 4,
-    seed: Annotated[int | None, typer.Option(help="Of the order and of what is random.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the order and of all that is random.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one whole answer.")] = 600.0,
     idle_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds without a byte.")] = 120.0,
     retries: Annotated[
-        int, typer.Option(min=0, help="Of requests that were refused or not reached.")
+        int,
+        typer.Option(
+            min=0, help="Times that a request is sent again if it was refused or not reached."
+        ),
     ] = 2,
     api_key_env: Annotated[
         str | None,

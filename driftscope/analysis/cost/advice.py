@@ -27,8 +27,8 @@ from driftscope.analysis.cost.served import Served, served_of
 from driftscope.analysis.figures.step_cells import MIN_STEPS, StepCell, pooled
 from driftscope.analysis.number_words import count
 from driftscope.analysis.statistics.interval import FEW_REQUESTS, Interval
+from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.run_summary.acceptance_by_k import first_token_differs
 from driftscope.boundary import strict_json
 from driftscope.trace.format.manifest import Manifest
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from driftscope.analysis.number_words import count, ks_of, percent
 from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
+from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.run_summary.acceptance_by_k import first_token_differs
-from driftscope.analysis.summary.run_summary.sampling_mode import drafts_greedily, warmest
+from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
 
 LOSS = "loss"
 """`QualityWarning.id` of a warning about missing rows."""

@@ -18,7 +18,7 @@ from driftscope.analysis.findings.acceptance_losses import Loss
 from driftscope.analysis.findings.thresholds import GROWS_ABOVE, UNBALANCED_ABOVE
 from driftscope.analysis.number_words import listed, number, percent, times
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.run_summary.sampling_mode import drafts_greedily, warmest
+from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
 
 SAME_WITHIN = 0.1
 """Relative difference of RMS below which two runs have the same state: 1.6 % between broken and

@@ -22,9 +22,9 @@ from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.record_views import Tables, narrow, tables_of
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.statistics.interval import mean_interval
+from driftscope.analysis.summary.acceptance_by_k import by_k
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.run_summary.acceptance_by_k import by_k
-from driftscope.analysis.summary.run_summary.segments import segments_by, segments_of
+from driftscope.analysis.summary.segments import segments_by, segments_of
 from driftscope.metrics.fallback import effective_k, fallback
 from driftscope.metrics.latency import inter_token_s, mean_s
 from driftscope.metrics.overhead import overhead_fraction

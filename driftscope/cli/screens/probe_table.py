@@ -45,7 +45,7 @@ def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) 
         if process.get("first_error"):
             _warn(f"{process['source']} caught errors; first: {process['first_error']}")
         if not process.get("answered", True) and not process["closed"]:
-            _warn(f"{process['source']} did not take it up: it may have been killed")
+            _warn(f"{process['source']} did not apply it: it may have been killed")
 
 
 def _table(processes: Sequence[Mapping[str, Any]]) -> Table:

@@ -119,7 +119,7 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
                 ),
                 (
                     "Look whether acceptance at large depths fell with it; if not, this is to be "
-                    "watched, not mended."
+                    "watched, not fixed."
                 ),
                 "Check the chat template that requests arrive with.",
                 "In the long run: a drafter with `fc_norm` and `norm_output` (EAGLE-3.1).",

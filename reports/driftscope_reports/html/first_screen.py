@@ -21,8 +21,8 @@ from driftscope_reports.markup import Markup, el
 _STATE = {
     Severity.HIGH: "▲ Act on this",
     Severity.MEDIUM: "◆ Worth a look",
-    Severity.INFO: "✓ Nothing to mend",
-    Severity.GOOD: "✓ Nothing to mend",
+    Severity.INFO: "✓ Nothing to fix",
+    Severity.GOOD: "✓ Nothing to fix",
 }
 """The worst severity in three words, over the verdict."""
 

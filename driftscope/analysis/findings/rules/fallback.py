@@ -86,7 +86,7 @@ def drafts_left_out(case: Case) -> Finding | None:
         },
         confidence=Trust.MEDIUM if case.run.requests >= FEW_REQUESTS else Trust.LOW,
         because="the engine's schedule says so",
-        advice="Nothing to mend. Whether num_speculative_tokens_per_batch_size leaves drafts out "
+        advice="Nothing to fix. Whether num_speculative_tokens_per_batch_size leaves drafts out "
         "at the right batch sizes is what `driftscope advise` says.",
     )
 
@@ -137,7 +137,7 @@ def _beside(case: Case) -> str:
     )
     return (
         f"; their rounds yield {number(own.mean_length)} tokens, the others' "
-        f"{number(other.mean_length)}{'' if surely else ' (not told apart)'}"
+        f"{number(other.mean_length)}{'' if surely else ' (no difference shown)'}"
     )
 
 

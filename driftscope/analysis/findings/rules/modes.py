@@ -65,7 +65,7 @@ def _finding(
         confidence=trust,
         because=because,
         advice=f"The drafter computes something else {worse.name}: a bug of the engine or of the "
-        "model's code, not of the drafter. Serve with the mode that works until it is mended, and "
+        "model's code, not of the drafter. Serve with the mode that works until it is fixed, and "
         "report it to vLLM with both runs; DRIFTSCOPE_RECORDING=shadow shows which chains differ.",
         option="--enforce-eager" if "eager" in better.name else None,
         cost_tps=case.cost_of(better.mean_length),

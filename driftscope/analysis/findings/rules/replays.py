@@ -53,7 +53,7 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
         },
         confidence=Trust.HIGH if ratio.pairs >= FEW_REQUESTS else Trust.LOW,
         because=f"the 95% interval over {count(ratio.pairs, 'pair')} of prompts leaves out 1",
-        advice="See whether production sends requests like these. If it does, mend what makes them "
+        advice="See whether production sends requests like these. If it does, fix what makes them "
         "differ (the template, the system prompt), or train and choose the drafter with such "
         "prompts.",
     )
@@ -125,7 +125,7 @@ def outcomes_hold(case: ReplayCase) -> Finding | None:
         runs=(first.label, other.label),
         title="With and without speculation, answers turn out alike",
         statement=f"in {count(checked, 'check')} of answers to the same prompts, no outcome "
-        f"differs more than chance has it{alike}",
+        f"differs by more than chance{alike}",
         evidence={"checks": checked, "same_text": same, "greedy_pairs": of},
         because=f"exact tests on pairs of the same prompts, {count(checked, 'check')} in all",
         advice="Nothing to do.",
@@ -158,7 +158,7 @@ ENTRIES: tuple[Entry[ReplayCase], ...] = (
         id="outcomes_change",
         title="Answers to the same prompts turn out differently",
         meaning="Answers are right, whole or free of loops in one replay and not in the other, "
-        "prompt by prompt, more often than chance has it.",
+        "prompt by prompt, more often than by chance.",
         thresholds=(_OUTCOME,),
         need=_PAIRED,
         rule=outcomes_change,
@@ -187,7 +187,7 @@ ENTRIES: tuple[Entry[ReplayCase], ...] = (
         id="outcomes_hold",
         title="With and without speculation, answers turn out alike",
         meaning="Of two replays one speculates and one does not, and no outcome of the same "
-        "prompts differs more than chance has it.",
+        "prompts differs by more than chance.",
         thresholds=(_OUTCOME,),
         need=_PAIRED,
         rule=outcomes_hold,

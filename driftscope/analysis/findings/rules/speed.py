@@ -227,7 +227,7 @@ def _by_prediction(requests: int, advice: Advice) -> tuple[Trust, str, str]:
 
 
 _NONE = (
-    "Serve without speculation, or mend the drafter first: the other findings say what is wrong "
+    "Serve without speculation, or fix the drafter first: the other findings say what is wrong "
     "with it. Drafting costs more than its accepted tokens save."
 )
 
