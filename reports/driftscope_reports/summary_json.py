@@ -1,7 +1,7 @@
 """The JSON report: a contract (schema_version 1) that other tools may build on.
 
-Per-depth lists start with depth 1; null stands where a quantity does not exist or is no finite
-number. Keys are sorted and nothing depends on the clock: same runs, same bytes.
+Per-depth lists start with depth 1; null means that a quantity does not exist or is not finite. Keys
+are sorted and nothing depends on the clock: the same runs give the same bytes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DIGITS = 9
 
 
 def to_json(analysis: Analysis) -> str:
-    """The report as text, newline at the end."""
+    """Return the report as text, with a newline at the end."""
     return strict_json.dumps(to_dict(analysis), indent=1, sort_keys=True) + "\n"
 
 
 def to_dict(analysis: Analysis) -> dict[str, Any]:
-    """The report as plain values."""
+    """Return the report as plain values."""
     content = {
         "schema_version": SCHEMA_VERSION,
         "driftscope_version": driftscope.__version__,
@@ -68,19 +68,19 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def run_to_dict(run: RunSummary) -> dict[str, Any]:
-    """One run of the report, as plain values: what the gate's rules are asked about."""
+    """Return one run of the report as plain values; the gate evaluates its rules on them."""
     content: dict[str, Any] = _clean(_run(run))
     return content
 
 
 def replay_to_dict(run: ReplaySummary) -> dict[str, Any]:
-    """One replay of the report, as plain values."""
+    """Return one replay of the report as plain values."""
     content: dict[str, Any] = _clean(_replay(run))
     return content
 
 
 def plain_to_dict(run: BaselineRun) -> dict[str, Any]:
-    """A run without speculation in the same words: null where it has none."""
+    """Return a run without speculation with the same fields; null where it has no value."""
     latency = asdict(run.latency)
     content: dict[str, Any] = _clean(
         {
@@ -216,7 +216,7 @@ def _all_ends(intervals: Sequence[Interval | None] | None) -> list[dict[str, flo
 
 
 def _clean(value: Any) -> Any:
-    """`value` with numbers rounded, and None for what is no finite number."""
+    """Return `value` with numbers rounded, and None for numbers that are not finite."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -19,13 +19,13 @@ from driftscope.boundary import strict_json
 from driftscope_reports.terminal.run_table import plain
 
 _PIPE_WIDTH = 160
-"""Columns when the output is no terminal."""
+"""Width in columns when the output is not a terminal."""
 _BATCHES_SHOWN = 12
-"""Rows of the table; more are thinned out, the first and the last always there."""
+"""Most rows of the table; more are thinned out, but the first and the last are always shown."""
 
 
 def show(advice: Advice) -> None:
-    """What to set, then the table, then what was assumed; to stdout."""
+    """Print the setting to choose, the table and the assumptions to stdout."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
@@ -46,14 +46,15 @@ def show(advice: Advice) -> None:
 
 
 def to_json(advice: Advice) -> str:
-    """Everything, newline at the end; null for what cannot be told, and `doubt` says why."""
+    """Return everything as text, with a newline at the end; null for values that cannot be
+    determined, with the reason in `doubt`."""
     content = asdict(advice)
     content["command"] = advice.command
     return strict_json.dumps(_told(content), indent=1, sort_keys=True) + "\n"
 
 
 def _told(value: Any) -> Any:
-    """A figure whose interval has no support is none."""
+    """Return the content in which an estimate without an interval has the value None."""
     if isinstance(value, dict):
         if value.keys() == {"value", "interval"} and value["interval"] is None:
             return {"value": None, "interval": None}
@@ -62,7 +63,7 @@ def _told(value: Any) -> Any:
 
 
 def _first(advice: Advice) -> tuple[str, ...]:
-    """What to set, and what it is expected to gain."""
+    """Return the setting to choose and its expected gain."""
     if advice.doubt is not None:
         said = f"{advice.run}: cannot tell which K is fastest: {advice.doubt}"
         return (said, _slower(advice)) if advice.surely_slower else (said,)
@@ -79,7 +80,8 @@ def _first(advice: Advice) -> tuple[str, ...]:
 
 
 def show_dead(run: RunSummary, *, as_json: bool) -> None:
-    """The advice on a dead drafter of which too few steps are known for a table."""
+    """Print the advice on a drafter whose tokens are never accepted, with too few steps for a
+    table."""
     why = f"{none_accepted(run)}: every K costs time and gives nothing"
     if as_json:
         content = {
@@ -95,7 +97,7 @@ def show_dead(run: RunSummary, *, as_json: bool) -> None:
 
 
 def _not_better(advice: Advice) -> str:
-    """Why the K that the model has before the one that ran is not advised."""
+    """Return why the K that the model prefers to the one that ran is not advised."""
     best, gain = advice.overall.best_k, advice.overall.gain
     if not advice.served.mixed and best == advice.ran_k:
         return ""
@@ -143,7 +145,7 @@ def _table(advice: Advice) -> Table:
 
 
 def _cell(time: Estimate, *, best: bool) -> Text:
-    """A time that the steps leave open is a dash."""
+    """Return a time with its interval, or a dash if the steps leave it open."""
     if time.interval is None:
         return Text(NOTHING)
     ends = f"[{1000 * time.interval.low:.1f}, {1000 * time.interval.high:.1f}]"

@@ -34,14 +34,15 @@ from driftscope_reports.terminal.run_table import plain
 SCHEMA_VERSION = 1
 HOLM = "Holm"
 JOINT = {True: "max-|t|, signs of pairs drawn", False: "max-|t|, requests dealt anew"}
-"""How p-values are adjusted: by whether requests are paired."""
+"""Adjustment of p-values, by whether requests are paired."""
 _DIGITS = 9
 _TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
 _NAMES = {LENGTH: "acceptance length", **_TIMES}
 
 
 def to_json(found: Comparison) -> str:
-    """The comparison as text, newline at the end; same runs, same bytes."""
+    """Return the comparison as text, with a newline at the end; the same runs give the same
+    bytes."""
     content = {
         **asdict(found),
         "schema_version": SCHEMA_VERSION,
@@ -58,7 +59,8 @@ def to_json(found: Comparison) -> str:
 
 
 def verdict(found: Comparison) -> str:
-    """One sentence: from which depth on which run accepts more, or that nothing shows it."""
+    """Return one sentence: from which depth which run accepts more, or that no difference is
+    shown."""
     if times := found.at(TPOT):
         return _faster(found, times[0])
     depth, by_depth = found.parts_from, found.at(MARGINAL)
@@ -85,7 +87,8 @@ def verdict(found: Comparison) -> str:
 
 
 def _opposite(found: Comparison, at: Difference, length: Difference) -> str:
-    """The other run, where it has the longer acceptance length all the same."""
+    """Return a clause on the other run if that one has the longer acceptance length; ""
+    otherwise."""
     if (at.difference > 0) == (length.difference > 0):
         return ""
     return f"; {_better(found, length)} has the longer acceptance length, {_apart(length)}"
@@ -103,7 +106,7 @@ def _faster(found: Comparison, tpot: Difference) -> str:
 
 
 def show(found: Comparison) -> None:
-    """The comparison on stdout: the verdict first."""
+    """Print the comparison to stdout, the verdict first."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=110)
