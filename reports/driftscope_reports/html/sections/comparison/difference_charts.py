@@ -110,8 +110,8 @@ _TITLES = {
 
 
 def _seen(drawn: _Drawn, other: str) -> str:
-    """Return the deepest depth with a significant difference, or else the place with the
-    largest."""
+    """Return the deepest depth, or else the place with the largest difference, among those whose
+    interval excludes 0."""
     apart = [
         (at, each.value)
         for at, each in zip(drawn.said or drawn.at, drawn.gaps, strict=True)
