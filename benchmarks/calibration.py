@@ -64,7 +64,7 @@ PAIRED = {False: "unpaired", True: "paired"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How often the intervals of one figure contained its truth."""
+    """Coverage of one figure: how often its intervals contained the truth."""
 
     run: str
     figure: str
@@ -75,7 +75,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """How often chance alone was reported as a difference, or failed the gate."""
+    """False-positive rate: how often chance alone was reported, or failed the gate."""
 
     run: str
     pairing: str
@@ -85,7 +85,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
-    """How often a change over time was found."""
+    """Detection rates of a change over time."""
 
     run: str
     flat: float

@@ -32,7 +32,7 @@ MOST_BROKEN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parted:
-    """How often the drafters of one world are found to differ."""
+    """Result for one world: the frequency with which its drafters are found to differ."""
 
     run: str
     world: str

@@ -29,7 +29,7 @@ BUSIER = (*(1,) * 36, *(6,) * 12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthCoverage:
-    """How often the interval at the depth with the worst coverage contained the truth."""
+    """Coverage of the interval at the depth where coverage is worst."""
 
     world: str
     rounds: str

@@ -53,7 +53,7 @@ class Order:
     warmup: int = DEFAULT_WARMUP
     """Requests at the beginning of each level that figures leave out."""
     limit: int | None = None
-    """Most prompts to send; None: no limit of the replay's own."""
+    """Most prompts to send; None: the suite's limit."""
     seed: int | None = None
     patience: Patience = field(default_factory=Patience)
     api_key_env: str | None = None
