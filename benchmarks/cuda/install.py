@@ -70,14 +70,14 @@ def keep(carried: Path, parts: Path) -> None:
         if source.is_file() and _fault(row, kept):
             if fault := _fault(row, source):
                 sys.exit(f"{source} is {fault}: carry it again")
-            # Renamed when whole, so that an interrupted copy is never taken for a part.
+            # Rename when complete, so that an interrupted copy is never mistaken for a part.
             shutil.copyfile(source, kept.with_suffix(".partial"))
             kept.with_suffix(".partial").replace(kept)
     _tell_kept(parts)
 
 
 def assemble(parts: Path, site: Path) -> None:
-    """Unpack the parts into `site`, whole or not at all, and announce the repository's plugin."""
+    """Unpack the parts into `site` completely or not at all; announce the repository's plugin."""
     faults = [f"{row['name']} is {fault}" for row in _rows(parts) if (fault := _kept(row, parts))]
     if faults:
         sys.exit(f"cannot assemble from {parts}: {', '.join(faults)}")

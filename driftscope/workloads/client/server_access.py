@@ -61,7 +61,7 @@ class Access:
 
     def client(self) -> openai.AsyncOpenAI:
         """Return a client of the server. It neither retries nor follows redirects: the replay
-        handles both."""
+        counts the former and refuses the latter."""
         headers = {} if self.authorization is None else {"Authorization": self.authorization}
         return openai.AsyncOpenAI(
             base_url=self.base,
