@@ -1,13 +1,14 @@
-"""Whether intervals cover and gates hold: simulated runs whose truth is known.
+"""Check the coverage of intervals and the error rate of gates on simulated runs of known truth.
 
-Prints five tables: how often 95 % intervals hold the truth (wanted: 93 to 97 % each), beside those
-of a percentile bootstrap over requests; in how many of TRIALS comparisons of two runs of the same
-truth any difference is called one, corrected for all that are looked at, and in how many the gate
-of the rules GATE fails (wanted: at most 5 % each); and in how many runs a change over time is
-found, where there is none (wanted: at most 5 %) and where acceptance steps down half-way. The fifth
-is that of `benchmarks.circumstances`: whether context length and label are named for each other;
-the sixth that of `benchmarks.parting`: whether broken drafters part from healthy ones. The last two
-are those of `benchmarks.several_k`: runs in which K varies.
+Prints several tables. The first shows how often 95 % intervals contain the truth (wanted: 93 to 97
+% each), next to the intervals of a percentile bootstrap over requests. Two compare TRIALS pairs of
+runs of the same truth: how often any difference is reported, corrected for multiple comparisons,
+and how often the gate with the rules GATE fails (wanted: at most 5 % each). One shows in how many
+runs a change over time is found, both where there is none (wanted: at most 5 %) and where
+acceptance steps down half-way. The fifth table is that of `benchmarks.circumstances`: whether
+context length and label are mistaken for each other. The sixth is that of `benchmarks.parting`:
+whether broken drafters are distinguished from healthy ones. The last two are those of
+`benchmarks.several_k`: runs in which K varies.
 
     PYTHONPATH=.:tests python benchmarks/calibration.py [--trials 1000]
 """
@@ -42,9 +43,9 @@ from driftscope.analysis.statistics.interval import Interval, intervals, rate_in
 TRIALS = 1000
 RESAMPLES = 500
 STEP = -0.7
-"""Logit shift at which the acceptance length of these runs falls by about a quarter."""
+"""Logit shift that lowers the acceptance length of these runs by about a quarter."""
 NEAR = 0.1
-"""Share of the run."""
+"""Tolerance for the position of a change, as a share of the run."""
 TWO = (Prompts(label="chat", shift=0.4), Prompts(label="code", shift=-0.4, tokens=(500, 4000)))
 RUNS = {
     "30 requests": Truth(requests=30, rounds=30),
@@ -53,7 +54,7 @@ RUNS = {
     "100 requests that differ much": Truth(requests=100, rounds=30, between=1.2),
     "100 requests of two kinds": Truth(requests=100, rounds=30, prompts=TWO),
 }
-"""Their depths reach marginal rates from 0.8 down to about 0.05."""
+"""Truths by name; their depths reach marginal rates from 0.8 down to about 0.05."""
 GATE = (
     "acceptance.mean_length < baseline.acceptance.mean_length",
     "acceptance.marginal[-1] < baseline.acceptance.marginal[-1]",
@@ -63,7 +64,7 @@ PAIRED = {False: "unpaired", True: "paired"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How often the intervals of one figure held its truth."""
+    """Coverage of one figure: how often its intervals contained the truth."""
 
     run: str
     figure: str
@@ -74,25 +75,25 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """How often chance alone was called a difference, or failed the gate."""
+    """False-positive rate: how often chance alone was reported, or failed the gate."""
 
     run: str
     pairing: str
     called: float
-    """Share of the pairs of runs."""
+    """Share of the pairs of runs in which a difference was reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
-    """How often a change over time was found."""
+    """Detection rates of a change over time."""
 
     run: str
     flat: float
-    """In runs that do not change."""
+    """Share of the runs without a change in which one was found."""
     step: float
-    """In runs that do, half-way."""
+    """Share of the runs with a change half-way in which one was found."""
     near: float
-    """The same within NEAR of where it is."""
+    """Share of the runs with a change in which one was found within NEAR of its position."""
 
 
 def coverage(name: str, truth: Truth, trials: int) -> Iterator[Coverage]:
@@ -122,7 +123,7 @@ def coverage(name: str, truth: Truth, trials: int) -> Iterator[Coverage]:
 
 
 def twice(truth: Truth, trials: int, *, paired: bool) -> Iterator[tuple[Side, Side]]:
-    """Two runs of the same truth; `paired`: of the same prompts, too."""
+    """Yield two runs of the same truth; `paired`: of the same prompts as well."""
     for trial in range(trials):
         yield (
             _drawn(truth, 2 * trial),
@@ -154,7 +155,7 @@ def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
 
 
 def _figures(run: Side) -> dict[str, Any]:
-    """As the JSON report has them."""
+    """Return the figures in the form of the JSON report."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(acceptance(run.rounds, spread=True))))
     return {"acceptance": found}
 
@@ -302,8 +303,8 @@ def main(argv: list[str] | None = None, say: Say = print) -> int:
 
 
 def keep(path: Path, name: str, rows: list[dict[str, Any]], trials: int) -> None:
-    """Write a table, and how many trials it stands on, to the results as soon as it is there: all
-    of them take an hour."""
+    """Add a table and its number of trials to the results as soon as it is complete: all tables
+    together take an hour."""
     content = json.loads(path.read_text()) if path.exists() else {}
     content[name] = rows
     content["trials"] = {**content.get("trials", {}), name: trials}

@@ -1,7 +1,7 @@
 """Time the checks of a run's checksums and bounds, as shares of its whole analysis.
 
-Simulated runs with K = 7, in one process: the CRC-32 of every sealed file, then the query over the
-least and the most of every column, then all that `analyze` does, checks included.
+Runs simulated runs with K = 7 in one process: the CRC-32 of every sealed file, then the query for
+the minimum and maximum of every column, then the whole of `analyze`, checks included.
 
     PYTHONPATH=.:tests python benchmarks/checks.py [--rounds 1e6] [--repeat 3]
 """

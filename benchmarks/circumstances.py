@@ -1,9 +1,9 @@
-"""Context length and label, as causes of lost acceptance, in simulated runs of known truth.
+"""Test context length and label as causes of lost acceptance, in simulated runs of known truth.
 
 In each world labels differ in context length, or not, and acceptance depends on the label, on the
-length of the context, on both or on neither. Wanted: a rule names an effect that is not there in at
-most 5 % of the runs, and one that is there and can be separated in nearly all of them; where it
-cannot be separated, the run says so.
+length of the context, on both or on neither. Wanted: a rule reports an effect that is absent in at
+most 5 % of the runs, and one that is present and separable in nearly all of them. If it cannot be
+separated, the run reports that.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ RULES: dict[str, Entry[Case]] = {
 }
 SHORT, LONG, WIDE = (60, 250), (1100, 3900), (60, 3900)
 LOWER, UPPER = (60, 900), (300, 3900)
-"""They share the contexts of 300 to 900 tokens."""
+"""Prompt lengths of two labels, in tokens, which overlap from 300 to 900."""
 BASE = Truth(requests=150, rounds=24, between=0.5)
 
 
 def two(first: tuple[int, int], second: tuple[int, int], shift: float = 0.0) -> dict[str, Any]:
-    """Prompts of two labels with these lengths; the second one is harder by `shift`."""
+    """Return prompts of two labels with these lengths; the second is harder by `shift`."""
     kinds = (Prompts(label="chat", tokens=first), Prompts(label="code", tokens=second, shift=shift))
     return {"prompts": kinds}
 
 
 HARDER, FARTHER = -1.6, -0.5
-"""Logit shifts: of the harder label, and of each doubling of the context."""
+"""Logit shifts of the harder label, and of each doubling of the context."""
 WORLDS = {
     "healthy, one label": replace(BASE, prompts=(Prompts(label="chat", tokens=WIDE),)),
     "healthy, same contexts": replace(BASE, **two(WIDE, WIDE)),
@@ -65,7 +65,7 @@ WORLDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """In how many runs of a world each rule speaks."""
+    """Number of runs of a world in which each rule fires."""
 
     world: str
     long_context_collapse: float
@@ -74,7 +74,7 @@ class Named:
 
 
 def named(trials: int) -> Iterator[Named]:
-    """Each world, over `trials` runs."""
+    """Yield each world's result over `trials` runs."""
     for world, truth in WORLDS.items():
         spoke = dict.fromkeys(RULES, 0)
         for trial in range(trials):
@@ -85,7 +85,7 @@ def named(trials: int) -> Iterator[Named]:
 
 
 def _case(truth: Truth) -> Case:
-    """A run of which only the rounds by circumstance are known."""
+    """Return a run of which only the rounds by circumstance are known."""
     run = SimpleNamespace(
         label="run", groups=groups_of(truth), rounds=1, acceptance=SimpleNamespace(mean_length=1.0)
     )
@@ -93,7 +93,7 @@ def _case(truth: Truth) -> Case:
 
 
 def groups_of(truth: Truth) -> Groups:
-    """The groups of `truth` by context and label, as a trace of it has them."""
+    """Return the groups of `truth` by context and label, as in a trace."""
     rounds, power, label = _drawn(truth)
     names = [str(kind.label) for kind in truth.prompts]
     powers, context = np.unique(power, return_inverse=True)
@@ -118,7 +118,8 @@ def _groups(rounds: Rounds, of: np.ndarray, names: list[str]) -> Iterator[Group]
 
 
 def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
-    """The rounds by request and range of contexts, the power of two of each row, and its label."""
+    """Return the rounds by request and range of contexts, with the power of two and the label of
+    each row."""
     keys, accepted, kinds, first = [], [], [], 0
     for chunk in chunks(truth):
         rows = (chunk.accepted >= 0) & (chunk.drafted > 0)

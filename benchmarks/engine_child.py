@@ -1,4 +1,4 @@
-"""One engine that answers one JSON line per line on stdin; started by engines.py."""
+"""One engine that answers each JSON line on stdin with one line; started by engines.py."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    # Not to outlive whoever asks, however that ends.
+    # Do not outlive the parent process, however it ends.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     options = json.loads(sys.argv[1])
-    # What vLLM prints must not mix with the answers.
+    # Output of vLLM must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from vllm import LLM
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _set(llm: Any, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Change the sampler of the worker's recorder; what it says of itself."""
+    """Change the sampler of the worker's recorder; return what the sampler reports."""
 
     def apply(worker: Any) -> dict[str, Any]:
         from driftscope_probes.vllm.attach import recorder_of
@@ -62,8 +62,9 @@ def _set(llm: Any, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
-    """Seconds per output token after the first, over the batch; and output tokens per second of
-    the whole call, whose prompts are in the prefix cache. Medians of the calls."""
+    """Return the seconds per output token after the first, over the batch, and the output tokens
+    per second of the whole call, whose prompts are in the prefix cache. Both are medians over the
+    calls."""
     from vllm import SamplingParams
 
     prompts = [{"prompt_token_ids": ids} for ids in ask["prompts"]]
@@ -74,7 +75,7 @@ def _measure(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
         llm.generate(prompts, params, use_tqdm=False)
         return time.perf_counter() - start
 
-    timed(1)  # what waits for the next message has gone to sleep
+    timed(1)  # wakes the worker, which sleeps between messages
     calls = [(timed(1), timed(ask["tokens"])) for _ in range(ask["calls"])]
     return {
         "tpot_s": statistics.median(whole - first for first, whole in calls) / (ask["tokens"] - 1),

@@ -1,4 +1,4 @@
-"""vLLM engines in processes of their own, asked in turn: what the benchmarks of the cost share."""
+"""vLLM engines in separate processes, measured in turn; shared by the cost benchmarks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CHILD = Path(__file__).with_name("engine_child.py")
 TURNS_CHILD = CHILD.with_name("turns_child.py")
 CLOSE_S = 20.0
 FIGURES = ("tpot_s", "tokens_per_s")
-"""What one repeat gives: see `engine_child`."""
+"""Figures of one repeat, see `engine_child`."""
 Settings = Mapping[str, tuple[str, dict[str, Any] | None]]
-"""Setting -> engine and what its sampler is set to."""
+"""Setting -> engine and sampler settings."""
 
 
 class Engine:
@@ -35,7 +35,7 @@ class Engine:
         child: Path = CHILD,
     ) -> None:
         self.name, self._log = name, log
-        # -P: the folder of this script must not come before the engine's own modules.
+        # -P keeps this script's folder from preceding the engine's own modules.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(child), json.dumps(options)],
             env={**os.environ, **env},
@@ -47,7 +47,7 @@ class Engine:
         )
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        """One line there, one line back; an empty question only waits for the start."""
+        """Send one line and return one line; an empty question only waits for the start."""
         assert self._process.stdin is not None and self._process.stdout is not None
         if question:
             self._process.stdin.write(json.dumps(question) + "\n")
@@ -61,7 +61,7 @@ class Engine:
         return answer
 
     def close(self) -> None:
-        """End it and what it has started."""
+        """Stop the process and everything that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(CLOSE_S)
@@ -79,12 +79,13 @@ def measure(
     calls: int = 1,
     rest_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Each of FIGURES by setting, one per repeat, and what the sampler says at the end. A repeat is
-    the median of `calls`, after a rest of `rest_s` for the engine before to fall asleep."""
+    """Return each of FIGURES by setting, one per repeat, and what the sampler reports at the end. A
+    repeat is the median of `calls`, after a rest of `rest_s` seconds in which the previous engine
+    falls asleep."""
     names = ("absent", *settings)
     found: dict[str, dict[str, list[float]]] = {f: {name: [] for name in names} for f in FIGURES}
     for engine in engines.values():
-        engine.ask(prompts=prompts, tokens=8, calls=1)  # prefills the cache
+        engine.ask(prompts=prompts, tokens=8, calls=1)  # fills the cache
     for repeat in range(repeats):
         turn = repeat % len(names)
         for name in names[turn:] + names[:turn]:
@@ -102,14 +103,14 @@ def measure(
 
 
 def ratios(record: dict[str, Any], name: str, figure: str = "tpot_s") -> list[float]:
-    """Each repeat's figure as a ratio to that without driftscope in the same repeat."""
+    """Return each repeat's figure as a ratio to that without driftscope in the same repeat."""
     pairs = zip(record[figure][name], record[figure]["absent"], strict=False)
     return [a / b for a, b in pairs]
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The least interval between two of the values that holds the median of what they are drawn
-    from with a probability of 95 % or more, whatever its distribution."""
+    """Return the smallest interval between two of the values that contains the median of their
+    distribution with a probability of at least 95 %, whatever that distribution is."""
     ordered, n = sorted(values), len(values)
     below = [math.comb(n, i) / 2**n for i in range(n + 1)]
     rank = max((r for r in range(n // 2) if 2 * sum(below[: r + 1]) <= 0.05), default=0)

@@ -1,13 +1,13 @@
-"""What exporting costs: TPOT with nothing exported, metrics, metrics with spans, and those with a
-collector that takes requests and never answers.
+"""Measure the cost of exporting as TPOT with nothing exported, with metrics, with metrics and
+spans, and with both to a collector that accepts requests and never answers.
 
     PYTHONPATH=.:tests python benchmarks/export.py [--repeats 8] [--json FILE]
 
-Four servers of the tiny trio record by driftscope's default budget and differ in what they export.
-They take turns, in an order that rotates, so that a machine that is busy for a while slows all of
-them. The collector decodes every batch and is asked every second, 60 times as often as by default,
-and shares the machine's cores with the engines. Ratios are of time per output token to `off` of the
-same turn.
+Four servers of the tiny trio record with driftscope's default budget and differ in what they
+export. They take turns in a rotating order, so that temporary load on the machine slows all of
+them. The collector decodes every batch. Export happens every second, 60 times as often as by
+default, and the collector shares the machine's cores with the engines. Ratios are of time per
+output token to `off` of the same turn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
             for mode in MODES
         }
         for server in servers.values():
-            _turn(server)  # warm
+            _turn(server)  # warm-up
         turns = [_round(servers, number) for number in range(options.repeats)]
         batches, spans = len(collector.metrics), len(collector.all_spans())
     found = {mode: _ratio(turns, mode) for mode in MODES}
@@ -93,7 +93,7 @@ def _round(servers: dict[str, Server], number: int) -> dict[str, float]:
 
 
 def _turn(server: Server) -> float:
-    """Seconds per output token and client."""
+    """Return the seconds per output token and client."""
     prompts = load_prompts()[:CLIENTS]
     with ThreadPoolExecutor(CLIENTS) as pool:
         begun = time.perf_counter()

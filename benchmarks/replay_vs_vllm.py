@@ -1,13 +1,14 @@
-"""`driftscope replay` beside `vllm bench serve`: same server, same prompts, same loads.
+"""Compare `driftscope replay` with `vllm bench serve`: same server, same prompts, same loads.
 
 PYTHONPATH=. python benchmarks/replay_vs_vllm.py [--stub] [--concurrency 1,4] [--times 5]
     [--requests 24] [--json FILE]
 
-Serves the shipped EAGLE-3.1 trio, then lets both tools send the same chat requests in turn, warm-up
-first and the others in the same order, and prints the medians of time per output token and of
-throughput side by side, and the median of the turns' ratios with the least and the most. In turn,
-because other load on the machine moves both by more than they differ. With --stub both ask the stub
-server of tests/support, a piece every 20 ms, whose times do not depend on that load.
+Serves the shipped EAGLE-3.1 trio and lets both tools send the same chat requests in turn, warm-up
+first and the others in the same order. It prints the medians of time per output token and of
+throughput side by side, and the median of the turns' ratios with minimum and maximum. The tools
+take turns because other load on the machine affects both by more than they differ. With --stub both
+use the stub server of tests/support, which sends a piece every 20 ms, so that its times do not
+depend on that load.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ WITHIN = 0.05
 MAX_TOKENS = 128
 WARMUP = 4
 PIECE_S = 0.02
-"""Between the pieces of the stub server."""
+"""Time between the pieces of the stub server, in seconds."""
 MODEL = "tiny"
 SUITE = parse_suite(
     f"{{prompts: trio, settings: {{max_tokens: {MAX_TOKENS}, temperature: 0, ignore_eos: true}}, "
@@ -59,28 +60,28 @@ for line in sys.stdin:
     print()
     print("{DONE}", flush=True)
 """
-"""`vllm bench serve`, whose own entry point asks for a distribution that a CPU build has not, as
-often as it is given arguments: starting it takes longer than most runs."""
+"""Program that runs `vllm bench serve` each time it receives arguments, because its start-up takes
+longer than most runs. vLLM's own entry point needs a distribution that a CPU build lacks."""
 
 Figures = dict[str, float]
 Row = dict[str, Any]
-"""A load, and the figures of each tool, turn by turn."""
+"""A load, and the figures of each tool by turn."""
 
 
 def asked_of(count: int) -> list[Prompt]:
-    """The held-out prompts' user turns."""
+    """Return the user turns of the held-out prompts."""
     texts = [str(prompt.messages[-1]["content"]) for prompt in prompts_of("trio")[:count]]
     return [chat(f"p{n}", text) for n, text in enumerate(texts)]
 
 
 def in_order(asked: list[Prompt], level: Level) -> list[str]:
-    """The texts in the order in which a replay sends them."""
+    """Return the texts in the order in which a replay sends them."""
     shots = plan({"as asked": asked}, [level], warmup=WARMUP, seed=SUITE.seed)
     return [str(shot.prompt.messages[-1]["content"]) for shot in shots if not shot.warmup]
 
 
 def by_replay(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figures:
-    """driftscope's figures."""
+    """Return driftscope's figures."""
     done = replay(
         Order(url=url, suite=SUITE, run=folder, warmup=WARMUP, levels=[level], prompts=asked)
     )
@@ -121,7 +122,7 @@ class VllmBench:
 
 
 def by_vllm(bench: VllmBench, url: str, asked: list[Prompt], level: Level, folder: Path) -> Figures:
-    """vLLM's own figures."""
+    """Return vLLM's own figures."""
     folder.mkdir()
     rows = "".join(json.dumps({"prompt": text}) + "\n" for text in in_order(asked, level))
     (folder / "prompts.jsonl").write_text(rows)
@@ -155,7 +156,7 @@ def by_vllm(bench: VllmBench, url: str, asked: list[Prompt], level: Level, folde
 
 
 def compare(url: str, levels: list[int], times: int, count: int, folder: Path) -> Iterator[Row]:
-    """Figures of both, turn by turn, load by load."""
+    """Yield the figures of both tools by load, turn by turn."""
     asked, bench = asked_of(count), VllmBench(folder / "vllm.log")
     tools: dict[str, Callable[..., Figures]] = {
         "driftscope": by_replay,
@@ -174,7 +175,7 @@ def compare(url: str, levels: list[int], times: int, count: int, folder: Path) -
 
 
 def show(row: Row) -> bool:
-    """Print side by side; whether time per token and throughput agree."""
+    """Print the figures side by side; return whether time per token and throughput agree."""
     fine = True
     for name in ("tpot_ms", "tokens_per_s", "ttft_ms"):
         ours, theirs = ([run[name] for run in row[tool]] for tool in ("driftscope", "vllm"))
@@ -210,7 +211,7 @@ def _stub() -> Iterator[str]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--concurrency", default="1,4")
     parser.add_argument("--times", type=int, default=5)

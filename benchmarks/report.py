@@ -1,13 +1,14 @@
-"""How large a report is, and when its first picture is seen: headless Chromium, from file://.
+"""Measure a report's size and the time to its first picture: headless Chromium, from file://.
 
-Pages of runs of several sizes, opened in turn, each time in a browser profile of its own. The first
-picture is the one on the first screen, in the frame after the one that paints it; the first live
-one, which can be pointed at, is the first below it, scrolled into sight once the page is there.
+Opens pages of runs of several sizes in turn, each time in a separate browser profile. The first
+picture is the one on the first screen, timed in the frame after the one that paints it. The first
+live picture, which reacts to pointing, is the first one below it, scrolled into view once the page
+is loaded.
 
     PYTHONPATH=tests python benchmarks/report.py [--rounds 1e5 1e6 1e7] [--repeats 9] [--json FILE]
 
-The runs take a minute or two and 1.3 GB of disk to make; `--keep FOLDER` keeps runs and
-pages there, and measures those that it finds there.
+The runs take a minute or two and 1.3 GB of disk to make. `--keep FOLDER` keeps runs and pages
+there, and measures those that it finds there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GALLERY = Path(__file__).resolve().parents[1] / "reports" / "gallery" / "traces"
 CHROMIUM = "/usr/bin/chromium"
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 WITHIN_S = 1.0
-"""The goal for the first picture, on two cores."""
+"""Goal for the time to the first picture, in seconds, on two cores."""
 MOST_BYTES = 2_000_000
 WATCH = """
 const found = () => {
@@ -59,7 +60,7 @@ PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0].start
 
 
 def pages(folder: Path, rounds: list[int]) -> dict[str, Path]:
-    """The pages by name; one that lies in `folder` is not made again."""
+    """Return the pages by name; existing ones in `folder` are not made again."""
     made: dict[str, Callable[[], Analysis]] = {
         "719 rounds": lambda: _analysed([GALLERY / "drifting"]),
         "two runs": lambda: _analysed([GALLERY / "drifting", GALLERY / "healthy"]),
@@ -117,7 +118,7 @@ def _written(path: Path, analysis: Analysis) -> None:
 
 
 def opened(browser: Browser, page: Path) -> dict[str, float]:
-    """Seconds from the start of navigation."""
+    """Return the times in seconds from the start of navigation."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     tab = context.new_page()
     tab.add_init_script(WATCH)
@@ -134,7 +135,7 @@ def opened(browser: Browser, page: Path) -> dict[str, float]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Median (least to most) of each time."""
+    """Print the median (minimum to maximum) of each time."""
     print(
         f"{'page of':<42}{'bytes':>11}{'first paint, ms':>20}{'first picture, ms':>20}"
         f"{'live picture, ms':>20}"

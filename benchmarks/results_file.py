@@ -1,4 +1,4 @@
-"""A benchmark's JSON: written after every piece, so that what was interrupted can go on."""
+"""A benchmark's JSON file, written after every piece so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmarks.provenance import provenance
 
 
 class ResultsFile:
-    """Facts under their names, beside where they come from.
+    """Facts by name, with their provenance.
 
-    `complete` says that nothing is left to run, `ok` whether what was measured is as it should be
-    (None where nothing is judged), `verdict` the same in a line.
+    `complete` means that nothing is left to run, `ok` whether the results are as required (None if
+    nothing is judged), `verdict` is the result in one line.
     """
 
     def __init__(self, path: Path | None, device: str, *, again: bool = False) -> None:
-        """Without a path nothing is kept. `again`: what is there is not taken over.
+        """Without a path nothing is kept. `again`: existing content is discarded.
 
         Raises SystemExit for a file of another device.
         """
@@ -31,7 +31,7 @@ class ResultsFile:
     def write(
         self, *, complete: bool = False, ok: bool | None = None, verdict: str = "", **facts: Any
     ) -> None:
-        """Whole or not at all."""
+        """Write the file atomically."""
         self.facts = {
             **provenance(),
             "device": self._device,
@@ -48,7 +48,7 @@ class ResultsFile:
 
 
 def read(path: Path | None) -> dict[str, Any]:
-    """What a file holds; nothing where there is none."""
+    """Return the content of a file; {} if there is none."""
     if path is None or not path.is_file():
         return {}
     facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

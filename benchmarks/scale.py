@@ -1,8 +1,8 @@
-"""What `analyze` costs as runs grow: simulated runs of 1e5, 1e6 and 1e7 rounds with K = 7.
+"""Measure the cost of `analyze` as runs grow: simulated runs of 1e5, 1e6 and 1e7 rounds with K = 7.
 
-Each measurement is a process of its own, whose peak memory the system reports. SideThread the whole
-analysis of a run stand a bare DuckDB scan of the same columns that sums every element by request,
-and the same sums in plain pandas, which reads the run into memory.
+Each measurement runs in a separate process, whose peak memory the system reports. The whole
+analysis of a run is compared with a bare DuckDB scan of the same columns that sums every element by
+request, and with the same sums in plain pandas, which reads the run into memory.
 
     PYTHONPATH=tests python benchmarks/scale.py [--rounds 1e5 1e6 1e7] [--runs DIR] [--json FILE]
 """
@@ -24,10 +24,10 @@ from pathlib import Path
 K = 7
 PER_REQUEST = 100
 LISTS = ("sink_mass", "prompt_mass", "self_mass", "prenorm_rms", "postnorm_rms", "top1", "entropy")
-"""What a sealed file of these runs holds by depth; the rest follows from it."""
+"""Columns by depth in a sealed file of these runs; all others follow from them."""
 KINDS = ("analyze", "scan", "pandas")
 PANDAS_UP_TO = 1_000_000
-"""Beyond, a run does not fit into a common machine's memory as pandas has it."""
+"""Most rounds that fit into a common machine's memory as pandas frames."""
 
 
 def make(folder: Path, rounds: int) -> Path:
@@ -89,8 +89,8 @@ def pandas(run: Path) -> int:
 
 
 def measured(kinds: Sequence[str], run: Path, repeats: int) -> dict[str, dict[str, float]]:
-    """By kind, wall and CPU seconds and peak bytes of the fastest of some processes; kinds take
-    turns, so that what else the machine does meets all of them."""
+    """Return, by kind, wall and CPU seconds and peak bytes of the fastest of some processes. Kinds
+    take turns, so that other load on the machine affects all of them."""
     best = {kind: {"seconds": math.inf} for kind in kinds}
     for _ in range(repeats):
         for kind in kinds:

@@ -1,10 +1,10 @@
-"""Runs of several K: rates by depth, and changes over time, in simulated runs of known truth.
+"""Test rates by depth and changes over time for runs of several K, simulated with known truth.
 
 K follows the batch size, or is changed while the server runs. Wanted: 95 % intervals of the
-marginal rates hold the truth in 93 to 97 % of the runs, over all rounds where acceptance does not
-go with the batch, and K by K where it does; and a change over time is found in at most 5 % of the
-runs in which only the mix of K changed. SideThread them stands what counting over all rounds, or
-lengths as served, would have made of the same runs.
+marginal rates contain the truth in 93 to 97 % of the runs, over all rounds if acceptance does not
+depend on the batch, and for each K if it does. A change over time is found in at most 5 % of the
+runs in which only the mix of K changed. For comparison, the tables show the results of counting
+over all rounds and of lengths as served.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ BY_BATCH = Truth(requests=96, rounds=25, batches=(1, 2, 3, 6), k_by_batch=((2, 7
 FALLING = -0.3
 """Logit shift of acceptance for each doubling of the batch."""
 BUSIER = (*(1,) * 36, *(6,) * 12)
-"""Batch sizes of a run in which load rises: K falls with it."""
+"""Batch sizes of a run in which load rises and K falls with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthCoverage:
-    """How often the interval at the depth where it is worst held the truth."""
+    """Coverage of the interval at the depth where coverage is worst."""
 
     world: str
     rounds: str
-    """Which rounds: all, or those of one K."""
+    """Rounds that are counted: all, or those of one K."""
     depths: int
     worst: float
     counted: float | None
-    """Share for rates as vLLM counts them; None where both are equal."""
+    """Coverage for rates as vLLM counts them; None if both are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixChanges:
-    """In what share of the runs a change over time was found, where only the mix of K changed."""
+    """Share of the runs in which a change over time was found although only the mix of K
+    changed."""
 
     world: str
     comparable: float
     served: float
-    """Share found when lengths are taken as served."""
+    """Share of runs in which a change is found for lengths as served."""
 
 
 def coverages(trials: int) -> Iterator[DepthCoverage]:
-    """K by batch size, acceptance the same at every batch size, then falling."""
+    """Yield results for K by batch size, with equal acceptance at every batch size, then
+    falling."""
     yield _coverage("K by batch size", BY_BATCH, None, trials)
     falling = replace(BY_BATCH, batch=FALLING)
     for k in (2, 4, 7):
@@ -87,7 +89,8 @@ def _hits(found: tuple[Interval | None, ...] | None, true: np.ndarray) -> np.nda
 
 
 def mix_changes(trials: int) -> Iterator[MixChanges]:
-    """K falls with rising load, without and with its own effect, and by hand."""
+    """Yield results for K that falls with rising load, with and without an effect of load, and by
+    hand."""
     busier = replace(BY_BATCH, batches=BUSIER, requests=108)
     yield _changes("load rises, so K falls", busier, trials)
     yield _changes(

@@ -1,11 +1,12 @@
-"""What each wrong chat template costs the shipped drafters, as a table.
+"""Print what each wrong chat template costs the shipped drafters, as a table.
 
 PYTHONPATH=. python benchmarks/template.py [--limit 24] [--out DIR]
 
 Runs `driftscope bench` with the `template` suite and prints its report's acceptance lengths (tokens
-per round), each with its ratio to the right template on the same prompts, and EAGLE-3.1's to
-EAGLE-3's, with 95 % intervals. Exits 1 unless plain-text roles cost both, and EAGLE-3.1 is ahead
-with the right template and with plain-text roles, each beyond its interval.
+per round), each with its ratio to the right template on the same prompts, and the ratio of
+EAGLE-3.1 to EAGLE-3, with 95 % intervals. Exits 1 unless plain-text roles cost both drafters
+acceptance, and EAGLE-3.1 is ahead with the right template and with plain-text roles, each beyond
+its interval.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ BENCH = (
 )
 
 Cells = dict[str, dict[str, Any]]
-"""By condition."""
+"""Cells of the report by condition."""
 
 
 def measured(out: Path, limit: int) -> dict[str, Any]:
-    """The report of the bench."""
+    """Return the report of the benchmark."""
     command = [sys.executable, "-m", "driftscope", *BENCH.split(), "--limit", str(limit)]
     subprocess.run([*command, "-o", str(out), "-q"], check=True)
     report: dict[str, Any] = json.loads((out / "report.json").read_text())
@@ -43,7 +44,7 @@ def cells(report: dict[str, Any], drafter: str) -> Cells:
 
 
 def compared(report: dict[str, Any]) -> Cells:
-    """EAGLE-3.1 to EAGLE-3."""
+    """Return the ratios of EAGLE-3.1 to EAGLE-3."""
     return {
         pair["condition"]: pair["length_ratio"]
         for pair in report["replays_compared"]
@@ -52,7 +53,7 @@ def compared(report: dict[str, Any]) -> Cells:
 
 
 def same_answers(report: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """By who gave the other ones: answers that are EAGLE-3's letter by letter, and of how many."""
+    """Return, by the other drafter, the number of answers identical to EAGLE-3's, and the total."""
     found: dict[str, tuple[int, int]] = {}
     for pair in report["replays_compared"]:
         same, of = found.get(pair["other"], (0, 0))
@@ -61,7 +62,7 @@ def same_answers(report: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def said(ratio: dict[str, Any] | None) -> str:
-    """A ratio and its interval."""
+    """Return a ratio and its interval as text."""
     if ratio is None:
         return ""
     ends = ratio["interval"]
@@ -84,7 +85,7 @@ def in_order(old: Cells, new: Cells, ahead: Cells) -> bool:
 
 
 def main() -> int:
-    """The command."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=24)
     parser.add_argument("--out", type=Path)

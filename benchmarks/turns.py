@@ -1,4 +1,4 @@
-"""Turns that the states of a probe take within one engine: their order, and what comes of them."""
+"""Turns that the states of a probe take within one engine: their order, and their results."""
 
 from __future__ import annotations
 
@@ -10,58 +10,62 @@ from dataclasses import dataclass, field
 ABSENT, AGAIN, STOPPED = "absent", "absent again", "stopped"
 BUDGET, EVERY = "budget 1%", "every round"
 STATES = (ABSENT, STOPPED, BUDGET, EVERY, AGAIN)
-"""No hook on vLLM, twice; installed, and stopped; by its default budget; every round recorded."""
+"""States of the probe: no hook on vLLM, twice; installed but stopped; default budget; every round
+recorded."""
 HOOKED = (STOPPED, BUDGET, EVERY)
 COUNTED, UNCOUNTED = 6, 2
-"""Steps of a turn, after the first ones: hooks go on or off in those, and what a recorded step left
-to be done ends."""
+"""Steps of a turn that count, after the first ones that do not: those contain switching hooks and
+work left over from a recorded step."""
 TRIMMED = 0.2
-"""Of the rounds, at each end: what else the machine did."""
+"""Share of the rounds that is trimmed at each end, because of other load on the machine."""
 RESAMPLED = 2000
 Round = dict[str, tuple[float, float]]
-"""State -> seconds of its counted steps: their median, and their mean. The writer's flushes, which
-meet all states alike, fall into one step of forty; `benchmarks.flushes` has them."""
+"""State -> seconds of its counted steps: their median, and their mean. The writer's flushes affect
+all states equally and fall into one step of forty; `benchmarks.flushes` measures them."""
 
 
 @dataclass
 class Drawn:
-    """Recorded steps of one state: those of a low rate are too few for a median to see."""
+    """Recorded steps of one state: at a low rate they are too few for a median to show."""
 
     steps: int = 0
-    """All of them."""
+    """Number of all steps."""
     recorded: int = 0
     above: list[float] = field(default_factory=list)
-    """Of those that counted: seconds above the median of their turn, if it had others too."""
+    """Seconds above the median of their turn, of the recorded steps that counted, if the turn had
+    others too."""
 
     def adds(self, step_s: float) -> float:
-        """What they add, as a share of the time of all, to what the median step takes."""
+        """Return what the recorded steps add to the time of the median step, as a share averaged
+        over all."""
         if not self.above:
             return 0.0
         return self.recorded / self.steps * statistics.fmean(self.above) / step_s
 
 
 class Turns:
-    """Rounds of a turn for each state, of which each round begins with another."""
+    """Rounds with one turn for each state; each round begins with another state."""
 
     def __init__(self) -> None:
         self.rounds: list[Round] = []
-        """Whole ones."""
+        """Complete rounds."""
         self.drawn = {state: Drawn() for state in STATES}
         self._under_way: Round = {}
         self._taken: list[float] = []
         self._recorded: list[float] = []
-        """Those of them that were."""
+        """Durations of the recorded steps among them, in seconds."""
         self._steps = 0
 
     @property
     def state(self) -> str:
-        """Whose turn it is."""
+        """State whose turn it is."""
         return STATES[(len(self.rounds) + len(self._under_way)) % len(STATES)]
 
     def step(self, seconds: float, *, alike: bool, recorded: bool = False) -> bool:
-        """A step is over, and with it the turn, if that is returned.
+        """Record a finished step; return whether it ended the turn.
 
-        `alike`: it did what the others do, so that it may be counted. `recorded`: by the probe.
+        `alike`: the step did what the others do, so that it may be counted. `recorded`: the probe
+        recorded it.
         """
         self._steps += 1
         drawn = self.drawn[self.state]
@@ -86,8 +90,9 @@ class Turns:
 
 
 def ratios(rounds: Sequence[Round], state: str, *, of_means: bool = False) -> list[float]:
-    """Of each round: time per step in a state to that without a hook. That of AGAIN is to the other
-    one alone, which says what a ratio is where there is no difference."""
+    """Return, for each round, the ratio of the time per step in a state to that without a hook. For
+    AGAIN the base is the other state without a hook alone, which shows the ratio when there is no
+    difference."""
     base = (ABSENT,) if state == AGAIN else (ABSENT, AGAIN)
     return [
         each[state][of_means] / statistics.fmean(each[name][of_means] for name in base)
@@ -96,13 +101,13 @@ def ratios(rounds: Sequence[Round], state: str, *, of_means: bool = False) -> li
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """Without TRIMMED of them at each end."""
+    """Return the mean without TRIMMED of the values at each end."""
     ordered, off = sorted(values), int(len(values) * TRIMMED)
     return statistics.fmean(ordered[off : len(ordered) - off])
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """What holds 95 % of the trimmed means of as many values drawn from these."""
+    """Return the interval of 95 % of the trimmed means of as many values resampled from these."""
     generator = random.Random(0)
     found = sorted(trimmed_mean(generator.choices(values, k=len(values))) for _ in range(RESAMPLED))
     return found[int(0.025 * RESAMPLED)], found[int(0.975 * RESAMPLED) - 1]

@@ -1,7 +1,7 @@
-"""An engine in one process, whose probe changes between its steps; asked as `engine_child` is.
+"""An engine in one process, whose probe changes between steps; it is asked like `engine_child`.
 
 The engine core is called from here (VLLM_ENABLE_V1_MULTIPROCESSING=0), so that each step can be
-timed, and driftscope's hooks on vLLM taken off and put on again between two of them.
+timed, and driftscope's hooks on vLLM can be removed and installed between two steps.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from driftscope.trace.write.writer_thread import WriterThread
 
 PR_SET_PDEATHSIG = 1
 FULL = 0.75
-"""Of a batch whose requests end one after the other."""
+"""Smallest share of the batch that must decode for a step to count: requests end one after the
+other."""
 PREFILL = 4
-"""First steps of a call, in which requests come in and their prompts run."""
+"""First steps of a call, in which requests arrive and their prompts run."""
 THREADS = "driftscope"
-"""How the names of the probe's threads begin."""
+"""Prefix of the names of the probe's threads."""
 FLUSHES: list[Span] = []
 
 
 class Probe:
-    """What there is of driftscope in this process."""
+    """Driftscope's probe in this process."""
 
     def __init__(self, llm: Any) -> None:
         from driftscope_probes.vllm.attach import recorder_of_runner
@@ -46,7 +47,8 @@ class Probe:
             raise SystemExit("no hook of driftscope in this process")
 
     def be(self, state: str) -> None:
-        """Absent: every method of vLLM is its own again, and the drafter has no tap."""
+        """Switch the probe to a state. Absent: vLLM's methods are the original ones, and the
+        drafter has no tap."""
         recorder, absent = self._recorder, state in (ABSENT, AGAIN)
         self._absent = absent
         recorder._beside.join()
@@ -67,11 +69,12 @@ class Probe:
 
     @property
     def recorded(self) -> bool:
-        """Whether the step that is over was; one without a hook leaves what was before."""
+        """Whether the last step was recorded; a step without hooks leaves the previous value
+        behind."""
         return not self._absent and self._recorder._capture is not None
 
     def account(self) -> dict[str, float]:
-        """What the sampler says of itself, and the rate that the budget allows."""
+        """Return what the sampler reports, and the rate that the budget allows."""
         sampler = self._recorder.sampler
         costs = sampler.costs
         sampler.set(budget=0.01)
@@ -84,7 +87,7 @@ class Probe:
 
 
 def _hooks() -> Iterator[tuple[type, str, Any]]:
-    """Each method of vLLM's that is wrapped: its class, its name, what stands there."""
+    """Yield each wrapped method of vLLM: its class, its name, and the current function."""
     from driftscope_probes.base.method_hooks import MARK
     from driftscope_probes.vllm.plugin import SEAMS
 
@@ -97,10 +100,10 @@ def _hooks() -> Iterator[tuple[type, str, Any]]:
 
 
 def main() -> None:
-    # Not to outlive whoever asks, however that ends.
+    # Do not outlive the parent process, however it ends.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     options = json.loads(sys.argv[1])
-    # What vLLM prints must not mix with the answers.
+    # Output of vLLM must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from vllm import LLM
@@ -116,7 +119,7 @@ def main() -> None:
 
 
 def _turns(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
-    """Whole rounds of `asked["seconds"]`, with the same prompts again and again."""
+    """Take complete rounds for `asked["seconds"]`, with the same prompts repeatedly."""
     turns, until = Turns(), time.perf_counter() + asked["seconds"]
     probe.be(turns.state)
     while time.perf_counter() < until:
@@ -128,8 +131,8 @@ def _turns(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fixed(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
-    """While the probe is in one state: the share of a core that driftscope's own threads take, and
-    what the writer's flushes take of the steps."""
+    """Measure with the probe in one state: the share of a core that driftscope's own threads take,
+    and what the writer's flushes take of the steps."""
     probe.be(asked["state"])
     FLUSHES.clear()
     before, begun = _threads_s(), time.perf_counter()
@@ -144,7 +147,7 @@ def _fixed(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _watch_flushes() -> None:
-    """Note when each one begins and ends."""
+    """Record the start and end of each flush."""
     flush = WriterThread._turns
 
     def watched(scribe: WriterThread) -> bool:
@@ -158,8 +161,8 @@ def _watch_flushes() -> None:
 
 
 def _steps(llm: Any, asked: dict[str, Any]) -> Iterator[tuple[float, bool]]:
-    """Seconds of each step that answers the prompts, and whether the whole batch decoded in it;
-    what is done between two steps is not in them."""
+    """Yield the seconds of each step that answers the prompts, and whether the whole batch decoded
+    in it. Work between two steps is not included."""
     from vllm import SamplingParams
 
     engine, prompts = llm.llm_engine, asked["prompts"]
@@ -180,7 +183,7 @@ def _steps(llm: Any, asked: dict[str, Any]) -> Iterator[tuple[float, bool]]:
 
 
 def _threads_s() -> float:
-    """Of a core, that the probe's threads have taken so far."""
+    """Return the core seconds that the probe's threads have used so far."""
     ids = [t.native_id for t in threading.enumerate() if t.name.startswith(THREADS)]
     stats = [Path(f"/proc/self/task/{id_}/stat").read_text(encoding="ascii") for id_ in ids]
     ticks = sum(sum(map(int, stat.rpartition(")")[2].split()[11:13])) for stat in stats)

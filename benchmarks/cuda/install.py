@@ -1,10 +1,10 @@
-"""Assembles pack.py's parts on the offline host, into a folder for PYTHONPATH.
+"""Assemble pack.py's parts on the offline host into a folder for PYTHONPATH.
 
 python3 benchmarks/cuda/install.py keep CARRIED      copy what this call carried to /tmp/parts
 python3 benchmarks/cuda/install.py assemble          check, then unpack into /tmp/site
 
-Parts may come in several calls and in any order; one that is already there and whole is not copied
-again. Standard library only, but for `packaging`, which compares versions if it is there.
+Parts may arrive in several calls and in any order; a complete part is not copied again. The script
+uses the standard library only, and `packaging` to compare versions if it is installed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 
 MANIFEST = "parts.json"
 REPO = Path(__file__).resolve().parents[2]
-# In this order on PYTHONPATH, relative to the repository.
+# Order on PYTHONPATH, relative to the repository.
 SOURCES = (".", "probes", "reports", "lab")
 
 ENVIRONMENT = {
-    # FlashInfer is not carried, and vLLM's sampler imports it unless told not to.
+    # FlashInfer is not carried, but vLLM's sampler imports it by default.
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -37,7 +37,7 @@ ENVIRONMENT = {
 
 
 class Chain(io.RawIOBase):
-    """The parts read as one file."""
+    """Reads the parts as one file."""
 
     def __init__(self, parts: list[Path]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Chain(io.RawIOBase):
 
 
 def keep(carried: Path, parts: Path) -> None:
-    """Copy the manifest and each whole part that is not yet there."""
+    """Copy the manifest and each complete part that is not yet there."""
     if not (carried / MANIFEST).is_file():
         sys.exit(f"{carried} has no {MANIFEST}: carry it together with each part")
     parts.mkdir(parents=True, exist_ok=True)
@@ -70,14 +70,14 @@ def keep(carried: Path, parts: Path) -> None:
         if source.is_file() and _fault(row, kept):
             if fault := _fault(row, source):
                 sys.exit(f"{source} is {fault}: carry it again")
-            # Renamed when whole, so that an interrupted copy is never taken for a part.
+            # Rename when complete, so that an interrupted copy is never mistaken for a part.
             shutil.copyfile(source, kept.with_suffix(".partial"))
             kept.with_suffix(".partial").replace(kept)
     _tell_kept(parts)
 
 
 def assemble(parts: Path, site: Path) -> None:
-    """Unpack the parts into `site`, whole or not at all, and announce the repository's plugin."""
+    """Unpack the parts into `site` completely or not at all; announce the repository's plugin."""
     faults = [f"{row['name']} is {fault}" for row in _rows(parts) if (fault := _kept(row, parts))]
     if faults:
         sys.exit(f"cannot assemble from {parts}: {', '.join(faults)}")
@@ -94,10 +94,10 @@ def assemble(parts: Path, site: Path) -> None:
 
 
 def announce(site: Path) -> None:
-    """What an editable install would leave: vLLM finds plugins by their distribution's metadata."""
+    """Write the metadata that an editable install would leave: vLLM finds plugins by it."""
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
     name = project["name"]
-    # Its version is in its code, which this need not import.
+    # The version is in the project's code, which is not imported here.
     folder = site / f"{name}-0.dist-info"
     folder.mkdir(exist_ok=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
@@ -106,7 +106,8 @@ def announce(site: Path) -> None:
 
 
 def disagreements(of_host: list[list[str]]) -> Iterator[str]:
-    """Where this host's packages are not what the packed ones ask for; often harmless."""
+    """Yield the packages whose versions differ from those that the packed ones require; often
+    harmless."""
     try:
         from packaging.requirements import Requirement
     except ImportError:
@@ -164,7 +165,7 @@ def _kept(row: dict[str, Any], parts: Path) -> str | None:
 
 
 def _fault(row: dict[str, Any], path: Path) -> str | None:
-    """What is wrong with this part, None if it is whole."""
+    """Return the fault of this part; None if it is complete."""
     if not path.is_file():
         return "missing"
     if path.stat().st_size != row["bytes"]:

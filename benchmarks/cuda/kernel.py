@@ -1,12 +1,12 @@
-"""The taps' own time on a GPU, kernel by kernel, against the least their memory traffic takes.
+"""Measure the taps' time on a GPU, kernel by kernel, against the minimum for their memory traffic.
 
 python3 benchmarks/cuda/kernel.py [--json FILE] [--device cpu]
 
-Llama-3.1-8B's shapes in bf16. Each time is a CUDA-event median of a captured graph of 20 launches,
-so that the host's launching does not count; the floor is bytes over the bandwidth of a large copy
-measured in the same process. A row says what one depth of a chain costs (`rms`, `copy`,
-`confidence`) or what one chain costs (`masses`). With `--device cpu` the kernels run in Triton's
-interpreter against their twins in plain PyTorch, and no time is taken.
+Uses Llama-3.1-8B's shapes in bf16. Each time is a CUDA-event median of a captured graph of 20
+launches, so that launch overhead of the host does not count. The lower bound is the number of bytes
+over the bandwidth of a large copy measured in the same process. A row gives the cost of one depth
+of a chain (`rms`, `copy`, `confidence`) or of one chain (`masses`). With `--device cpu` the kernels
+run in Triton's interpreter and are compared with their PyTorch equivalents, and nothing is timed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REPEATS = 25
 
 
 def graph_time_s(launch: Callable[[], Any]) -> float:
-    """Median seconds of one launch within a replayed graph."""
+    """Return the median time of one launch in a replayed graph, in seconds."""
     launch()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -58,13 +58,13 @@ def graph_time_s(launch: Callable[[], Any]) -> float:
 
 
 def bandwidth() -> float:
-    """Bytes per second of a large device copy, read and written."""
+    """Return the bandwidth of a large device copy, read and write, in bytes per second."""
     a, b = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
     return 2 * a.numel() / graph_time_s(lambda: b.copy_(a))
 
 
 def taps(batch: int) -> dict[str, tuple[float, int]]:
-    """Kernel -> (seconds, bytes it has to move) for a batch."""
+    """Return kernel -> (seconds, bytes it has to move) for a batch."""
     device = torch.device("cuda")
     buffers = ChainBuffers(Layout(depths=K, layers=1, aux=3), 64, device)
     buffers.add_layer("layer", HEADS * SIZE, HEADS, torch.bfloat16)
@@ -85,7 +85,7 @@ def taps(batch: int) -> dict[str, tuple[float, int]]:
         "copy lse": (graph_time_s(lambda: kernels.copy_lse("layer", lse)), 2 * lse.numel() * 4),
         "confidence": (graph_time_s(lambda: kernels.confidence(logits)), logits.numel() * 2),
     }
-    # Last: it counts past the depths that the others write.
+    # Last, because it counts past the depths that the others write.
     found["advance"] = graph_time_s(kernels.advance), 8 * batch
     kernels.skip()
     found["rms, gate shut"] = (graph_time_s(lambda: kernels.rms(hidden, "in_rms")), 0)
@@ -93,7 +93,7 @@ def taps(batch: int) -> dict[str, tuple[float, int]]:
 
 
 def masses(batch: int, context: int, use_lse: bool, generated: int = 256) -> tuple[float, int]:
-    """(Seconds, bytes of keys that have to be read) of one step's chains."""
+    """Return (seconds, bytes of keys that must be read) for one step's chains."""
     device = torch.device("cuda")
     pages = -(-(context + K) // PAGE)
     cache = torch.randn(batch * pages, 2, PAGE, KV_HEADS, SIZE, device=device, dtype=torch.bfloat16)
@@ -118,7 +118,7 @@ def masses(batch: int, context: int, use_lse: bool, generated: int = 256) -> tup
 
 
 def on_gpu(file: ResultsFile) -> None:
-    """Measure, print, keep."""
+    """Measure, print and store the results."""
     rate = bandwidth()
     rows: list[dict[str, Any]] = []
     for batch in (1, 16, 64):
@@ -145,7 +145,8 @@ def on_gpu(file: ResultsFile) -> None:
 
 
 def on_cpu(file: ResultsFile, selected: str) -> None:
-    """The kernels' cases in the interpreter, in a process of their own: Triton asks once."""
+    """Run the kernels' test cases in the interpreter, in a separate process: Triton reads the
+    setting only once."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         subprocess.run(

@@ -1,13 +1,13 @@
-"""Minutes of mixed traffic at full recording: does memory grow, is anything dropped?
+"""Run minutes of mixed traffic at full recording, to detect memory growth and dropped rows.
 
 python3 benchmarks/cuda/long.py [--json FILE] [--seconds 300] [--device cpu] [--without-probe]
 
 One engine (Llama-3.1-8B's shape with dummy weights; on a CPU, or with `--shape trio`, the tiny
-trio) records every round while prompts of several lengths come and go at several temperatures, some
-of them aborted. The resident memory of each of the engine's processes and the GPU's memory are read
-once a second. After a quarter of the time, in which caches fill, a line is fitted to the means of
-ten blocks, since neighbouring samples are not independent. `--without-probe` says what vLLM alone
-does under the same traffic.
+trio) records every round while prompts of several lengths arrive at several temperatures and some
+are aborted. The resident memory of each process of the engine and the GPU's memory are read once a
+second. After a quarter of the time, in which caches fill, a line is fitted to the means of ten
+blocks, because neighbouring samples are not independent. `--without-probe` measures vLLM alone
+under the same traffic.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ WARM_UP = 0.25
 BLOCKS = 10
 CONFIDENCE = 0.95
 RESOLVED_BYTES = 2_000_000
-"""A rise over the fitted time below this is not called growth: a record batch and glibc's arenas
-come and go in pieces of about a megabyte (M_MMAP_THRESHOLD grows to 32 MiB, M_TRIM_THRESHOLD to
-twice that)."""
+"""Smallest rise over the fitted time that is called growth, in bytes: a record batch and glibc's
+arenas are allocated and freed in pieces of about a megabyte (M_MMAP_THRESHOLD grows to 32 MiB,
+M_TRIM_THRESHOLD to twice that)."""
 TRAFFIC: dict[str, dict[str, Any]] = {
     "trio": {"concurrency": 8, "prompts": (20, 120, 400, 900), "outputs": (1, 16, 96)},
     "llama-8b": {"concurrency": 24, "prompts": (200, 1000, 4000, 12_000), "outputs": (1, 64, 400)},
 }
-"""Shape -> how many requests at once, and the lengths that they are drawn from."""
+"""Shape -> number of concurrent requests, and the lengths from which they are drawn."""
 CPU_BLOCKS = 96
-"""Of 128 tokens: what the requests need and little more. A CPU's cache becomes resident block by
-block as the prefix cache takes fresh ones, which looks like a leak until all are used."""
+"""Number of cache blocks of 128 tokens: what the requests need and little more. A CPU's cache
+becomes resident block by block as the prefix cache uses new blocks, which looks like a leak until
+all are used."""
 TEMPERATURES = (0.0, 0.7, 1.0)
 ABORTED_SHARE = 0.15
 
 
 def rss_bytes(pid: int) -> dict[str, int]:
-    """Resident bytes of a process and each of its descendants, by name and pid."""
+    """Return the resident bytes of a process and each of its descendants, by name and pid."""
     found: dict[str, int] = {}
     todo = [pid]
     while todo:
@@ -67,13 +68,13 @@ def rss_bytes(pid: int) -> dict[str, int]:
             for task in Path(f"/proc/{one}/task").glob("*/children"):
                 todo += [int(child) for child in task.read_text().split()]
         except (OSError, ValueError):
-            continue  # it ended meanwhile
+            continue  # it has ended
         found[f"{_short(title)} {one}"] = pages * os.sysconf("SC_PAGE_SIZE")
     return found
 
 
 def _short(title: str) -> str:
-    """What a process is called: vLLM names its own."""
+    """Return a short process name; vLLM names its own processes."""
     if "VLLM::" in title:
         return title[title.index("VLLM::") :].split()[0]
     for name in ("resource_tracker", "long_child", "forkserver", "spawn_main"):
@@ -83,9 +84,9 @@ def _short(title: str) -> str:
 
 
 def growth(times: Sequence[float], values: Sequence[float]) -> dict[str, Any] | None:
-    """Slope in bytes per second with its interval, and whether that is growth.
+    """Return the slope in bytes per second with its interval, and whether it counts as growth.
 
-    None with fewer than two samples a block.
+    None with fewer than two samples per block.
     """
     if len(times) < 2 * BLOCKS:
         return None
@@ -95,7 +96,7 @@ def growth(times: Sequence[float], values: Sequence[float]) -> dict[str, Any] | 
     at = [statistics.fmean(times[one]) for one in blocks]
     level = [statistics.fmean(values[one]) for one in blocks]
     fit = stats.linregress(at, level)
-    # A level that never moves is fitted without an error, which scipy calls not a number.
+    # A constant series is fitted with a standard error of 0, for which scipy returns NaN.
     error = 0.0 if len(set(level)) == 1 else float(fit.stderr)
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, BLOCKS - 2)) * error
     low, high = fit.slope - half, fit.slope + half
@@ -111,7 +112,7 @@ def growth(times: Sequence[float], values: Sequence[float]) -> dict[str, Any] | 
 
 
 def serve(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run the traffic; samples by series, and what the child counted."""
+    """Run the traffic; return samples by series, and the counts of the child."""
     job = folder / "job.json"
     job.write_text(json.dumps(_job(options, folder)))
     env = {
@@ -196,7 +197,7 @@ def _job(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def recorded(run: Path) -> dict[str, Any]:
-    """What the statuses say of the recording."""
+    """Return the recording's counts from the status files."""
     trace = read_trace(run)
     return {
         "rows": _summed(status.rows for status in trace.statuses),
@@ -219,8 +220,8 @@ def _summed(counts: Any) -> dict[str, int]:
 def judge(
     memory: dict[str, Any], trace: dict[str, Any] | None, *, smoke: bool = False
 ) -> tuple[bool, str]:
-    """ "growth" or "no growth", what was lost, and whether all is well. A smoke is too short to
-    tell growth and need not."""
+    """Return whether all is well, and a verdict: "growth" or "no growth", and the losses. A smoke
+    test is too short to detect growth, and need not."""
     growing = [name for name, fit in memory.items() if fit["grows"]]
     words = [f"growth: {', '.join(growing)}" if growing else "no growth"]
     ok = not growing and (smoke or bool(memory))

@@ -1,4 +1,5 @@
-"""One engine and its traffic; started by long.py with the path of a job, beside which it writes."""
+"""One engine with its traffic; started by long.py with the path of a job file. It writes its
+results to the job's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 
 
 async def client(engine: Any, number: int, job: dict[str, Any], until: float) -> Counter[str]:
-    """One request after another, each of its own kind."""
+    """Send one request after another, each with its own length, temperature and abort."""
     from vllm import SamplingParams
 
     chance, counts = random.Random(number), Counter[str]()
@@ -36,7 +37,7 @@ async def client(engine: Any, number: int, job: dict[str, Any], until: float) ->
 async def request(
     engine: Any, name: str, ids: list[int], params: Any, abort_after: int | None
 ) -> int:
-    """Tokens written; the client is gone after `abort_after` of them."""
+    """Return the number of generated tokens; the client disconnects after `abort_after` of them."""
     written = 0
     stream = engine.generate({"prompt_token_ids": ids}, params, name)
     async for output in stream:

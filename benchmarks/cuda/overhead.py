@@ -1,11 +1,11 @@
-"""What the probe costs on a GPU: TPOT and throughput by concurrency and context, interleaved.
+"""Measure the probe's cost on a GPU: TPOT and throughput by concurrency and context, interleaved.
 
 python3 benchmarks/cuda/overhead.py [--json FILE] [--seconds N] [--shape trio] [--smoke]
 
-Three engines of Llama-3.1-8B's shape (dummy weights) share one GPU and are asked in turn: one
-without driftscope, one with it, whose sampling is changed between requests, and one without
-driftscope that is kept from using CUDA graphs, which is what tools that hook modules do. Each ratio
-is of neighbours in time. `--shape trio` takes the tiny trio, `--smoke` runs that anywhere. Any
+Three engines of Llama-3.1-8B's shape (dummy weights) share one GPU and are measured in turn: one
+without driftscope; one with it, whose sampling is changed between requests; and one without
+driftscope and without CUDA graphs, as with tools that hook modules. Each ratio is of measurements
+adjacent in time. `--shape trio` uses the tiny trio, and `--smoke` runs that on any machine. Any
 installed vLLM will do; its version is in the file.
 """
 
@@ -31,7 +31,7 @@ SETTINGS = {
     "every round": ("probe", {"every": 1}),
     "eager": ("eager", None),
 }
-"""Setting -> engine and what its sampler is set to; each is held against "absent"."""
+"""Setting -> engine and sampler settings; each is compared with "absent"."""
 POINTS: dict[str, Points] = {
     "llama-8b": (
         (1, 1000),
@@ -47,7 +47,7 @@ POINTS: dict[str, Points] = {
     ),
     "trio": ((1, 1000), (4, 1000), (16, 1000), (64, 1000), (1, 200), (64, 200)),
 }
-"""Shape -> (concurrency, context); what one engine's cache holds is the limit."""
+"""Shape -> (concurrency, context); the cache of one engine is the limit."""
 SMOKE_POINTS = ((1, 64), (4, 200))
 CACHE_BYTES = 24_000_000_000
 
@@ -56,7 +56,7 @@ def _options(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     if _tiny(options):
         target, drafter = trio_path() / "target", trio_path() / "eagle31"
         own: dict[str, Any] = {"max_model_len": 1200, "max_num_seqs": 64}
-        # Eager: what a smoke shows is not worth three compilations on a CPU.
+        # Eager: a smoke test is not worth three compilations on a CPU.
         smoke = {"dtype": "float32", "max_num_seqs": 8, "enforce_eager": True}
         own |= (
             smoke
@@ -103,7 +103,7 @@ def _start(folder: Path, asked: argparse.Namespace) -> dict[str, Engine]:
         "HF_HUB_OFFLINE": "1",
     }
     if asked.smoke:
-        # Three engines' default caches do not fit beside each other on a small machine.
+        # The default caches of three engines do not fit into the memory of a small machine.
         base["VLLM_CPU_KVCACHE_SPACE"] = "1"
     probe = {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
     made = {
@@ -126,7 +126,7 @@ def _prompts(concurrency: int, context: int, vocabulary: int) -> list[list[int]]
 
 
 def run(points: Points, options: argparse.Namespace, file: ResultsFile) -> list[dict[str, Any]]:
-    """Measure the points that the file lacks, and write it after each."""
+    """Measure the points that are missing from the file, and write it after each."""
     deadline = time.time() + options.seconds
     records: list[dict[str, Any]] = file.facts.get("records", [])
     have = {(r["concurrency"], r["context"]) for r in records}
@@ -137,7 +137,7 @@ def run(points: Points, options: argparse.Namespace, file: ResultsFile) -> list[
         engines = _start(Path(name), options)
         print(f"engines ready, {deadline - time.time():.0f} s left", flush=True)
         for point in todo:
-            # One point at least, so that starting again and again gets on.
+            # Measure at least one point, so that repeated starts make progress.
             if point != todo[0] and time.time() > deadline:
                 print(f"out of time before {point}: the same command goes on from here")
                 break
@@ -162,7 +162,8 @@ def show(records: list[dict[str, Any]]) -> None:
 
 
 def judge(records: list[dict[str, Any]]) -> tuple[bool, str]:
-    """Whether the goals hold wherever they could be seen to fail, and a line of words."""
+    """Return whether the goals hold wherever a violation could be detected, and a one-line
+    verdict."""
     over, rows = table.over_goal(records), list(table.by_context(records))
     growing = [f"{r['setting']} at {r['concurrency']}" for r in rows if r["growth"] == "grows"]
     words = [f"{len(records)} points", f"above the goal: {', '.join(over) or 'none'}"]
@@ -183,7 +184,7 @@ def main() -> None:
     complete = len(records) >= len(points)
     ok, verdict = judge(records)
     if options.smoke:
-        # The tiny trio on a CPU: the code runs, the goals are a GPU's.
+        # The tiny trio on a CPU only shows that the code runs; the goals are for a GPU.
         ok, verdict = bool(records), f"{len(records)} points ran; goals are not judged on a CPU"
     facts = {"k": options.k, "shape": options.shape, "records": records}
     rows = list(table.by_context(records))

@@ -1,4 +1,4 @@
-"""What overhead.py measured, as lines: ratios by point, throughput, and the cost by context."""
+"""Print the results of overhead.py: ratios by point, throughput, and cost by context."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from benchmarks.engines import median_interval, ratios
 
 Interval = tuple[float, float]
 GOALS = {"off": 0.0, "default": 0.005, "every round": 0.01}
-"""Setting -> the share of TPOT that it may cost at most, at every point."""
+"""Setting -> largest share of TPOT that it may cost, at every point."""
 
 
 def points(records: list[dict[str, Any]]) -> Iterator[str]:
-    """Two lines a point: TPOT and throughput, as ratios to an engine without driftscope."""
+    """Yield two lines per point: TPOT and throughput, as ratios to an engine without driftscope."""
     for record in sorted(records, key=lambda r: (r["concurrency"], r["context"])):
         head = f"x{record['concurrency']:<3} context {record['context']:7}"
         absent = statistics.median(record["tpot_s"]["absent"])
         yield f"{head}  TPOT   {absent * 1000:9.3f} ms  {_cells(record, 'tpot_s')}"
-        # The first results were taken before throughput was.
+        # The first results do not include throughput.
         if "tokens_per_s" in record:
             absent = statistics.median(record["tokens_per_s"]["absent"])
             yield f"{'':{len(head)}}  tokens {absent:8.0f} /s  {_cells(record, 'tokens_per_s')}"
 
 
 def over_goal(records: list[dict[str, Any]]) -> list[str]:
-    """Settings and points whose median interval lies wholly above what they may cost."""
+    """Return the settings and points whose median interval lies entirely above the allowed cost."""
     found = []
     for record in records:
         for name, goal in GOALS.items():
@@ -37,9 +37,9 @@ def over_goal(records: list[dict[str, Any]]) -> list[str]:
 
 
 def by_context(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """By concurrency and setting: what is added to TPOT at the least and at the most context.
+    """Yield, by concurrency and setting, the addition to TPOT at the smallest and largest context.
 
-    `growth` is "flat" where the two intervals meet.
+    `growth` is "flat" if the two intervals overlap.
     """
     for concurrency in sorted({r["concurrency"] for r in records}):
         same = sorted(
@@ -61,7 +61,7 @@ def by_context(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def context_lines(records: list[dict[str, Any]]) -> Iterator[str]:
-    """`by_context`, a line each."""
+    """Yield one line per row of `by_context`."""
     for row in by_context(records):
         cells = [
             f"{added * 1e6:+.0f} us ({low * 1e6:+.0f} to {high * 1e6:+.0f}) at {context}"
@@ -82,14 +82,15 @@ def _cells(record: dict[str, Any], figure: str) -> str:
 
 
 def _growth(at_least: Interval, at_most: Interval) -> str:
-    """From the least context to the most."""
+    """Return the growth from the smallest context to the largest: "grows", "falls" or "flat"."""
     if at_most[0] > at_least[1]:
         return "grows"
     return "falls" if at_most[1] < at_least[0] else "flat"
 
 
 def _added(record: dict[str, Any], name: str) -> tuple[float, Interval]:
-    """Seconds that a setting adds to TPOT, paired by repeat: median and its interval."""
+    """Return the time that a setting adds to TPOT, in seconds, paired by repeat: median and its
+    interval."""
     pairs = zip(record["tpot_s"][name], record["tpot_s"]["absent"], strict=False)
     added = [a - b for a, b in pairs]
     return statistics.median(added), median_interval(added)

@@ -1,11 +1,11 @@
-"""Packs vLLM's CUDA build for an offline host: what it lacks, in parts that fit one transfer each.
+"""Pack vLLM's CUDA build for an offline host: what it lacks, in parts that fit one transfer each.
 
 python benchmarks/cuda/pack.py --out DIR [--gpu-arch 90] [--part-mb 46] [--host FILE]
 python benchmarks/cuda/pack.py --check DIR      the parts that are there: sizes and checksums
 
-Run it where pip reaches an index; needs `packaging` and `xz`. On the host, install.py takes the
-parts. Everything that the host has (host.txt) and everything that a Llama-shaped text model on a
-Hopper GPU does without stays behind.
+Run it where pip reaches an index; it needs `packaging` and `xz`. On the host, install.py receives
+the parts. Everything that the host has (host.txt) is left out, and so is everything that a
+Llama-shaped text model on a Hopper GPU does not need.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from wheels import Needs, read_host, resolve
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 MIB = 1 << 20
-# A call to the host carries 64 MiB with the repository (about 14), and tar adds a little.
+# A call to the host carries 64 MiB including the repository (about 14); tar adds a little.
 PART_MB = 46
 
-# vLLM pins 0.1.9 for what is not carried (FlashInfer and others); the carried xgrammar, which the
-# engine imports, wants 0.1.11, and the xgrammar that takes 0.1.9 is 44 MB.
+# vLLM pins 0.1.9 for packages that are not carried (FlashInfer and others). The carried xgrammar,
+# which the engine imports, requires 0.1.11, and the xgrammar that accepts 0.1.9 is 44 MB.
 PINS = ("apache-tvm-ffi>=0.1.11",)
 
-# Carried although the host has them, whose versions are not known: today's pydantic and others do
-# not import with an older one.
+# Carried although the host has them, because their versions there are unknown: current pydantic and
+# others do not import with an older one.
 RENEW = ("typing-extensions",)
 
 # Not needed for a Llama-shaped text model with FlashAttention 3 or Triton attention.
@@ -94,7 +94,7 @@ def _options() -> argparse.Namespace:
 
 
 def _check(folder: Path) -> int:
-    """Print each part; 0 if all are whole and small enough to travel."""
+    """Print each part; return 0 if all are complete and small enough to transfer."""
     rows = json.loads((folder / MANIFEST).read_text())["parts"]
     for row in rows:
         print(f"{folder / row['name']}  {row['bytes'] / MIB:.1f} MiB")

@@ -1,4 +1,4 @@
-"""Every stage of the GPU benchmark, or those named, one after another; a table at the end.
+"""Run every stage of the GPU benchmark, or the named ones, in order; print a table at the end.
 
 python3 benchmarks/cuda/run.py --out DIR [STAGE ...] [--seconds N] [--device cpu] [--again]
 
@@ -8,9 +8,9 @@ kernel    the taps' own time against their memory floor
 trio      a better trio trained and measured, two seeds
 long      minutes of mixed traffic: memory, dropped rows
 
-Each writes DIR/STAGE.json and DIR/STAGE.log. The same command goes on after an interruption: what
-DIR has is not run again, but with --again. `--device cpu` is a smoke of every stage with the tiny
-trio. Exit code 1 if a stage failed, could not run, or found what should not be.
+Each stage writes DIR/STAGE.json and DIR/STAGE.log. The same command resumes after an interruption:
+stages in DIR are not run again, except with --again. `--device cpu` is a smoke test of every stage
+with the tiny trio. Exit code 1 if a stage failed, could not run, or found a violation.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ from benchmarks.results_file import read
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 SOURCES = (".", "probes", "reports", "lab", "tests")
-"""On PYTHONPATH of every stage, ahead of what is there, relative to the repository."""
+"""Folders for PYTHONPATH of every stage, ahead of existing entries, relative to the repository."""
 GRACE_S = 90.0
-"""A stage that minds its own time ends by itself this long before it is ended."""
+"""Time before its limit at which a stage that keeps its own time ends, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One script. `arguments` makes its options from the device, folder and seconds."""
+    """One script. `arguments` gives its options by device, folder and seconds."""
 
     script: str
     seconds: int
-    """Limit where none is given; a GPU's. Not an estimate: each is cut off there, and resumes."""
+    """Default time limit on a GPU, in seconds. It is not an estimate: the stage is stopped at the
+    limit and resumes later."""
     needs: tuple[str, ...]
-    """Packages."""
+    """Packages that the stage needs."""
     arguments: dict[str, tuple[str, ...]]
-    """By device; `{out}` is the folder, `{own}` the seconds that the script itself may use."""
+    """Arguments by device; `{out}` is the folder, `{own}` the seconds that the script itself may
+    use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A line of the table."""
+    """One line of the table."""
 
     stage: str
     state: str
@@ -110,7 +112,7 @@ STAGES = {
 
 
 def missing(stage: Stage, device: str) -> str | None:
-    """Why this stage cannot run here, None if it can."""
+    """Return the reason why this stage cannot run here; None if it can."""
     for name in stage.needs:
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed"
@@ -120,13 +122,14 @@ def missing(stage: Stage, device: str) -> str | None:
 
 
 def _cuda_is_there() -> bool:
-    """Asked in another process: here it would hold on to memory of the GPU."""
+    """Return whether torch sees a CUDA GPU. Another process is asked, because this one would keep
+    GPU memory."""
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def run_stage(name: str, options: argparse.Namespace) -> Result:
-    """Run it unless DIR has it; never raises for what the stage does."""
+    """Run the stage unless its result is in DIR; never raise for a failure of the stage."""
     stage, path = STAGES[name], options.out / f"{name}.json"
     if options.again:
         path.unlink(missing_ok=True)
@@ -148,14 +151,14 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
 
 
 def _run(name: str, seconds: float, options: argparse.Namespace) -> tuple[int | None, float]:
-    """Exit code, None if its time was over; and the seconds that it took."""
+    """Return the exit code, None after a timeout, and the duration in seconds."""
     stage, began = STAGES[name], time.monotonic()
     filled = {"out": options.out, "own": max(seconds - GRACE_S, seconds / 2)}
     arguments = [part.format(**filled) for part in stage.arguments[options.device]]
     command = [sys.executable, str(HERE / stage.script), *arguments]
     command += ["--json", str(options.out / f"{name}.json")]
     with (options.out / f"{name}.log").open("ab") as log:
-        # A session of its own, so that its engines can be ended with it.
+        # Use a separate session, so that its engines can be stopped with it.
         process = subprocess.Popen(
             command, stdout=log, stderr=log, env=_environment(), start_new_session=True
         )
@@ -169,7 +172,7 @@ def _run(name: str, seconds: float, options: argparse.Namespace) -> tuple[int | 
 
 @contextlib.contextmanager
 def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Nothing of a stage is left behind, whatever ends it."""
+    """Stop all processes of a stage, however this one ends."""
     try:
         yield
     finally:
@@ -211,7 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
-    # So that being ended, too, ends the stage that runs.
+    # Turn SIGTERM into an exception, so that the running stage is stopped as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
     results = []

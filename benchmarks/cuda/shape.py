@@ -31,7 +31,7 @@ _SIZES = {
 
 
 def write(folder: Path) -> tuple[Path, Path]:
-    """Folders of the target's and the drafter's config.json."""
+    """Write the config.json files of target and drafter; return their folders."""
     target: dict[str, Any] = {
         **_SIZES,
         "architectures": ["LlamaForCausalLM"],

@@ -1,11 +1,11 @@
-"""A better trio: trained with the large recipe on a GPU, two seeds, and measured on held-out text.
+"""Train a better trio with the large recipe on a GPU, two seeds, and measure it on held-out text.
 
 python3 benchmarks/cuda/trio.py --work DIR [--json FILE] [--device cpu] [--corpus-cache DIR]
 
-The corpus's wheels (`corpus-large.txt`) are taken from `--corpus-cache`, default WORK/corpus, which
-an offline host gets by hand; what is missing pip fetches. Training goes on from its checkpoints in
-WORK/seed-N, evaluation from its records there. `--device cpu` runs the quick recipe on driftscope's
-own source: its weights are worth nothing.
+The corpus's wheels (`corpus-large.txt`) are read from `--corpus-cache`, default WORK/corpus, which
+must be filled by hand on an offline host; elsewhere pip fetches missing ones. Training resumes from
+its checkpoints in WORK/seed-N, evaluation from its records there. `--device cpu` runs the quick
+recipe on driftscope's own source: its weights are useless.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CPU_PROMPTS = 1
 
 
 def train(folder: Path, seed: int, options: argparse.Namespace) -> None:
-    """By the command that users give; it resumes by itself. Nothing is done for a finished one."""
+    """Train with the command that users run; it resumes by itself and skips finished models."""
     if (folder / "trained").exists():
         return
     corpus = ["--corpus-cache", str(options.corpus_cache or options.work / "corpus")]
@@ -37,7 +37,7 @@ def train(folder: Path, seed: int, options: argparse.Namespace) -> None:
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Tables and findings."""
+    """Return the evaluation's tables and findings."""
     few = ["--prompts", CPU_PROMPTS] if options.device == "cpu" else []
     out = folder / "held-out.json"
     _python(

@@ -1,10 +1,10 @@
-"""The probe on a GPU against the float64 reference: dtypes, backends, runners, graphs, strategies.
+"""Compare the probe on a GPU with the float64 reference: dtypes, backends, runners, graphs, modes.
 
 PYTHONPATH=tests:$PYTHONPATH python3 benchmarks/cuda/truth.py [--json FILE] [--logs DIR] [NAME ...]
 
-NAME picks the engines whose name contains it. Needs a CUDA GPU and a vLLM; see README.md here. With
-`--device cpu` both runners serve eagerly in fp32. Engines that the file has are not run again,
-unless they failed.
+NAME selects the engines whose name contains it. Needs a CUDA GPU and a vLLM; see README.md here.
+With `--device cpu` both runners serve eagerly in fp32. Engines that are in the file are not run
+again, unless they failed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from driftscope.trace.read.reader import read_trace
 
 SIDE_BY_SIDE = {"cuda": 6, "cpu": 1}
 MASS_ERROR = {"fp32": 1e-3, "bf16": 1e-2}
-"""The largest absolute error of a mass that passes, by the engine's dtype."""
+"""Largest absolute error of a mass that passes, by the engine's dtype."""
 ACCEPTED_BY_VLLM = "vllm:spec_decode_num_accepted_tokens"
 RECORD = {"TOKEN_IDS": "1", "EVERY": "1"}
 FP32 = {"dtype": "float32", "attention_backend": "TRITON_ATTN"}
@@ -112,18 +112,19 @@ def _middle(values: list[float | None]) -> float | None:
 
 
 def faults(name: str, found: dict[str, Any]) -> list[str]:
-    """Why this engine's recording is not the truth; empty if it is."""
+    """Return the deviations of this engine's recording from the truth; [] if there are none."""
     if "error" in found:
         return ["did not run"]
     if "mass_error" not in found:
         return []
     wrong = []
-    # Not below or equal: a NaN fails too.
+    # Written as `not <=`, so that a NaN fails too.
     if not found["mass_error"] <= MASS_ERROR[name[:4]]:
         wrong.append(f"mass error {found['mass_error']:.1e}")
     if found["accepted"] != found["accepted_by_vllm"]:
         wrong.append(f"{found['accepted']} accepted, vLLM says {found['accepted_by_vllm']}")
-    # In bf16 the engine itself drafts other tokens than float64 where two are nearly as likely.
+    # In bf16 the engine itself drafts other tokens than float64 where two are almost equally
+    # likely.
     if name.startswith("fp32") and found["drafted_equal"] != found["chains"]:
         wrong.append(f"{found['chains'] - found['drafted_equal']} chains drafted otherwise")
     if name.startswith("fp32") and found["accepted_equal"] != found["verified"]:
@@ -136,7 +137,7 @@ def faults(name: str, found: dict[str, Any]) -> list[str]:
 def run(
     name: str, job: Job, folder: Path, logs: Path | None, keep: Path | None, core: str
 ) -> dict[str, Any]:
-    """One engine and what came of it; an error is part of the answer."""
+    """Run one engine and return its results; an error is part of them."""
     began = time.time()
     try:
         outcome = run_job(job, folder, core)
@@ -155,7 +156,8 @@ def run(
 
 
 def same_tokens(name: str, results: dict[str, dict[str, Any]]) -> bool | None:
-    """Whether an engine wrote what the one without the probe did; None where none was run."""
+    """Return whether an engine generated the tokens of the one without the probe; None if none was
+    run."""
     base = results.get(f"{name.rsplit(' ', 1)[0]} off") or results.get(f"{name} off") or {}
     if "tokens_sha256" not in base or "tokens_sha256" not in results[name]:
         return None
@@ -163,7 +165,7 @@ def same_tokens(name: str, results: dict[str, dict[str, Any]]) -> bool | None:
 
 
 def print_table(results: dict[str, dict[str, Any]]) -> None:
-    """A line per engine."""
+    """Print one line per engine."""
     for name, t in results.items():
         if "error" in t:
             print(f"{name:28} FAILED {t['seconds']} s: {t['error'][-300:]!r}")
@@ -181,7 +183,7 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
 
 
 def judge(results: dict[str, dict[str, Any]]) -> tuple[bool, str]:
-    """Whether all is as it should be, and a line of words."""
+    """Return whether all engines passed, and a one-line verdict."""
     wrong = {name: why for name, found in results.items() if (why := faults(name, found))}
     wrong |= {n: ["other tokens than without"] for n in results if same_tokens(n, results) is False}
     errors = [found["mass_error"] for found in results.values() if "mass_error" in found]

@@ -14,7 +14,7 @@ from driftscope.json_report.document import COMPARISON, text
 
 HOLM = "Holm"
 JOINT = {True: "max-|t|, signs of pairs drawn", False: "max-|t|, requests dealt anew"}
-"""How p-values are adjusted: by whether requests are paired."""
+"""Adjustment of p-values, by whether requests are paired."""
 
 
 def to_json(found: Comparison) -> str:

@@ -21,12 +21,12 @@ from driftscope.pipeline import Analysis
 
 
 def to_json(analysis: Analysis) -> str:
-    """The report as text, newline at the end."""
+    """Return the report as text, with a newline at the end."""
     return layout(to_dict(analysis))
 
 
 def to_dict(analysis: Analysis) -> dict[str, Any]:
-    """The report as plain values."""
+    """Return the report as plain values."""
     content = {
         "driftscope_version": driftscope.__version__,
         "verdict": " ".join(analysis.verdict),
@@ -60,19 +60,19 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def run_to_dict(run: RunSummary) -> dict[str, Any]:
-    """One run of the report, as plain values: what the gate's rules are asked about."""
+    """Return one run of the report as plain values; the gate evaluates its rules on them."""
     content: dict[str, Any] = rounded(_run(run))
     return content
 
 
 def replay_to_dict(run: ReplaySummary) -> dict[str, Any]:
-    """One replay of the report, as plain values."""
+    """Return one replay of the report as plain values."""
     content: dict[str, Any] = rounded(_replay(run))
     return content
 
 
 def plain_to_dict(run: BaselineRun) -> dict[str, Any]:
-    """A run without speculation in the same words: null where it has none."""
+    """Return a run without speculation with the same fields; null where it has no value."""
     latency = asdict(run.latency)
     content: dict[str, Any] = rounded(
         {

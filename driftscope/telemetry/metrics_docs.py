@@ -47,7 +47,7 @@ Of no effect: `OTEL_PROPAGATORS` (W3C's `traceparent` is what vLLM hands on),
 
 
 def page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     rows = "".join(map(_row, INSTRUMENTS.values()))
     words = "".join(f"- `{one.name}`: {one.description}\n" for one in INSTRUMENTS.values())
     return f"{_HEAD}{rows}\n## In words\n\n{words}{_TAIL}"

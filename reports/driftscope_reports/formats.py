@@ -1,4 +1,4 @@
-"""The report in each of its formats."""
+"""Writer of the report in each of its formats."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from driftscope_reports.report_files import write_bytes, write_text
 
 
 def write(analysis: Analysis, form: str, path: Path, *, command: str | None = None) -> list[Path]:
-    """Write `analysis` as "html", "json", "markdown" or "png"; returns the files.
+    """Write `analysis` as "html", "json", "markdown" or "png"; return the files.
 
-    PNG gives a folder with every picture. Raises UsageError for another format, OSError.
+    PNG writes a folder with every picture. Raises UsageError for another format, OSError.
     """
     if form == "png":
         return _pictures(analysis, path)

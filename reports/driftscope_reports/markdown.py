@@ -1,4 +1,4 @@
-"""The report to paste into a pull request: verdict, figures, findings; no picture, no HTML."""
+"""The report as Markdown for a pull request: verdict, figures, findings; no picture, no HTML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 
 
 def to_markdown(analysis: Analysis) -> str:
-    """The report as GitHub-flavoured Markdown, newline at the end."""
+    """Return the report as GitHub-flavoured Markdown, with a newline at the end."""
     first, *rest = analysis.verdict
     parts = [_losses(analysis), f"### {text(first)}", text(" ".join(rest))]
     parts += [_figures(analysis), _by_depth(analysis)]
@@ -26,7 +26,7 @@ def to_markdown(analysis: Analysis) -> str:
 
 
 def text(raw: str) -> str:
-    """An untrusted string as text: nothing in it is markup, a mention or a link."""
+    """Return an untrusted string escaped, so that it contains no markup, mention or link."""
     shown = _SPECIAL.sub(r"\\\1", " ".join(plain(raw).split()))
     return shown.replace("://", ":\u200b//").replace("@", "@\u200b")
 
@@ -55,7 +55,7 @@ def _by_depth(analysis: Analysis) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of untrusted strings."""
+    """Return a table of untrusted strings."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(
         f"| {' | '.join(cell if n == 1 else text(cell) for cell in line)} |"

@@ -1,4 +1,4 @@
-"""HTML that escapes by construction: plain strings are escaped, only `Markup` passes as it is.
+"""HTML that escapes by construction: plain strings are escaped, only `Markup` passes unchanged.
 
 Every label, model name and message comes from a trace and is untrusted.
 """
@@ -14,7 +14,7 @@ _VOID = {"meta", "br", "hr", "input"}
 
 
 class Markup(str):
-    """A string that is HTML already."""
+    """A string that is already HTML."""
 
     __slots__ = ()
 
@@ -23,7 +23,8 @@ Child = str | Markup | None | Iterable["Child"]
 
 
 def el(tag: str, *children: Child, **attributes: str | None) -> Markup:
-    """An element. `class_` stands for class, `_` for `-`; an attribute that is None is left out."""
+    """Return an element. `class_` stands for class, `_` for `-`; an attribute that is None is
+    omitted."""
     shown = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
         for name, value in attributes.items()
@@ -35,7 +36,7 @@ def el(tag: str, *children: Child, **attributes: str | None) -> Markup:
 
 
 def join(children: Child) -> Markup:
-    """Children in a row, escaped where they are plain strings."""
+    """Return the children in sequence; plain strings are escaped."""
     if children is None:
         return Markup("")
     if isinstance(children, Markup):
@@ -46,7 +47,7 @@ def join(children: Child) -> Markup:
 
 
 def script_json(value: object, *, id: str) -> Markup:  # noqa: A002
-    """Data for scripts; nothing in it can end the script element or begin a comment."""
+    """Return data for scripts; nothing in it can end the script element or begin a comment."""
     text = strict_json.dumps(value, sort_keys=True, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

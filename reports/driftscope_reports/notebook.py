@@ -1,4 +1,4 @@
-"""A run in a notebook: pandas frames, plotly figures and a report that shows itself."""
+"""A run in a notebook: pandas frames, plotly figures and a report that displays itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _HEIGHT = 720
-"""Pixels of a report in a cell."""
+"""Height of a report in a cell, in pixels."""
 
 
 class Report:
@@ -38,7 +38,7 @@ class Report:
         return f"<driftscope report: {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        """In a frame of its own: the page's policy and styles stay its own."""
+        """Return the report in an iframe, which keeps the page's policy and styles separate."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
             f'title="Drift report" style="width:100%;height:{_HEIGHT}px;border:0"></iframe>'
@@ -51,7 +51,7 @@ class Report:
 
 
 class Run:
-    """What `driftscope.load` gives: tables of one or more runs, their figures and the report.
+    """Result of `driftscope.load`: tables of one or more runs, their figures and the report.
 
     run = driftscope.load("driftscope-runs/20260101-120000")
     run.drafts                        # one row per recorded chain and depth
@@ -73,21 +73,21 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """What the runs come down to."""
+        """Verdict on the runs."""
         return " ".join(self.analysis.verdict)
 
     @property
     def runs(self) -> tuple[RunSummary, ...]:
-        """The summaries."""
+        """Summaries of the runs."""
         return self.analysis.runs
 
     @property
     def summary(self) -> dict[str, object]:
-        """The JSON report's content."""
+        """Content of the JSON report."""
         return to_dict(self.analysis)
 
     def report(self) -> Report:
-        """The whole report."""
+        """Return the whole report."""
         return Report(self.analysis)
 
     @cached_property
@@ -111,19 +111,20 @@ class Run:
 
     @cached_property
     def by_depth(self) -> pd.DataFrame:
-        """The drift picture as a table: one row per run and depth."""
+        """Drift quantities as a table: one row per run and depth."""
         import pandas as pd
 
         return pd.DataFrame([row for run in self.runs for row in _depth_rows(run)])
 
     @property
     def drafts(self) -> pd.DataFrame:
-        """The recorded chains, lists by depth in a cell each."""
+        """Recorded chains; each cell of a column by depth holds a list."""
         return self._table("draft")
 
     @property
     def rounds(self) -> pd.DataFrame:
-        """Decode steps of single requests: drafted, accepted, or why nothing was drafted."""
+        """Decode steps of single requests: drafted, accepted, or the reason why nothing was
+        drafted."""
         return self._table("verify")
 
     @property
@@ -137,7 +138,8 @@ class Run:
         return self._table("request")
 
     def _table(self, record: str) -> pd.DataFrame:
-        """Rows of every run, told apart by the column `run`; empty for a report read back."""
+        """Return the rows of every run, labelled by the column `run`; empty for a report read
+        back."""
         import pandas as pd
 
         labels = [*(r.label for r in self.runs), *(s.label for s in self.analysis.senders)]
@@ -151,7 +153,7 @@ class Run:
 def load(
     *paths: str | Path, labels: Sequence[str] | None = None, baseline: str | Path | None = None
 ) -> Run:
-    """The runs in `paths`, held against `baseline`, or the one report whose data is read back.
+    """Return the runs in `paths`, compared with `baseline`, or the report whose data is read back.
 
     Raises TraceError or NoDataError, as `driftscope analyze` does.
     """

@@ -1,4 +1,4 @@
-"""Single pictures as PNG, for slides and pages that take no SVG."""
+"""Single pictures as PNG, for slides and pages that do not accept SVG."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.markup import Markup, el, join
 
 SCALE = 2.0
-"""Pixels per point: sharp on today's screens."""
+"""Pixels per point: sharp on current screens."""
 _LINE = 20
 _LEGEND, _NAME = 20, 48
 
 
 def to_png(picture: Picture) -> bytes:
-    """The picture with its title and legend, on white. Raises UsageError without the extra."""
+    """Return the picture with its title and legend, on white. Raises UsageError without the
+    extra."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError as error:
@@ -31,7 +32,7 @@ def to_png(picture: Picture) -> bytes:
 
 
 def to_svg(picture: Picture) -> str:
-    """The same as a whole SVG with its title, legend and colours in it."""
+    """Return the picture as a complete SVG that contains its title, legend and colours."""
     width = picture.chart.width
     lines = _wrapped(picture.title, width // 10)
     legend, rows = _legend(named(picture.chart, paint=_paint), width)
@@ -70,7 +71,7 @@ def to_svg(picture: Picture) -> str:
 
 
 def _legend(entries: list[tuple[Markup, str]], width: int) -> tuple[Markup, int]:
-    """The entries in as many rows as they need, and how many these are."""
+    """Return the legend in as many rows as it needs, and the number of rows."""
     out, x, row = [], 0.0, 0
     for sign, name in entries:
         short = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"

@@ -1,4 +1,4 @@
-"""Writes a report so that a reader never sees half of it."""
+"""Write a report atomically, so that a reader never sees part of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from driftscope.boundary.file_output import write_file
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` whole, see `driftscope.boundary.file_output.write_file`. Raises
+    """Write `text` to `path` atomically, see `driftscope.boundary.file_output.write_file`. Raises
     OSError."""
     write_file(path, text.encode("utf-8", "replace"), parents=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` in the same way."""
+    """Write `content` to `path` atomically. Raises OSError."""
     write_file(path, content, parents=True)

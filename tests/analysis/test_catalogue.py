@@ -48,7 +48,7 @@ HEALTHY = Truth(
 )
 """K = 4 is the best K here, and nothing is wrong."""
 NONE = replace(HEALTHY, k_zero_above=0)
-"""The same server without speculation."""
+"""The server of HEALTHY without speculation."""
 SLOW = replace(
     HEALTHY,
     conditional=(0.3, 0.2, 0.2, 0.2),

@@ -1,4 +1,4 @@
-"""What sets two runs apart, and that chance does not."""
+"""Comparisons report real differences between two runs, and not chance."""
 
 from __future__ import annotations
 

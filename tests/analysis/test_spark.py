@@ -1,4 +1,4 @@
-"""The same queries on Spark, in this process: the same results as on DuckDB."""
+"""Queries on Spark, in this process, give the same results as on DuckDB."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_path_is_literal_whatever_the_folder_is_called(
 
 
 def test_texts_and_conditions_mean_the_same(spark: Any) -> None:
-    """What a manifest or a user says stays a text, whatever Spark reads into a backslash."""
+    """Text from a manifest or a user stays literal, however Spark interprets a backslash."""
     texts = ["", "it's", "a\\b", "\\' OR true --", "\\", "\\u0041", '"', "`", "%", "a\nb"]
     rows = pa.table({"row": list(range(len(texts))), "label": texts, "k": list(range(len(texts)))})
     conditions = [

@@ -140,7 +140,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_requests_beyond_the_bound_are_put_together_within_their_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is measured stays; intervals are over groups."""
+    """Measured values do not change; intervals are over groups."""
     path = write_run(tmp_path / "run", Spec(labels=("a", "b"), odd=2.0))
     apart = summarise(open_run(path), "run")
     monkeypatch.setattr(request_codes, "MAX_CLUSTERS", 10)

@@ -1,4 +1,4 @@
-"""What a flush takes is told from the steps beside those that it falls into."""
+"""The cost of a flush is measured by comparing the steps it falls into with their neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is called growth of memory, and what a long run is judged by."""
+"""Criteria for memory growth, and for the verdict on a long run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the truth stage calls the truth; the committed results pass it."""
+"""Criteria of the truth stage; the committed results pass them."""
 
 from __future__ import annotations
 

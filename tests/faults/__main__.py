@@ -1,4 +1,4 @@
-"""The campaign as a command: `make faults`, or `FAULTS_MINUTES=60 make faults` for longer."""
+"""Run the fault campaign: `make faults`, or `FAULTS_MINUTES=60 make faults` for longer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faults.campaign import campaign, table
 
 
 def main() -> int:
-    """0 when nothing failed, else 1."""
+    """Run the campaign; return 0 if nothing failed, else 1."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     minutes = float(os.environ.get("FAULTS_MINUTES", "5"))
     parser.add_argument("--seconds", type=float, default=60 * minutes)

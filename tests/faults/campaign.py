@@ -1,7 +1,7 @@
-"""Thousands of damaged runs, each in a process that may crash, hang or grow without harm.
+"""Test thousands of damaged runs, each in a process that may crash, hang or grow without harm.
 
 A process forked from one that has imported everything works through cases until one of them kills
-it or its time is up; what it was at is in shared memory, so that a crash has a name.
+it or its time is up. The current case is in shared memory, so that a crash can be attributed.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from faults import peers
 from faults.cases import Case, case_of, figures_of, run_case
 
 LIMIT_S = 10
-"""A case that takes longer hangs."""
+"""Time after which a case counts as hanging, in seconds."""
 MEMORY_BYTES = 1 << 30
-"""What a case may add to the memory of its process."""
+"""Most memory that a case may add to its process, in bytes."""
 CASES_PER_PROCESS = 400
 
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What came of the cases so far."""
+    """Results of the cases so far."""
 
     cases: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By mutation and command."""
+    """Number of cases by mutation and command."""
     failures: dict[str, list[str]] = field(default_factory=dict)
-    """Cases by what was wrong."""
+    """Names of failed cases by failure."""
 
     def fail(self, what: str, case: Case) -> None:
-        """Note a case that failed."""
+        """Record a case that failed."""
         self.failures.setdefault(what, []).append(case.name)
 
 
 def sound_runs(folder: Path) -> list[Path]:
-    """Write to `folder` the recorded runs and the odd ones of the tests that can be read, each
-    with the digests of its sealed files, as this version notes them."""
+    """Write to `folder` the recorded runs and those unusual runs of the tests that can be read,
+    each with the digests of its sealed files as this version writes them."""
     runs = [
         Path(shutil.copytree(ROOT / name, folder / name.replace("/", "-"))) for name in RECORDED
     ]
@@ -73,14 +73,14 @@ def _note_digests(run: Path) -> None:
 def _readable(run: Path) -> bool:
     try:
         figures_of(run)
-    except Exception:  # a run that is odd because it cannot be read
+    except Exception:  # an unusual run that cannot be read
         return False
     return True
 
 
 def campaign(seconds: float, processes: int, first: int = 0, limit_s: float = LIMIT_S) -> Found:
-    """Work through cases from number `first` on, for so many seconds; one that takes longer than
-    `limit_s` hangs."""
+    """Work through cases from number `first` on for `seconds`; a case that takes longer than
+    `limit_s` counts as hanging."""
     found, deadline = Found(), time.monotonic() + seconds
     _import_everything()
     with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name, peers.running():
@@ -115,17 +115,17 @@ _IMPORTED_LATE = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
 )
-"""What commands import when they run."""
+"""Modules that commands import when they run."""
 
 
 def _import_everything() -> None:
-    """Import once what each of the forked processes would import for itself."""
+    """Import once everything that each of the forked processes would otherwise import itself."""
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
 
 
 class _Worker:
-    """A process at CASES_PER_PROCESS cases, or fewer when it dies."""
+    """A process that works through CASES_PER_PROCESS cases, or fewer if it dies."""
 
     def __init__(
         self, first: int, sound: Sequence[Path], known: Any, folder: Path, deadline: float
@@ -142,7 +142,7 @@ class _Worker:
         send.close()
 
     def over(self, found: Found, limit_s: float) -> bool:
-        """Take what it has said; True when it has ended, of itself or because it hung."""
+        """Read its messages; return True when it has ended, by itself or because it hung."""
         while self._receive.poll():
             try:
                 number, what = self._receive.recv()
@@ -187,7 +187,7 @@ def _work(
         try:
             run_case(case, folder, known)
             what = ""
-        except BaseException as error:  # whatever it is, it is what the campaign looks for
+        except BaseException as error:  # any error is what the campaign is looking for
             what = _signature(error)
         if not what and _peak() - before > MEMORY_BYTES:
             what = f"took more than {MEMORY_BYTES >> 20} MiB"
@@ -199,14 +199,14 @@ def _peak() -> int:
 
 
 def _signature(error: BaseException) -> str:
-    """The error and the place in driftscope that it came out of."""
+    """Return the error and the place in driftscope that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "driftscope" in f.filename]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
     return f"{type(error).__name__} at {place}: {str(error)[:160]!r}"
 
 
 def table(found: Found) -> Iterator[str]:
-    """Lines: how many cases of each kind, and what failed."""
+    """Yield lines with the number of cases of each kind, and the failures."""
     mutations = sorted({mutation for mutation, _ in found.cases})
     commands = sorted({command for _, command in found.cases})
     yield f"{'damaged':17}" + "".join(f"{command:>13}" for command in commands)

@@ -1,4 +1,5 @@
-"""One case of the campaign: what is damaged or hostile, a command, and what may come of it."""
+"""One case of the campaign: a damaged or hostile input, a command, and the outcomes that are
+allowed."""
 
 from __future__ import annotations
 
@@ -22,11 +23,13 @@ from faults.command import check_files, outcome_of
 from faults.mutations import KEEPS_FIGURES, MUTATIONS
 
 READ = "read"
-"""Reading alone, which most mutations are tried on: it takes milliseconds, a command a second."""
+"""Command that only reads, with which most mutations are tested: it takes milliseconds, a whole
+command a second."""
 USUAL = "one-request"
-"""The small run of which the cases that damage none take theirs."""
+"""The small run used by cases that damage no run."""
 WHOLE_RUN_S = 1e9
-"""One moment for each series: prometheus_client's parser drops buckets of a second one."""
+"""Interval that gives one moment per series: prometheus_client's parser drops buckets of a second
+one."""
 Arguments = Callable[[Path, Path, Path], Sequence[object]]
 COMMANDS: Mapping[str, Arguments] = {
     "analyze": lambda run, _, out: ["analyze", run, "-q", "-o", out / "r.html", "--json", "-"],
@@ -55,12 +58,12 @@ OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
     ("hostile server", "probe status"): (0.003, partial(peers.ask_server, "probe status")),
     ("hostile receiver", "export"): (0.004, peers.send_telemetry),
 }
-"""What is tried besides damaged runs, by its name and command: its share of all cases."""
+"""Cases other than damaged runs, by name and command, each with its share of all cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Everything of a case follows from its number and the sound runs."""
+    """A case, which follows entirely from its number and the sound runs."""
 
     number: int
     sound: Path
@@ -70,12 +73,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What it does, in words."""
+        """Description of the case."""
         return f"{self.number}: {self.sound.name}, {self.mutation}, {self.command}"
 
 
 def case_of(number: int, sound: Sequence[Path]) -> Case:
-    """Return the case of this number; the same one each time."""
+    """Return the case of this number, identical on every call."""
     random = Random(number)
     at = random.random()
     for (name, command), (share, _) in OTHERS.items():
@@ -89,10 +92,10 @@ def case_of(number: int, sound: Sequence[Path]) -> Case:
 
 
 def run_case(case: Case, folder: Path, known: Mapping[Path, Any]) -> None:
-    """Damage a copy of the sound run in `folder` and look at it.
+    """Damage a copy of the sound run in `folder` and read it.
 
-    `known`: what `figures_of` says of the sound runs. Raises AssertionError, or whatever the
-    code under test raises that it must not.
+    `known`: the result of `figures_of` for each sound run. Raises AssertionError, or any forbidden
+    error that the code under test raises.
     """
     if (case.mutation, case.command) in OTHERS:
         OTHERS[case.mutation, case.command][1](Random(case.number + 1), case.sound, folder)
@@ -107,14 +110,14 @@ def run_case(case: Case, folder: Path, known: Mapping[Path, Any]) -> None:
 
 
 def figures_of(run: Path) -> tuple[Any, ...]:
-    """Return what a sound run holds, for comparison: its rows, and what is said to be missing."""
+    """Return the content of a sound run for comparison: its rows, and the reported problems."""
     trace = read_trace(run)
     records = (trace.draft, trace.verify, trace.step, trace.request)
     return tuple(map(_bytes_of, records)), trace.problems
 
 
 def _bytes_of(table: pa.Table) -> bytes:
-    """The rows as bytes: a number that is none would not equal itself."""
+    """Return the rows as bytes, because NaN does not equal itself."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
@@ -135,8 +138,8 @@ def _read(case: Case, run: Path, known: Mapping[Path, Any]) -> None:
 
 
 def _has_checksums(case: Case, run: Path) -> bool:
-    """Whether what was damaged has a checksum: a manifest, a status and the stream of an older
-    version have none."""
+    """Return whether the damaged file has a checksum: a manifest, a status and the stream of an
+    older version have none."""
     for path in case.sound.iterdir():
         if path.read_bytes() != (run / path.name).read_bytes():
             stream = path.suffix == ".arrows" and has_digest(path.read_bytes())

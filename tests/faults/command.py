@@ -1,4 +1,4 @@
-"""A whole command in this process, and what none may do whatever it is given."""
+"""Run a whole command in this process, and check what no command may do whatever its input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ERROR = "driftscope: error: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a command printed, and its exit code."""
+    """Output and exit code of a command."""
 
     code: int
     out: str

@@ -1,7 +1,7 @@
-"""Readers fed with bytes that coverage guides: `make faults-coverage` (FAULTS_MINUTES=1).
+"""Feed readers with coverage-guided bytes: `make faults-coverage` (FAULTS_MINUTES=1).
 
-The first byte chooses the reader. What is not an error with words ends the process, and libFuzzer
-writes the bytes to a file `crash-...`; `python -m faults.coverage_guided FILE` tries them again.
+The first byte selects the reader. An error without a clear message ends the process, and libFuzzer
+writes the bytes to a file `crash-...`; `python -m faults.coverage_guided FILE` repeats them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _condition(content: bytes) -> None:
 def _stream(content: bytes) -> None:
     try:
         read_stream(_written("verify-worker0-1-0000.arrows", content))
-    except (ValueError, OSError):  # as documented for what is no Arrow stream
+    except (ValueError, OSError):  # as documented for invalid Arrow streams
         return
 
 
@@ -55,7 +55,7 @@ READERS: tuple[Callable[[bytes], None], ...] = (_manifest, _status, _condition, 
 
 
 def read(content: bytes) -> None:
-    """Have the chosen reader read the bytes after the first one."""
+    """Pass the bytes after the first one to the selected reader."""
     if not content:
         return
     try:
@@ -65,7 +65,7 @@ def read(content: bytes) -> None:
 
 
 def write_seeds(folder: Path) -> None:
-    """Write sound inputs to begin with."""
+    """Write sound inputs as seeds."""
     seeds = [
         b"\0" + (KILLED / MANIFEST).read_bytes(),
         b"\1" + next(KILLED.glob("status-*.json")).read_bytes(),

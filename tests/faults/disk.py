@@ -1,6 +1,6 @@
-"""A writer whose disk is full at random moments, or that is killed at a random one.
+"""Test a writer whose disk is full at random moments, or that is killed at a random one.
 
-No privilege is needed: calls that would take room fail as on a full disk, others do what they do.
+No privilege is needed: calls that need space fail as on a full disk, all others work normally.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from driftscope.trace.read.reader import read_trace
 
 SOURCE = "worker0-1"
 MOST_CALLS = 70
-"""The writer makes about as many calls that change a file."""
+"""Approximate number of the writer's calls that change a file."""
 CHILD_S = 8
 REFUSED = 3
-"""Exit code of a writer that had no room to begin, which is an error with words."""
+"""Exit code of a writer that had no space to begin with, which it reports with a clear error."""
 ROWS = handed_over()
 EXPECTED = to_batch("verify", ROWS).to_pylist()
 
 
 def write_on_a_full_disk(random: Random, _: Path, folder: Path) -> None:
-    """What the disk has no room for is counted; the rest is read as it was handed over."""
+    """Rows that do not fit on the disk are counted; the others are read as they were handed
+    over."""
     first = random.randrange(MOST_CALLS)
     last = first + random.choice((1, 3, 10, 10_000))
     run, turn, segment = (
@@ -61,7 +62,7 @@ def write_on_a_full_disk(random: Random, _: Path, folder: Path) -> None:
 
 
 def write_and_be_killed(random: Random, _: Path, folder: Path) -> None:
-    """What was flushed before the kill is read as it was handed over."""
+    """Rows flushed before the kill are read as they were handed over."""
     number, moment = random.randint(1, MOST_CALLS), random.choice(("before", "after"))
     run, turn, segment = (
         folder / "run",
@@ -86,7 +87,7 @@ def _check_rows(found: list[Any]) -> None:
 
 
 def _in_child(work: Callable[[Callable[[int], None]], None]) -> tuple[int, int]:
-    """Return the exit status of a forked process, and the last number that it told."""
+    """Return the exit status of a forked process, and the last number that it sent."""
     receive, send = os.pipe()
     pid = os.fork()
     if not pid:
@@ -153,19 +154,19 @@ def _handled(made: writer.TraceWriter) -> int:
 
 
 def _grows(descriptor: int, parts: Any) -> bool:
-    """Whether a write needs room that the file does not have yet."""
+    """Return whether a write needs space that the file does not have yet."""
     at = os.lseek(descriptor, 0, os.SEEK_CUR)
     return at + sum(len(part) for part in parts) > os.fstat(descriptor).st_size
 
 
 class _FullDisk:
-    """Fails calls that take room, from one to another of them."""
+    """Makes a range of the calls that need space fail."""
 
     def __init__(self, first: int, last: int) -> None:
         self._first, self._last, self._count = first, last, 0
 
     def wrap(self, module: Any, name: str, takes_room: Callable[..., bool]) -> None:
-        """Have calls of a module's function that take room fail in their turn."""
+        """Make calls of a module's function that need space fail when they are in the range."""
         original = getattr(module, name)
 
         def limited(*arguments: Any, **options: Any) -> Any:

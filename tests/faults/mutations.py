@@ -1,7 +1,7 @@
-"""Damage of every kind to a run directory: to bytes, to JSON, to columns, to files and to names.
+"""Mutations that damage a run directory: bytes, JSON, columns, files and names.
 
-Each mutation takes a copy of a sound run and a generator of random numbers, and returns where the
-run lies afterwards.
+Each mutation takes a copy of a sound run and a random number generator, and returns the path of the
+run afterwards.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HOSTILE: tuple[Any, ...] = (
     "1e999",
     "²",
 )
-"""Values that stand where something else is meant to."""
+"""Values that replace something else."""
 FOLDERS = (
     "accepted=8",
     "replica=3",
@@ -67,7 +67,7 @@ FOLDERS = (
     "a\\b",
     "$(id)",
 )
-"""Names of folders that must not matter."""
+"""Folder names that must not matter."""
 
 
 def _some(run: Path, random: Random, *endings: str) -> Path | None:
@@ -76,7 +76,7 @@ def _some(run: Path, random: Random, *endings: str) -> Path | None:
 
 
 def flip_bits(run: Path, random: Random) -> Path:
-    """One to eight bits of one file."""
+    """Flip one to eight bits of one file."""
     path = _some(run, random, "")
     content = bytearray(path.read_bytes()) if path else bytearray()
     for _ in range(random.randint(1, 8) if content else 0):
@@ -87,7 +87,7 @@ def flip_bits(run: Path, random: Random) -> Path:
 
 
 def cut_bytes(run: Path, random: Random) -> Path:
-    """A file that ends early, lacks a stretch, has one twice, or zeros in it."""
+    """Truncate a file, or remove, duplicate or zero a part of it."""
     path = _some(run, random, "")
     if path is None or not (content := path.read_bytes()):
         return run
@@ -108,7 +108,7 @@ def cut_bytes(run: Path, random: Random) -> Path:
 
 
 def exchange_json_value(run: Path, random: Random) -> Path:
-    """A value, anywhere in a manifest or a status, is something else, is gone, or is new."""
+    """Replace, remove or add a value anywhere in a manifest or a status."""
     path = _some(run, random, ".json")
     if path is None:
         return run
@@ -137,7 +137,7 @@ def _exchange(value: Any, random: Random) -> None:
 
 
 def break_json(run: Path, random: Random) -> Path:
-    """A file that is no JSON object."""
+    """Replace a file with text that is not a JSON object."""
     path = _some(run, random, ".json")
     texts = (
         b"",
@@ -159,8 +159,8 @@ def break_json(run: Path, random: Random) -> Path:
 
 
 def exchange_column(run: Path, random: Random) -> Path:
-    """A column of a sealed file or a stream holds hostile values, is of another type, is gone or
-    stands twice; its digests are right, as from a hostile writer."""
+    """Give a column of a sealed file or a stream hostile values or another type, or remove or
+    duplicate it. The digests are correct, as from a hostile writer."""
     path = _some(run, random, ".parquet", ".arrows")
     if path is None:
         return run
@@ -169,7 +169,7 @@ def exchange_column(run: Path, random: Random) -> Path:
         return run
     at = random.randrange(table.num_columns)
     _write(path, random.choice(_COLUMNS)(table, at, random))
-    for status in run.glob("status-*.json"):  # it knows of the file as it was
+    for status in run.glob("status-*.json"):  # it describes the original file
         value = json.loads(status.read_text())
         value.pop("digests", None)
         status.write_text(json.dumps(value))
@@ -268,7 +268,8 @@ _COLUMNS = (
 
 
 def exchange_file(run: Path, random: Random) -> Path:
-    """A file is a pipe, a folder, a link to a device or to nowhere, empty, or of another kind."""
+    """Replace a file with a pipe, a folder, a link to a device or to nowhere, an empty file or
+    another kind."""
     path = _some(run, random, "")
     if path is None:
         return run
@@ -294,7 +295,7 @@ def exchange_file(run: Path, random: Random) -> Path:
 
 
 def rename_file(run: Path, random: Random) -> Path:
-    """A file has another number, process or record, or a name that is no text."""
+    """Give a file another number, process or record, or a name that is not text."""
     path = _some(run, random, "")
     if path is None:
         return run
@@ -317,7 +318,7 @@ def rename_file(run: Path, random: Random) -> Path:
 
 
 def rename_folder(run: Path, random: Random) -> Path:
-    """The run lies in a folder with a name that could be read as something else."""
+    """Move the run into a folder whose name could be interpreted as something else."""
     folder = run.parent / random.choice(FOLDERS)
     folder.mkdir(exist_ok=True)
     return Path(shutil.move(run, folder / "run"))
@@ -327,13 +328,14 @@ TEXT_COLUMNS = ("label", "request", "finish_reason", "structured", "reason", "ex
 
 
 def exchange_texts(run: Path, random: Random) -> Path:
-    """Each text of some columns, such as a label, is a hostile one, the same in all files."""
+    """Replace each text of some columns, such as a label, with a hostile one, consistently in all
+    files."""
     columns = random.sample(TEXT_COLUMNS, random.randint(1, 3))
     renamed: dict[str, str] = {}
     for path in sorted(run.iterdir()):
         if path.suffix in (".parquet", ".arrows"):
             _rename_texts(path, columns, renamed, random)
-    for status in run.glob("status-*.json"):  # it knows of the files as they were
+    for status in run.glob("status-*.json"):  # it describes the original files
         value = json.loads(status.read_text())
         value.pop("digests", None)
         status.write_text(json.dumps(value))
@@ -357,7 +359,7 @@ def _rename_texts(
 
 
 def exchange_json_texts(run: Path, random: Random) -> Path:
-    """Some texts of the manifest and the statuses are hostile ones."""
+    """Replace some texts of the manifest and the statuses with hostile ones."""
     for path in sorted(run.glob("*.json")):
         value = json.loads(path.read_text())
         path.write_text(json.dumps(_with_texts(value, random)))
@@ -373,7 +375,7 @@ def _with_texts(value: Any, random: Random) -> Any:
 
 
 def text_as_folder(run: Path, random: Random) -> Path:
-    """The run lies in a folder with a hostile name."""
+    """Move the run into a folder with a hostile name."""
     folder = run.parent / f"{file_name_of(text_of(random))}x"
     folder.mkdir(exist_ok=True)
     return Path(shutil.move(run, folder / "run"))
@@ -393,4 +395,4 @@ MUTATIONS: Mapping[str, Mutation] = {
     "row texts": exchange_texts,
 }
 KEEPS_FIGURES = frozenset({"bits", "folder names", "folder texts"})
-"""Those after which every figure is as it was, or something is said to be missing or wrong."""
+"""Mutations after which every figure is unchanged, or missing or wrong data is reported."""

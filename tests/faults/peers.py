@@ -1,4 +1,4 @@
-"""Servers and telemetry receivers that do harm, met by the commands that ask them."""
+"""Hostile servers and telemetry receivers, and the commands that contact them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from driftscope_probes.control import remote
 from faults.command import Outcome, outcome_of
 
 DEADLINE_S = 1.0
-"""Time for a whole answer, instead of the seconds that a real server gets."""
+"""Time for a whole answer, in seconds, instead of the longer time that a real server gets."""
 KEY_VARIABLE, KEY = "FAULTS_API_KEY", "sk-0123456789abcdefghij"
 SUITE = "{prompts: chat, baseline: as asked, conditions: {as asked: []}, settings: {max_tokens: 4}}"
 REFUSES = "refuses"
-"""A receiver that does not listen."""
+"""Name of a receiver that does not listen."""
 _DISCARD_PORT = 9
 SERVERS = {"watch": sorted(METRICS), "replay": sorted(OPENAI), "probe status": sorted(CONTROL)}
-"""Behaviours of a server, by the command that meets it."""
+"""Behaviours of a server, by the command that contacts it."""
 RECEIVERS = (*sorted(METRICS), REFUSES)
 _WHOLE = frozenset({"watch", "probe status", "export"})
-"""Commands of one question: they say what was wrong in one line and nothing else."""
+"""Commands with a single request: they report a fault in one line and print nothing else."""
 _url = ""
 
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
-    """Run the hostile server in a process of its own, for this one and those forked from it."""
+    """Run the hostile server in a separate process, for this process and those forked from it."""
     global _url  # forked processes find it there
     with subprocess.Popen(
         [sys.executable, "-m", "support.hostile.server"],
@@ -68,7 +68,7 @@ def _short_deadlines() -> Iterator[None]:
 
 
 def ask_server(command: str, random: Random, _: Path, folder: Path) -> None:
-    """Have `command` meet one behaviour of a hostile server."""
+    """Run `command` against one behaviour of a hostile server."""
     behaviour = random.choice(SERVERS[command])
     key = ["--api-key-env", KEY_VARIABLE]
     if command == "watch":

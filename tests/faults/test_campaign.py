@@ -23,7 +23,7 @@ SECONDS = 40
 
 
 def test_a_minute_of_the_campaign() -> None:
-    """The same cases each time; `make faults` tries others."""
+    """Run fixed cases; `make faults` tries others."""
     found = campaign(SECONDS, processes=1, limit_s=60)  # other tests take the machine meanwhile
     assert not found.failures, "\n".join(table(found))
     assert found.cases.total() > 20
@@ -36,7 +36,7 @@ def test_a_case_is_the_same_each_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mutation", sorted(MUTATIONS))
 def test_every_mutation_changes_something(mutation: str, tmp_path: Path) -> None:
-    """Of ten tries on a run: one may exchange a value for itself."""
+    """Try ten times on a run, because a mutation may replace a value with itself."""
     changed = 0
     for n in range(10):
         run = tmp_path / str(n) / "run"
@@ -50,7 +50,7 @@ def test_every_mutation_changes_something(mutation: str, tmp_path: Path) -> None
 
 
 def _content(run: Path) -> dict[bytes, object]:
-    """By name: a regular file's bytes, and of anything else what it is."""
+    """Return, by name, a regular file's bytes, and the file mode of anything else."""
     return {
         os.fsencode(path.name): path.read_bytes()
         if path.is_file() and not path.is_symlink()
@@ -60,7 +60,7 @@ def _content(run: Path) -> dict[bytes, object]:
 
 
 def test_a_crash_a_hang_and_an_error_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The campaign itself: what must fail it does."""
+    """Test the campaign itself: cases that must fail do fail."""
     import faults.campaign as under_test
 
     def hostile(case: Case, folder: Path, known: object) -> None:
@@ -91,7 +91,7 @@ def test_what_once_failed(name: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_is_tried(tmp_path: Path) -> None:
-    """Each with the share of the cases that it should have, in the first hundred thousand."""
+    """Check that each kind has its intended share of the first hundred thousand cases."""
     sound, count = [ROOT / name for name in RECORDED], 100_000
     cases = Counter((c.mutation, c.command) for c in (case_of(n, sound) for n in range(count)))
     for kind, (share, _) in OTHERS.items():
@@ -102,7 +102,7 @@ def test_every_kind_is_tried(tmp_path: Path) -> None:
 def test_a_command_may_neither_steer_a_terminal_nor_say_errors_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The checks themselves: what must fail them does."""
+    """Test the checks themselves: outputs that must fail do fail."""
     import faults.command as under_test
 
     for said, words in (

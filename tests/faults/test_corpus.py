@@ -1,4 +1,4 @@
-"""Small inputs that once failed, by what reads them: each has its error line, or its figures."""
+"""Small inputs that once failed, by reader: each gives its error line or its figures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REFUSED = {
     "conditions/many-ors.txt": "at most 4096 are read",
     "conditions/read-text.txt": "is a function or a type",
 }
-"""What the one line says of each file."""
+"""Expected words in the error line for each file."""
 
 
 def _read_manifest(path: Path, run: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_pipe_is_refused_at_once(name: str, tmp_path: Path) -> None:
 
 
 def test_offsets_beyond_a_streams_text_end_it(tmp_path: Path) -> None:
-    """Once a segmentation fault."""
+    """Regression test for a segmentation fault."""
     run = Path(shutil.copytree(KILLED, tmp_path / "run"))
     path = next(run.glob("verify-*.arrows"))
     with pa.OSFile(str(path)) as source:

@@ -31,13 +31,13 @@ MARKUP = (
     "é漢🙂",
 )
 SCRIPTS = ("<script>alert(", "<img src=x onerror")
-"""Beginnings of what would run in a browser, were it not escaped."""
+"""Beginnings of text that a browser would run if it were not escaped."""
 LONG = (300, 5000, 70_000)
 _FRAGMENTS = (*TEXTS.values(), *MARKUP)
 
 
 def text_of(random: Random) -> str:
-    """Return some fragments after each other, or a long text, or random characters."""
+    """Return a sequence of fragments, a long text, or random characters."""
     kind = random.random()
     if kind < 0.1:
         return random.choice("aé\u202e<\x1b") * random.choice(LONG)
@@ -47,7 +47,7 @@ def text_of(random: Random) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return `text` without lone surrogates, for a file format that has none."""
+    """Return `text` without lone surrogates, for a file format that cannot hold them."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Words that users and their files hand to commands: conditions, options, rules, prompts."""
+"""Test texts that users and their files give to commands: conditions, options, rules, prompts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ FOREIGN = (
     *("count(*)", "read_text('/etc/passwd')", "range(10000000000)", "case when", "over ()", "\0"),
     *("interval '1 day'", "date '2020-01-01'", "cast(k as int)", "x -> y", "label.x", '"', "'"),
 )
-"""What belongs to SQL and not to a condition."""
+"""Tokens that belong to SQL and not to a condition."""
 
 
 def soup(random: Random) -> str:
-    """Return a random text over the words of the condition language, or close to it."""
+    """Return a random text in the condition language, or close to it."""
     if random.random() < 0.5:
         return _sentence(random, 0)
     words = [_word(random) for _ in range(random.choice((1, 3, 5, 9, 30, 200)))]
@@ -52,7 +52,7 @@ def soup(random: Random) -> str:
 
 
 def _sentence(random: Random, depth: int) -> str:
-    """Return a condition that is well formed, most often, and of fitting kinds, often."""
+    """Return a condition that is mostly well-formed and often well-typed."""
     if depth < 5 and random.random() < 0.5:
         joint = random.choice((" and ", " or "))
         count = random.choice((2, 2, 3, 40))
@@ -83,7 +83,7 @@ def _word(random: Random) -> str:
 
 @functools.cache
 def _engine() -> tuple[DuckDB, Any]:
-    """Return an engine with a few rows, and the rows as Ibis knows them; one for each process."""
+    """Return an engine with a few rows, and the rows as an Ibis table; one per process."""
     kinds = {"int64": [0, 1, None, 2**62], "float64": [0.0, -1.5, None, float("inf")]}
     texts = ["chat", "", None, "%_\\'"]
     rows = pa.table({n: kinds.get(column.type, texts) for n, column in COLUMNS.items()})
@@ -117,7 +117,7 @@ Reader = Callable[[Path], object]
 
 
 def _read_control(path: Path) -> object:
-    """Return what a control file asks for; the writer of a run counts what is wrong with one."""
+    """Return the request in a control file; the writer of a run counts invalid ones."""
     try:
         return read_control(path.parent)
     except ControlValueError as error:
@@ -176,12 +176,12 @@ concurrency: [1, 4]
     ),
     REPORT: ("", read_report),
 }
-"""Files of the user's, by name: sound content, and what reads them. A report's content is made."""
+"""Files from users, by name: sound content and its reader. A report's content is generated."""
 
 
 @functools.cache
 def _report(run: Path) -> str:
-    """Return a real report's content; one for each process."""
+    """Return a real report's content; one per process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / REPORT
         assert outcome_of(["analyze", run, "-q", "-o", path]).code == 0
@@ -259,7 +259,7 @@ OPTIONS: Mapping[str, Line] = {
     "URL of replay": lambda text, _, out: ["replay", text, "-o", out / "replay"],
     "command": lambda text, _, __: [text],
 }
-"""Options and arguments that take words."""
+"""Options and arguments that accept text."""
 
 
 def _analyze(run: Path, out: Path, *more: str) -> list[object]:
@@ -267,7 +267,7 @@ def _analyze(run: Path, out: Path, *more: str) -> list[object]:
 
 
 def say_option(random: Random, run: Path, folder: Path) -> None:
-    """A hostile word as an option's value."""
+    """Pass a hostile text as an option's value."""
     option, text = random.choice(sorted(OPTIONS)), argument_of(text_of(random))
     out = folder / "out"
     out.mkdir()
@@ -280,6 +280,6 @@ def say_option(random: Random, run: Path, folder: Path) -> None:
 
 
 def say_condition(random: Random, run: Path, folder: Path) -> None:
-    """A random condition through `analyze --where`."""
+    """Pass a random condition to `analyze --where`."""
     text = argument_of(soup(random))
     outcome_of(["analyze", run, "-q", "-o", folder / "r.html", "--where", text])

@@ -1,4 +1,4 @@
-"""What is read off an attention layer, and the hook that sees its queries and log-sum-exps."""
+"""Facts read off an attention layer, and the hook that sees its queries and log-sum-exps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs beside the engine's thread is waited for before what it reads is written again."""
+"""Jobs on the side thread finish before the data that they read is overwritten."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_ends_its_thread_has_failed_and_keeps_nobody_waiting() -> None:
 
 
 def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the container's limit of processes is reached."""
+    """The error is the one raised when the container's limit of processes is reached."""
 
     def no_more(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

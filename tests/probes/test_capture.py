@@ -106,7 +106,7 @@ def _finished(
 
 
 def _scheduled(step: DraftStep) -> Any:
-    """Of prompts of ten tokens, whose last one is left where they go on."""
+    """Return a schedule of prompts of ten tokens; a prompt that continues has one token left."""
     tokens = {
         name: 10 - goes_on for name, goes_on in zip(step.requests, step.prefilling, strict=True)
     }

@@ -1,4 +1,5 @@
-"""What a running probe is asked for, by RPC or by file, takes effect; what is wrong is counted."""
+"""Changes requested of a running probe, by RPC or by file, take effect; invalid ones are
+counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `driftscope doctor` finds on a machine where everything is there."""
+"""Findings of `driftscope doctor` on a machine with everything installed."""
 
 from __future__ import annotations
 

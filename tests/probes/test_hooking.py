@@ -14,7 +14,7 @@ from driftscope_probes.base.method_hooks import hook_method, hook_object
 
 class Base:
     def step(self, tokens: int, *, draft: bool = False) -> tuple[int, bool]:
-        """What it says of itself."""
+        """Return the arguments."""
         return tokens, draft
 
 

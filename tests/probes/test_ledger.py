@@ -1,4 +1,4 @@
-"""What became of drafts, told from steps as the engine core saw them."""
+"""Outcomes of drafts, derived from steps as the engine core saw them."""
 
 from __future__ import annotations
 

@@ -34,14 +34,14 @@ AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 
 @dataclass
 class Worker:
-    """What a seam does with a recorder, around a drafter that runs with graphs or without."""
+    """Calls a recorder like vLLM's hooks do, around a drafter that runs with or without graphs."""
 
     drafter: VllmDrafter
     settings: Settings
     calls: list[str] = field(default_factory=list)
     """How each chain was drafted."""
     drafts: list[torch.Tensor] = field(default_factory=list)
-    """What was served."""
+    """Tokens that were served."""
     batches: list[Batch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -353,7 +353,7 @@ def test_steps_that_the_queue_refuses_cost_no_slot(start: Callable[..., Worker])
 
 
 class Unreadable(Call):
-    """Of a runner that is laid out differently."""
+    """A call of a runner with another layout."""
 
     def step(self) -> DraftStep:
         raise AttributeError("input_batch")

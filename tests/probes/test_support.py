@@ -1,4 +1,4 @@
-"""What cannot be recorded is refused at start-up, each with one clear line."""
+"""Unsupported configurations are refused at start-up, each with one clear line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _refused(check: Callable[[], object], *words: str) -> None:
 
 
 def _impl(**changes: object) -> Any:
-    """As vLLM's CPU implementation sets its attributes for plain attention."""
+    """Return attributes as vLLM's CPU implementation sets them for plain attention."""
     plain = {
         "sliding_window": (-1, -1),
         "sinks": None,

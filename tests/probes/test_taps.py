@@ -201,7 +201,8 @@ def test_a_profiling_pass_without_attention_metadata_is_survived(
 
 
 def _attributes(model: torch.nn.Module) -> list[Any]:
-    """What may be changed on a drafter: attributes and hooks of every module, and its attention."""
+    """Return what may be changed on a drafter: attributes and hooks of every module, and its
+    attention."""
     found: list[Any] = []
     for name, module in model.named_modules():
         own = {k: v for k, v in vars(module).items() if not k.startswith("_parameters")}

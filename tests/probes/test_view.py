@@ -1,4 +1,4 @@
-"""What a seam tells of a step waits for the writer: no tensor of the runner's may wait with it."""
+"""The view of a step that waits for the writer holds no tensor of the runner."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _checked(step: DraftStep) -> DraftStep:
 
 
 def _called(seam: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the seam gives the recorder of `owner`, when vLLM calls it so."""
+    """Return the call that the seam passes to the recorder of `owner` when vLLM calls it."""
     setattr(owner, RECORDER, SimpleNamespace(draft=lambda call: call))
     return seam(type(owner).propose if hasattr(owner, "propose") else None)(owner, *args, **kwargs)
 

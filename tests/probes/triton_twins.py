@@ -35,7 +35,7 @@ QUERY = HEADS * 8
 
 @dataclass
 class Forwards:
-    """What passes the taps while a chain is drafted, in tensors that stay where they are."""
+    """Tensors that pass the taps while a chain is drafted; their addresses do not change."""
 
     depths: int
     tokens: int = 10
@@ -43,7 +43,7 @@ class Forwards:
     requests: int = 4
     """Rows at any later depth, and of the logits: padded, as a CUDA graph's are."""
     size: int = 1500
-    """Of a hidden state: more than a program handles at once."""
+    """Size of a hidden state: more than a program handles at once."""
     vocabulary: int = 5000
     dtype: torch.dtype = torch.float32
 
@@ -236,7 +236,7 @@ class Paged:
     prompts: tuple[int, ...] = (640, 4, 30)
     k: int = 3
     depths: int = 3
-    """Of the buffers that hold the queries."""
+    """Depths of the buffers that hold the queries."""
     kind: AttentionKind = AttentionKind(heads=4, kv_heads=2, head_size=16, scale=0.3)  # noqa: RUF009
     sink_slots: tuple[int, ...] = (0, 1, 2, 3)
     page: int = 16

@@ -291,7 +291,7 @@ def test_heads_are_a_map_where_they_were_recorded(tmp_path: Path) -> None:
 
 
 def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
-    """What is shown of single requests, moments and durations is bounded."""
+    """The number of single requests, moments and durations shown is bounded."""
     sizes = []
     for requests in (300, 3000):
         run = simulate(tmp_path / f"{requests}", Truth(requests=requests, rounds=6))
@@ -301,7 +301,7 @@ def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
 
 
 def test_what_is_not_drawn_is_said_on_the_picture(analysis: Analysis) -> None:
-    """Of many requests, points stand for groups of them, and only some are drawn."""
+    """With many requests, points stand for groups of them, and only some are drawn."""
     run = analysis.runs[0]
     assert run.closeup is not None
     effects = tuple(replace(e, requests=MAX_CLUSTERS) for e in run.closeup.effects)

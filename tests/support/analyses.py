@@ -25,15 +25,16 @@ PAIR = {
         seed=8,
     ),
 }
-"""Like the shipped trio: one drafter drifts, the other does not, and the target has no sink."""
+"""Runs like the shipped trio: one drafter drifts, the other does not, and the target has no
+sink."""
 
 
 def pair(folder: Path) -> Analysis:
-    """The analysis of PAIR, recorded under `folder`."""
+    """Return the analysis of PAIR, recorded under `folder`."""
     return analysis_of(folder, PAIR)
 
 
 def analysis_of(folder: Path, specs: dict[str, Spec]) -> Analysis:
-    """The analysis of simulated runs by label."""
+    """Return the analysis of simulated runs by label."""
     traces = [read_trace(write_run(folder / str(i), s)) for i, s in enumerate(specs.values())]
     return analyze(traces, list(specs))

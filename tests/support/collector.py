@@ -1,6 +1,6 @@
-"""A collector made of OpenTelemetry's own protobuf service definitions, over HTTP and gRPC.
+"""An OpenTelemetry collector, built from its protobuf service definitions, over HTTP and gRPC.
 
-It decodes every batch, and can be told to hang, to answer 500, to go away and to come back.
+It decodes every batch, and can be told to hang, to answer 500, to stop and to restart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OK, HANG, ERROR = "ok", "hang", "error"
 
 
 class Collector:
-    """What arrived, whichever way."""
+    """Everything that arrived, by either protocol."""
 
     def __init__(self) -> None:
         self.metrics: list[Any] = []
@@ -44,7 +44,7 @@ class Collector:
         return trace_pb.ExportTraceServiceResponse()
 
     def points(self, batch: int = -1) -> dict[tuple[str, Labels], Any]:
-        """Data points of one batch by metric and attributes."""
+        """Return the data points of one batch by metric and attributes."""
         out = {}
         for metric in self.scoped(batch):
             for point in getattr(metric, metric.WhichOneof("data")).data_points:
@@ -55,7 +55,7 @@ class Collector:
         return out
 
     def scoped(self, batch: int = -1) -> list[Any]:
-        """The metrics of one batch."""
+        """Return the metrics of one batch."""
         (resource,) = self.metrics[batch].resource_metrics
         (scope,) = resource.scope_metrics
         return list(scope.metrics)
@@ -65,8 +65,8 @@ class Collector:
         return {a.key: _value(a.value) for a in found.resource.attributes}
 
     def value(self, name: str, *, batch: int = -1, **having: object) -> float:
-        """A counter or gauge of one batch, or the count of a histogram, summed over series whose
-        attributes' last parts are `having`."""
+        """Return a counter or gauge of one batch, or the count of a histogram, summed over series
+        whose attributes' last parts are `having`."""
         total = 0.0
         for (found, labels), point in self.points(batch).items():
             short = {key.rpartition(".")[2]: value for key, value in labels}
@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
-        """Silent."""
+        """Do nothing."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -136,12 +136,12 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, *_: Any) -> None:
-        """A client that gave up is none."""
+        """Ignore clients that gave up."""
 
 
 @contextlib.contextmanager
 def http(collector: Collector | None = None, port: int = 0) -> Iterator[Collector]:
-    """`collector`, or a new one, listening on loopback."""
+    """Yield `collector`, or a new one, listening on loopback."""
     collector = collector or Collector()
     handler = type("Handler", (_Handler,), {"collector": collector})
     server = _Server(("127.0.0.1", port), handler)
@@ -159,7 +159,7 @@ def http(collector: Collector | None = None, port: int = 0) -> Iterator[Collecto
 
 @contextlib.contextmanager
 def over_grpc() -> Iterator[Collector]:
-    """A new collector listening for gRPC."""
+    """Yield a new collector listening for gRPC."""
     collector = Collector()
 
     class Metrics(metrics_grpc.MetricsServiceServicer):

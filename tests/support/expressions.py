@@ -1,4 +1,4 @@
-"""Evaluates metrics that are written as Ibis expressions."""
+"""Evaluate metrics that are written as Ibis expressions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftscope.analysis.query.query_engine import DuckDB
 
 
 def evaluate(metric: Callable[[Any], Any], **columns: list[Any]) -> list[Any]:
-    """What `metric`, given a table of `columns`, comes to in each row; an aggregate in one."""
+    """Return the value of `metric` in each row of a table of `columns`; an aggregate gives one."""
     rows = pa.table({"row": list(range(len(next(iter(columns.values()))))), **columns})
     engine = DuckDB()
     engine.view("columns", rows, rows.schema)

@@ -1,4 +1,4 @@
-"""Names of folders that engines of queries are known to read something into."""
+"""Folder names that query engines are known to interpret."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from driftscope.analysis.query.record_views import QUERIED, queried
 
 COLUMNS = sorted({name for record in QUERIED for name in queried(record).names})
 MAX_BYTES = 200
-"""Shorter than any file system's bound on a name."""
+"""Longest name in bytes, below any file system's limit."""
 
 
 def folder_names() -> SearchStrategy[str]:
-    """name=value as of a partitioned data set, patterns, quotes, and any other character."""
+    """Generate name=value as in a partitioned data set, patterns, quotes, and any other
+    character."""
     partition = st.builds(
         "{}={}".format,
         st.sampled_from([*COLUMNS, "batch", "context", "label", "any"]),

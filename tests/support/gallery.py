@@ -1,6 +1,6 @@
-"""Writes the small traces of the gallery: `python -m support.gallery` from the folder tests.
+"""Write the small traces of the gallery: `python -m support.gallery` from the folder tests.
 
-They are committed, so that `make gallery` shows the same runs whatever becomes of the simulator.
+They are committed, so that `make gallery` shows the same runs however the simulator changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DRIFTING = Truth(
     prompts=(Prompts(label="chat", shift=0.3), Prompts(label="no template", shift=-0.9)),
 )
 WITHOUT = replace(DRIFTING, k_zero_above=0)
-"""The same server and prompts without speculation."""
+"""The server and prompts of DRIFTING, without speculation."""
 LONG_CONTEXT = Truth(
     requests=48,
     rounds=16,
@@ -87,7 +87,7 @@ RUNS = {
 
 
 def write(folder: Path = TRACES) -> None:
-    """Write every run anew."""
+    """Rewrite every run."""
     for name, truth in RUNS.items():
         shutil.rmtree(folder / name, ignore_errors=True)
         simulate(folder / name, truth)

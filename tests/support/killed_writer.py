@@ -1,8 +1,9 @@
-"""A writer that is stopped at its n-th call that changes a file, for every n: `killed_writer.py
+"""A writer that is killed at its n-th call that changes a file, for every n: `killed_writer.py
 FOLDER`.
 
 One process imports everything and forks once for each n. A child writes a run to FOLDER/<n>-before
-or FOLDER/<n>-after and kills itself there. The last folder's child had no n-th call and ended.
+or FOLDER/<n>-after and kills itself there. The child of the last folder made no n-th call and ended
+normally.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from driftscope.trace.write import record_files, run_directory, writer
 SOURCE = "worker0-1"
 ROWS_AT_ONCE, TURNS = 40, 5
 SEGMENT_BYTES = 9000
-"""A segment is sealed every other turn."""
+"""Segment size in bytes, with which a segment is sealed every other turn."""
 CHANGES = (
     "mkdir",
     "link",
@@ -36,24 +37,24 @@ CHANGES = (
     "ftruncate",
     "fchmod",
 )
-"""Functions of `os` that change files, besides `os.open` where it creates one."""
+"""Functions of `os` that change files, in addition to `os.open` when it creates one."""
 LONGEST_S = 20
 MOMENTS = ("before", "after")
 
 
 def handed_over() -> list[VerifyRow]:
-    """Every row that a child hands over, in order."""
+    """Return every row that a child hands over, in order."""
     return [verify(0, i, float(i), i, 4, i % 5) for i in range(ROWS_AT_ONCE * TURNS)]
 
 
 class Killer:
-    """Counts calls that change a file, on any thread, and kills the process at one of them."""
+    """Counts calls that change a file, on any thread, and kills the process at a chosen one."""
 
     def __init__(self, number: int, moment: str) -> None:
         self._number, self._moment, self._count = number, moment, 0
 
     def wrap(self, module: Any, name: str, counts: Callable[..., bool] = lambda *_: True) -> None:
-        """Have calls of a module's function counted."""
+        """Count the calls of a module's function."""
         original = getattr(module, name)
 
         def counted(*arguments: Any, **options: Any) -> Any:
@@ -87,7 +88,7 @@ def write(run: Path) -> None:
 
 
 def child(run: Path, number: int, moment: str) -> None:
-    """Write a run up to a change of a file, or to its end."""
+    """Write a run up to a chosen change of a file, or to its end."""
     signal.alarm(LONGEST_S)
     killer = Killer(number, moment)
     killer.wrap(os, "open", lambda _path, flags=0, *_: bool(flags & os.O_CREAT))
@@ -98,7 +99,7 @@ def child(run: Path, number: int, moment: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Kill at each change until there is none left."""
+    """Kill at each change until none is left."""
     for moment in MOMENTS:
         number, killed = 0, True
         while killed:

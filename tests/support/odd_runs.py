@@ -1,4 +1,4 @@
-"""Runs that strain a command: recorded ones, and simulated ones of which little can be concluded.
+"""Unusual runs that strain a command: recorded ones, and simulated ones that allow few conclusions.
 
 `ODD` has one writer per name; `RECORDED` names the run directories that are part of the sources.
 """
@@ -35,7 +35,7 @@ def _drawn(truth: Truth) -> Callable[[Path], Path]:
 
 
 def _of(run: Path, content: Iterator[Row] | list[Row], spec: Spec | None = None) -> Path:
-    """A closed run directory of these rows."""
+    """Write a closed run directory of these rows."""
     run.mkdir(parents=True)
     (run / MANIFEST).write_text(manifest(spec or Spec()).to_json(), encoding="utf-8")
     write_rows(run, "worker0-1", content)
@@ -45,7 +45,7 @@ def _of(run: Path, content: Iterator[Row] | list[Row], spec: Spec | None = None)
 
 
 def _without(*kinds: type[Row]) -> Callable[[Path], Path]:
-    """The usual run without the rows of these records."""
+    """Return a writer of the usual run without the rows of these records."""
     return lambda run: _of(run, [row for row in rows(Spec()) if not isinstance(row, kinds)])
 
 
@@ -54,7 +54,7 @@ def _nothing(run: Path) -> Path:
 
 
 def _one_heavy(run: Path) -> Path:
-    """One request with 400 rounds beside two with one round each."""
+    """Write a run of one request with 400 rounds and two with one round each."""
     alone = rows(Spec(requests=1, rounds=400))
     return _of(
         run, [*alone, verify(1, 901, START_S + 9, 99, 4, 2), verify(2, 902, START_S + 9, 99, 4, 0)]
@@ -66,7 +66,7 @@ def _one_round(run: Path) -> Path:
 
 
 def _not_a_number(run: Path) -> Path:
-    """Every other chain has values that are no finite numbers."""
+    """Write a run in which every other chain has values that are not finite."""
     return _of(
         run,
         [
@@ -84,7 +84,7 @@ def _spoilt(row: Row) -> Row:
 
 
 def _still(run: Path) -> Path:
-    """Every step took no time at all, as a stopped clock says."""
+    """Write a run in which every step took no time, as with a stopped clock."""
     return _of(
         run,
         [

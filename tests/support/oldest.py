@@ -1,4 +1,4 @@
-"""Pins of the oldest base dependencies that pyproject.toml allows, one requirement a line."""
+"""Pin the oldest base dependencies that pyproject.toml allows, one requirement per line."""
 
 from __future__ import annotations
 

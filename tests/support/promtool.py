@@ -1,4 +1,4 @@
-"""Debian's Prometheus, its promtool and Alertmanager, on this machine."""
+"""Use the machine's Prometheus, promtool and Alertmanager from Debian."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def tool(name: str) -> str:
-    """The path of a program; without it the test says how to get it."""
+    """Return the path of a program; without it, skip the test and explain how to get it."""
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"no {name} here: `make prometheus` installs it where it may")
@@ -20,7 +20,7 @@ def tool(name: str) -> str:
 
 
 def promtool(*arguments: str | Path) -> str:
-    """What promtool prints; fails the test with it when promtool does."""
+    """Return the output of promtool; fail the test with it when promtool fails."""
     command = [tool("promtool"), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -30,7 +30,7 @@ def promtool(*arguments: str | Path) -> str:
 def check_rules_with(
     folder: Path, rules: Path, series: list[dict[str, str]], expected: list[dict[str, Any]]
 ) -> None:
-    """Have promtool evaluate `rules` over `series` and compare what expressions give."""
+    """Evaluate `rules` over `series` with promtool and compare the values of expressions."""
     test = {
         "rule_files": [str(rules)],
         "evaluation_interval": "1m",

@@ -1,4 +1,4 @@
-"""Replays' runs with known figures."""
+"""Runs of replays with known figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BASELINE = "as asked"
 
 
 def client_row(order: int, **values: Any) -> ClientRow:
-    """An answered request; `values` say what is else about it."""
+    """Return an answered request's row; `values` override its columns."""
     plain: dict[str, Any] = {
         "time_s": START_S + order + 1.0,
         "request": f"abc-{order}",
@@ -59,7 +59,7 @@ def client_row(order: int, **values: Any) -> ClientRow:
 
 
 def write_replay(run: Path, rows: Iterable[ClientRow], **workload: Any) -> Path:
-    """A replay's run directory, closed."""
+    """Write a replay's closed run directory."""
     server = {"model": "m", "url": "http://x/v1", "kv_tokens": 8192, "max_model_len": 1024}
     create_run(run, manifest_of("abc", server, {"baseline": BASELINE, **workload}, ()))
     write_rows(run, "client-1", rows)

@@ -1,7 +1,7 @@
 """Run directories with known truth, written with the real record files.
 
-`write_run(path, Spec(...))` simulates a drafter: every figure can be foreseen from the
-spec. Nothing depends on a clock: the same spec gives the same figures.
+`write_run(path, Spec(...))` simulates a drafter whose figures all follow from the spec. Nothing
+depends on a clock: the same spec gives the same figures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from driftscope.trace.write.record_files import RecordFiles
 
 START_S = 1_750_000_000.0
 HEADS_APART = 0.01
-"""By how much more each head looks at the prompt than the one before."""
+"""Increase of the prompt mass from each head to the next."""
 ONLY_RANK_0 = (
     "in_rms",
     "prenorm_rms",
@@ -44,25 +44,25 @@ ONLY_RANK_0 = (
     "aux_norm_rms",
     "fc_rms",
 )
-"""What does not depend on attention heads, so that one rank records it."""
+"""Columns that do not depend on attention heads, so that only one rank records them."""
 NOISY_LENGTH = 200
 """Rounds per request of `noisy_rows`."""
 NOISY_ACCEPTANCE = 0.6
-"""Of each token, given the one before."""
+"""Acceptance probability of each token, given the one before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A simulated run; defaults are a small drifting EAGLE-3 drafter."""
+    """A simulated run; the defaults are a small drifting EAGLE-3 drafter."""
 
     k: int = 4
     requests: int = 40
     rounds: int = 10
-    """Per request."""
+    """Rounds per request."""
     conditional: tuple[float, ...] = (0.8, 0.6, 0.4, 0.3)
     """Probability of acceptance at each depth, given the depth before."""
     growth: float = 2.5
-    """Fed RMS at depth K over depth 1."""
+    """Ratio of the fed RMS at depth K to that at depth 1."""
     sink: tuple[float, float] = (0.02, 0.01)
     """Sink mass at depth 1 and K."""
     self_last: float = 0.5
@@ -71,11 +71,11 @@ class Spec:
     every: int = 1
     layers: int = 1
     labels: tuple[str | None, ...] = (None,)
-    """Taken in turn by the requests."""
+    """Labels, assigned to the requests in rotation."""
     undrafted: tuple[str | None, ...] = ()
-    """One undrafted step per reason, in the first request."""
+    """Reasons, each with one undrafted step in the first request."""
     chunked: int = 0
-    """Requests whose prompt was prefilled in chunks."""
+    """Number of requests whose prompt was prefilled in chunks."""
     aux_layers: tuple[int, ...] = (1, 2, 3)
     """Layers that the manifest names; the chains have states of three layers in any case."""
     aux_layers_source: str | None = None
@@ -87,21 +87,22 @@ class Spec:
     query_kind: str = "depth"
     sink_slots: tuple[int, ...] = (0,)
     sink_source: str = "default"
-    """"found" without slots: the sink's share goes to the prompt, and its class is absent."""
+    """Source of the sink set. "found" without slots: the sink's share goes to the prompt, and its
+    class is absent."""
     heads: int = 4
-    """Attention heads of the drafter, all ranks together; 0: it has no attention (nor layers)."""
+    """Attention heads of the drafter on all ranks together; 0: it has no attention (nor layers)."""
     per_head: bool = False
     windowed: tuple[int, ...] = ()
     """Layers whose sliding window hides the sink."""
     slower: int = 1
-    """Of requests with an odd number only each `slower`-th step is recorded that would be: a
-    governor that adapts."""
+    """Reduction of the sampling in requests with an odd number: only each `slower`-th of their
+    otherwise recorded steps is recorded, as with a governor that adapts."""
     odd: float = 1.0
-    """RMS in requests with an odd number over that in the others."""
+    """Ratio of the RMS in requests with an odd number to that in the others."""
     tensor_parallel: int = 1
     data_parallel: int = 1
-    """With 2 or more of either, every worker and engine core writes files of its own, and each
-    replica serves the whole run anew."""
+    """Number of replicas. With 2 or more here or in `tensor_parallel`, every worker and engine core
+    writes files of its own, and each replica serves the whole run again."""
     runner: str = "v2"
     drafter: str = "tiny-eagle3"
     dropped: dict[str, int] = field(default_factory=dict)
@@ -111,7 +112,7 @@ class Spec:
 
 
 def manifest(spec: Spec) -> Manifest:
-    """The manifest of `spec`."""
+    """Return the manifest of `spec`."""
     model = Model(
         name="tiny-target",
         architecture="LlamaForCausalLM",
@@ -165,7 +166,7 @@ def write_run(run: Path, spec: Spec | None = None, *, closed: bool = True) -> Pa
         dropped=spec.dropped,
         errors=spec.errors,
         first_error="ValueError: simulated" if spec.errors else None,
-        probe_s=0.05,  # what its steps say already, and must not be counted twice
+        probe_s=0.05,  # already in its steps; must not be counted twice
     )
     core = Status(source="core-2", closed=closed, flushed_s=START_S, probe_s=0.002)
     for each in (status, core):
@@ -189,7 +190,7 @@ def write_rows(run: Path, source: str, content: Iterable[Row], *, closed: bool =
 
 
 def rows(spec: Spec) -> Iterator[Row]:
-    """Every row of the run; each request decodes alone."""
+    """Yield every row of the run; each request decodes alone."""
     random = np.random.RandomState(spec.seed)
     step = 0
     for n in range(spec.requests):
@@ -230,7 +231,7 @@ def verify(
     accepted: int,
     reason: str | None = None,
 ) -> VerifyRow:
-    """One verify row of request number `request`."""
+    """Return one verify row of request number `request`."""
     return VerifyRow(
         step=step,
         time_s=time_s,
@@ -291,9 +292,9 @@ def _draft(
 
 
 def attention(spec: Spec, heads: Sequence[int]) -> dict[str, Any]:
-    """What a rank with these of the drafter's heads writes about attention.
+    """Return the attention columns of a rank with these of the drafter's heads.
 
-    The heads differ: the later one is, the more it looks at the prompt instead of the output.
+    The heads differ: each later one looks more at the prompt and less at the output.
     """
     if not spec.heads:
         none = dict.fromkeys(("sink_mass", "prompt_mass", "generated_mass", "self_mass"))
@@ -326,14 +327,14 @@ def attention(spec: Spec, heads: Sequence[int]) -> dict[str, Any]:
 
 
 def _heads(spec: Spec, rank: int) -> range:
-    """The heads of a rank; the last one has what is over."""
+    """Return the heads of a rank; the last one has the remainder."""
     each = spec.heads // spec.tensor_parallel
     last = rank == spec.tensor_parallel - 1
     return range(rank * each, spec.heads if last else (rank + 1) * each)
 
 
 def by_source(spec: Spec) -> dict[str, list[Row]]:
-    """The rows of the run by the process that writes them."""
+    """Return the rows of the run by the process that writes them."""
     content = list(rows(spec))
     if spec.tensor_parallel == spec.data_parallel == 1:
         return {"worker0-1": content}
@@ -350,7 +351,8 @@ def by_source(spec: Spec) -> dict[str, list[Row]]:
 
 
 def _of_rank(spec: Spec, row: Row, rank: int) -> Row | None:
-    """What the worker of a tensor-parallel rank writes of `row`."""
+    """Return the row that the worker of a tensor-parallel rank writes for `row`; None if it writes
+    none."""
     if isinstance(row, StepRow):
         return replace(row, probe_s=row.probe_s * (1 + rank))
     if not isinstance(row, DraftRow):
@@ -392,9 +394,10 @@ def _request(spec: Spec, n: int, begin: float, position: int) -> RequestRow:
 
 
 def noisy_rows(rounds: int, k: int = 7, *, norm_output: bool = True) -> Iterator[Row]:
-    """A run as a real drafter leaves it: no two values alike, every mantissa full of noise.
+    """Yield a run as a real drafter records it: all values differ, and every mantissa is full of
+    noise.
 
-    One chain per step, batch 1: what a GPU run with CUDA events writes in every round.
+    It has one chain per step and batch 1, as a GPU run with CUDA events records in every round.
     """
     random = np.random.RandomState(5)
     now = START_S

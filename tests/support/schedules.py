@@ -1,4 +1,4 @@
-"""vLLM's SchedulerOutput, as far as the probe reads it."""
+"""Build vLLM's SchedulerOutput, as far as the probe reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def schedule(
     resumed: Mapping[str, int] | None = None,
     finished: tuple[str, ...] = (),
 ) -> Any:
-    """`tokens` of a step by request, 1 where it is not said.
+    """Return a step's schedule; `tokens` by request, 1 where it is missing.
 
     `new`: request -> (prompt tokens, computed before); `going_on`: request -> computed before;
     `resumed`: those among them that were preempted -> their output tokens.
@@ -35,7 +35,7 @@ def schedule(
 
 
 def new_request(name: str, prompt_tokens: int, computed: int = 0, **more: Any) -> Any:
-    """vLLM's NewRequestData."""
+    """Return vLLM's NewRequestData."""
     plain = {"prompt_token_ids": [0] * prompt_tokens, "prompt_embeds": None}
     return SimpleNamespace(
         req_id=name, num_computed_tokens=computed, sampling_params=None, **{**plain, **more}

@@ -1,4 +1,4 @@
-"""A disk of a few hundred kilobytes, to be filled."""
+"""A disk of a few hundred kilobytes for tests that fill it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
-    """Mount a tmpfs of that size; skips the test where that is not allowed."""
+    """Mount a tmpfs of that size; skip the test where that is not allowed."""
     folder.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k,nr_inodes=1k", "tmpfs", str(folder)]
     try:
@@ -29,7 +29,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
 
 
 def fill(disk: Path, *, leave: int = 0) -> Path:
-    """Take the room that is left on a disk but for `leave` bytes; returns the file that does."""
+    """Fill a disk except for `leave` bytes; return the file that does so."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""An OpenAI-compatible server on a real socket, which does what a prompt tells it to.
+"""An OpenAI-compatible server on a real socket, whose behaviour each prompt selects.
 
-What a request's text begins with decides: "stall", "reset", "refuse 429", "refuse 500 twice",
+The beginning of a request's text selects it: "stall", "reset", "refuse 429", "refuse 500 twice",
 "refuse 400", "half", "cut", "error", "silent", "babble", "lingers", "die"; anything else is
-answered. It has a thread and an event loop of its own.
+answered. The server has a thread and an event loop of its own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 
 PIECES = 8
 ROUNDS = [2, 0, 1, 3]
-"""Tokens accepted per round, of 4, as every answer says."""
+"""Accepted tokens per round, of 4 drafted, that every answer reports."""
 
 
 @dataclass
 class Seen:
-    """One request as the server got it."""
+    """One request as the server received it."""
 
     request: str
     label: str
@@ -52,10 +52,10 @@ class Stub:
     dead: threading.Event = field(default_factory=threading.Event)
     piece_s: float = 0.0
     last_s: float = 0.0
-    """Between the last event and the end of the body."""
+    """Time between the last event and the end of the body, in seconds."""
     max_model_len: int = 4096
     port: int = 0
-    """0: any that is free."""
+    """Port; 0 for any free one."""
 
 
 @contextlib.contextmanager
@@ -211,7 +211,7 @@ async def _mishap(
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    """A reset, not a polite end."""
+    """Reset the connection instead of closing it."""
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -254,7 +254,7 @@ def _id(seen: Seen) -> str:
 
 
 def _tokenized(body: dict[str, Any]) -> dict[str, Any]:
-    """One token per word; a chat begins with BOS, which is 1."""
+    """Return one token per word; a chat begins with BOS, which is 1."""
     if "messages" not in body:
         return {"tokens": [len(word) + 10 for word in body["prompt"].split()]}
     words = [word for message in body["messages"] for word in message["content"].split()]

@@ -26,7 +26,7 @@ LIKELIEST = {
     "own embedding": "the embedding",
     "other target": "another target",
 }
-"""Words of the cause that stands first beside the healthy run."""
+"""Words of the most likely cause when the healthy run is the baseline."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The simulated traces hold what they say."""
+"""Simulated traces match their stated truth."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_confidence_is_calibrated_but_for_what_is_stated(trace: Trace) -> None:
 
 def test_a_calibrated_drafter_has_no_calibration_error(run: RunSummary) -> None:
     assert run.confidence.ece is not None
-    reached = run.confidence.ece[:3]  # of few tokens the error is as large as their chance
+    reached = run.confidence.ece[:3]  # with few tokens the error equals chance
     assert all(error is not None and error < 0.02 for error in reached)
     assert sum(each.tokens for each in run.confidence.reliability if each.depth == 1) == (
         run.recording.verified_chains
@@ -65,7 +65,7 @@ def test_a_calibrated_drafter_has_no_calibration_error(run: RunSummary) -> None:
 
 
 def test_a_drafter_that_is_too_sure_has_that_error(tmp_path: Path) -> None:
-    """Half of what is missing to certainty, at depth 1 on average half of 1 - 0.76."""
+    """The error is half of the distance to certainty, at depth 1 on average half of 1 - 0.76."""
     truth = Truth(requests=400, miscalibration=0.5)
     run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run")
     assert run.confidence.ece is not None

@@ -1,4 +1,4 @@
-"""A drafter laid out as vLLM's, small enough to compute by hand what the probe should see.
+"""A drafter with vLLM's layout, small enough to compute by hand what the probe should record.
 
 `Batch` drafts for two requests with it as vLLM's proposer does, on a paged cache; `by_hand` drafts
 for each of them alone in float64, with nothing paged or padded.
@@ -24,7 +24,7 @@ LAYERS = ("model.layers.0.self_attn.attn", "model.layers.1.self_attn.attn")
 
 
 class Norm(nn.Module):
-    """As vLLM's RMSNorm, which dispatches through `_forward_method`."""
+    """A norm like vLLM's RMSNorm, which dispatches through `_forward_method`."""
 
     def __init__(self, size: int = HIDDEN) -> None:
         super().__init__()
@@ -41,7 +41,8 @@ class Norm(nn.Module):
 
 
 class AttentionImpl:
-    """Writes keys where meta.position and the block table say; gives values, unattended."""
+    """Writes keys to the slots that meta.position and the block table give; returns values
+    unattended."""
 
     scale = SCALE
 
@@ -54,7 +55,7 @@ class AttentionImpl:
 
 
 class Attention(nn.Module):
-    """As vLLM's layer, its cache laid out as for TRITON_ATTN."""
+    """A layer like vLLM's, with the cache layout of TRITON_ATTN."""
 
     head_size, num_heads, num_kv_heads, sliding_window = SIZE, HEADS, KV_HEADS, None
 
@@ -84,7 +85,7 @@ class Inner(nn.Module):
 
 
 class Eagle3LlamaForCausalLM(nn.Module):
-    """Named as vLLM's class, by which drafters are recognised."""
+    """A drafter with the name of vLLM's class, by which drafters are recognised."""
 
     def __init__(self, **flags: bool) -> None:
         super().__init__()
@@ -120,7 +121,7 @@ def _split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 class Call(DraftCall):
-    """Of a batch, drafted as the engine would and without graphs."""
+    """The call that drafts a batch as the engine would, without graphs."""
 
     def __init__(
         self, batch: Batch, serve: Callable[[], Any], without_graphs: Callable[[], Any]
@@ -149,22 +150,22 @@ class Batch:
 
     requests, positions, prompt_tokens = ("a", "b"), (9, 4), (6, 5)
     tokens = (3, 2)
-    """Rows of each request in the forward at depth 1."""
+    """Number of rows of each request in the forward at depth 1."""
     block_table = torch.tensor([[7, 2, 9, 4, -1], [5, 11, 0, -1, -1]])
 
     def __init__(
         self, holder: Any, prefilling: tuple[bool, bool] = (False, False), k: int = K
     ) -> None:
-        """`holder.model` is the drafter, as a proposer has it."""
+        """`holder.model` is the drafter, as in a proposer."""
         self.holder, self.k = holder, k
         generator = torch.Generator().manual_seed(3)
         self.keys = torch.randn(len(LAYERS), 2, MAX_SLOTS, KV_HEADS, SIZE, generator=generator)
-        """What the context's slots hold before the drafter runs."""
+        """Content of the context's slots before the drafter runs."""
         self.aux = torch.randn(sum(self.tokens), AUX * HIDDEN, generator=generator)
         self.rows = torch.tensor([2, 4])
         self._write_context()
         self.made = 0
-        """Device steps that were asked for: only recorded ones cost anything."""
+        """Number of device steps that were requested: only recorded ones cost anything."""
         self.view = DraftStep(self.requests, prefilling=bytes(prefilling), k=k)
         self.call = Call(self, self.draft, self.draft)
 
@@ -180,7 +181,7 @@ class Batch:
 
     def _write_context(self) -> None:
         for layer, attention in enumerate(self.holder.model.model.attention):
-            # What no request wrote may hold anything.
+            # Slots that no request wrote may hold any value.
             attention.kv_cache.fill_(torch.nan)
             for b, position in enumerate(self.positions):
                 slot = torch.arange(position + 1)
@@ -189,7 +190,7 @@ class Batch:
                 attention.kv_cache[block, :, slot % BLOCK_SIZE, :SIZE] = keys
 
     def draft(self) -> torch.Tensor:
-        """[B, K] drafted token ids."""
+        """Return the drafted token ids, [B, K]."""
         model = self.holder.model
         request = torch.tensor([0, 0, 0, 1, 1])
         ends = zip(self.positions, self.tokens, strict=True)
@@ -206,7 +207,7 @@ class Batch:
 
 
 def by_hand(batch: Batch, model: Any, sink_slots: tuple[int, ...]) -> list[dict[str, np.ndarray]]:
-    """Every figure of each request's chain, in float64 and one request at a time.
+    """Return every figure of each request's chain, in float64 and one request at a time.
 
     By name: [K] per depth, `masses` [K, layers, heads, 5], `aux_rms` and `aux_norm_rms` [AUX],
     `fc_rms` [1].
@@ -270,7 +271,7 @@ def _chain_by_hand(
 def _masses_by_hand(
     q: torch.Tensor, keys: torch.Tensor, batch: Batch, b: int, sink_slots: tuple[int, ...]
 ) -> list[list[float]]:
-    """[heads, 5] of one query: sink, prompt, generated, self, null."""
+    """Return the masses of one query, [heads, 5]: sink, prompt, generated, self, null."""
     found = []
     for head, query in enumerate(q.view(HEADS, SIZE)):
         weights = (keys[:, head // (HEADS // KV_HEADS)] @ query * SCALE).softmax(-1).tolist()
@@ -297,7 +298,7 @@ def rms(x: torch.Tensor) -> float:
 
 
 def engine_config(k: int = K) -> Any:
-    """What a drafter asks of vLLM's configuration."""
+    """Return the part of vLLM's configuration that a drafter reads."""
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
             num_speculative_tokens=k, draft_model_config=SimpleNamespace(dtype=torch.float32)
@@ -315,7 +316,8 @@ def tiny_drafter(
     norm_before_fc: bool = False,
     k: int = K,
 ) -> VllmDrafter:
-    """A drafter with the flags of EAGLE-3 (all off), EAGLE-3.1 (the first two on) or others."""
+    """Return a drafter with the flags of EAGLE-3 (all off), EAGLE-3.1 (the first two on) or
+    others."""
     torch.manual_seed(2)
     model = Eagle3LlamaForCausalLM(
         fc_norm=fc_norm, norm_output=norm_output, norm_before_fc=norm_before_fc

@@ -80,7 +80,7 @@ FIRES = {
     "disk_limit": {"DriftscopeTraceFull"},
     "export_behind": {"DriftscopeExportBehind"},
 }
-"""What goes wrong, by a part of its series, and which alerts have to say so."""
+"""Faults by a part of their series, with the alerts that must fire."""
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def _labelled(name: str, engine: str) -> str:
 
 
 def _counter(rates: tuple[float, float, float]) -> str:
-    """Of promtool's notation: start, step and number of further samples."""
+    """Return a series in promtool's notation: start, step and number of further samples."""
     start, parts = 0.0, []
     for rate, minutes in zip(rates, (GOOD, BAD, AGAIN), strict=True):
         parts.append(f"{start:g}+{rate:g}x{minutes - 1}")

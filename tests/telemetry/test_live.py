@@ -150,7 +150,8 @@ def test_counts_are_complete_when_a_collector_dies_and_returns(tmp_path: Path) -
 def test_a_collector_that_is_no_help_delays_nothing(
     tmp_path: Path, collector: Collector, behaviour: str
 ) -> None:
-    """What is handed over while the exporter hangs is on disk and counted, without waiting."""
+    """Rows handed over while the exporter hangs are written to disk and counted, without
+    waiting."""
     collector.behaviour = behaviour
     url = collector.url if behaviour == HANG else "http://127.0.0.1:9"
     engine = Engine(tmp_path / "run", settings(url))

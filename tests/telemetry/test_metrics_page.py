@@ -21,7 +21,7 @@ K = "driftscope_draft_tokens_configured"
 
 
 def _page(tally: Tally) -> str:
-    """As the engine's own endpoint writes it."""
+    """Return the page as the engine's own endpoint writes it."""
 
     class Collector:
         def collect(self):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""What OpenTelemetry's exporters say of a failure is kept without keys and control characters."""
+"""Error messages of OpenTelemetry's exporters are kept without keys and control characters."""
 
 from __future__ import annotations
 

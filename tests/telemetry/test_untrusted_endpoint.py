@@ -20,7 +20,7 @@ TAME = {"elsewhere", "no-labels", "bucket-le-word"}
 """Odd, and yet figures."""
 SECONDS = 1.0
 ROOM_KB = 300 << 10
-"""What reading a page of the greatest size may add to the memory in use, KiB."""
+"""Most memory that reading a page of the largest size may add, in KiB."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What sealing leaves out comes back: bit for bit, or within the stated precision."""
+"""Columns that sealing omits are restored: bit for bit, or within the stated precision."""
 
 from __future__ import annotations
 

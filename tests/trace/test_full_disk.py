@@ -1,4 +1,4 @@
-"""What is lost is reported, also where the disk stays full: in the status, the log, by readers."""
+"""Losses are reported in the status, the log and by readers, even if the disk stays full."""
 
 from __future__ import annotations
 

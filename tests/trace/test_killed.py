@@ -51,7 +51,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def copies(killed: list[Path], tmp_path: Path) -> list[Path]:
-    """The same runs, to be changed."""
+    """Copies of the runs, to be changed."""
     return [Path(shutil.copytree(run, tmp_path / run.name)) for run in killed]
 
 

@@ -1,4 +1,4 @@
-"""What was put is what is read: every record, every value, whatever the number of flushes."""
+"""Reading returns what was written: every record and value, whatever the number of flushes."""
 
 from __future__ import annotations
 

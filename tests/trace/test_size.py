@@ -1,4 +1,4 @@
-"""What a recorded round costs on disk; `python tests/trace/test_size.py` prints it."""
+"""Size of a recorded round on disk; `python tests/trace/test_size.py` prints it."""
 
 from __future__ import annotations
 

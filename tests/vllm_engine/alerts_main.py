@@ -1,8 +1,8 @@
-"""An alert for real: live vLLM, Prometheus, Alertmanager and a webhook, all on loopback.
+"""Test an alert end to end: live vLLM, Prometheus, Alertmanager and a webhook, all on loopback.
 
-Traffic is in the drafter's distribution, then has its roles written as plain text, then is as
-before: "acceptance fell" has to reach the webhook as firing, and then as resolved. Run by `make
-alerts`; prints what happened when, and fails when it did not.
+Traffic is first in the drafter's distribution, then has its roles written as plain text, then is
+normal again: "acceptance fell" has to reach the webhook as firing, and then as resolved. Run by
+`make alerts`; it prints a log and fails if the alert does not arrive.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from driftscope_lab.trio import load_prompts
 from vllm_engine.serving import Server, serve
 
 TIMES = Times(window="20s", past="40s", gap="25s", hold="2s", evaluate="1s")
-"""Days made seconds: the rules are those of production."""
+"""Production rules with days shortened to seconds."""
 LEARN_S = 75
-"""Good traffic until there is a past to compare with: a window, the gap and most of the past."""
+"""Good traffic, in seconds, until there is a past to compare with: a window, the gap and most of
+the past."""
 LIMIT_S = 120
 CLIENTS = 4
 ALERT = "DriftscopeAcceptanceFell"
@@ -132,7 +133,7 @@ def _write_config(folder: Path, scrape: int, prometheus: int, alertmanager: int,
 
 
 class _Traffic:
-    """Clients that ask one after the other, until they are told to stop."""
+    """Clients that send one request after the other until they are stopped."""
 
     def __init__(self, server: Server) -> None:
         self._server, self.plain, self.failed = server, False, 0
@@ -179,7 +180,7 @@ def _webhook(port: int) -> Iterator[list[dict[str, Any]]]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Silent."""
+            """Do nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever)

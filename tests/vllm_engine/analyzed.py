@@ -13,7 +13,7 @@ ANALYZE_TIMEOUT_S = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Analyzed:
-    """`driftscope analyze RUN --json -` after its end."""
+    """Exit code and output of `driftscope analyze RUN --json -`."""
 
     code: int
     stdout: str
@@ -21,7 +21,7 @@ class Analyzed:
 
 
 def analyzed(run: Path) -> Analyzed:
-    """Analyse a run in a process of its own."""
+    """Analyse a run in a separate process."""
     with tempfile.TemporaryDirectory(prefix="driftscope-analyzed-") as folder:
         report = Path(folder) / "report.html"
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every engine that these tests need, run once per session, two side by side."""
+"""Fixtures with every engine that these tests need, run once per session, two in parallel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLDER = [Path(folder) for folder in _GIVEN.split(os.pathsep) if folder]
 
 @pytest.fixture(scope="session")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Outcome by name: TRUTH_JOBS, HARMLESS_JOBS and, where there is one, an older vLLM."""
+    """Outcome by name: TRUTH_JOBS, HARMLESS_JOBS and, if there is one, an older vLLM."""
     jobs = {**TRUTH_JOBS, **HARMLESS_JOBS}
     for older in OLDER:
         jobs[version(older)] = older_job(older, runners(older)[-1], "eagle3")

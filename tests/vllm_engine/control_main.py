@@ -1,4 +1,4 @@
-"""A real engine whose probe is changed while it serves; prints what the probe said each time."""
+"""Run a real engine whose probe is changed while it serves; print the probe's status each time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A deeper target that computes what the shipped one does, and the shipped drafters for it.
+"""A deeper target that computes the same as the shipped one, and the shipped drafters for it.
 
-Their configs name its captured layers, or do not, as most published drafters' do not: then vLLM
-captures its default layers. Layers that add nothing lie between the shipped target's, so that
-vLLM's default layers of the deeper target are those on which the drafters were trained. A layer
-captured beside them would show in every figure, and in the acceptance.
+Their configs name its captured layers or, like most published drafters', do not: then vLLM captures
+its default layers. Layers that add nothing lie between the shipped target's, so that vLLM's default
+layers of the deeper target are those on which the drafters were trained. Capturing a neighbouring
+layer would show in every figure, and in the acceptance.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ LAYERS = 8
 PLACES = (1, 3, 4, 5)
 """Indices of the shipped target's layers in the deeper one, from 0."""
 CAPTURED = (2, 4, 5)
-"""vLLM's default of a target of 8 layers: the states behind 1, 2 and 3 of the shipped layers."""
+"""vLLM's default for a target of 8 layers: the states after 1, 2 and 3 of the shipped layers."""
 SEED = 11
 DRAFTERS = ("eagle3", "eagle31")
 DEFAULT, NAMED, NESTED = "default", "named", "nested"
 HOW = {DEFAULT: (), NAMED: CAPTURED, NESTED: (1, 2, 3)}
-"""Layers that a drafter's config names: none; those that it was trained on; others, in
+"""Layers that a drafter's config names: none; those that it was trained on; or others, in
 `eagle_config` alone, where vLLM's V2 runner does not look."""
 SHORT = {"max_tokens": 16}
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
 def deep_target() -> Target:
-    """The shipped target with layers between its own whose outputs are zero."""
+    """Return the shipped target with inserted layers whose outputs are zero."""
     shipped = load_target(trio_path() / "target")
     deep = Target(replace(shipped.config, num_hidden_layers=LAYERS))
     generator = torch.Generator().manual_seed(SEED)
@@ -103,7 +103,8 @@ def older_deep_job(folder: Path, older: Path, how: str, drafter: str, runner: st
 
 
 def deep_jobs(folder: Path, older: Sequence[Path]) -> dict[str, Job]:
-    """Default and named layers on every runner, by version or runner, and how the config is."""
+    """Return jobs with default and named layers on every runner, by version or runner, and
+    config."""
     jobs = {}
     for how, drafter in ((DEFAULT, "eagle31"), (NAMED, "eagle3")):
         for runner in ("v1", "v2"):

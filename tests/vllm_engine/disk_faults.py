@@ -1,4 +1,4 @@
-"""Real engines whose trace cannot be written: the output, the losses and the time.
+"""Run real engines whose trace cannot be written; report the output, the losses and the time.
 
     PYTHONPATH=tests python -m vllm_engine.disk_faults
 
@@ -31,25 +31,25 @@ from vllm_engine.job import Job, Outcome, run_job
 JOB = Job(drafter="eagle31", probe={"EVERY": "1"}, sizes=(8, 8))
 DISK_KB = 2048
 Fault = Callable[[Path], object]
-"""Given the disk that the run is on, once the engine has begun to write there."""
+"""Function that applies a fault to the run's disk, once the engine has begun to write there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fared:
-    """How an engine fared whose disk failed."""
+    """Outcome of an engine whose disk failed."""
 
     outcome: Outcome
     statuses: tuple[Status, ...]
-    """As they lie on the disk afterwards; none where the folder is gone."""
+    """Statuses on the disk afterwards; () if the folder is gone."""
 
 
 def remove(disk: Path) -> None:
-    """Remove the run directory under the writer's hands."""
+    """Remove the run directory while the writer is using it."""
     shutil.rmtree(disk / "run", ignore_errors=True)
 
 
 def read_only(disk: Path) -> None:
-    """Make the disk read-only; files that are open for writing keep a real one from it."""
+    """Make the disk read-only; a real file system refuses that while files are open for writing."""
     for path in (disk / "run").glob("*"):
         path.chmod(0o400)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=False, capture_output=True)
@@ -59,13 +59,13 @@ FAULTS: Mapping[str, Fault] = {"full": fill, "removed": remove, "read-only": rea
 
 
 def _begun(run: Path) -> bool:
-    """Whether the worker and the engine core have opened their writers: what fails from here on
-    fails while serving."""
+    """Return whether the worker and the engine core have opened their writers: later failures
+    happen while serving."""
     return (run / MANIFEST).exists() and len(list(run.glob("status-*.json"))) > 1
 
 
 def with_fault(fault: Fault | None, folder: Path, core: str = "0") -> Fared:
-    """Run JOB on a small disk that `fault` befalls as soon as the engine records."""
+    """Run JOB on a small disk to which `fault` is applied as soon as the engine records."""
     with small_disk(folder / "disk", DISK_KB) as disk:
         over = threading.Event()
 
@@ -91,13 +91,13 @@ def with_fault(fault: Fault | None, folder: Path, core: str = "0") -> Fared:
 
 @contextmanager
 def silent_receiver() -> Iterator[str]:
-    """An OTLP endpoint that takes connections and never answers; yields its URL."""
+    """Yield the URL of an OTLP endpoint that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def with_silent_receiver(folder: Path, core: str = "0") -> Fared:
-    """Run JOB with telemetry that goes to a receiver which hangs."""
+    """Run JOB with telemetry to a receiver that hangs."""
     receiver: AbstractContextManager[str] = silent_receiver()
     with receiver as url:
         probe = {**JOB.probe, "OTLP": url}
@@ -107,7 +107,7 @@ def with_silent_receiver(folder: Path, core: str = "0") -> Fared:
 
 
 def lost(fared: Fared) -> int:
-    """Rows lost, as the status files say."""
+    """Return the number of lost rows from the status files."""
     return sum(sum(status.dropped.values()) for status in fared.statuses)
 
 

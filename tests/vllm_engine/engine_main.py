@@ -1,4 +1,4 @@
-"""One real vLLM engine in a process of its own: reads a job as JSON, writes what came out of it."""
+"""Run one real vLLM engine in a separate process: read a job as JSON, write its results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def main() -> None:
     batches = [_run(llm, batch) for batch in job["batches"]]
     result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))
     if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1":
-        # Else vLLM kills its processes 5 s after the end, whatever they are at: too soon on a
-        # machine that other engines keep busy.
+        # Otherwise vLLM kills its processes 5 s after the end, whatever they are doing: too early
+        # on a machine that is busy with other engines.
         llm.llm_engine.engine_core.shutdown(timeout=END_S)
 
 
@@ -45,7 +45,7 @@ def _run(llm: Any, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _per_request(output: Any) -> Any:
-    """vLLM's own per-request account of speculation, where this version gives one."""
+    """Return vLLM's own per-request record of speculation, if this version has one."""
     metrics = getattr(output, "spec_decode_metrics", None)
     if metrics is None:
         metrics = getattr(output.outputs[0], "spec_decode_metrics", None)
@@ -57,7 +57,7 @@ def _per_request(output: Any) -> Any:
 
 
 def _spec_decode(llm: Any) -> dict[str, Any]:
-    """vLLM's counters of speculation."""
+    """Return vLLM's counters of speculation."""
     found = {}
     for metric in llm.get_metrics():
         if "spec_decode" in metric.name:

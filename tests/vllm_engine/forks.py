@@ -1,7 +1,7 @@
 """A process that has imported vLLM and forks a child for each engine.
 
-The import costs more than all else at the start of a tiny engine. Neither a thread nor an OpenMP
-team is there when it forks, so a child does what a process of its own would do.
+The import takes longer than the rest of a tiny engine's start. When it forks, no thread and no
+OpenMP team exists, so a child behaves like a separate process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Forks:
     """Children of one process; `run` may be called from several threads at once."""
 
     def __init__(self, env: dict[str, str]) -> None:
-        """`env`: what vLLM reads when it is imported."""
+        """`env`: the variables that vLLM reads when it is imported."""
         self._news, self._codes, self._started = threading.Condition(), dict[int, int](), 0
         self._process = subprocess.Popen(
             [sys.executable, __file__],
@@ -56,7 +56,7 @@ class Forks:
         log: Path,
         timeout_s: float,
     ) -> int:
-        """Exit code of a script, negative for a signal's, as in subprocess."""
+        """Return the exit code of a script, negative for a signal, as in subprocess."""
         argv = [str(script), *arguments]
         with self._news:
             self._started += 1
@@ -85,7 +85,7 @@ class Forks:
 
 
 def main() -> None:
-    """Orders on stdin; "number code" on stdout for each that has ended."""
+    """Read orders from stdin; write "number code" to stdout for each child that ended."""
     _prepare()
     for line in sys.stdin:
         if os.fork() == 0:
@@ -100,18 +100,19 @@ def main() -> None:
 def _prepare() -> None:
     from vllm.model_executor.models import registry
 
-    # What a model can do is asked in a process of its own, to spare this one a CUDA context.
+    # The model's capabilities are determined in a separate process, so that this one has no CUDA
+    # context.
     registry._run_in_subprocess = lambda ask: ask()
     for module in PRELOADED:
         importlib.import_module(module)
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         raise RuntimeError("a thread is there: a fork would lack it")
     gc.collect()
-    gc.freeze()  # vLLM's own collections at the start of an engine need not walk all this again
+    gc.freeze()  # spares vLLM's own collections at the start of an engine this walk
 
 
 def _start(order: dict[str, Any]) -> int:
-    """Pid of the child, which leads a group of its own."""
+    """Return the pid of the child, which leads a process group of its own."""
     if (child := os.fork()) != 0:
         return child
     code = 1
@@ -135,7 +136,8 @@ def _start(order: dict[str, Any]) -> int:
 
 
 def _leave(code: int) -> None:
-    """All that a process does at its end but taking its modules apart, which takes seconds."""
+    """Do everything that a process does at its end except tearing down its modules, which takes
+    seconds."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -146,7 +148,7 @@ def _leave(code: int) -> None:
 
 
 def _wait(child: int, timeout_s: float) -> int:
-    """Exit code; what is left of the child's group is killed."""
+    """Return the exit code; kill the rest of the child's group."""
     end = time.monotonic() + timeout_s
     while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Is greedy output, token for token, that of an engine without the probe? `make harmless`: a table.
+"""Compare greedy output, token for token, with an engine without the probe; `make harmless`.
 
 The probe records every round, samples, or fails in each of its hooks.
 """
@@ -30,11 +30,11 @@ WITHOUT = {
     "v2 eagle31": "v2 off",
     "v2 raising": "v2 off",
 }
-"""Engine with the probe -> the same one without it."""
+"""Engine with the probe -> the equivalent one without it."""
 
 
 def same_outputs(on: Outcome, off: Outcome, batch: int) -> tuple[int, int]:
-    """Requests with the same tokens, and all, of one batch."""
+    """Return the number of requests of one batch with equal tokens, and of all."""
     pairs = list(zip(on.tokens(batch), off.tokens(batch), strict=True))
     return sum(a == b for a, b in pairs), len(pairs)
 

@@ -1,4 +1,4 @@
-"""Jobs for real vLLM engines, each apart from all others, two at a time."""
+"""Jobs for real vLLM engines, isolated from each other, two at a time."""
 
 from __future__ import annotations
 
@@ -30,39 +30,40 @@ ENGINE_TIMEOUT_S = 420
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """An engine to start and what to ask of it. `runner` is "v1" or "v2"."""
+    """An engine to start and its requests. `runner` is "v1" or "v2"."""
 
     drafter: str
-    """A shipped drafter's name, or the path of another."""
+    """Name of a shipped drafter, or the path of another."""
     target: str = "target"
-    """"target" for the shipped one, or the path of another."""
+    """Target model: "target" for the shipped one, or the path of another."""
     runner: str = "v1"
     compiled: bool = False
     probe: dict[str, str] = field(default_factory=dict)
-    """DRIFTSCOPE_* settings without the prefix; empty: no probe."""
+    """DRIFTSCOPE_* settings without the prefix; {}: no probe."""
     sizes: tuple[int, ...] = (8,)
     """Batch sizes: the whole prompt set is generated once for each."""
     requests: int = PROMPTS
-    """How many prompts are in the set."""
+    """Number of prompts in the set."""
     vllm_path: str | None = None
-    """Folder with another vLLM version that goes before the installed one."""
+    """Folder with another vLLM version that precedes the installed one."""
     device: str = "cpu"
-    """"cpu", where V2's kernels run in Triton's interpreter, or "cuda"."""
+    """Device: "cpu", where V2's kernels run in Triton's interpreter, or "cuda"."""
     llm: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
     main: str = "engine_main.py"
-    """What runs in the engine's process."""
+    """Script that runs in the engine's process."""
     situations: tuple[Any, ...] = ()
-    """For situations_main.py, in place of batches."""
+    """Situations for situations_main.py, instead of batches."""
     env: dict[str, str] = field(default_factory=dict)
     processes: bool = False
-    """As users start it, an import of vLLM and more for each process: front end, engine core,
-    workers. Else all of it is in one fork of a process that has imported vLLM."""
+    """Whether the engine starts as for users, with an import of vLLM and more for each process:
+    front end, engine core, workers. Otherwise everything runs in one fork of a process that has
+    imported vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came out of a job."""
+    """Results of a job."""
 
     job: Job
     run: Path
@@ -72,12 +73,12 @@ class Outcome:
     log: str
 
     def tokens(self, batch: int = 0) -> list[list[int]]:
-        """Output token ids of each request of a batch, in order of the prompts."""
+        """Return the output token ids of each request of a batch, in order of the prompts."""
         return [request["token_ids"] for request in self.batches[batch]["requests"]]
 
 
 def prompts(count: int = PROMPTS) -> list[list[int]]:
-    """Held-out prompts as token ids, half in each condition."""
+    """Return held-out prompts as token ids, half in each condition."""
     texts = [p.text(CONDITIONS[i % 2]) for i, p in enumerate(load_prompts()[:count])]
     return [encode(text) for text in texts]
 
@@ -121,7 +122,8 @@ _STARTING = threading.Lock()
 
 
 def forks(runner: str) -> Forks:
-    """A process to fork engines from; whether Triton is there is settled when vLLM is imported."""
+    """Return a process that forks engines; whether Triton is present is decided when vLLM is
+    imported."""
     with _STARTING:
         return _forks(runner)
 
@@ -129,7 +131,8 @@ def forks(runner: str) -> Forks:
 def run_jobs(
     jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
 ) -> dict[str, Outcome]:
-    """Outcomes in the jobs' order; raises the error of the first job that failed, if one did."""
+    """Return the outcomes in the jobs' order; raise the error of the first job that failed, if
+    any."""
     tried = try_jobs(jobs, folder, side_by_side)
     for outcome in tried.values():
         if isinstance(outcome, Exception):
@@ -140,8 +143,8 @@ def run_jobs(
 def try_jobs(
     jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
 ) -> dict[str, Outcome | Exception]:
-    """Outcomes in the jobs' order, or the error of a job that failed; they run side by side, one
-    per core."""
+    """Return the outcomes in the jobs' order, or the error of a job that failed. Jobs run in
+    parallel, one per core."""
     cores: Queue[str] = Queue()
     for core in side_by_side[: os.cpu_count() or 1]:
         cores.put(core)
@@ -168,12 +171,13 @@ def _forked(job: Job) -> bool:
 
 
 def _slowness(job: Job) -> tuple[bool, ...]:
-    """The slow ones go first, so that no core is left with one at the end."""
+    """Return the sort key that starts slow jobs first, so that no core runs one alone at the
+    end."""
     return job.runner == "v2", job.compiled, not _forked(job)
 
 
 def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
-    """The engine's environment; nothing of the caller's DRIFTSCOPE_* settings gets in."""
+    """Return the engine's environment, without the caller's DRIFTSCOPE_* settings."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
     env |= {
         "VLLM_USE_V2_MODEL_RUNNER": "1" if job.runner == "v2" else "0",
@@ -185,7 +189,7 @@ def environment(job: Job, folder: Path, core: str) -> dict[str, str]:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1" if job.processes else "0",
     }
     env.pop("OMP_NUM_THREADS", None)
-    if not job.processes:  # nobody else divides the cores then
+    if not job.processes:  # no other process binds the cores then
         env["OMP_NUM_THREADS"] = "1"
     path = [p for p in (job.vllm_path, str(HERE.parent), env.get("PYTHONPATH")) if p]
     if job.runner == "v2" and job.device == "cpu":

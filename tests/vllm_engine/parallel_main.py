@@ -1,7 +1,7 @@
-"""A real vLLM engine of several processes, as engine_main.py runs one.
+"""A real vLLM engine of several processes, run like engine_main.py's.
 
-Data-parallel replicas are behind vLLM's own balancer; scheduling is asynchronous, as on a GPU,
-where a job asks for it.
+Data-parallel replicas are behind vLLM's own load balancer. Scheduling is asynchronous, as on a GPU,
+if a job requests it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vllm_engine.situations_main import keep_async_scheduling
 
 
 async def replicas(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """All prompts of a batch at once, shared out by vLLM."""
+    """Send all prompts of a batch at once; vLLM distributes them."""
     from vllm import SamplingParams
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM

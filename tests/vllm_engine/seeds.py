@@ -1,8 +1,9 @@
-"""Two runs that differ in the seed of their sampling only. `make seeds` prints what `compare` says.
+"""Two runs that differ only in the seed of their sampling. `make seeds` prints the comparison.
 
-`seeds.py FOLDER` keeps them there; tests/analysis/data/seeds is from it.
+`seeds.py FOLDER` keeps them there; tests/analysis/data/seeds was made with it.
 
-In the V2 runner: without Triton, which its interpreter stands in for, vLLM cannot sample on a CPU.
+They use the V2 runner: without Triton, which its interpreter replaces here, vLLM cannot sample on a
+CPU.
 """
 
 from __future__ import annotations

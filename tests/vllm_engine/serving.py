@@ -32,7 +32,7 @@ class Server:
     def complete(
         self, request_id: str, *, headers: dict[str, str] | None = None, **body: Any
     ) -> dict[str, Any]:
-        """POST /v1/completions."""
+        """Send POST /v1/completions and return the response."""
         payload = {"model": MODEL, "temperature": 0, "ignore_eos": True, **body}
         request = urllib.request.Request(
             f"{self.url}/v1/completions",
@@ -48,7 +48,7 @@ class Server:
         return answer
 
     def children(self) -> dict[int, str]:
-        """pid -> title of every descendant process."""
+        """Return pid -> title of every descendant process."""
         found, todo = {}, [self.process.pid]
         while todo:
             path = Path(f"/proc/{todo.pop()}/task")
@@ -62,7 +62,7 @@ class Server:
 
 @contextlib.contextmanager
 def serve_all(folder: Path, options: dict[str, tuple[str, ...]]) -> Iterator[dict[str, Server]]:
-    """A server for each set of options, by name; they start side by side, one per core."""
+    """Yield a server for each set of options, by name; they start in parallel, one per core."""
 
     def start(item: tuple[str, str]) -> Server:
         core, name = item
@@ -81,9 +81,9 @@ def serve_all(folder: Path, options: dict[str, tuple[str, ...]]) -> Iterator[dic
 def serve(
     folder: Path, *options: str, drafter: str = "eagle31", core: str = "0"
 ) -> Iterator[Server]:
-    """`driftscope serve` on a free port, ready; killed at the end if it still runs.
+    """Yield `driftscope serve` on a free port, ready; it is killed at the end if it still runs.
 
-    It records every round unless `options` say otherwise.
+    It records every round unless `options` change that.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

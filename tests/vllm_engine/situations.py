@@ -1,4 +1,4 @@
-"""What a served engine meets beyond plain decoding, packed into as few engines as will do."""
+"""Situations of a served engine beyond plain decoding, packed into as few engines as possible."""
 
 from __future__ import annotations
 
@@ -16,45 +16,46 @@ MAX_MODEL_LEN = 384
 SEQUENCES = 6
 BATCHED_TOKENS = 128
 CHUNK = BATCHED_TOKENS - (K + 1) - 1
-"""A longer prompt comes in chunks; beside a chunk and one decode there is room for one token."""
+"""Longest prompt that is not chunked; with a chunk and one decode, there is room for one more
+token."""
 BLOCK, BLOCKS = 32, 20
-"""640 tokens of KV cache: not enough for six requests of 200."""
+"""KV cache of 640 tokens: not enough for six requests of 200."""
 K_BY_BATCH = [[1, 2, K], [3, 3, 3], [4, 6, 0]]
 """K for each range of batch sizes."""
 WORDS = "([A-Z][0-9]{2} ){6}"
 STOP_TOKEN = 86
-"""The tenth that the target makes of the request that stops at it."""
+"""Token id at which a request stops: the tenth that the target generates for it."""
 WARM = {"temperature": 0.8, "seed": 3}
 GREEDY = {"temperature": 0, "ignore_eos": True, "max_tokens": 40}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One request. `at_step`: engine step from which it is there."""
+    """One request. `at_step`: engine step at which it arrives."""
 
     name: str
     prompt: list[int]
     sampling: dict[str, Any] = field(default_factory=lambda: dict(GREEDY))
     at_step: int = 0
     abort_after: int | None = None
-    """Output tokens at which the caller aborts it."""
+    """Number of output tokens at which the caller aborts it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """Requests that meet in one engine; situations of an engine run one after another."""
+    """Requests that run together in one engine; situations of an engine run one after another."""
 
     name: str
     asks: tuple[Ask, ...]
     lose_drafts: tuple[int, ...] = ()
     """Engine steps whose drafts do not reach the scheduler (synchronous scheduling only)."""
     k_changes: tuple[tuple[int, int], ...] = ()
-    """Engine steps from which on K is another at each batch size. No vLLM up to 0.32 has a call for
-    that: the scheduler's own table of K by batch size is replaced while requests run."""
+    """Engine steps from which K differs at each batch size. No vLLM up to 0.32 has a call for that:
+    the scheduler's own table of K by batch size is replaced while requests run."""
 
 
 def _prompt(index: int, length: int | None = None) -> list[int]:
-    """Held-out text; a longer one goes on with those of the prompts that follow."""
+    """Return held-out text; a longer one continues with the texts of the following prompts."""
     known = prompts(64)
     if length is None:
         return known[index]
@@ -70,7 +71,7 @@ def _greedy(**changes: Any) -> dict[str, Any]:
 
 
 def tight() -> tuple[Situation, ...]:
-    """Little KV cache, few tokens per step, prefix caching."""
+    """Return situations with little KV cache, few tokens per step and prefix caching."""
     shared, twice = _prompt(50, 120), _prompt(55, 200)
     return (
         Situation(
@@ -135,7 +136,7 @@ def tight() -> tuple[Situation, ...]:
 
 
 def structured() -> Situation:
-    """A grammar that the drafter knows nothing of, beside a request without one."""
+    """Return a request with a grammar that the drafter does not know, together with one without."""
     return Situation(
         name="structured",
         asks=(
@@ -150,7 +151,7 @@ def structured() -> Situation:
 
 
 def flows() -> tuple[Situation, ...]:
-    """K by batch size, and requests that end in every way."""
+    """Return situations with K by batch size, and with requests that end in every way."""
     return (
         Situation(
             name="k",
@@ -200,7 +201,7 @@ def flows() -> tuple[Situation, ...]:
 
 
 CHANGED_K = (2, 6, K, 0, 5)
-"""One after the other, while requests run."""
+"""Values of K, one after the other, while requests run."""
 CHANGED = Situation(
     name="changed",
     asks=tuple(
@@ -227,7 +228,7 @@ SAMPLED = Situation(
     ),
 )
 ASYNC = {"async_scheduling": True}
-"""As on a GPU: see situations_main.keep_async_scheduling."""
+"""Asynchronous scheduling, as on a GPU: see situations_main.keep_async_scheduling."""
 TIGHT_ENGINE = {
     **ASYNC,
     "max_model_len": MAX_MODEL_LEN,
@@ -271,13 +272,15 @@ SITUATION_JOBS = {
     "flows v1": replace(_FLOWS, probe=RECORD),
     "flows v2": replace(_FLOWS_V2, probe=RECORD),
 }
-"""Tight engines and flows on V2 schedule asynchronously, flows on V1 do not. Structured output is
-not for V2 here: Triton's interpreter cannot run its kernel. Temperature is not for V1: without
-Triton vLLM's rejection sampler reads uninitialised temperatures on CPU."""
+"""Jobs by name. Tight engines and flows on V2 schedule asynchronously, flows on V1 do not.
+Structured output is not tested on V2: Triton's interpreter cannot run its kernel. Temperature is
+not tested on V1: without Triton, vLLM's rejection sampler reads uninitialised temperatures on
+CPU."""
 
 
 def k_jobs(older: Sequence[Path]) -> dict[str, Job]:
-    """K by batch size, and changed while requests run, in unpacked older versions."""
+    """Return jobs with K by batch size, and with K changed while requests run, for older
+    versions."""
     by_batch = {name: value for name, value in FLOWS_ENGINE.items() if name in _K_ENGINE}
     return {
         f"k {runner} {version(folder)}": replace(
@@ -295,5 +298,5 @@ _K_ENGINE = ("max_model_len", "max_num_seqs", "speculative_config")
 
 
 def asks_of(job: Job) -> dict[str, Ask]:
-    """Every request of a job by its name."""
+    """Return every request of a job by its name."""
     return {ask.name: ask for situation in job.situations for ask in situation.asks}

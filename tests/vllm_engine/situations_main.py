@@ -1,5 +1,5 @@
-"""One real vLLM engine, in this process and stepped by hand, so that each run meets its requests at
-the same steps: reads a job as JSON, writes what came out of it."""
+"""Run one real vLLM engine in this process and step it by hand, so that each run has its requests
+at the same steps; read a job as JSON and write its results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from driftscope.trace.write.writer import FLUSH_S
 from vllm_engine.engine_main import _per_request, _spec_decode
 
 LIVE = "-live"
-"""Behind the name of a run directory, that of its copy from before the engine's end."""
+"""Suffix of a run directory's name for its copy from before the engine's end."""
 
 
 class Driver:
-    """Adds a situation's requests when they are due, steps, aborts, notes what was scheduled."""
+    """Adds a situation's requests when they are due, steps, aborts, and records the schedule."""
 
     def __init__(self, llm: Any) -> None:
         self._engine = llm.llm_engine
@@ -45,7 +45,7 @@ class Driver:
         executor.take_draft_token_ids = lost
 
     def run(self, situation: dict[str, Any]) -> dict[str, Any]:
-        """Outputs by name, in full, and the schedule of each step."""
+        """Return outputs by name, in full, and the schedule of each step."""
         asks, k_changes = situation["asks"], dict(situation["k_changes"])
         self._schedules, self._lose_drafts = [], situation["lose_drafts"]
         self._found: dict[str, dict[str, Any]] = {}
@@ -117,15 +117,17 @@ class Driver:
 
 
 def _wait_for_grammar(structured: Any) -> None:
-    """A thread compiles it, and how many steps go by meanwhile is not for a clock to say."""
+    """Wait for the thread that compiles the grammar, so that the number of steps does not depend on
+    time."""
     while structured.grammar is None:
         time.sleep(0.001)
 
 
 def keep_async_scheduling() -> None:
-    """vLLM turns asynchronous scheduling off on CPU, where it has nothing to hide; a GPU has it on.
+    """Keep asynchronous scheduling, which vLLM disables on CPU, where it gains nothing; a GPU has
+    it on.
 
-    For tests of what the scheduler then sees.
+    This is for tests of what the scheduler then sees.
     """
     from vllm.platforms.cpu import CpuPlatform
 
@@ -139,7 +141,7 @@ def keep_async_scheduling() -> None:
 
 
 def copy_streams() -> None:
-    """Keep the run as it is while the engine serves, in streams that nothing has sealed."""
+    """Copy the run while the engine serves, in streams that are not sealed."""
     if run := os.environ.get("DRIFTSCOPE_TRACE"):
         time.sleep(2 * FLUSH_S)
         shutil.copytree(run, f"{run}{LIVE}")

@@ -1,12 +1,12 @@
-"""Recorded chains of each situation against the float64 reference, and the exit code of
-`driftscope analyze`. `make situations`.
+"""Compare the chains recorded in each situation with the float64 reference, and print the exit code
+of `driftscope analyze`. `make situations`.
 
-Captured layers that a drafter's config names or leaves to vLLM, K by batch size and K changed while
-requests run are shown for the installed vLLM and for older ones, given as folders.
+Captured layers that a drafter's config names or leaves to vLLM, K by batch size, and K changed
+while requests run are shown for the installed vLLM and for older ones, given as folders.
 
-Where vLLM's V1 runner fills slots of the drafter's cache with a wrong token, the reference does
-too; chains with slots that it never filled are not compared. Both are counted, and how many of them
-are flagged.
+If vLLM's V1 runner fills slots of the drafter's cache with a wrong token, the reference does so
+too. Chains with slots that were never filled are not compared. Both are counted, with the number of
+them that are flagged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD = (
 
 
 def main() -> int:
-    """1 when an engine did not run to its end, else 0."""
+    """Return 1 when an engine failed, else 0."""
     older = [Path(name).resolve() for name in sys.argv[1:]]
     with tempfile.TemporaryDirectory(prefix="driftscope-situations-") as folder:
         deep = deep_jobs(write_deep(Path(folder) / "weights"), older)
@@ -51,7 +51,8 @@ def main() -> int:
 
 
 def print_stepped(jobs: dict[str, Job], ran: dict[str, Outcome]) -> None:
-    """Lines for each engine that ran, and whether an engine without the probe said the same."""
+    """Print lines for each engine that ran, and whether an engine without the probe gave the same
+    output."""
     for name, job in jobs.items():
         probed = name.removesuffix(" off")
         if job.probe:
@@ -61,7 +62,7 @@ def print_stepped(jobs: dict[str, Job], ran: dict[str, Outcome]) -> None:
 
 
 def print_layers(name: str, outcome: Outcome) -> None:
-    """A line for an engine, with the layers that it captured and who chose them below."""
+    """Print a line for an engine, with its captured layers and who chose them below."""
     truth: Truth = compare(outcome)
     manifest = read_trace(outcome.run).manifest
     k = _lengths([{"k": manifest.k}])
@@ -76,7 +77,7 @@ def print_layers(name: str, outcome: Outcome) -> None:
 
 
 def print_situations(name: str, outcome: Outcome) -> None:
-    """A line for each situation of an engine."""
+    """Print a line for each situation of an engine."""
     by_situation: defaultdict[str, list[Compared]] = defaultdict(list)
     for chain in compared(outcome, asks_of(outcome.job)):
         by_situation[chain.name.rstrip("0123456789")].append(chain)

@@ -1,8 +1,8 @@
-"""Holds what was recorded in the situations against the float64 reference.
+"""Compare what was recorded in the situations with the float64 reference.
 
-Beyond `truth`: chains of any K, requests that end early, and the wrong token that vLLM's V1 runner
-embeds at the end of each prompt chunk, which is modelled so that the affected masses are checked
-too.
+This covers more than `truth`: chains of any K, requests that end early, and the wrong token that
+vLLM's V1 runner embeds at the end of each prompt chunk. That token is modelled, so that the
+affected masses are checked as well.
 """
 
 from __future__ import annotations
@@ -27,41 +27,43 @@ PER_CHAIN = ("aux_rms", "aux_norm_rms", "fc_rms")
 
 @dataclass(kw_only=True)
 class Slots:
-    """The drafter's slots of one request that do not hold what they should, as they are filled."""
+    """Slots of the drafter for one request with wrong content, at the time when they are filled."""
 
     wrong: dict[int, int] = field(default_factory=dict)
-    """Slot -> the token embedded there in place of the next one."""
+    """Slot -> the token embedded there instead of the next one."""
     empty: set[int] = field(default_factory=set)
     """Slots that the drafter never filled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A recorded chain beside the reference's."""
+    """A recorded chain together with the reference's."""
 
     name: str
     row: dict[str, Any]
     verified: dict[str, Any] | None
     clean: Chain
-    """With each slot as it should be."""
+    """Reference with correct content in every slot."""
     modelled: Chain
-    """With vLLM's wrong tokens put in."""
+    """Reference with vLLM's wrong tokens."""
     accepted: int | None
-    """Leading drafted tokens that the target would have made; None where the output ends first."""
+    """Leading drafted tokens that the target would have generated; None if the output ends
+    earlier."""
     wrong: int
     empty: int
     depths: int
-    """Depths before the context limit: vLLM's V2 runner drafts on, at the last position again and
-    again, tokens which are never verified."""
+    """Depths before the context limit. Beyond it vLLM's V2 runner keeps drafting at the last
+    position; those tokens are never verified."""
 
     def error(self, reference: Chain, names: tuple[str, ...], *, relative: bool = False) -> float:
-        """The worst over the names and the row's depths."""
+        """Return the largest error over the names and the row's depths."""
         worst = 0.0
         for name in names:
             got, want = (_tensor(x) for x in (self.row[name], getattr(reference, name)))
             if name not in PER_CHAIN:
                 assert len(got) == self.row["k"], f"{self.name} {name}: {len(got)} depths"
-                # A chain that runs past the limit has its last slot's key overwritten: no masses.
+                # In a chain beyond the limit the last slot's key is overwritten, so its masses are
+                # not compared.
                 end = self.depths - (name in MASSES and self.row["k"] > self.depths)
                 got, want = got[:end], want[:end]
             error = (got - want).abs() / (want.abs() if relative else 1.0)
@@ -84,28 +86,29 @@ class Compared:
 
     @property
     def judged(self) -> bool:
-        """Whether the outputs say how many of its tokens had to be accepted."""
+        """Whether the outputs determine how many of its tokens had to be accepted."""
         return self.accepted is not None and bool(self.verified and self.verified["drafted"])
 
     @property
     def accepted_equal(self) -> bool:
-        """Compare a chain that is judged: a grammar or a limit may have cut it before."""
+        """Whether the accepted count is correct, for a judged chain; a grammar or a limit may have
+        cut it earlier."""
         assert self.verified is not None and self.accepted is not None
         expected: int = min(self.accepted, self.verified["drafted"])
         return bool(self.verified["accepted"] == expected)
 
 
 def origin(request: str) -> tuple[str, int]:
-    """The name under which a caller added a request, and which of its n outputs this is.
+    """Return the name under which a caller added a request, and which of its n outputs this is.
 
-    vLLM appends eight hex digits to the name, and puts "<index>_" before each child of n > 1.
+    vLLM appends eight hex digits to the name, and prefixes "<index>_" to each child of n > 1.
     """
     index, child, name = request.rpartition("-")[0].rpartition("_")
     return name, int(index) if child else 0
 
 
 def compared(outcome: Outcome, asks: dict[str, Ask]) -> list[Compared]:
-    """Every recorded chain whose context the engine gave out."""
+    """Return every recorded chain whose context is in the engine's output."""
     trace, slots = read_trace(outcome.run), _Slots(outcome, asks)
     verify = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
     found = []
@@ -132,7 +135,7 @@ def _compare_request(
 ) -> list[Compared]:
     tokens = [*ask.prompt, *slots.output(request)]
     assert len(rows) == slots.drafts(request), f"{request}: {len(rows)} chains recorded"
-    # An engine may draft past the end of what it gave out, on tokens that nobody has seen.
+    # An engine may draft past the end of its output, on tokens that are not known here.
     kept = [n for n, row in enumerate(rows) if row["position"] <= len(tokens) - 2]
     replay = _Replay(outcome.job, tokens, len(ask.prompt))
     clean = replay.chains([rows[n]["position"] for n in kept], {})
@@ -159,7 +162,7 @@ def _compare_request(
 
 
 class _Replay:
-    """As driftscope.inspect.reference.replay, with wrong tokens in chosen slots."""
+    """A replay as in driftscope.inspect.reference.replay, with wrong tokens in chosen slots."""
 
     @torch.no_grad()
     def __init__(self, job: Job, tokens: list[int], prompt_tokens: int) -> None:
@@ -171,7 +174,8 @@ class _Replay:
 
     @torch.no_grad()
     def chains(self, positions: list[int], wrong: dict[int, int]) -> list[Chain]:
-        """K tokens from each position; `wrong`: slot -> token embedded in place of the next."""
+        """Return K tokens from each position; `wrong`: slot -> token embedded instead of the
+        next."""
         embedded, anchors = self._ids[:, 1:].clone(), torch.tensor(positions)
         for slot, token in wrong.items():
             embedded[0, slot] = token
@@ -189,7 +193,8 @@ class _Replay:
 
 
 def _matching(drafted: Sequence[int], tokens: list[int]) -> int | None:
-    """Leading drafted tokens that are the output's; None where the output ends before it says."""
+    """Return the number of leading drafted tokens that match the output; None if the output ends
+    first."""
     for count, token in enumerate(drafted):
         if count == len(tokens):
             return None
@@ -199,14 +204,14 @@ def _matching(drafted: Sequence[int], tokens: list[int]) -> int | None:
 
 
 class _Slots:
-    """Follows an engine's schedules and knows the state of the slots at each recorded chain."""
+    """Follows an engine's schedules to know the state of the slots at each recorded chain."""
 
     def __init__(self, outcome: Outcome, asks: dict[str, Ask]) -> None:
         self._outcome, self._asks = outcome, asks
         self._v1 = outcome.job.runner == "v1"
         self._follows_k = follows_k(outcome.job)
         self._cached: dict[tuple[int, ...], int] = {}
-        """Wrong tokens that lie in the prefix cache, by the tokens up to their slot."""
+        """Wrong tokens in the prefix cache, by the tokens up to their slot."""
         self._now: dict[str, Slots] = defaultdict(Slots)
         self._drafted: dict[str, list[Slots]] = defaultdict(list)
         for batch in outcome.batches:
@@ -214,7 +219,7 @@ class _Slots:
                 self._follow(schedule)
 
     def output(self, request: str) -> list[int]:
-        """All that the engine gave out for a request."""
+        """Return the engine's complete output for a request."""
         name, index = origin(request)
         for batch in self._outcome.batches:
             if found := batch["requests"].get(f"{name}/{index}"):
@@ -223,11 +228,11 @@ class _Slots:
         return []
 
     def drafts(self, request: str) -> int:
-        """Chains drafted for a request."""
+        """Return the number of chains drafted for a request."""
         return len(self._drafted[request])
 
     def at(self, request: str, number: int) -> Slots:
-        """The slots that the request's chain of that number saw."""
+        """Return the slots as seen by the request's chain of that number."""
         return self._drafted[request][number]
 
     def _follow(self, schedule: dict[str, Any]) -> None:
@@ -259,7 +264,7 @@ class _Slots:
 
 
 def _is_chunk(entry: dict[str, int]) -> bool:
-    """Whether tokens of the request remain to be computed before the next can be sampled."""
+    """Return whether tokens of the request remain to be computed before the next can be sampled."""
     return entry["start"] + entry["count"] < entry["known"]
 
 
@@ -268,8 +273,8 @@ def _tensor(values: Any) -> torch.Tensor:
 
 
 def skipped_places(outcome: Outcome) -> list[int]:
-    """Draft places that no drafter filled, by request and step: padding of requests just admitted,
-    and those after a step for which V1 did not run the drafter."""
+    """Return draft places that no drafter filled, by request and step: padding of requests that
+    were just admitted, and places after a step for which V1 did not run the drafter."""
     found, filled = list[int](), dict[str, bool]()
     for schedule in (s for batch in outcome.batches for s in batch["schedules"]):
         runs = _drafter_runs(outcome, schedule)
@@ -281,6 +286,7 @@ def skipped_places(outcome: Outcome) -> list[int]:
 
 
 def _drafter_runs(outcome: Outcome, schedule: dict[str, Any]) -> bool:
-    """V1 drafts for nobody when one sequence of the step has no room for K more tokens."""
+    """Return whether the drafter runs: V1 drafts for no request when one sequence of the step has
+    no room for K more tokens."""
     longest = max((e["start"] + e["count"] for e in schedule["requests"].values()), default=0)
     return outcome.job.runner != "v1" or longest + K <= outcome.job.llm["max_model_len"]

@@ -1,7 +1,7 @@
-"""A vLLM whose insides were changed under driftscope: named by doctor, and never recorded wrongly.
+"""A vLLM with changed internals is reported by doctor, and never recorded wrongly.
 
-The installed vLLM in links, but for copies of three files in which methods are renamed wherever
-they stand: it serves as before.
+The folder links to the installed vLLM, except for copies of three files in which methods are
+renamed everywhere: it still serves.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ RENAMED = {
     "v1/worker/gpu_model_runner.py": ("propose", "SpecDecodeBaseProposer"),  # where it is called
     "v1/core/sched/scheduler.py": ("_free_request", "Scheduler"),
 }
-"""File -> a method that the probe takes hold of, and its class."""
+"""File -> a method that the probe hooks, and its class."""
 
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that goes before the installed vLLM."""
+    """Folder that precedes the installed vLLM."""
     spec = find_spec("vllm")
     assert spec is not None and spec.submodule_search_locations
     folder = tmp_path_factory.mktemp("changed")

@@ -1,4 +1,4 @@
-"""A real vLLM does as it is told while it runs: over its own RPC, its URL and its run directory."""
+"""A real vLLM applies changes while it runs: over its own RPC, its URL and its run directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from vllm_engine.serving import Server, serve_all
 
 pytestmark = pytest.mark.vllm
 FOLLOWED_S = 2.0
-"""After which the engine core has surely taken up what the worker was told."""
+"""Time, in seconds, after which the engine core has certainly applied a change made in the
+worker."""
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
@@ -69,7 +70,7 @@ def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """One that opens vLLM's endpoints for control, and one that does not."""
+    """One server that opens vLLM's endpoints for control, and one that does not."""
     options = {"control": ("--control",), "none": ("--budget", "2%", "--label", "a")}
     with serve_all(tmp_path_factory.mktemp("control"), options) as started:
         yield started
@@ -155,7 +156,7 @@ def _ask(server: Server, name: str, **rest: Any) -> None:
 
 
 def _name(request: str) -> str:
-    """ "cmpl-header-0-1a2b" -> "header"."""
+    """Return the name in a request id: "cmpl-header-0-1a2b" -> "header"."""
     return request.split("-")[1]
 
 

@@ -1,4 +1,4 @@
-"""The trace's acceptance agrees with vLLM's own counters, count for count."""
+"""The trace's acceptance equals vLLM's own counters exactly."""
 
 import pytest
 

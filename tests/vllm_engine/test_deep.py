@@ -35,14 +35,14 @@ DEFAULTS = ("default v1", "default v2")
 
 
 def drawing(job: Job) -> Job:
-    """The job with a drafter that vLLM has draw its tokens."""
+    """Return the job with a drafter that samples its tokens."""
     speculation = {**engine(job)["speculative_config"], "draft_sample_method": "probabilistic"}
     return replace(job, llm={"speculative_config": speculation})
 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Outcome by how the drafter's config names the layers, and runner or version."""
+    """Outcomes by how the drafter's config names the layers, and by runner or version."""
     folder: Path = tmp_path_factory.mktemp("deep")
     weights = write_deep(folder / "weights")
     jobs = {
@@ -50,7 +50,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         "default v2": deep_job(weights, DEFAULT, "eagle3", "v2"),
         "named v1": deep_job(weights, NAMED, "eagle31"),
         "nested v1": drawing(deep_job(weights, NESTED, "eagle3")),
-        # It loads, and that is all: Triton's interpreter cannot run the kernel that draws.
+        # It only loads: Triton's interpreter cannot run the sampling kernel.
         "nested v2": replace(drawing(deep_job(weights, NESTED, "eagle3", "v2")), requests=0),
     }
     return run_jobs(jobs, folder)
@@ -82,7 +82,8 @@ def test_analyze_ends_well_and_shows_each_captured_layer(
 
 
 def assert_analysed(run: Path) -> None:
-    """`analyze` ends with 0, and its figure of the captured layers is that of the rows."""
+    """Assert that `analyze` exits with 0, and that its figure of the captured layers is that of the
+    rows."""
     done = analyzed(run)
     assert done.code == 0, done.stderr
     rows = read_trace(run).draft.column("aux_rms").to_pylist()
@@ -95,7 +96,7 @@ def assert_analysed(run: Path) -> None:
 def test_a_run_recorded_before_the_layers_were_named_is_still_analysed(
     deep: dict[str, Outcome],
 ) -> None:
-    """Write a run as the probe did then: lists are there, the manifest names no layers."""
+    """Write a run as the probe did then: lists are present, the manifest names no layers."""
     run = deep["default v1"].run
     fields: dict[str, Any] = json.loads((run / MANIFEST).read_text())
     fields["aux_layers"] = []
@@ -125,7 +126,7 @@ def test_named_layers_are_the_configs_and_give_the_same_figures(deep: dict[str, 
 def test_what_vllms_runners_read_of_a_config_is_told_from_what_they_captured(
     deep: dict[str, Outcome],
 ) -> None:
-    """V1 reads layers in `eagle_config`, V2 does not and captures its default."""
+    """V1 reads layers in `eagle_config`; V2 does not, and captures its default."""
     v1, v2 = (read_trace(deep[f"nested {runner}"].run).manifest for runner in ("v1", "v2"))
     assert (v1.aux_layers, v1.aux_layers_source, v1.notes) == ((1, 2, 3), "config", ())
     assert (v2.aux_layers, v2.aux_layers_source) == (CAPTURED, "engine default")

@@ -1,4 +1,4 @@
-"""`driftscope demo`, as a stranger runs it, and what its report must say of the shipped trio."""
+"""`driftscope demo` as a new user runs it, and the required content of its report on the trio."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftscope_lab.trio.evaluate import EVALUATION
 
 LABELS = ("eagle3", "eagle3.1")
 GROWS, STEADY = 1.5, 1.2
-"""Fed RMS, depth 8 over depth 1: the trio's model cards say 2.8 and 1.0."""
+"""Bounds of the fed RMS at depth 8 over depth 1: the trio's model cards state 2.8 and 1.0."""
 PARTS_AFTER = 3
 
 
@@ -75,7 +75,7 @@ def test_demo_on_live_vllm_agrees_with_the_model_cards(tmp_path: Path) -> None:
     for run, drafter in zip(report["runs"], ("eagle3", "eagle31"), strict=True):
         mine = [card for card in cards if card["drafter"] == drafter]
         rounds = sum(card["rounds"] for card in mine)
-        # Same prompts, greedy: only near ties between float orders can differ.
+        # Prompts are equal and decoding is greedy: only near ties between float orders can differ.
         assert run["rounds"] == pytest.approx(rounds, rel=0.01)
         assert run["requests"] == pytest.approx(len(mine), abs=2)
 

@@ -1,4 +1,4 @@
-"""A disk that fails, or a receiver that hangs, costs rows and says so; the output is as it was."""
+"""A failing disk or a hanging receiver costs rows, which is reported; the output is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A live engine of several processes, recorded without identifiers: its records still join."""
+"""A live engine of several processes, recorded without identifiers, has records that still join."""
 
 from __future__ import annotations
 

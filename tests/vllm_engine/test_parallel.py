@@ -40,9 +40,9 @@ KINDS = {
     "data v2": replace(_COMMON, runner="v2", llm=DATA),
     "pipeline v2": replace(_COMMON, runner="v2", llm={**ASYNC, **PIPELINE}),
 }
-"""vLLM's V1 runner does not start with EAGLE-3 and pipeline stages, nor its V2 runner with stages
-on a CPU without asynchronous scheduling. A split embedding is compiled, which inductor cannot do
-where Triton's interpreter stands for a GPU."""
+"""Jobs by kind. vLLM's V1 runner does not start with EAGLE-3 and pipeline stages, nor does its V2
+runner with stages on a CPU without asynchronous scheduling. A split embedding is compiled, which
+inductor cannot do where Triton's interpreter replaces a GPU."""
 WRITERS = {
     "tensor": {"worker0", "worker1", "engine0"},
     "data": {"worker0", "worker0.dp1", "engine0", "engine1"},
@@ -57,14 +57,15 @@ def _sort(kind: str) -> str:
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    """To which the replicas speak."""
+    """Collector to which the replicas export."""
     with http() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> dict[str, Outcome]:
-    """By kind, and one process without the probe, "off"; one at a time: each takes both cores."""
+    """Outcomes by kind, and one process without the probe, "off". They run one at a time, because
+    each uses both cores."""
     jobs = {name: replace(job, probe=RECORD) for name, job in KINDS.items()}
     speaking = {OTLP: collector.url, "OTEL_METRIC_EXPORT_INTERVAL": "500"}
     jobs["data v1"] = replace(jobs["data v1"], env=speaking)
@@ -125,7 +126,8 @@ def test_both_replicas_serve(engines: dict[str, Outcome], kind: str) -> None:
 
 
 def test_each_replica_speaks_for_itself(engines: dict[str, Outcome], collector: Collector) -> None:
-    """Live, and in the end of every round that it verified."""
+    """Each replica exports while it runs, and at the end has exported every round that it
+    verified."""
     verify = read_trace(engines["data v1"].run).verify.to_pandas()
     batches = [collector.resource(n)["driftscope.replica"] for n in range(len(collector.metrics))]
     assert set(batches) == {"0", "1"} and len(batches) > 2
@@ -153,6 +155,6 @@ def test_each_tensor_parallel_rank_writes_every_chain(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_manifest_says_how_many(engines: dict[str, Outcome], kind: str) -> None:
     raw = json.loads((Path(engines[kind].run) / "manifest.json").read_text())
-    # A dense model's replicas are not told how many they are.
+    # Replicas of a dense model do not know their number.
     assert raw["tensor_parallel"] == (2 if _sort(kind) == "tensor" else 1)
     assert raw["pipeline_parallel"] == (2 if _sort(kind) == "pipeline" else 1)

@@ -1,4 +1,4 @@
-"""What cannot be recorded stops the engine's start with one clear line."""
+"""An engine whose drafts cannot be recorded stops at its start with one clear line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each engine printed, two started at a time."""
+    """Output of each engine; two start at a time."""
     root = tmp_path_factory.mktemp("refusals")
     taken = root / "a directory that holds a run" / "run"
     taken.mkdir(parents=True)

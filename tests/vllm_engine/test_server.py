@@ -1,4 +1,4 @@
-"""`driftscope serve`: what users do with it, and how it ends."""
+"""`driftscope serve`: how users use it, and how it ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAFFIC_ROUNDS = 20
 
 
 def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
-    """`count` requests at once, each with an id and a label."""
+    """Send `count` requests at once, each with an id and a label."""
     texts = [prompt.in_distribution for prompt in load_prompts()[:count]]
 
     def one(i: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """One for each way to end."""
+    """One server for each way to end."""
     with serve_all(tmp_path_factory.mktemp("server"), {"sigint": (), "kill": ()}) as started:
         yield started
 
@@ -102,7 +102,7 @@ def test_kill_9_of_the_worker_leaves_a_readable_run(
 
 
 def _swallow(server: Server) -> None:
-    """Traffic that goes on until the kill cuts it off."""
+    """Send traffic until the kill interrupts it."""
     with contextlib.suppress(OSError, HTTPException, ValueError):
         for _ in range(TRAFFIC_ROUNDS):
             ask(server, 6, 400)

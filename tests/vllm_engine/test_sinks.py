@@ -1,4 +1,4 @@
-"""A live engine's sink set, looked for by the probe, equals a float64 recomputation."""
+"""A live engine's sink set, searched for by the probe, equals a float64 recomputation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from vllm_engine.truth import continue_greedily
 pytestmark = pytest.mark.vllm
 DRAFTER = "eagle31"
 REQUESTS = 20
-"""Enough that many chains come after the decision, which is taken on the writer's thread."""
+"""Number of requests: enough that many chains follow the decision, which the writer's thread
+makes."""
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,8 @@ def _models() -> tuple[Any, Any]:
 def _by_request(
     outcome: Outcome, rows: list[dict[str, Any]]
 ) -> Iterator[tuple[list[int], int, list[dict[str, Any]]]]:
-    """Tokens, prompt length and the chains of each request, the last of which may lie past its
-    end."""
+    """Yield tokens, prompt length and the chains of each request, the last of which may lie past
+    its end."""
     for index, (ids, output) in enumerate(zip(prompts(REQUESTS), outcome.tokens(), strict=True)):
         tokens = continue_greedily(_models()[0], (*ids, *output), K + 1)
         yield (
@@ -64,7 +65,7 @@ def _by_request(
 
 @torch.no_grad()
 def _weights(tokens: list[int], positions: list[int]) -> list[np.ndarray]:
-    """[p + 1] of the query of depth 1 for each p, mean over heads, float64."""
+    """Return the weights of the depth-1 query for each p, [p + 1], mean over heads, float64."""
     target, drafter = _models()
     ids, at = torch.tensor([tokens]), torch.tensor(positions)
     fused = drafter.fuse(target(ids[:, :-1], aux_layers=drafter.config.aux_layers).aux)
@@ -82,7 +83,7 @@ def _weights(tokens: list[int], positions: list[int]) -> list[np.ndarray]:
 
 
 def _sought(trace: Trace) -> list[dict[str, Any]]:
-    """The chains that the decision was made from: those that its note counts."""
+    """Return the chains on which the decision was based: those that its note counts."""
     seen = re.search(r"looked for in (\d+) chains of (\d+) requests", trace.manifest.notes[-1])
     assert seen is not None
     rows = trace.draft.to_pylist()[: int(seen[1])]

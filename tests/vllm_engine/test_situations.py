@@ -1,6 +1,6 @@
-"""What is recorded holds in every situation that a served engine meets, not only in plain decoding.
+"""The recording is correct in every situation of a served engine, not only in plain decoding.
 
-Each engine is stepped by hand inside its process, so that every run schedules the same.
+Each engine is stepped by hand inside its process, so that every run schedules identically.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from vllm_engine.truth import MASSES
 pytestmark = pytest.mark.vllm
 RECORDED = [name for name, job in SITUATION_JOBS.items() if job.probe]
 CUT_OFF = ("ends1", "ends3")
-"""Aborted: how far they come depends on the schedule."""
+"""Aborted requests, whose progress depends on the schedule."""
 JUDGED = 60
-"""Verified chains, at least, of which the outputs say what had to be accepted."""
+"""Fewest verified chains for which the outputs determine how many tokens had to be accepted."""
 VISIBLE = 1e-3
-"""A mass that is off by this much is wrong, whatever the precision."""
+"""Error from which a mass is wrong, whatever the precision."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 @pytest.fixture(scope="module")
 def chains(engines: dict[str, Outcome]) -> dict[str, list[Compared]]:
-    """Every chain beside the reference's, by name of the job."""
+    """Every chain with the reference's, by name of the job."""
     return {name: compared(engines[name], asks_of(engines[name].job)) for name in RECORDED}
 
 
@@ -94,7 +94,7 @@ def test_every_chain_is_its_requests_own_and_true(
 
 
 def test_v1_chunked_prefill_is_off_and_flagged(chains: dict[str, list[Compared]]) -> None:
-    """The reference agrees once the wrong token is put in, so above all of it is checked."""
+    """The reference agrees once the wrong token is modelled, so everything above is checked."""
     wrong = [chain for chain in chains["tight v1"] if chain.wrong and not chain.empty]
     assert {"chunked0", "chunked1", "prefix2", "context0"} <= {chain.name for chain in wrong}
     assert max(chain.error(chain.clean, MASSES) for chain in wrong) > VISIBLE
@@ -135,7 +135,7 @@ def test_the_situations_came_about(engines: dict[str, Outcome]) -> None:
 
 
 def served(outcome: Outcome) -> list[dict[str, Any]]:
-    """The schedules of the steps that ran the model, in order."""
+    """Return the schedules of the steps that ran the model, in order."""
     steps = [step for batch in outcome.batches for step in batch["schedules"]]
     return [step for step in steps if step["requests"]]
 
@@ -144,7 +144,7 @@ def served(outcome: Outcome) -> list[dict[str, Any]]:
 def test_each_step_and_each_chain_has_the_k_that_the_scheduler_asked_for(
     engines: dict[str, Outcome], name: str
 ) -> None:
-    """By batch size, and changed while requests run."""
+    """Check K by batch size, and K changed while requests run."""
     asked = [step["k"] for step in served(engines[name])]
     assert {0, 2, 3, 5, 6, K} <= set(asked)
     trace = read_trace(engines[name].run)
@@ -192,7 +192,7 @@ def _keys(table: Any) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_counts_equal_vllms_own(engines: dict[str, Outcome], name: str) -> None:
-    """But for places that no drafter filled, which vLLM counts as drafted."""
+    """Counts are equal except for places that no drafter filled, which vLLM counts as drafted."""
     outcome, verify = engines[name], verify_of(engines[name])
     unfilled = skipped_places(outcome)
     assert bool(unfilled) == (name == "tight v1")
@@ -229,7 +229,7 @@ def test_rounds_follow_one_another(engines: dict[str, Outcome], name: str) -> No
 
 
 def reasons(outcome: Outcome) -> dict[str, Counter[str]]:
-    """By reason: undrafted steps by the situation of their request."""
+    """Return, by reason, the undrafted steps by the situation of their request."""
     verify, found = verify_of(outcome), {}
     for reason, rows in verify[verify.reason.notna()].groupby("reason"):
         found[str(reason)] = Counter(name.rstrip("0123456789") for name in rows.name)
@@ -275,7 +275,7 @@ def test_finish_reasons(engines: dict[str, Outcome]) -> None:
 
 
 def test_max_tokens_cuts_an_accepted_chain(engines: dict[str, Outcome]) -> None:
-    """The engine's count of accepted tokens is taken before the cut."""
+    """The engine counts accepted tokens before the cut."""
     verify = verify_of(engines["flows v1"])
     made = verify.groupby("name").accepted.agg(lambda rows: 1 + (rows + 1).sum())
     asked = {name: int(name.removeprefix("cut")) for name in made.index if name.startswith("cut")}

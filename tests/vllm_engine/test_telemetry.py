@@ -1,5 +1,5 @@
-"""A real server that speaks: to a collector that refuses, hangs, answers 500, dies and returns, and
-to a scrape."""
+"""A real server exports to a collector that refuses, hangs, answers 500, dies and returns, and
+answers a scrape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vllm_engine.test_server import ask
 pytestmark = pytest.mark.vllm
 TOKENS = 24
 REFUSES, DIED = "refuses", "died"
-"""There is no collector yet, and there is none any more."""
+"""Collector states: not started yet, and no longer running."""
 REQUESTS = 5 * 4 + 1
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -34,7 +34,7 @@ def _free_port() -> int:
 
 
 def _series(port: int) -> int:
-    """As Prometheus counts them: every bucket, sum and count is one."""
+    """Return the number of series as Prometheus counts them: every bucket, sum and count is one."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return sum(not line.startswith(b"#") for line in answer.read().splitlines())
 

@@ -1,4 +1,5 @@
-"""Every option of the EAGLE-3 family gives the truth in real vLLM, not only the shipped pair's."""
+"""Every option of the EAGLE-3 family is recorded correctly in real vLLM, not only the shipped
+pair's."""
 
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_manifest_says_which_options_were_on(variants: dict[str, Outcome], name:
 def test_masses_come_depth_by_depth_and_layer_by_layer(variants: dict[str, Outcome]) -> None:
     for chain in read_trace(variants["all"].run).draft.to_pylist():
         assert (chain["layers"], len(chain["sink_mass"])) == (2, 2 * K)
-        # Depth 1 has no chain of its own yet, in neither layer.
+        # At depth 1 there is no chain of its own yet, in either layer.
         assert chain["self_mass"][:2] == [0.0, 0.0]
         assert min(chain["self_mass"][2:]) > 0
 

@@ -1,4 +1,5 @@
-"""Every kind of drafter in real vLLM: what is recorded equals the witness, and nothing changes."""
+"""Every kind of drafter in real vLLM: the recording equals the witness, and the output is
+unchanged."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ from vllm_engine.zoo.engines import COVERING, counted_alike, run_engines
 pytestmark = pytest.mark.vllm
 
 CLOSE = 1e-5
-"""Masses and top-1 probability, absolute; RMS, relative. Half of it is the trace's own rounding."""
+"""Tolerance of masses and top-1 probability, absolute, and of RMS, relative. Half of it is the
+trace's own rounding."""
 ENTROPY_CLOSE = 5e-5
-"""Nats; the trace keeps entropies of some nats to fewer binary places."""
+"""Tolerance of the entropy in nats; the trace stores entropies of some nats with fewer binary
+places."""
 SAME_ATTENTION = 1e-5
-"""The witness's weights times the values, against vLLM's attention output in float32."""
+"""Tolerance of the witness's weights times the values, compared with vLLM's attention output in
+float32."""
 RECORDED = [engine for engine in COVERING if anatomy_of(*engine) is not None]
 KIND_OF = {
     "eagle1": "EAGLE-1",
@@ -47,7 +51,7 @@ def kind(name: str) -> Kind:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
-    """What came out of each engine with the probe on; "off" holds the tokens without it."""
+    """Results of each engine with the probe on; "off" holds the tokens without it."""
     folder: Path = tmp_path_factory.mktemp("zoo")
     return run_engines(COVERING, folder)
 

@@ -1,4 +1,4 @@
-"""Holds a recorded run against the float64 reference: same weights, same tokens.
+"""Compare a recorded run with the float64 reference: same weights, same tokens.
 
 `python tests/vllm_engine/truth.py` (`make truth`) runs the engines and prints the table.
 """
@@ -39,17 +39,17 @@ for name in ("v1-eager eagle31", "v2 eagle31"):
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """How far a run is from the reference; errors are the worst over all chains and depths."""
+    """Deviation of a run from the reference; errors are the largest over all chains and depths."""
 
     chains: int
     drafted_equal: int
-    """Chains whose K drafted tokens are all the reference's."""
+    """Number of chains whose K drafted tokens all equal the reference's."""
     verified: int
     accepted_equal: int
     mass_error: float
-    """Absolute."""
+    """Largest mass error, absolute."""
     rms_error: float
-    """Relative."""
+    """Largest RMS error, relative."""
     top1_error: float
     entropy_error: float
 
@@ -62,15 +62,15 @@ def _loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
 
 
 def models(job: Job) -> tuple[Any, Any]:
-    """The reference's target and drafter of a job, in float64."""
+    """Return the reference's target and drafter of a job, in float64."""
     return _loaded(job.target, job.drafter)
 
 
 def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
     """Replay every recorded chain of the outcome's first batch in float64.
 
-    `rounded`: the engine computed in less than float32, so that where it drafted other tokens the
-    two chains part: only those of the same tokens are measured against each other.
+    `rounded`: the engine computed in less than float32 precision. The two chains diverge where it
+    drafted other tokens, so only chains with equal tokens are compared.
     """
     trace = read_trace(outcome.run)
     accepted = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
@@ -101,7 +101,7 @@ def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
 def _pairs(
     job: Job, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], Any, int]]:
-    """(recorded, reference, accepted tokens according to the reference) for each chain."""
+    """Return (recorded, reference, accepted tokens according to the reference) for each chain."""
     target, drafter = models(job)
     rows = [row for row in rows if row["position"] <= len(tokens) - 2]
     anchors = [row["position"] for row in rows]
@@ -116,7 +116,7 @@ def _pairs(
 @functools.cache  # runs of one target on the same prompts give the same tokens
 @torch.no_grad()
 def continue_greedily(target: Any, tokens: tuple[int, ...], count: int) -> list[int]:
-    """`tokens` and the target's next `count`: a last round may accept past the request's end."""
+    """Return `tokens` and the target's next `count`: a last round may accept past the end."""
     ids, cache = list(tokens), KVCache(len(tokens) + count)
     unseen = ids
     for _ in range(count):
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def print_table(outcomes: dict[str, Outcome]) -> None:
-    """One line of errors per outcome."""
+    """Print one line of errors per outcome."""
     print(
         f"{'engine':22} {'chains':>6} {'drafted =':>10} {'accepted =':>11} "
         f"{'mass err':>9} {'RMS rel':>9} {'top-1 err':>9} {'entropy':>9}"

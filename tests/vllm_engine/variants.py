@@ -43,16 +43,17 @@ VARIANTS = {
     ),
 }
 COVERING = ("norm_before_fc", "qwen3", "speculators", "all")
-"""Each option at least once, in few engines: what the test suite runs; `make variants` runs all."""
+"""Variants that cover each option at least once in few engines, for the test suite; `make variants`
+runs all."""
 RUNNERS = {"all": "v2"}
-"""V1 for the rest."""
+"""Runner of each variant; V1 for the rest."""
 MAX_TOKENS = 16
 SEED = 7
 GAINS = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 4.0, "embed_tokens": LAYER.hidden_size**0.5}
-"""Deviation of what a matrix makes of input of unit variance; 1 for the rest.
+"""Standard deviation of a matrix's output for input of unit variance; 1 for the rest.
 
-At 1.5 the attention scores' own deviation is about 2: far from even, far from one-hot. At 4 the
-best token of a thousand leads by more than float32 can get wrong. Larger gains elsewhere would
+At 1.5 the attention scores' own deviation is about 2: far from uniform, far from one-hot. At 4 the
+best token of a thousand leads by more than the error of float32. Larger gains elsewhere would
 double float32's rounding at each depth, in the reference as in vLLM.
 """
 NORM_SPREAD = 0.2
@@ -60,7 +61,7 @@ NORM_SPREAD = 0.2
 
 
 def random_drafter(config: DrafterConfig) -> Drafter:
-    """The same weights at each call."""
+    """Return a drafter with random weights, identical on every call."""
     generator = torch.Generator().manual_seed(SEED)
     drafter = Drafter(config)
     for name, weight in drafter.named_parameters():
@@ -77,9 +78,9 @@ def random_drafter(config: DrafterConfig) -> Drafter:
 
 
 def speculators_format(fields: dict[str, Any]) -> dict[str, Any]:
-    """The same config as the speculators library writes it.
+    """Return the config in the format of the speculators library.
 
-    `norm_before_residual` is left out: there its absence means that it is on.
+    `norm_before_residual` is omitted: in that format its absence means that it is on.
     """
     names = ("draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "fc_norm", "norm_output")
     left_out = (*names, "norm_before_residual", "eagle_config", "architectures")
@@ -98,7 +99,7 @@ def speculators_format(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def variant_jobs(folder: Path) -> dict[str, Job]:
-    """One job for each variant, whose weights are written below `folder`."""
+    """Return one job for each variant, whose weights are written below `folder`."""
     jobs = {}
     for name, config in VARIANTS.items():
         save_drafter(random_drafter(config), folder / name)

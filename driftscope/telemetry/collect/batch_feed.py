@@ -1,4 +1,4 @@
-"""From batches of a trace's records to figures: the same for a live engine and a recorded run."""
+"""Count batches of trace records into figures; a live engine and a recorded run share this code."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from driftscope.trace.format.records import MASS_CLASSES
 
 PLACES = ("in", "prenorm", "postnorm", "fed")
 HARD_EXCESS = 0.10
-"""Attention beyond the no-drift expectation from which a chain drifted hard: the threshold of the
-report's finding, half-way between the paper's two drafters (arXiv 2605.09992)."""
+"""Attention beyond the no-drift expectation above which a chain has drifted hard. This is the
+threshold of the report's finding, half-way between the paper's two drafters (arXiv 2605.09992)."""
 HARD_GROWTH = 2.0
-"""Growth of the fed state from which a chain drifted hard: between the paper's healthy drafter
+"""Growth of the fed state above which a chain has drifted hard: between the paper's healthy drafter
 (1.0) and its drifting one (3.6)."""
 NOTABLE_CHAINS = 64
-"""Chains that drifted hard which are kept for spans between two looks at them."""
+"""Most chains that drifted hard and are kept for spans until they are next collected."""
 OPERATION = "text_completion"
 PROVIDER = "vllm"
 
 
 class BadRowError(ValueError):
-    """A row that no engine writes; the message says which column."""
+    """Raised for a row that no engine writes; the message names the column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +48,18 @@ class NotableChain:
 
 @dataclass(slots=True, kw_only=True)
 class Feed:
-    """Feeds a tally with what one process records."""
+    """Add the records of one process to a tally."""
 
     tally: Tally
     sink_slots: Callable[[], Sequence[int]]
-    """The sink set as it stands; it may still be looked for."""
+    """Return the current sink set, which may still be under search."""
     first_rank: bool = True
-    """Another tensor-parallel rank counts only masses: the rest would count twice."""
+    """False on other tensor-parallel ranks, which count only attention masses. Everything else
+    would be counted twice."""
     notable: deque[NotableChain] = field(default_factory=lambda: deque(maxlen=NOTABLE_CHAINS))
 
     def take(self, record: str, batch: pa.RecordBatch) -> None:
-        """Count the rows of one batch; raises BadRowError."""
+        """Count the rows of one batch; raise BadRowError for a value that no engine writes."""
         if (count := _TAKES.get(record)) is not None and batch.num_rows:
             count(self, batch)
 
@@ -85,9 +86,9 @@ def _verify(feed: Feed, batch: pa.RecordBatch) -> None:
 
 
 def _bounded(batch: pa.RecordBatch, name: str, most: int) -> Matrix:
-    """[n] a column that loops go up to; raises BadRowError for what no engine does."""
+    """Return an [n] column that bounds a loop; raise BadRowError for values outside 0 to `most`."""
     found = numbers(batch, name)
-    if not ((found >= 0) & (found <= most)).all():  # NaN is neither
+    if not ((found >= 0) & (found <= most)).all():  # NaN fails both comparisons
         raise BadRowError(f"a row whose {name} is not from 0 to {most}")
     return found
 
@@ -104,7 +105,7 @@ def _step(feed: Feed, batch: pa.RecordBatch) -> None:
 
 
 def numbers_drawn(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """[n] steps in which the drafter ran."""
+    """Return a mask, [n], of the steps in which the drafter ran."""
     return np.asarray(numbers(batch, "chains") > 0)
 
 
@@ -122,7 +123,7 @@ def _draft(feed: Feed, batch: pa.RecordBatch) -> None:
 
 
 def _chains(feed: Feed, batch: pa.RecordBatch, k: int) -> None:
-    """Of one chain length."""
+    """Count the chains of one length k."""
     masses = _masses(batch, k)
     for name, values in masses.items():
         feed.tally.observe_depths(i.MASS, values, **{"class": name})
@@ -147,7 +148,7 @@ def _chains(feed: Feed, batch: pa.RecordBatch, k: int) -> None:
 
 
 def _masses(batch: pa.RecordBatch, k: int) -> Mapping[str, Matrix]:
-    """[n, K] by class, mean over layers."""
+    """Return the attention mass by class, each [n, K], averaged over layers."""
     layers = int(_bounded(batch, "layers", MAX_LAYERS).max())
     out: dict[str, Matrix] = {}
     for name in MASS_CLASSES:
@@ -160,14 +161,14 @@ def _masses(batch: pa.RecordBatch, k: int) -> Mapping[str, Matrix]:
 def _expected(
     batch: pa.RecordBatch, masses: Mapping[str, Matrix], sink_slots: Sequence[int], k: int
 ) -> Matrix | None:
-    """[n, K] attention on the chain without drift; None where it cannot be stated."""
+    """Return the expected attention on the chain without drift, [n, K]; None if it is unknown."""
     if "self" not in masses:
         return None
     position = numbers(batch, "position").astype(np.int64)
     null = masses["null"][:, 0] if "null" in masses else None
     if "sink" in masses:
         sink = masses["sink"][:, 0]
-    elif not sink_slots:  # looked for, and there is none
+    elif not sink_slots:  # the search found no sink
         sink = np.where(np.isfinite(masses["self"][:, 0]), 0.0, np.nan)
     else:
         return None
@@ -176,7 +177,7 @@ def _expected(
 
 
 def _growth(fed: Matrix | None) -> Matrix | None:
-    """[n] per chain, as `driftscope.metrics.hidden.growth`."""
+    """Return the growth of each chain's fed state, [n], as `driftscope.metrics.hidden.growth`."""
     if fed is None:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):

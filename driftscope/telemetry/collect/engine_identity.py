@@ -1,4 +1,4 @@
-"""Who speaks: an engine, as attributes of every series and as an OpenTelemetry resource."""
+"""Identity of an engine: the attributes of every series and an OpenTelemetry resource."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVICE = "driftscope"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """One engine."""
+    """Identity of one engine."""
 
     manifest: Manifest
     model: str
@@ -29,7 +29,7 @@ class Identity:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Of every series."""
+        """Attributes that every series of the engine has."""
         return {
             MODEL: self.model,
             DRAFTER: self.manifest.drafter.name,
@@ -37,8 +37,8 @@ class Identity:
         }
 
     def resource(self) -> Resource:
-        """What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes before what is said
-        here."""
+        """Return the OpenTelemetry resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take
+        precedence over the values set here."""
         from opentelemetry.sdk.resources import Resource
 
         given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
@@ -57,12 +57,12 @@ class Identity:
 
     @property
     def instance(self) -> str:
-        """The same while the engine lives, and no other engine's."""
+        """Instance id, constant while the engine runs and unique among engines."""
         return f"{socket.gethostname()}/{self.manifest.run_id}/{self.replica}"
 
 
 class ManifestFile:
-    """A run's manifest, read again when it changes; it may be there later, or be rewritten."""
+    """A run's manifest, read again when it changes. It may appear later or be rewritten."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -70,17 +70,17 @@ class ManifestFile:
         self._manifest: Manifest | None = None
 
     def read(self) -> Manifest | None:
-        """As it stands; None while there is none."""
+        """Return the current manifest; None before the first one is written."""
         try:
             found = (self._run / MANIFEST).stat()
             seen = (found.st_mtime_ns, found.st_ino)
             if seen != self._seen:
                 self._manifest, self._seen = read_manifest(self._run), seen
-        except (OSError, DriftscopeError):  # not written yet, or just now
+        except (OSError, DriftscopeError):  # not written yet, or being rewritten
             pass
         return self._manifest
 
     def sink_slots(self) -> tuple[int, ...]:
-        """The sink set in force."""
+        """Return the sink set in force."""
         manifest = self.read()
         return () if manifest is None else manifest.sink_slots

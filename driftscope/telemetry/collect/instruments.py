@@ -1,9 +1,9 @@
 """Every metric that driftscope exports: name, unit (UCUM), description, buckets, attributes.
 
-Descriptions are those of `driftscope.metrics` where it defines the quantity. By-depth quantities
-are histograms without bounds, that is a count and a sum per depth: drift is a change of means over
-depth, and one bucket for each of some 80 depths and kinds would cost a time series each. What is
-asked for quantiles (lengths, growth, excess, durations) has explicit buckets and no depth.
+Descriptions come from `driftscope.metrics` where it defines the quantity. Quantities by depth are
+histograms without bounds, that is a count and a sum per depth: drift is a change of means over
+depth, and each bucket would cost one time series for each of about 80 depths and kinds. Quantities
+whose quantiles matter (lengths, growth, excess, durations) have explicit buckets and no depth.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REASON = "driftscope.reason"
 CAUSE = "driftscope.cause"
 HOOK = "driftscope.hook"
 SOURCE = "driftscope.source"
-"""A recording process without its pid, such as "worker0": role and rank."""
+"""Role and rank of a recording process, without its pid, such as "worker0"."""
 LABEL = "driftscope.label"
 """A workload label of the allow-list DRIFTSCOPE_METRIC_LABELS, or OTHER_LABEL."""
 SIGNAL = "driftscope.signal"
@@ -38,7 +38,7 @@ PROVIDER = "gen_ai.provider.name"
 OTHER_LABEL = "other"
 
 TOKEN_BOUNDS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0)
-"""Acceptance lengths that are met: 1 is none accepted, published drafters reach 3 to 6."""
+"""Typical acceptance lengths: 1 means none accepted, published drafters reach 3 to 6."""
 RATIO_BOUNDS = (0.5, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Growth of a hidden state: about 1 is stable; the paper's drifting drafter grows 3.6-fold."""
 STEP_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -46,7 +46,8 @@ TTFT_BOUNDS_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
 )
 TPOT_BOUNDS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-"""Both as OpenTelemetry's conventions for GenAI metrics advise."""
+"""Bucket bounds of TTFT and TPOT, in seconds, from OpenTelemetry's conventions for GenAI
+metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +57,12 @@ class Instrument:
     name: str
     kind: str
     unit: str
-    """UCUM."""
+    """Unit in UCUM."""
     description: str
     attributes: tuple[str, ...] = ()
-    """Beside MODEL, DRAFTER and ENGINE, which every series has."""
+    """Attributes in addition to MODEL, DRAFTER and ENGINE, which every series has."""
     bounds: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets but the last; (): count and sum only."""
+    """Upper bounds of a histogram's buckets except the last; () for a count and a sum only."""
 
 
 def _defined(
@@ -74,7 +75,7 @@ def _defined(
     attributes: tuple[str, ...] = (),
     bounds: tuple[float, ...] = (),
 ) -> Instrument:
-    """An instrument whose words are a definition's."""
+    """Return an instrument whose description comes from a definition."""
     return Instrument(
         name=name,
         kind=kind,

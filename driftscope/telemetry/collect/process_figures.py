@@ -1,9 +1,10 @@
-"""How the processes of one engine put their figures together: small files in the run directory.
+"""Exchange of figures between the processes of one engine, by small files in the run directory.
 
 Acceptance is known in the engine core and drift in the workers. Each process counts for itself and
-rewrites one JSON file of its counts; the engine core reads its workers' and speaks for all, so that
-an engine is one Prometheus target and one OTLP client. The files do not grow, outlive a process
-that is killed, and go on when the trace has reached its bound on disk.
+rewrites one JSON file of its counts. The engine core reads its workers' files and exports all
+figures, so that an engine is one Prometheus target and one OTLP client. The files do not grow, they
+outlive a process that is killed, and they are still written when the trace has reached its size
+limit on disk.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class Shared:
     source: str
     points: Snapshot
     chains: tuple[NotableChain, ...] = ()
-    """The latest that drifted hard."""
+    """The latest chains that drifted hard."""
 
 
 def publish(run: Path, shared: Shared) -> None:
-    """Rewrite the file of its source, whole by rename; raises OSError."""
+    """Replace the file of this source atomically by rename; raises OSError."""
     path = run / f"{_PREFIX}{shared.source}.json"
     content = {
         "points": to_rows(shared.points),
@@ -43,7 +44,7 @@ def publish(run: Path, shared: Shared) -> None:
 
 
 def workers_of(run: Path, replica: int) -> Iterator[Shared]:
-    """What the workers of a replica have published; a file that cannot be read is left out."""
+    """Yield the published figures of a replica's workers. Unreadable files are skipped."""
     for path in sorted(run.glob(f"{_PREFIX}worker*.json")):
         source = path.stem.removeprefix(_PREFIX)
         if (place_of(source).replica or 0) != replica:

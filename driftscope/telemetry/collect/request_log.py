@@ -1,4 +1,4 @@
-"""Requests as spans and labels need them: what their rounds came to, once they are finished."""
+"""Round counts of finished requests, for their spans and labels."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from driftscope.telemetry.collect.instruments import OTHER_LABEL, REQUEST_LENGTH
 from driftscope.telemetry.collect.tally import Tally
 
 REMEMBERED_REQUESTS = 65_536
-"""Running requests that are kept count of; the oldest is forgotten, so that a lost end is no
-leak."""
+"""Most running requests that are tracked. The oldest is discarded, so that a request whose end is
+never recorded does not leak memory."""
 EVENTS = 8
-"""Rejected rounds of one request that its span tells of; the count tells of all."""
+"""Most rejected rounds that a request's span lists as events; its count covers all of them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """What was counted of a request so far."""
+    """Rounds of one request so far."""
 
     rounds: int = 0
     drafted: int = 0
@@ -29,11 +29,12 @@ class Rounds:
     rejected: int = 0
     undrafted: int = 0
     first_rejected: list[tuple[float, int]] = field(default_factory=list)
-    """Time and position of the first EVENTS of them."""
+    """Time, in Unix seconds, and position of the first EVENTS rejected rounds."""
 
     @property
     def mean_length(self) -> float | None:
-        """As `driftscope.metrics.acceptance.mean_length`; None without a round."""
+        """Mean acceptance length, as `driftscope.metrics.acceptance.mean_length`; None without a
+        round."""
         return 1.0 + self.accepted / self.rounds if self.rounds else None
 
 
@@ -49,12 +50,12 @@ class RequestLog:
     """Follows requests through batches of `verify` and `request`."""
 
     def __init__(self, tally: Tally, labels: tuple[str, ...] = ()) -> None:
-        """`labels`: those that become an attribute, others count as OTHER_LABEL."""
+        """`labels`: the labels that become an attribute value; all others count as OTHER_LABEL."""
         self._tally, self._labels = tally, labels
         self._open: OrderedDict[str, Rounds] = OrderedDict()
 
     def verified(self, batch: pa.RecordBatch) -> None:
-        """A batch of `verify`."""
+        """Count a batch of `verify`."""
         names = ("request", "drafted", "accepted", "time_s", "position")
         columns = (batch.column(name).to_pylist() for name in names)
         for request, drafted, accepted, time_s, position in zip(*columns, strict=True):
@@ -71,7 +72,7 @@ class RequestLog:
                     counted.first_rejected.append((time_s, position))
 
     def finished(self, batch: pa.RecordBatch) -> Iterator[Finished]:
-        """The requests of a batch of `request`."""
+        """Yield the requests of a batch of `request`, each with its rounds."""
         for row in batch.to_pylist():
             rounds = self._open.pop(row["request"], None) or Rounds()
             if (length := rounds.mean_length) is not None:
@@ -79,7 +80,7 @@ class RequestLog:
             yield Finished(row=row, rounds=rounds)
 
     def label_of(self, row: dict[str, Any]) -> dict[str, str]:
-        """The attribute of a request's label; {} without an allow-list."""
+        """Return the label attribute of a request; {} without an allow-list."""
         if not self._labels:
             return {}
         return {"label": row["label"] if row["label"] in self._labels else OTHER_LABEL}

@@ -1,4 +1,4 @@
-"""A recording process's status as figures."""
+"""Convert the status of a recording process into figures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from driftscope.trace.format.status import Status
 
 
 def tell(tally: Tally, status: Status) -> None:
-    """Set what `status` counts; what it leaves out, or has at None, is not set."""
+    """Record the counts of `status` in `tally`; fields that are absent or None are not set."""
     source = role_of(status.source)
     for cause, count in (status.dropped or {}).items():
         tally.set(i.DROPPED, count, source=source, cause=cause)
-    if not status.dropped:  # a counter that is there from the start can be seen to rise
+    if not status.dropped:  # a counter that exists from the start visibly rises
         tally.set(i.DROPPED, 0, source=source, cause="queue_full")
     for hook, count in (status.errors or {}).items():
         tally.set(i.ERRORS, count, source=source, hook=hook)
@@ -24,5 +24,5 @@ def tell(tally: Tally, status: Status) -> None:
 
 
 def role_of(source: str) -> str:
-    """A source's name without its pid."""
+    """Return the name of a source without its pid."""
     return source.rpartition("-")[0] or source

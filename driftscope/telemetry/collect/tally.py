@@ -1,4 +1,4 @@
-"""Figures since the start of a process: cumulative, so that a lost export loses nothing."""
+"""Cumulative figures since the start of a process: a failed export loses nothing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from driftscope.telemetry.collect.instruments import COUNTER, DEPTH, INSTRUMENTS, Instrument
 
 Attributes = tuple[tuple[str, str], ...]
-"""Sorted pairs, so that they are a key."""
+"""Sorted pairs, usable as a dictionary key."""
 Key = tuple[str, Attributes]
 
 
 def attributes(values: Mapping[str, object]) -> Attributes:
-    """`values` as a key of series."""
+    """Return `values` as the sorted attributes of a series."""
     return tuple(sorted((name, str(value)) for name, value in values.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemplar:
-    """One observation, and the span that it came from."""
+    """One observation and the span that it came from."""
 
     value: float
     time_s: float
@@ -35,28 +35,28 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One series: `value` of a counter or gauge, or of a histogram its sum."""
+    """One series; `value` is the value of a counter or gauge, or the sum of a histogram."""
 
     name: str
     attributes: Attributes
     value: float
     buckets: tuple[int, ...] = ()
-    """Observations by bucket, not cumulative; () for a counter or gauge."""
+    """Observations per bucket, not cumulative; () for a counter or gauge."""
     exemplar: Exemplar | None = None
 
     @property
     def key(self) -> Key:
-        """What tells it from others."""
+        """Key that identifies the series."""
         return self.name, self.attributes
 
     @property
     def instrument(self) -> Instrument:
-        """Its metric."""
+        """Metric to which the series belongs."""
         return INSTRUMENTS[self.name]
 
     @property
     def count(self) -> int:
-        """Observations of a histogram."""
+        """Number of observations of a histogram."""
         return sum(self.buckets)
 
 
@@ -73,8 +73,8 @@ class Tally:
         self._depths: dict[Key, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
 
     def add(self, instrument: Instrument, amount: float, **by: object) -> None:
-        """Add to a counter; attributes by their short names, as in `named`. What is not a finite
-        number is none, as in `observe`."""
+        """Add to a counter. Attributes are given by their short names, see `named`. An amount that
+        is not finite is ignored, as in `observe`."""
         if not math.isfinite(amount):
             return
         key = instrument.name, named(by)
@@ -82,14 +82,15 @@ class Tally:
             self._values[key] = self._values.get(key, 0.0) + amount
 
     def set(self, instrument: Instrument, value: float, **by: object) -> None:
-        """Set a gauge, or a counter that is counted elsewhere, to a finite number."""
+        """Set a gauge, or a counter that is counted elsewhere. A value that is not finite is
+        ignored."""
         if not math.isfinite(value):
             return
         with self._lock:
             self._values[instrument.name, named(by)] = value
 
     def observe(self, instrument: Instrument, values: Any, **by: object) -> None:
-        """Add [n] observations to a histogram; what is not a finite number is none."""
+        """Add [n] observations to a histogram; values that are not finite are ignored."""
         numbers = np.asarray(values, dtype=np.float64)
         numbers = numbers[np.isfinite(numbers)]
         if not len(numbers):
@@ -114,7 +115,7 @@ class Tally:
             self._depths[key] = counts.astype(np.int64), sums.astype(np.float64)
 
     def snapshot(self) -> dict[Key, Point]:
-        """Every series as it stands."""
+        """Return every series with its current value."""
         with self._lock:
             values, buckets = dict(self._values), dict(self._buckets)
             depths = dict(self._depths)
@@ -141,13 +142,13 @@ def _by_depth(key: Key, counts: NDArray[np.int64], sums: NDArray[np.float64]) ->
 
 
 def _sum(old: NDArray[Any], new: NDArray[Any], k: int) -> NDArray[Any]:
-    """Of arrays by depth that may be unequally long."""
+    """Add two arrays by depth, which may differ in length."""
     width = max(len(old), k)
     return np.asarray(np.pad(old, (0, width - len(old))) + np.pad(new, (0, width - k)))
 
 
 def named(by: Mapping[str, object]) -> Attributes:
-    """Short names of attributes, such as depth=3, as their own."""
+    """Translate short attribute names, such as depth=3, into full ones."""
     return attributes({_LONG[name]: value for name, value in by.items()})
 
 
@@ -160,7 +161,7 @@ _LONG = {
 
 
 def merged(snapshots: Iterable[Snapshot]) -> dict[Key, Point]:
-    """The processes of one engine as one: counts and sums add up, a gauge is the last one's."""
+    """Merge the processes of one engine. Counts and sums are added; a gauge is that of the last."""
     out: dict[Key, Point] = {}
     for snapshot in snapshots:
         for key, point in snapshot.items():
@@ -175,7 +176,7 @@ def _added(a: Point, b: Point, sign: int = 1) -> Point:
 
 
 def difference(now: Snapshot, before: Snapshot) -> dict[Key, Point]:
-    """What came since `before`; gauges as they are."""
+    """Return the increase since `before`; gauges keep their current value."""
     out = {}
     for key, point in now.items():
         counts = point.buckets or point.instrument.kind == COUNTER
@@ -184,14 +185,14 @@ def difference(now: Snapshot, before: Snapshot) -> dict[Key, Point]:
 
 
 def to_rows(snapshot: Snapshot) -> list[list[Any]]:
-    """As plain lists, for JSON; no exemplars."""
+    """Return the points as plain lists for JSON, without exemplars."""
     return [[p.name, dict(p.attributes), p.value, list(p.buckets)] for p in snapshot.values()]
 
 
 def from_rows(rows: Sequence[Sequence[Any]]) -> dict[Key, Point]:
-    """The inverse; metrics that this version does not know are left out.
+    """Return the points written by `to_rows`, without metrics that this version does not know.
 
-    Raises TypeError or ValueError for rows that are none.
+    Raises TypeError or ValueError for malformed rows.
     """
     points = [
         Point(

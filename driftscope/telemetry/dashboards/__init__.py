@@ -1,1 +1,2 @@
-"""Grafana dashboards and Prometheus rules, made from the instruments' own names and words."""
+"""Grafana dashboards and Prometheus rules, generated from the instruments' names and
+descriptions."""

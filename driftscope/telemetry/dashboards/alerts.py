@@ -1,4 +1,4 @@
-"""Alerting rules, each with the words of its runbook."""
+"""Alerting rules, each with the text of its runbook."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from driftscope.telemetry.dashboards import recording as r
 from driftscope.telemetry.export.scrape import label_name
 
 ACCEPTANCE_FELL_BELOW = 0.8
-"""Share of its own past acceptance length. Across workloads one drafter's length differs by about a
-tenth; a wrong chat template cost the paper's pre-norm drafter 38 % (arXiv 2605.09992)."""
+"""Ratio of acceptance length to the engine's own past. Across workloads one drafter's length
+differs by about a tenth; a wrong chat template cost the paper's pre-norm drafter 38 % (arXiv
+2605.09992)."""
 EXCESS_ROSE_BY = 0.05
-"""Attention on the chain beyond no drift: half of what the report calls a finding."""
+"""Rise of the attention on the chain beyond no drift: half of the report's finding threshold."""
 GROWTH_ROSE_TO = 1.25
-"""Times its own past growth. A drafter's growth belongs to its weights: it moves when they do, or
-when inputs are far from what it was trained on."""
+"""Ratio of growth to the engine's own past. A drafter's growth depends on its weights: it changes
+when they do, or when inputs are far from the training data."""
 DEAD_BELOW = 0.02
-"""Marginal acceptance of a depth that is drafted for nothing: 1 round in 50."""
+"""Marginal acceptance of a depth at which drafting gains nothing: 1 round in 50."""
 OUTLIER_BELOW = 0.85
-"""Share of the fleet's median acceptance length."""
+"""Ratio of acceptance length to the fleet's median."""
 FLEET_OF = 3
-"""Engines that make a median worth comparing with."""
+"""Fewest engines for which comparing with the median makes sense."""
 BEHIND_S = 300
-"""Five default export intervals."""
+"""Time without a successful export, in seconds: five default export intervals."""
 LEAST_ROUNDS = 1
-"""Rounds per second below which a mean says little; `Thresholds` changes it."""
+"""Rounds per second below which a mean is unreliable; `Thresholds` overrides it."""
 HARMLESS = ("disk_limit", "shadow_differs")
-"""Causes of dropped rows that are no loss of figures."""
+"""Causes of dropped rows that lose no figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """What depends on the traffic of a fleet."""
+    """Thresholds that depend on a fleet's traffic."""
 
     least_rounds: float = LEAST_ROUNDS
     acceptance: float = ACCEPTANCE_FELL_BELOW
@@ -45,20 +46,20 @@ class Alert:
     name: str
     expr: str
     severity: str
-    """"warning": look today; "info": look when you can."""
+    """Severity, "warning": look today; "info": look when convenient."""
     summary: str
-    """One line, with Prometheus's template of labels and value."""
+    """One-line summary, a Prometheus template of labels and value."""
     meaning: str
-    """What is so when it fires."""
+    """Condition that holds when the alert fires."""
     causes: tuple[str, ...]
     steps: tuple[str, ...]
-    """What to do, in order."""
+    """Steps to take, in order."""
     hold: bool = True
-    """Whether it has to be so for `Times.hold`."""
+    """Whether the condition must hold for `Times.hold` before the alert fires."""
 
 
 def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
-    """Every alert."""
+    """Return every alert."""
     busy = f"{r.ROUNDS} >= {thresholds.least_rounds:g}"
     dropped, errors = r.name_of(i.DROPPED), r.name_of(i.ERRORS)
     cause, by = label_name(i.CAUSE), ", ".join((*r.ENGINE, label_name(i.SOURCE)))
@@ -268,7 +269,7 @@ def alerts(times: r.Times, thresholds: Thresholds) -> tuple[Alert, ...]:
 
 
 def runbook(alert: Alert) -> str:
-    """The alert's page."""
+    """Return the alert's runbook page as Markdown."""
     causes = "\n".join(f"- {cause}" for cause in alert.causes)
     steps = "\n".join(f"{n}. {step}" for n, step in enumerate(alert.steps, 1))
     return (

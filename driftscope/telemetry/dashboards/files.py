@@ -1,4 +1,4 @@
-"""Writes dashboards, rules and runbooks: the same bytes for the same settings."""
+"""Write dashboards, rules and runbooks; the same settings give the same bytes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RULES = "prometheus/driftscope.rules.yml"
 def write(
     folder: Path, times: Times, thresholds: Thresholds, *, runbooks: str = "runbooks"
 ) -> tuple[Path, ...]:
-    """Write all files into `folder`, made where it is missing; raises OSError.
+    """Write all files into `folder`, which is created if missing; raises OSError.
 
-    `runbooks`: where alerts say that their pages lie, a URL or a folder.
+    `runbooks`: location of the runbook pages in the alerts' links, a URL or a folder.
     """
     recorded, alerting = rules(times), alerts(times, thresholds)
     content = {RULES: rules_file(recorded, alerting, times, runbooks)}
@@ -36,7 +36,7 @@ def write(
 def rules_file(
     recorded: tuple[Rule, ...], alerting: tuple[Alert, ...], times: Times, runbooks: str
 ) -> str:
-    """Prometheus's rule file, which is YAML."""
+    """Return Prometheus's rule file, which is YAML."""
     lines = [
         "# Made by `driftscope dashboards`; edit its options, not this file.",
         "groups:",
@@ -64,5 +64,5 @@ def rules_file(
 
 
 def _q(text: str) -> str:
-    """A YAML string: JSON's are."""
+    """Return a YAML string; JSON strings are valid YAML."""
     return strict_json.dumps(text, ensure_ascii=False)

@@ -12,9 +12,9 @@ from driftscope.telemetry.dashboards.recording import Rule, Times
 from driftscope.telemetry.export.scrape import label_name
 
 SCHEMA_VERSION = 39
-"""Of Grafana 11's dashboard model; newer ones migrate it when they load it."""
+"""Schema version of Grafana 11's dashboard model; newer versions migrate it on load."""
 WIDTH, HEIGHT = 12, 8
-"""Of a panel, on Grafana's grid of 24 columns."""
+"""Size of a panel on Grafana's grid of 24 columns."""
 _UNITS = {"s": "s", "{token}": "short", "{round}/s": "ops", "{step}/s": "ops"}
 _MODEL, _DRAFTER = label_name(i.MODEL), label_name(i.DRAFTER)
 _CHOSEN = f'{_MODEL}=~"$model", {_DRAFTER}=~"$drafter", instance=~"$instance"'
@@ -22,11 +22,11 @@ _CHOSEN = f'{_MODEL}=~"$model", {_DRAFTER}=~"$drafter", instance=~"$instance"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A time series panel, described by the words of what it shows."""
+    """A time series panel, described in the words of the quantity it shows."""
 
     title: str
     exprs: tuple[tuple[str, str], ...]
-    """Expression and legend."""
+    """Pairs of expression and legend."""
     description: str
     unit: str
     share: bool = False
@@ -34,7 +34,7 @@ class Panel:
 
 
 def dashboards(rules: Sequence[Rule], times: Times) -> dict[str, dict[str, Any]]:
-    """Every dashboard by file name."""
+    """Return every dashboard by file name."""
     by = {rule.record: rule for rule in rules}
     made = {
         "driftscope-overview": ("driftscope / overview", _overview(by, times)),

@@ -1,7 +1,7 @@
-"""Recording rules: what a panel or an alert asks for, computed once.
+"""Recording rules: expressions that panels and alerts use, computed once.
 
-A rule's name says its level, what it is of, and how it was made of the counters. Each divides by
-what was counted in the same window; without traffic there is no value, never a 0.
+A rule's name gives its level, its quantity and how it is derived from the counters. Each rule
+divides by a count of the same window; without traffic it has no value, never a 0.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from driftscope.telemetry.collect.instruments import COUNTER, Instrument
 from driftscope.telemetry.export.scrape import label_name, metric_name
 
 ENGINE = ("job", "instance", label_name(i.MODEL), label_name(i.DRAFTER))
-"""Labels that tell one engine from another."""
+"""Labels that identify one engine."""
 DEPTH, CLASS, PLACE, REASON = map(label_name, (i.DEPTH, i.CLASS, i.PLACE, i.REASON))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """The windows that the rules look at, as Prometheus writes durations."""
+    """Windows of the rules, in Prometheus's duration syntax."""
 
     window: str = "5m"
-    """Of every rate."""
+    """Window of every rate."""
     past: str = "1d"
-    """An engine's own past, which ends a `gap` ago."""
+    """Length of an engine's own past, which ends a `gap` ago."""
     gap: str = "1h"
     hold: str = "10m"
-    """How long something has to be so before it is an alert."""
+    """Time for which a condition must hold before its alert fires."""
     evaluate: str = "30s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One recording rule, and what it is in words."""
+    """One recording rule with its meaning in words."""
 
     record: str
     expr: str
@@ -46,12 +46,13 @@ class Rule:
 
 
 def name_of(instrument: Instrument, suffix: str = "") -> str:
-    """A series of `instrument`: a counter's only one, or a histogram's `suffix`."""
+    """Return a series name of `instrument`: a counter's only one, or a histogram's with
+    `suffix`."""
     return metric_name(instrument) + ("_total" if instrument.kind == COUNTER else suffix)
 
 
 def rules(times: Times) -> tuple[Rule, ...]:
-    """In an order in which each can use those before it."""
+    """Return the rules; each uses only rules before it."""
     past = f"[{times.past}] offset {times.gap}"
     return (
         Rule(

@@ -1,7 +1,8 @@
-"""Telemetry of a process that records: what a worker publishes, and what the engine core speaks.
+"""Telemetry of a recording process: a worker publishes its figures, the engine core exports all.
 
-A listener hangs on a `TraceWriter` and counts on its thread. Sending and answering scrapes happen
-on threads of their own. Nothing here raises into a serving thread, and nothing there waits for it.
+A listener subscribes to a `TraceWriter` and counts on its thread. Exports and scrapes run on
+threads of their own. Nothing here raises into a serving thread, and no serving thread waits for an
+export or a scrape.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 PUBLISH_S = 1.0
-"""How often a worker rewrites its figures."""
+"""Interval at which a worker rewrites its figures, in seconds."""
 POLL_S = 0.5
-"""How often the engine core looks whether something is to be done."""
+"""Interval at which the engine core checks for due exports, in seconds."""
 SETTLE_S = 3.0
-"""How long a finished request waits for what its workers have to say of its chains: a flush, a
-publication and a look, with room to spare."""
+"""Time for which a finished request waits for the chains that its workers recorded, in seconds: one
+flush, one publication and one poll, with room to spare."""
 WAITING_REQUESTS = 4096
 CLOSE_S = 2.0
-"""Longest time that closing waits for a collector."""
+"""Longest time that closing waits for a collector, in seconds."""
 _LAST = "request"
-"""A request's last round counts before its end."""
+"""Record that is counted last: a request's final round is counted before its end."""
 
 
 def together(batches: Sequence[Batch]) -> Iterator[Batch]:
-    """One batch per record, in order: counting costs by the batch, hardly by the row."""
+    """Yield one batch per record, in order: the cost of counting is per batch, hardly per row."""
     by_record: dict[str, list[pa.RecordBatch]] = {}
     for record, batch in in_order(batches):
         by_record.setdefault(record, []).append(batch)
@@ -56,12 +57,12 @@ def together(batches: Sequence[Batch]) -> Iterator[Batch]:
 
 
 def in_order(batches: Sequence[Batch]) -> list[Batch]:
-    """Batches as they are to be counted."""
+    """Return the batches in the order in which they are counted."""
     return sorted(batches, key=lambda batch: batch[0] == _LAST)
 
 
 class WorkerTelemetry:
-    """A worker's figures, published for the engine core of its replica."""
+    """Figures of a worker, published for the engine core of its replica."""
 
     def __init__(self, run: Path, source: str, status: Callable[[], Status]) -> None:
         self._run, self._source, self._status = run, source, status
@@ -75,7 +76,7 @@ class WorkerTelemetry:
         self._published_s, self._stale = -PUBLISH_S, True
 
     def on_batches(self, batches: Sequence[Batch]) -> None:
-        """On the writer's thread: count and publish when it is time."""
+        """Count the batches, and publish when due; runs on the writer's thread."""
         self._waiting.extend(batches)
         self._stale = self._stale or bool(batches)
         now = time.monotonic()
@@ -84,7 +85,7 @@ class WorkerTelemetry:
             self.publish()
 
     def publish(self) -> None:
-        """Count what waits, and rewrite the file that the engine core reads."""
+        """Count the waiting batches and rewrite the file that the engine core reads."""
         waiting, self._waiting = self._waiting, []
         for record, batch in together(waiting):
             self._feed.take(record, batch)
@@ -95,17 +96,18 @@ class WorkerTelemetry:
 
 
 class EngineTelemetry:
-    """The engine core: counts its own, adds its workers', and speaks for all of them.
+    """Telemetry of the engine core: counts its records, adds its workers' figures and exports all.
 
-    ==================  ==========================================================
-    `on_batches(batches)`     on the writer's thread
-    `snapshot()`        every figure of the engine as it stands
-    `identity()`        who speaks; None until the engine has loaded its models
-    `flush()`           send what there is, for at most CLOSE_S
-    `close()`           the same once more, and stop
-    ==================  ==========================================================
+    =====================  ==========================================================
+    `on_batches(batches)`  count batches; runs on the writer's thread
+    `snapshot()`           every figure of the engine with its current value
+    `identity()`           identity of the engine; None until its models are loaded
+    `flush()`              send all current data, for at most CLOSE_S
+    `close()`              flush a last time and stop
+    =====================  ==========================================================
 
-    Raises TelemetryError from the constructor when something cannot be sent as asked.
+    Raises TelemetryError from the constructor when the settings cannot be
+    met, such as a port that is taken.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class EngineTelemetry:
         *,
         model: str | None = None,
     ) -> None:
-        """`model`: the name under which the engine serves it."""
+        """`model`: the name under which the engine serves the model."""
         from driftscope.telemetry.export.exporters import metric_exporter, span_exporter
         from driftscope.telemetry.export.sender import MetricSender, SpanSender
         from driftscope.telemetry.export.spans import Spans
@@ -159,7 +161,7 @@ class EngineTelemetry:
         self._thread.start()
 
     def on_batches(self, batches: Sequence[Batch]) -> None:
-        """Count; on the writer's thread."""
+        """Count the batches; runs on the writer's thread."""
         for record, batch in in_order(batches):
             self._feed.take(record, batch)
             if record == "verify":
@@ -170,7 +172,7 @@ class EngineTelemetry:
                     self._waiting.extend((time.monotonic(), each) for each in done)
 
     def snapshot(self) -> dict[Key, Point]:
-        """The engine core's figures, its workers' and those of the export itself."""
+        """Return the figures of the engine core, of its workers and of the export itself."""
         tell(self._tally, self._status())
         self._tell_health()
         shared = [worker.points for worker in workers_of(self._run, self._replica)]
@@ -181,7 +183,7 @@ class EngineTelemetry:
         return whole
 
     def identity(self) -> Identity | None:
-        """Who speaks."""
+        """Return the engine's identity; None until the engine has loaded its models."""
         with self._meeting:
             if self._identity is None and (manifest := self._manifest.read()) is not None:
                 model = self._model or manifest.target.name
@@ -192,7 +194,7 @@ class EngineTelemetry:
             return self._identity
 
     def flush(self, timeout_s: float = CLOSE_S) -> None:
-        """Send all that there is now; gives up after `timeout_s`."""
+        """Send all current data; give up after `timeout_s`."""
         last = threading.Thread(target=self._guarded(self._send_all), daemon=True)
         last.start()
         last.join(timeout_s)
@@ -279,12 +281,12 @@ class EngineTelemetry:
         return serve(self, host, port + self._replica)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """`action`, whose errors cost figures and nothing else."""
+        """Return `action` wrapped so that an exception costs figures and nothing else."""
 
         def guarded() -> None:
             try:
                 action()
-            except Exception:  # the border: a thread that serves nobody must go on
+            except Exception:  # the border: a background thread must go on
                 self._health.add(i.LISTENER_ERRORS, 1)
 
         return guarded

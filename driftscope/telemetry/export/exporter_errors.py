@@ -1,4 +1,4 @@
-"""What OpenTelemetry's exporters say of their failures, kept for one message of ours."""
+"""Capture the errors that OpenTelemetry's exporters log, for a single driftscope message."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from driftscope.boundary.terminal_text import shown
 
 LOGGER = "opentelemetry"
 LONGEST = 300
-"""Characters of it that are shown."""
+"""Most characters of the error that are shown."""
 _HEADERS = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?HEADERS")
 _ENDPOINTS = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?ENDPOINT|DRIFTSCOPE_OTLP")
 RETRYING = " encountered while exporting"
-"""What follows the cause, and says no more of it."""
+"""Text that follows the cause in the exporters' log lines and adds nothing to it."""
 
 
 class ExporterErrorHandler(logging.Handler):
-    """The first thing said; those after it only count attempts."""
+    """Log handler that keeps the first message; later ones only count attempts."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.first = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """As logging's."""
+        """Keep the first message, redacted and shortened."""
         cause = record.getMessage().partition(RETRYING)[0]
         cause = shown(redacted(" ".join(cause.split()), secrets_in(os.environ)))
         self.first = self.first or textwrap.shorten(cause, LONGEST, placeholder=" ...")
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
-    """What the variables of headers and endpoints hold, such as keys and passwords: a collector may
-    repeat one in its error."""
+    """Return secrets such as keys and passwords from header and endpoint variables. A collector may
+    repeat one of them in its error."""
     urls = [value for name, value in environ.items() if _ENDPOINTS.fullmatch(name)]
     given = [value for name, value in environ.items() if _HEADERS.fullmatch(name)]
     pairs = (pair.partition("=")[2].strip() for value in given for pair in value.split(","))
@@ -56,7 +56,7 @@ def _secrets_of(url: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def capture_exporter_errors() -> Iterator[ExporterErrorHandler]:
-    """Its log goes to what is yielded and nowhere else."""
+    """Redirect OpenTelemetry's log to the handler that is yielded, and nowhere else."""
     logger, handler = logging.getLogger(LOGGER), ExporterErrorHandler()
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""OpenTelemetry's exporters as settings ask for them."""
+"""Create OpenTelemetry's exporters from the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def metric_exporter(settings: Settings, timeout_s: float | None = None) -> MetricExporter | None:
-    """`timeout_s` is for a batch, its repetitions included; None: as OpenTelemetry's variables say.
+    """Return the metric exporter; None if metrics are not exported.
+
+    `timeout_s`: time for one batch including retries, in seconds; None: OpenTelemetry's variables
+    decide.
 
     Raises TelemetryError when the protocol's package is missing.
     """
@@ -30,7 +33,7 @@ def metric_exporter(settings: Settings, timeout_s: float | None = None) -> Metri
 
 
 def span_exporter(settings: Settings, timeout_s: float | None = None) -> SpanExporter | None:
-    """As `metric_exporter`."""
+    """Return the span exporter; arguments and errors are those of `metric_exporter`."""
     signal = settings.traces
     if signal is None:
         return None
@@ -47,7 +50,7 @@ def _otlp(signal: Signal, module: str, name: str, timeout_s: float | None) -> An
 
     package = "opentelemetry.exporter.otlp.proto"
     kind = "grpc" if signal.protocol == GRPC else "http"
-    # The gRPC package has no transport security for an endpoint without https by itself.
+    # gRPC uses TLS unless `insecure` is set; plain http endpoints need it.
     plain = signal.endpoint is not None and signal.endpoint.startswith("http://")
     more = {"insecure": True} if kind == "grpc" and plain else {}
     try:

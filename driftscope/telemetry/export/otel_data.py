@@ -1,4 +1,4 @@
-"""Figures as OpenTelemetry's data model has them."""
+"""Convert figures to OpenTelemetry's data model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def metrics_data(
     time_s: float,
     delta: bool = False,
 ) -> MetricsData:
-    """`snapshot` as one export; `constants` are attributes of every point."""
+    """Return `snapshot` as one export; `constants` are attributes of every point."""
     by_name: defaultdict[str, list[Point]] = defaultdict(list)
     for point in snapshot.values():
         by_name[point.name].append(point)
@@ -51,7 +51,7 @@ def metrics_data(
 
 
 def nano(seconds: float) -> int:
-    """Unix time in nanoseconds."""
+    """Return Unix time in nanoseconds."""
     return int(seconds * 1_000_000) * 1000
 
 
@@ -85,7 +85,7 @@ def _number(point: Point, constants: Mapping[str, str], when: Mapping[str, Any])
 def _histogram(
     point: Point, constants: Mapping[str, str], when: Mapping[str, Any]
 ) -> HistogramDataPoint:
-    unknown: Any = None  # minimum and maximum are optional in OTLP, which the SDK's types are not
+    unknown: Any = None  # min and max are optional in OTLP, but not in the SDK's types
     return HistogramDataPoint(
         attributes=_attributes(point, constants),
         count=point.count,

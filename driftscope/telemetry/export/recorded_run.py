@@ -1,4 +1,4 @@
-"""A recorded run told again, with the times that it had."""
+"""Export a recorded run with its original timestamps."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ if TYPE_CHECKING:
     from driftscope.telemetry.export.spans import Spans
 
 DEFAULT_INTERVAL_S = 10.0
-"""Of run time, between two points of a series."""
+"""Run time between two points of a series, in seconds."""
 SEND_S = 5.0
-"""Time in which a collector must have taken a batch. OpenTelemetry's exporters ask again meanwhile,
-after 1 and 3 seconds, if nobody answers."""
+"""Time within which a collector must accept a batch, in seconds. If nobody answers, OpenTelemetry's
+exporters retry within it, after 1 and 3 seconds."""
 SEND_VARIABLE = "OTEL_EXPORTER_OTLP_TIMEOUT"
-"""Gives a slower collector more seconds."""
+"""Variable that gives a slower collector more seconds."""
 SEND_SLACK_S = 1.0
-"""What an exporter may take beyond its time before it is left alone."""
+"""Time that an exporter may take beyond its timeout before it is abandoned, in seconds."""
 MAX_MOMENTS = 16_384
-"""Points of a series: two days at the default interval."""
+"""Most points of a series: two days at the default interval."""
 _RECORDS = ("draft", "verify", "step", "request")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """An engine's figures as they stood at `time_s`, and who finished since the moment before."""
+    """Figures of an engine at `time_s`, and the requests that finished since the previous
+    moment."""
 
     time_s: float
     points: dict[Key, Point]
@@ -54,7 +55,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """One replica of a run."""
+    """Figures and identity of one replica of a run."""
 
     identity: Identity
     start_s: float
@@ -65,7 +66,7 @@ class Replay:
 def replays(
     trace: Trace, *, interval_s: float = DEFAULT_INTERVAL_S, labels: tuple[str, ...] = ()
 ) -> Iterator[Replay]:
-    """Every data-parallel replica of `trace`; raises NoDataError for a run without a row."""
+    """Yield every data-parallel replica of `trace`; raise NoDataError for a run without a row."""
     found = {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
     if not any(getattr(trace, name).num_rows for name in _RECORDS):
         raise NoDataError(f"{trace.path}: nothing was recorded, so there is nothing to export")
@@ -83,7 +84,7 @@ def _replicas(table: pa.Table) -> set[int]:
 def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ...]) -> Replay:
     manifest = trace.manifest
     tally = Tally()
-    # All that drifted hard is kept: nobody looks in between.
+    # Keep every notable chain: nothing reads the list before the run ends.
     feed = Feed(tally=tally, sink_slots=lambda: manifest.sink_slots)
     feed.notable = type(feed.notable)()
     log = RequestLog(tally, labels)
@@ -91,7 +92,7 @@ def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ..
     tables = {name: _sorted(getattr(trace, name), replica) for name in _RECORDS}
     times = {name: _times(table) for name, table in tables.items()}
     every = np.concatenate(list(times.values()))
-    if not ((every >= 0) & (every <= MAX_UNIX_S)).all():  # NaN is neither
+    if not ((every >= 0) & (every <= MAX_UNIX_S)).all():  # NaN fails both comparisons
         raise DamagedTraceError(f"{trace.path}: a row's time_s is no Unix time up to the year 2242")
     start_s, end_s = float(every.min()), float(every.max())
     moments, last = [], dict.fromkeys(_RECORDS, 0)
@@ -130,11 +131,12 @@ def _times(table: pa.Table) -> Any:
 
 
 def _until(times: NDArray[np.float64], interval_s: float) -> Iterator[float]:
-    """Ends of the intervals with a row in them, and of those just before; the last is the run's.
+    """Yield the end of each interval that has a row or precedes one that has; the last is the
+    run's.
 
-    An interval without a row changes no figure. The one before the next row keeps the figures flat
-    until then, so that a rate over the pause is not spread over it. Raises UsageError for more than
-    MAX_MOMENTS.
+    An interval without a row changes no figure. The interval before the next row keeps the figures
+    flat until then, so that the next increase is not spread over the pause. Raises UsageError for
+    more than MAX_MOMENTS.
     """
     start_s, end_s = float(times.min()), float(times.max())
     filled = np.unique(np.floor((times - start_s) / interval_s))
@@ -153,10 +155,10 @@ def _until(times: NDArray[np.float64], interval_s: float) -> Iterator[float]:
 
 
 def send(replay: Replay, settings: Settings) -> tuple[int, int]:
-    """Send a replica's figures and spans; how many batches and spans were taken.
+    """Send a replica's figures and spans; return the numbers of batches and spans accepted.
 
-    Raises TelemetryError when the collector does not take a batch within SEND_S, or what
-    SEND_VARIABLE says.
+    Raises TelemetryError when the collector does not accept a batch within SEND_S, or within the
+    time that SEND_VARIABLE gives.
     """
     from driftscope.telemetry.export.exporters import metric_exporter, span_exporter
 
@@ -236,7 +238,7 @@ def _taken(export: Callable[[], Any], seconds: float) -> None:
 
 
 def to_openmetrics(replays: Sequence[Replay]) -> str:
-    """The runs as OpenMetrics text with their times."""
+    """Return the runs as OpenMetrics text with their timestamps."""
     from driftscope.telemetry.export.scrape import families_text
 
     return families_text(

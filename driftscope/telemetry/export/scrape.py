@@ -1,4 +1,4 @@
-"""Figures for Prometheus: an endpoint that is scraped, or a file."""
+"""Export figures to Prometheus, by a scrape endpoint or a file."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _RUN_LABEL = "service.instance.id"
 
 
 class Source(Protocol):
-    """What a scrape asks."""
+    """Source of the figures for a scrape."""
 
     def snapshot(self) -> dict[Key, Point]:
-        """Every figure as it stands."""
+        """Return every figure with its current value."""
 
     def identity(self) -> Identity | None:
-        """Whose they are."""
+        """Return the identity of the engine; None until it is known."""
 
 
 def metric_name(instrument: Instrument) -> str:
-    """As Prometheus calls it, also when the figures come by OTLP: without the suffixes of a
-    counter or histogram."""
+    """Return Prometheus's name of a metric, the same when figures arrive by OTLP. It has no suffix
+    of a counter or histogram."""
     name = instrument.name.replace(".", "_") + _UNITS.get(instrument.unit, "")
     return f"{name}_ratio" if instrument.kind == GAUGE and instrument.unit == "1" else name
 
 
 def label_name(attribute: str) -> str:
-    """As Prometheus calls an attribute."""
+    """Return Prometheus's name of an attribute."""
     return attribute.replace(".", "_")
 
 
 def serve(source: Source, host: str, port: int) -> Callable[[], None]:
-    """Answer scrapes at `host`:`port` from a thread of its own; returns what stops it.
+    """Answer scrapes at `host`:`port` from a separate thread; return a function that stops it.
 
     Raises TelemetryError when the port is taken or prometheus-client is not installed.
     """
@@ -65,7 +65,7 @@ def serve(source: Source, host: str, port: int) -> Callable[[], None]:
         ) from error
 
     def stop() -> None:
-        # On the trace writer's thread: what answers a scrape that hangs must not keep it.
+        # This runs on the trace writer's thread, which a hanging scrape must not block.
         last = threading.Thread(target=server.shutdown, daemon=True)
         last.start()
         last.join(STOP_S)
@@ -76,14 +76,14 @@ def serve(source: Source, host: str, port: int) -> Callable[[], None]:
 
 
 Moments = Sequence[tuple[float | None, Snapshot]]
-"""Snapshots of one engine, each with the time that is written with it; None: the scrape's."""
+"""Snapshots of one engine, each with its timestamp; None: the time of the scrape."""
 
 
 def families_text(engines: Sequence[tuple[Moments, Mapping[str, str]]]) -> str:
-    """Engines, each with the attributes of all its series, as OpenMetrics text.
+    """Return engines, each with the attributes of all its series, as OpenMetrics text.
 
-    `promtool tsdb create-blocks-from openmetrics` makes blocks of it. Raises TelemetryError without
-    prometheus-client.
+    `promtool tsdb create-blocks-from openmetrics` turns the text into blocks. Raises TelemetryError
+    without prometheus-client.
     """
     try:
         from prometheus_client.openmetrics.exposition import generate_latest
@@ -101,7 +101,7 @@ def families_text(engines: Sequence[tuple[Moments, Mapping[str, str]]]) -> str:
 
 
 def families(engines: Sequence[tuple[Moments, Mapping[str, str]]]) -> Iterator[Any]:
-    """prometheus_client's metric families; the moments of a series stand together."""
+    """Yield prometheus_client's metric families; the moments of one series are adjacent."""
     series: dict[str, dict[tuple[int, Key], list[tuple[float | None, Point]]]] = {}
     for at, (moments, _) in enumerate(engines):
         for time_s, snapshot in moments:
@@ -136,7 +136,8 @@ def _add(
 
 
 def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[Any, ...]]:
-    """Cumulative, as Prometheus has them; the exemplar in the bucket that its value lies in."""
+    """Yield cumulative buckets, as Prometheus expects. The exemplar goes into the bucket of its
+    value."""
     from prometheus_client.core import Exemplar
 
     total, exemplar = 0, point.exemplar
@@ -162,7 +163,7 @@ class _Collector:
         self._source = source
 
     def collect(self) -> Iterator[Any]:
-        """The figures as they stand; none until the engine is known."""
+        """Yield the current figures; nothing until the engine is known."""
         if (identity := self._source.identity()) is None:
             return
         yield from families([([(None, self._source.snapshot())], identity.attributes)])
@@ -170,7 +171,7 @@ class _Collector:
 
 
 def _target_info(identity: Identity) -> Iterator[Any]:
-    """Who speaks, as OpenTelemetry's translation to Prometheus has it."""
+    """Yield the engine's identity, following OpenTelemetry's translation to Prometheus."""
     from prometheus_client.core import InfoMetricFamily
 
     resource = {

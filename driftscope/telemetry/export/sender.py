@@ -1,4 +1,4 @@
-"""Sends figures and spans to a collector, from a thread of its own, until it takes them."""
+"""Send figures and spans to a collector from a separate thread, with retries until it accepts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 60.0
-"""Back-off after a failure doubles from the first to the last, and never waits longer than the
-interval of the signal."""
+"""Bounds of the back-off after a failure, in seconds. It doubles from the first to the last and
+never exceeds the interval of the signal."""
 
 
 class Back:
-    """When a signal is to be sent next."""
+    """Schedule of a signal's next export."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s, self._failures = interval_s, 0
@@ -30,28 +30,28 @@ class Back:
         self.taken_s = time.monotonic()
 
     def took(self) -> None:
-        """A collector took it."""
+        """Record that a collector accepted the batch."""
         self._failures, self.taken_s = 0, time.monotonic()
         self.due_s = self.taken_s + self._interval_s
 
     def failed(self) -> None:
-        """It did not, or nobody answered."""
+        """Record that the batch was rejected or that nobody answered."""
         wait_s = min(FIRST_RETRY_S * 2.0**self._failures, LAST_RETRY_S, self._interval_s)
         self._failures = min(self._failures + 1, 16)
         self.due_s = time.monotonic() + wait_s
 
     def is_due(self) -> bool:
-        """Whether it is time."""
+        """Return whether an export is due."""
         return time.monotonic() >= self.due_s
 
     def behind_s(self) -> float:
-        """Since it was last taken."""
+        """Return the time since the last accepted batch, or since the start, in seconds."""
         return time.monotonic() - self.taken_s
 
 
 class MetricSender:
-    """Cumulative figures lose nothing by a failure; delta ones start where the last that was taken
-    ended."""
+    """Sender of metrics. Cumulative figures lose nothing by a failure; delta figures start where
+    the last accepted batch ended."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MetricSender:
         self.back = Back(interval_s)
 
     def send(self) -> bool:
-        """Send now; whether it was taken."""
+        """Send now; return whether the batch was accepted."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         data = self._collect()
@@ -84,12 +84,12 @@ class MetricSender:
         return good
 
     def shutdown(self) -> None:
-        """Give up what is under way."""
+        """Abandon the export in progress."""
         self._exporter.shutdown()
 
 
 class SpanSender:
-    """Spans wait in their queue until a collector has taken them."""
+    """Sender of spans, which stay queued until a collector accepts them."""
 
     def __init__(
         self, exporter: Any, health: Tally, spans: Spans, *, interval_s: float, batch: int
@@ -98,7 +98,7 @@ class SpanSender:
         self.back = Back(interval_s)
 
     def send(self) -> bool:
-        """Send all that waits, a batch at a time; whether it was taken."""
+        """Send all queued spans, a batch at a time; return whether all were accepted."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         while spans := self._spans.take(self._batch):
@@ -113,5 +113,5 @@ class SpanSender:
         return True
 
     def shutdown(self) -> None:
-        """Give up what is under way."""
+        """Abandon the export in progress."""
         self._exporter.shutdown()

@@ -1,7 +1,7 @@
-"""Where figures go: DRIFTSCOPE_OTLP and DRIFTSCOPE_PROMETHEUS, and OpenTelemetry's own variables.
+"""Export settings from DRIFTSCOPE_OTLP, DRIFTSCOPE_PROMETHEUS and OpenTelemetry's own variables.
 
-What an exporter of OpenTelemetry reads by itself (headers, certificates, compression, timeouts) is
-left to it; resource attributes and the sampler are the SDK's.
+OpenTelemetry's exporters read headers, certificates, compression and timeouts themselves. The SDK
+handles resource attributes and the sampler.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DEFAULT_TIMEOUT_MS = 30_000
 DEFAULT_QUEUE = 2048
 DEFAULT_BATCH = 512
 DEFAULT_DELAY_MS = 5_000
-"""All five as OpenTelemetry's specification has them."""
+"""Default delay, in ms. All five defaults are those of OpenTelemetry's specification."""
 DEFAULT_PROMETHEUS_PORT = 9464
 LOOPBACK = "127.0.0.1"
-"""Where scrapes are answered unless a host is given: an endpoint has no password."""
+"""Address of the scrape endpoint unless a host is given: the endpoint has no password."""
 MAX_LABELS = 8
-"""Labels that may become an attribute: each is some twenty series."""
+"""Most labels that may become an attribute: each adds about twenty series."""
 _EXPORTERS = {
     METRICS: ("otlp", "console", "prometheus", "none"),
     TRACES: ("otlp", "console", "none"),
@@ -37,25 +37,25 @@ _TEMPORALITIES = ("cumulative", "delta", "lowmemory")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """How one of METRICS and TRACES is sent."""
+    """Export settings of one signal, METRICS or TRACES."""
 
     exporter: str
-    """"otlp" or "console"."""
+    """Name of the exporter, "otlp" or "console"."""
     protocol: str = HTTP
     endpoint: str | None = None
-    """None: as the variables of OpenTelemetry say."""
+    """Endpoint URL; None: OpenTelemetry's variables decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where figures go."""
+    """Destinations of figures and spans, and how they are sent."""
 
     metrics: Signal | None = None
     traces: Signal | None = None
     prometheus: tuple[str, int] | None = None
-    """Host and port that a scrape is answered at."""
+    """Host and port of the scrape endpoint."""
     labels: tuple[str, ...] = ()
-    """Workload labels that become an attribute."""
+    """Workload labels that become an attribute value."""
     temporality: str = "cumulative"
     interval_s: float = DEFAULT_INTERVAL_MS / 1000
     timeout_s: float = DEFAULT_TIMEOUT_MS / 1000
@@ -66,7 +66,7 @@ class Settings:
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings | None:
-    """The settings in force, or None when nothing is to be sent. Raises TelemetryError."""
+    """Return the settings in force, or None when nothing is exported. Raises TelemetryError."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     metrics, traces = _signal(environ, METRICS), _signal(environ, TRACES)
@@ -91,7 +91,8 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
 
 
 def endpoint_of(value: str, protocol: str = HTTP) -> str:
-    """A base URL such as http://collector:4318; raises TelemetryError that shows no password."""
+    """Return a base URL such as http://collector:4318. Raises TelemetryError, whose message
+    contains no password."""
     try:
         url = ServerUrl.parsed(value)
     except BadUrlError as error:
@@ -136,7 +137,7 @@ def _prometheus(environ: Mapping[str, str]) -> tuple[str, int] | None:
     if not (value or asked):
         return None
     host, _, port = value.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address
+    host = host.removeprefix("[").removesuffix("]")  # brackets of an IPv6 address
     host = host or environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "").strip() or LOOPBACK
     port = port or environ.get("OTEL_EXPORTER_PROMETHEUS_PORT", str(DEFAULT_PROMETHEUS_PORT))
     if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):

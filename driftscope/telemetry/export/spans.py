@@ -1,4 +1,4 @@
-"""One span per finished request, with events for the chains that went wrong in it."""
+"""One span per finished request, with events for its rejected rounds and drifted chains."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ REQUEST_SPAN = "driftscope.request"
 REJECTED_EVENT = "driftscope.chain.rejected"
 DRIFTED_EVENT = "driftscope.chain.drifted"
 CHAINS_PER_REQUEST = 8
-"""Chains that drifted hard which a span tells of."""
+"""Most chains that drifted hard in one request's span."""
 REMEMBERED_REQUESTS = 4096
-"""Requests whose drifted chains wait for them to finish."""
+"""Most requests whose drifted chains are kept until the request finishes."""
 
 
 class Spans:
-    """Makes spans of finished requests; a queue of the ended ones waits to be sent."""
+    """Create spans of finished requests; ended spans are queued until they are sent."""
 
     def __init__(
         self, *, queue: int, labels_of: Callable[[dict[str, Any]], dict[str, str]] | None = None
     ) -> None:
-        """`labels_of`: the attribute of a request's label, by its row."""
+        """`labels_of`: returns the attribute of a request's label, given its row."""
         self._chains: OrderedDict[str, list[NotableChain]] = OrderedDict()
         self._seen: set[NotableChain] = set()
         self._ended = _Ended(queue)
         self._labels_of = labels_of or _unlabelled
         self._tracer: Any = None
         self.exemplars: dict[Key, Exemplar] = {}
-        """By series, the latest request that was sampled."""
+        """The latest sampled request of each series."""
 
     def start(self, resource: Resource, constants: Mapping[str, str]) -> None:
-        """Say who speaks; the sampler is what OTEL_TRACES_SAMPLER names."""
+        """Set the engine's identity; OTEL_TRACES_SAMPLER selects the sampler."""
         self._constants = dict(constants)
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(self._ended)
@@ -51,11 +51,11 @@ class Spans:
 
     @property
     def dropped(self) -> int:
-        """Spans that nobody took before the queue was full."""
+        """Number of spans dropped because the queue was full."""
         return self._ended.dropped
 
     def note(self, chains: Iterable[NotableChain]) -> None:
-        """Keep chains that drifted hard; one that is kept already is not kept twice."""
+        """Keep chains that drifted hard, each only once."""
         latest = set()
         for chain in chains:
             latest.add(chain)
@@ -69,7 +69,7 @@ class Spans:
         self._seen = latest
 
     def add(self, done: Finished) -> None:
-        """The span of a finished request."""
+        """Create and queue the span of a finished request."""
         row = done.row
         span = self._tracer.start_span(
             REQUEST_SPAN,
@@ -88,11 +88,11 @@ class Spans:
             self._exemplify(done, span, chains)
 
     def take(self, limit: int) -> list[ReadableSpan]:
-        """The oldest spans that wait; they stay until `sent`."""
+        """Return the oldest queued spans, at most `limit`; they stay queued until `sent`."""
         return self._ended.oldest(limit)
 
     def sent(self, number: int) -> None:
-        """The oldest `number` were taken by a collector."""
+        """Remove the oldest `number` spans, which a collector accepted."""
         self._ended.forget(number)
 
     def _exemplify(self, done: Finished, span: Any, chains: list[NotableChain]) -> None:
@@ -115,14 +115,14 @@ class Spans:
 
 
 class _Ended(SpanProcessor):
-    """A bounded queue; spans that would not fit are counted, the oldest are kept."""
+    """A bounded queue that keeps the oldest spans; spans that do not fit are counted."""
 
     def __init__(self, size: int) -> None:
         self._size, self._queue = size, deque[ReadableSpan]()
         self.dropped = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue an ended span."""
@@ -144,7 +144,7 @@ def _unlabelled(_: dict[str, Any]) -> dict[str, str]:
 
 
 def _parent(traceparent: str | None) -> Context | None:
-    """The caller's trace context; None starts a trace."""
+    """Return the caller's trace context; None starts a new trace."""
     if not traceparent:
         return Context()
     return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())

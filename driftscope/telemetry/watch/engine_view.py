@@ -1,4 +1,4 @@
-"""What is worth seeing of an engine, from two snapshots of its figures."""
+"""Summarise an engine for display, from two snapshots of its figures."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ CLASSES = ("sink", "prompt", "generated", "self")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """One depth; None where nothing was measured, or the quantity does not apply."""
+    """Figures of one depth; None where nothing was measured or the quantity does not apply."""
 
     accepted: float | None
-    """Marginal acceptance, of rounds that drafted the depth."""
+    """Marginal acceptance over the rounds that drafted the depth."""
     masses: dict[str, float | None]
-    """By class, see CLASSES."""
+    """Attention masses by class, see CLASSES."""
     expected: float | None
-    """Attention on the chain without drift."""
+    """Expected attention on the chain without drift."""
     fed_rms: float | None
     top1: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """An engine over some stretch of time."""
+    """Figures of an engine over a period."""
 
     rounds: int
     requests: int
@@ -44,13 +44,13 @@ class View:
     draft_s: float | None
     verify_s: float | None
     rejected: float | None
-    """Share of all decode steps."""
+    """Share of rejected rounds in all decode steps."""
     undrafted: dict[str, float]
-    """Shares of all decode steps, by reason."""
+    """Shares of undrafted steps in all decode steps, by reason."""
     rate: float | None
     overhead: float | None
     dropped: int
-    """Since the start."""
+    """Rows dropped since the start."""
     depths: tuple[Depth, ...]
 
 
@@ -86,7 +86,7 @@ class _Figures:
 
 
 def view(now: Snapshot, before: Snapshot | None = None) -> View:
-    """What came since `before`, or since the start; gauges as they stand."""
+    """Return the figures since `before`, or since the start; gauges have their current value."""
     new, whole = _Figures(difference(now, before or {})), _Figures(now)
     rounds, undrafted = new.total(i.ROUNDS), new.values(i.UNDRAFTED_STEPS, REASON)
     steps = rounds + sum(undrafted.values())
@@ -116,8 +116,9 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
 
 
 def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
-    """[k] by risk sets; None where no round could be accepted at a depth. A server of an older
-    driftscope does not say how many could: then as vLLM counts."""
+    """Return the marginal acceptance by depth, [k], from risk sets; None where no round could be
+    accepted at a depth. A server with an older driftscope reports no risk sets; its rates are per
+    round, as vLLM counts them."""
     reached, at_risk = (
         [new.total(each, **{DEPTH: str(n)}) for n in range(1, k + 1)]
         for each in (i.REACHED, i.AT_RISK)

@@ -1,4 +1,4 @@
-"""Follows an engine from outside: a run directory that is being written, or its scrape endpoint."""
+"""Follow an engine from outside: a run directory that is being written, or a scrape endpoint."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from driftscope.trace.read.ranks import place_of
 from driftscope.trace.read.reader import read_rows
 
 LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)
-"""What one look at an endpoint may cost."""
+"""Limits of one request to an endpoint."""
 _RECORDS = ("draft", "verify", "step", "request")
 
 
 class Followed(Protocol):
-    """An engine that is looked at now and then."""
+    """An engine that is polled."""
 
     def look(self) -> dict[Key, Point]:
-        """Its figures as they stand; raises DriftscopeError."""
+        """Return the current figures; raises DriftscopeError."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing can come any more."""
+        """Whether no further figures can come."""
 
 
 class FollowedRun:
-    """A run directory: each look reads what came since the one before.
+    """A run directory; each call of `look` reads the rows written since the previous one.
 
     Raises NotATraceError and its siblings where there is no run.
     """
@@ -57,8 +57,8 @@ class FollowedRun:
         self.over = False
 
     def look(self) -> dict[Key, Point]:
-        """Its figures as they stand."""
-        statuses = read_statuses(self._run)  # first: what they say is written is then found
+        """Return the current figures."""
+        statuses = read_statuses(self._run)  # first: rows reported as written are then found
         for record in _RECORDS:
             for path in segments(self._run, record):
                 self._read(record, path)
@@ -89,7 +89,7 @@ class FollowedRun:
 class FollowedEndpoint:
     """The endpoint of an engine that answers Prometheus. Raises TelemetryError.
 
-    User and password in `url` are sent as its Authorization header and shown nowhere.
+    User and password in `url` are sent in its Authorization header and are never shown.
     """
 
     over = False
@@ -101,7 +101,7 @@ class FollowedEndpoint:
         self.look()
 
     def look(self) -> dict[Key, Point]:
-        """Its figures as they stand."""
+        """Return the current figures."""
         points = self._points()
         if not any(name.startswith("driftscope.") for name, _ in points):
             raise TelemetryError(
@@ -125,7 +125,7 @@ class FollowedEndpoint:
 
 
 def follow(target: str) -> Followed:
-    """What `target` names, a run directory or a URL; raises DriftscopeError."""
+    """Return the engine named by `target`, a run directory or a URL; raises DriftscopeError."""
     if target.startswith(("http://", "https://")):
         return FollowedEndpoint(target)
     return FollowedRun(Path(target))

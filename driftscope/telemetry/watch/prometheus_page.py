@@ -1,8 +1,8 @@
-"""A page of driftscope's metrics in Prometheus' text format, read back as points.
+"""Read driftscope's metrics from a page in Prometheus' text format, as points.
 
-The page comes from another process: every sample of a metric of driftscope's is checked, and one
-that cannot be right makes the whole page unusable, because the rest would be half a picture. What
-other metrics say is passed over unread.
+The page comes from another process. Every sample of a driftscope metric is checked, and one that
+cannot be right makes the whole page unusable, because the rest would be incomplete. Other metrics
+are skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PAIR = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _BUCKET, _SUM = "_bucket", "_sum"
 _LAST = "+Inf"
-"""The bucket that counts every observation. Nobody here asks about the others."""
+"""Bucket that counts every observation; the other buckets are not used here."""
 
 
 class BadPageError(ValueError):
@@ -47,14 +47,14 @@ class BadPageError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Series:
-    """What one name on a page stands for."""
+    """Instrument and part to which a sample name on a page belongs."""
 
     instrument: Instrument
     part: str = ""
-    """_BUCKET or _SUM of a histogram."""
+    """Part of a histogram, _BUCKET or _SUM."""
 
     def key(self, labels: Mapping[str, str]) -> Key:
-        """Raise BadPageError for a label that no series of driftscope's has."""
+        """Return the series key; raise BadPageError for a label that no driftscope series has."""
         own = {name: labels.get(label_name(name), "") for name in self.instrument.attributes}
         if any(len(value) > MAX_LABEL_CHARS for value in own.values()):
             raise BadPageError(f"a label of more than {MAX_LABEL_CHARS} characters")
@@ -62,7 +62,7 @@ class _Series:
 
 
 def points_on(text: str) -> dict[Key, Point]:
-    """Return every series of driftscope's on a page; raises BadPageError."""
+    """Return every driftscope series on a page; raises BadPageError."""
     values: dict[Key, float] = {}
     counts: dict[Key, float] = {}
     for number, line in enumerate(_own_lines(text)):
@@ -81,7 +81,7 @@ def points_on(text: str) -> dict[Key, Point]:
 
 
 def _buckets(key: Key, counts: Mapping[Key, float]) -> tuple[int, ...]:
-    """Return one bucket with every observation; () for a counter or gauge."""
+    """Return one bucket that holds every observation; () for a counter or gauge."""
     if INSTRUMENTS[key[0]].kind != HISTOGRAM:
         return ()
     if key not in counts:

@@ -1,4 +1,4 @@
-"""Several servers, one after another, under the same suite."""
+"""Benchmark several servers, one after another, under the same suite."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from driftscope.workloads.bench.managed_server import Contender, Running, runnin
 from driftscope.workloads.client.replay import Done, Order, Watcher, replay
 
 READY_S = 900.0
-"""A large model on a cold disk, compiled; then something is wrong."""
+"""Longest start-up time of a server, in seconds: enough for a large model that is read from a cold
+disk and compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One server's part."""
+    """Result of one replay against one server."""
 
     label: str
     server: Path | None
-    """Its run directory; None without speculation."""
+    """Run directory of the server; None without speculation."""
     client: Path
     done: Done
 
@@ -34,10 +35,11 @@ def bench(
     rounds: int = 1,
     watcher: Watcher | None = None,
 ) -> Iterator[Result]:
-    """Serve each contender and replay `order` to it; yields as they end.
+    """Serve each contender and replay `order` to it; yield each result when its replay ends.
 
-    `rounds` above 1 serves all of them in turn, again and again, so that what drifts with time hits
-    all alike. Stops after a replay that the user stopped. Raises DriftscopeError.
+    With `rounds` above 1 all contenders are served in turn, repeatedly, so that slow changes over
+    time affect all of them equally. Stops after a replay that the user stopped. Raises
+    DriftscopeError.
     """
     for number in range(1, rounds + 1):
         for contender in contenders:
@@ -65,7 +67,7 @@ def _order(order: Order, contender: Contender, server: Running, run: Path) -> Or
 
 
 def _weights(contender: Contender) -> int | None:
-    """Bytes of the drafter's weight files, where it is a local folder."""
+    """Return the size in bytes of the drafter's weight files; None if it is not a local folder."""
     folder = Path(str((contender.speculation or {}).get("model", "")))
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.name else []
     return sum(sizes) or None

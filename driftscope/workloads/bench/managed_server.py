@@ -1,4 +1,4 @@
-"""A server that a benchmark starts and stops by itself."""
+"""A server that a benchmark starts and stops itself."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from driftscope_probes.server.vllm_server import server_command
 
 POLL_S = 0.5
 STOP_S = 60.0
-"""What a server gets to finish and to close its trace; then it is killed."""
+"""Time in which a server must finish and close its trace before it is killed, in seconds."""
 HOST = "127.0.0.1"
 HEALTH = Limits(seconds=2.0, octets=1 << 16)
 VLLM_KEY = "VLLM_API_KEY"
-"""Where vLLM's server looks for its key."""
+"""Environment variable from which vLLM's server reads its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +36,18 @@ class Contender:
     label: str
     model: str
     speculation: Mapping[str, Any] | None
-    """vLLM's --speculative-config; None: served without."""
+    """Value of vLLM's --speculative-config; None: served without speculation."""
     options: Sequence[str] = ()
-    """Of vLLM."""
+    """Further options of vLLM."""
     environ: Mapping[str, str] = field(default_factory=dict)
     api_key_env: str | None = None
-    """Variable of the caller's environment with the key that the server is to ask for."""
+    """Variable of the caller's environment with the key that the server requires."""
     every: int | None = None
-    """Record each n-th draft step; None: what the probe's budget pays for."""
+    """Record every n-th draft step; None: as many as the probe's overhead budget allows."""
 
     def command(self, port: int, trace: Path) -> list[str]:
-        """What starts it: `driftscope serve`, or plain vLLM where there is no drafter to record."""
+        """Return the start command: `driftscope serve`, or plain vLLM if there is no drafter to
+        record."""
         where = ["--host", HOST, "--port", str(port), *self.options]
         if self.speculation is None:
             return server_command(self.model, where)
@@ -70,7 +71,8 @@ class Contender:
         ]
 
     def environment(self) -> dict[str, str]:
-        """The caller's, without its DRIFTSCOPE_* settings: each server has a run of its own."""
+        """Return the caller's environment without its DRIFTSCOPE_* settings: each server writes a
+        run of its own."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
         key = {} if self.api_key_env is None else {VLLM_KEY: os.environ[self.api_key_env].strip()}
         return {**kept, **self.environ, **key}
@@ -78,29 +80,31 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A server that answers."""
+    """A server that answers requests."""
 
     url: str
     trace: Path
-    """Its run directory; there is none without speculation."""
+    """Run directory of the server; it does not exist without speculation."""
     log: Path
     start_s: float
-    """How long it took to answer."""
+    """Time from start to the first answer, in seconds."""
 
 
 @contextlib.contextmanager
 def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[Running]:
-    """Start the server, wait until it answers, and stop it in the end, whatever happens: also when
-    this process is told to end (SIGTERM), which then raises SystemExit here.
+    """Start the server, wait until it answers, and always stop it at the end. If this process is
+    asked to end (SIGTERM), SystemExit is raised here and the server is stopped as well.
 
-    Its log and its trace are in `folder`. Raises DriftscopeError when it does not come up.
+    The server's log and trace are written to `folder`. Raises DriftscopeError when the server does
+    not start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     trace, log, port = folder / "server", folder / "server.log", _free_port()
     begun = time.monotonic()
     with _told_to_end():
         with log.open("wb") as sink:
-            # A session of its own: Ctrl-C is for the replay, which then stops the server in order.
+            # Use a separate session: Ctrl-C goes to the replay, which then stops the server in
+            # order.
             process = subprocess.Popen(  # noqa: S603  contenders are this Python, no shell
                 contender.command(port, trace),
                 env=contender.environment(),
@@ -123,7 +127,7 @@ def _told_to_end() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not in the main thread: nobody's signals to take
+    except ValueError:  # not in the main thread: signals cannot be handled here
         yield
         return
     try:
@@ -162,7 +166,7 @@ def _cause(log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask, wait, and take its whole session down if it does not go."""
+    """Ask the server to stop, wait, and kill its whole session if it does not."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

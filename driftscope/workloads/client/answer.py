@@ -1,4 +1,4 @@
-"""What a stream said, put together piece by piece."""
+"""An answer, assembled piece by piece from its stream."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from driftscope.workloads.client.event_stream import BrokenStreamError
 from driftscope.workloads.client.server_errors import words_in
 
 MAX_CALLS = 1024
-"""Calls of functions in one answer."""
+"""Most function calls in one answer."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ToolCall:
-    """One call of a function; grows with every event of a stream."""
+    """One function call; extended by every event of a stream."""
 
     names: list[str] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """Name of the function."""
         return "".join(self.names)
 
     @property
     def arguments(self) -> str:
-        """JSON, as far as it was streamed."""
+        """Arguments as JSON, as far as they were streamed."""
         return "".join(self.pieces)
 
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """Grows with every event of a stream, up to MAX_ANSWER_CHARS characters.
+    """An answer, extended by every event of a stream, up to MAX_ANSWER_CHARS characters.
 
-    What the server counts is kept as it came; see `driftscope.workloads.client.answer_counts`.
+    Counts of the server are kept unchecked; see `driftscope.workloads.client.answer_counts`.
     """
 
     response: str | None = None
@@ -47,24 +47,25 @@ class Answer:
     finish_reason: str | None = None
     usage: Any = None
     speculation: Any = None
-    """`metrics.speculative_decoding`, as vLLM gives it."""
+    """Value of `metrics.speculative_decoding`, as vLLM sends it."""
     error: str | None = None
-    """The server's own words, where it ended a stream with an error."""
+    """Error text from the server, if it ended a stream with an error."""
     characters: int = 0
-    """Of text, names and arguments."""
+    """Number of characters of text, function names and arguments."""
 
     @property
     def text(self) -> str:
-        """Everything said, reasoning included."""
+        """Complete text, reasoning included."""
         return "".join(self.parts)
 
     def digest(self) -> str:
-        """sha256 of text and calls, first 16 hex digits."""
+        """Return the first 16 hex digits of the sha256 of text and calls."""
         calls = [[call.name, call.arguments] for _, call in sorted(self.calls.items())]
         return hashlib.sha256(strict_json.dumps([self.text, calls]).encode()).hexdigest()[:16]
 
     def add(self, event: Mapping[str, Any]) -> bool:
-        """Take up an event; whether it brought a piece of the answer. Raises BrokenStreamError."""
+        """Apply an event; return whether it brought a piece of the answer. Raises
+        BrokenStreamError."""
         if self.response is None:
             self.response = _name(event.get("id"))
         if usage := event.get("usage"):
@@ -84,7 +85,7 @@ class Answer:
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             delta = choice
-        thought = delta.get("reasoning") or delta.get("reasoning_content")  # the same, by two names
+        thought = delta.get("reasoning") or delta.get("reasoning_content")  # two names of one field
         before = len(self.parts)
         for piece in (thought, delta.get("content"), delta.get("text")):
             if piece and isinstance(piece, str):

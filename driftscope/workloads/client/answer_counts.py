@@ -1,4 +1,4 @@
-"""What a server counts of an answer: its tokens, and the rounds of speculation."""
+"""Token and speculation-round counts that a server reports for an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rounds = Annotated[int, Field(ge=0, le=MAX_ROUNDS)]
 
 
 class _Checked(BaseModel):
-    """Types as they are in JSON; fields that nobody asks for are passed over."""
+    """Base model with strict JSON types; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -27,7 +27,7 @@ class _Details(_Checked):
 
 
 class Usage(_Checked):
-    """`usage` of an OpenAI-compatible server."""
+    """The `usage` object of an OpenAI-compatible server."""
 
     prompt_tokens: Tokens | None = None
     completion_tokens: Tokens | None = None
@@ -35,7 +35,7 @@ class Usage(_Checked):
 
 
 class Speculation(_Checked):
-    """`metrics.speculative_decoding`, as vLLM gives it."""
+    """The `metrics.speculative_decoding` object, as vLLM sends it."""
 
     per_step_drafted: Annotated[list[Drafted], Field(max_length=MAX_ROUNDS)] | None = None
     per_step_accepted: Annotated[list[Drafted], Field(max_length=MAX_ROUNDS)] | None = None
@@ -44,19 +44,19 @@ class Speculation(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """None: the server does not say."""
+    """Counts of one answer; None: the server does not report it."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     drafted: list[int] | None = None
-    """Tokens by round."""
+    """Drafted tokens by round."""
     accepted: list[int] | None = None
-    """Tokens by round."""
+    """Accepted tokens by round."""
 
 
 def counts_of(usage: Any, speculation: Any) -> Counts:
-    """From values of JSON that nobody has checked; raises BrokenStreamError."""
+    """Return the counts from unchecked JSON values; raises BrokenStreamError."""
     try:
         used = Usage.model_validate({} if usage is None else usage)
         told = Speculation.model_validate({} if speculation is None else speculation)
@@ -74,10 +74,11 @@ def counts_of(usage: Any, speculation: Any) -> Counts:
 
 
 def rounds_of(told: Speculation) -> tuple[list[int] | None, list[int] | None]:
-    """Drafted and accepted tokens per round; raises BrokenStreamError for more than MAX_ROUNDS.
+    """Return drafted and accepted tokens per round; raise BrokenStreamError for more than
+    MAX_ROUNDS.
 
-    Without `per_step_...` (vLLM's level "summary") the accepted ones come from the histogram, and a
-    round's drafted tokens are not known: (None, accepted).
+    Without `per_step_...` (vLLM's level "summary") the accepted tokens come from the histogram and
+    the drafted tokens of a round are unknown: (None, accepted).
     """
     drafted, accepted = told.per_step_drafted, told.per_step_accepted
     if accepted and drafted and len(accepted) == len(drafted):

@@ -1,7 +1,7 @@
-"""Server-sent events as OpenAI-compatible servers stream them: bytes in, JSON objects out.
+"""Parse server-sent events of OpenAI-compatible servers: bytes in, JSON objects out.
 
-Own code, because the time of a piece is that of the bytes that completed it, and a client that
-builds a model object for each piece costs more than the sending.
+This is own code for two reasons. The arrival time of a piece is that of the bytes that completed
+it, and a client that builds a model object for each piece costs more than sending the requests.
 """
 
 from __future__ import annotations
@@ -15,38 +15,39 @@ from driftscope.boundary.bounds import MAX_ANSWER_BYTES, MAX_ANSWER_EVENTS
 DONE = b"[DONE]"
 _DATA = b"data:"
 MAX_EVENT_BYTES = 16 << 20
-"""An event that never ends must not fill the memory."""
+"""Limit of one event, so that an event that never ends does not fill the memory."""
 
 
 class BrokenStreamError(Exception):
-    """What came is no stream of JSON events."""
+    """Raised when the data is not a stream of JSON events."""
 
 
 class Events:
-    """Splits a stream; `done` after its last event, `open` while an event is unfinished."""
+    """Splits a stream into events; `done` after its last event, `open` while an event is
+    unfinished."""
 
     __slots__ = ("_bytes", "_count", "_rest", "_rest_bytes", "done")
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
-        """Pieces of a line that has not ended, joined once it has."""
+        """Pieces of an unfinished line, joined once it ends."""
         self._rest_bytes = self._bytes = self._count = 0
         self.done = False
 
     @property
     def open(self) -> bool:
-        """Whether bytes of an unfinished event have come."""
+        """Whether bytes of an unfinished event have arrived."""
         return any(piece.strip() for piece in self._rest)
 
     def feed(self, piece: bytes) -> list[dict[str, Any]]:
-        """The events that `piece` completes; raises BrokenStreamError."""
+        """Return the events that `piece` completes; raises BrokenStreamError."""
         self._bytes += len(piece)
         if self._bytes > MAX_ANSWER_BYTES:
             raise BrokenStreamError(f"a stream of more than {MAX_ANSWER_BYTES:,} bytes")
         lines = self._lines(piece)
         found = []
         for line in lines:
-            if line.startswith(_DATA):  # no comment, event name or empty line between events
+            if line.startswith(_DATA):  # skips comments, event names and empty lines
                 data = line[len(_DATA) :].strip()
                 if data == DONE:
                     self.done = True
@@ -58,7 +59,7 @@ class Events:
         return found
 
     def _lines(self, piece: bytes) -> list[bytes]:
-        """The lines that `piece` completes."""
+        """Return the lines that `piece` completes."""
         self._rest.append(piece)
         self._rest_bytes += len(piece)
         lines = []

@@ -1,8 +1,8 @@
-"""How a replay posts: what openai's client sends to an endpoint, again and again, over aiohttp.
+"""HTTP transport of a replay: the requests that openai's client would send, posted over aiohttp.
 
-That client works out its options, headers and URL anew for each request, which takes more of a
-core than all the rest of a replay; so it is asked once for each endpoint, and what it would have
-sent is sent with other bodies.
+That client recomputes its options, headers and URL for each request, which takes more CPU time than
+the rest of a replay. It is therefore asked once per endpoint, and its request is sent with other
+bodies.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from yarl import URL
 from driftscope.workloads.client.request_body import CHAT, TEXT
 
 _OWN = frozenset({"host", "connection", "content-length", "transfer-encoding", "accept-encoding"})
-"""Headers of a single message, which aiohttp makes itself."""
+"""Headers of a single message, which aiohttp sets itself."""
 _FORCED = {"Accept-Encoding": "identity"}
-"""A compressed stream comes when the compressor likes."""
+"""Forced headers: a compressed stream would arrive in pieces that the compressor chooses."""
 
 
 @functools.cache
 def tls() -> ssl.SSLContext:
-    """Which certificates are trusted: the same as everywhere in openai's client. Reading them takes
-    longer than a hundred requests."""
+    """Return the TLS context that openai's client uses, with the same trusted certificates. Reading
+    them takes longer than a hundred requests."""
     return httpx2.create_ssl_context()
 
 
 class Wire:
-    """Posts to the endpoints of the server that `client` is of.
+    """Posts to the endpoints of the server to which `client` belongs.
 
-    There is no limit of connections and of time, and no cookie is kept: each request is a user of
-    its own, and how long to wait is the sender's to say. A redirect is not followed: a prompt goes
-    where the user said, and nowhere else.
+    Connections and time are not limited and cookies are not kept: each request is a user of its
+    own, and the sender sets the timeouts. Redirects are not followed: a prompt goes where the user
+    said and nowhere else.
     """
 
     def __init__(self, client: openai.AsyncOpenAI) -> None:
@@ -62,8 +62,8 @@ class Wire:
     async def post(
         self, path: str, content: bytes, headers: dict[str, str]
     ) -> aiohttp.ClientResponse:
-        """The response, of any status, when its head has come; raises aiohttp.ClientError and
-        OSError."""
+        """Return the response, whatever its status, once its head has arrived; raises
+        aiohttp.ClientError and OSError."""
         return await self._session.post(
             self._urls[path],
             data=content,
@@ -74,13 +74,14 @@ class Wire:
 
 
 async def headers_of(client: openai.AsyncOpenAI) -> Mapping[str, str]:
-    """The headers that `client` gives every request."""
+    """Return the headers that `client` adds to every request."""
     made = await _made(client, CHAT)
     return {name: value for name, value in made.headers.items() if name not in _OWN}
 
 
 async def _made(client: openai.AsyncOpenAI, path: str) -> httpx2.Request:
-    """What `client` sends when it posts to `path`, caught before it leaves."""
+    """Return the request that `client` makes for a post to `path`, intercepted before it is
+    sent."""
     caught: list[httpx2.Request] = []
 
     def catch(request: httpx2.Request) -> httpx2.Response:
@@ -96,7 +97,7 @@ async def _made(client: openai.AsyncOpenAI, path: str) -> httpx2.Request:
 
 
 def _proxy(url: URL) -> str | None:
-    """What the environment's *_PROXY variables say."""
+    """Return the proxy from the environment's *_PROXY variables."""
     if urllib.request.proxy_bypass(url.host or ""):
         return None
     return urllib.request.getproxies().get(url.scheme)

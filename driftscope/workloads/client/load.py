@@ -1,4 +1,4 @@
-"""Closed and open loops: when each planned request is sent."""
+"""Closed and open loops, which decide when each planned request is sent."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from driftscope.trace.format.records import ClientRow, Ended
 from driftscope.workloads.suites.plan import Shot, phases
 
 GONE_AFTER = 16
-"""So many requests in a row that no server could be reached for: it is gone, the rest stay
-unsent."""
+"""Number of consecutive requests without a connection after which the server counts as gone; the
+remaining requests are not sent."""
 
 Fire = Callable[[Shot, float | None], Awaitable[ClientRow]]
-"""Sends a shot that was due at a Unix time, if it was; records and returns its row."""
+"""Callable that sends a shot, given the Unix time at which it was due (None in a closed loop); it
+records and returns the shot's row."""
 
 
 class Load:
-    """Fires every shot of a plan, phase after phase, until told to stop or the server is gone."""
+    """Fires every shot of a plan, phase after phase, until stopped or until the server is gone."""
 
     def __init__(self, fire: Fire) -> None:
         self._fire = fire
         self._unreached = 0
         self._before = 0
-        """Shots that had been begun when the first of those in a row was not reached."""
+        """Number of shots started when the current series of unreached requests began."""
         self.fired: set[int] = set()
-        """Orders of the shots that were begun."""
+        """Orders of the shots that were started."""
 
     @property
     def gone(self) -> bool:
-        """Whether the server cannot be reached any more."""
+        """Whether the server can no longer be reached."""
         return self._unreached >= GONE_AFTER
 
     async def run(self, shots: Sequence[Shot]) -> None:
-        """All of them; cancelled, the running ones are cancelled and recorded."""
+        """Fire all shots. On cancellation the running ones are cancelled and recorded."""
         for phase in phases(shots):
             async with asyncio.TaskGroup() as group:
                 if phase[0].level.rate is None:
@@ -72,5 +73,5 @@ class Load:
         if row.ended == Ended.UNREACHED:
             self._before = self._before if self._unreached else len(self.fired)
             self._unreached += 1
-        elif number >= self._before:  # an answer begun before tells nothing of the server now
+        elif number >= self._before:  # earlier answers say nothing about the server now
             self._unreached = 0

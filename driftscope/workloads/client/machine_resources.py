@@ -1,4 +1,4 @@
-"""What the machine of the sender uses while it sends: memory of the host, and of its GPUs."""
+"""Resources that the sender's machine uses during a replay: memory of the host and of its GPUs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from driftscope.trace.format.records import ResourceRow
 
 
 class Sampler:
-    """Makes one row per GPU, or one without a GPU.
+    """Makes one row per GPU, or a single row without a GPU.
 
-    The GPUs are those of this machine, whoever uses them: they say something about a server that
-    runs here and nothing about one elsewhere.
+    The GPUs are those of this machine, whoever uses them. They describe a server that runs here and
+    say nothing about one elsewhere.
     """
 
     def __init__(self, source: str) -> None:
@@ -24,7 +24,7 @@ class Sampler:
         self._gpus = _gpus()
 
     def __call__(self) -> Iterable[ResourceRow]:
-        """The rows of this moment."""
+        """Return the rows of the current moment."""
         now = time.time()
         return [self._row(now, gpu) for gpu in self._gpus or (None,)]
 
@@ -42,7 +42,7 @@ class Sampler:
 
 
 def _gpus() -> list[Any]:
-    """NVML's handles; none without its Python package, its library or a GPU."""
+    """Return NVML's handles; [] without its Python package, its library or a GPU."""
     try:
         import pynvml
     except ImportError:
@@ -55,7 +55,7 @@ def _gpus() -> list[Any]:
 
 
 def _gpu_figures(gpu: Any) -> tuple[int | None, float | None, float | None]:
-    """Bytes in use, share of busy time, watts; None for what this GPU does not tell."""
+    """Return bytes in use, share of busy time and watts; None for what this GPU does not report."""
     import pynvml
 
     used = busy = power = None

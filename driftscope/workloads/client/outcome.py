@@ -1,4 +1,5 @@
-"""Whether an answer is what was asked for, as far as that can be said without a judge."""
+"""Checks of an answer that need no judge, such as valid JSON, the right tool call and no
+garbling."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ from driftscope.workloads.client.answer import Answer
 from driftscope.workloads.suites.prompt import Prompt
 
 GARBLED_SHARE = 0.02
-"""Characters that no text has (replacement, control, private use, unassigned), of all; one in
-fifty. Broken byte-level tokens show as replacement characters. driftscope's own bound."""
+"""Largest share of characters that do not occur in text (replacement, control, private use,
+unassigned): one in fifty. Broken byte-level tokens show as replacement characters. The bound is
+driftscope's own."""
 GARBLED_LEAST = 3
-"""So many of them at least: a single one is an emoji cut at max_tokens."""
+"""Fewest such characters: a single one is an emoji cut at max_tokens."""
 LOOP_UNIT = 200
-"""Longest repeated unit that is looked for, characters."""
+"""Longest repeated unit that is searched for, in characters."""
 LOOP_TIMES = 4
-"""An ending of so many equal units in a row is a loop ..."""
+"""Number of equal units at the end of a text that make a loop, if they reach LOOP_CHARACTERS."""
 LOOP_CHARACTERS = 80
-"""... if together they are at least this long, so that "....", "ha ha ha" and a rule are none."""
+"""Shortest loop, in characters, so that "....", "ha ha ha" and a ruled line do not count."""
 _NO_TEXT = {"Cc", "Cn", "Co", "Cs"}
 _LAYOUT = "\n\r\t"
 _WITHOUT_LAYOUT = str.maketrans("", "", _LAYOUT)
@@ -29,7 +31,7 @@ _WITHOUT_LAYOUT = str.maketrans("", "", _LAYOUT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """None: not expected, so not checked."""
+    """Results of the checks; None: nothing was expected, so nothing was checked."""
 
     json_ok: bool | None
     tool_ok: bool | None
@@ -39,11 +41,11 @@ class Outcome:
 
 
 UNCHECKED = Outcome(json_ok=None, tool_ok=None, early_stop=None, garbled=None, looping=None)
-"""Of an answer that is not whole."""
+"""Outcome of an answer that is not complete."""
 
 
 def outcome_of(prompt: Prompt, answer: Answer, output_tokens: int | None) -> Outcome:
-    """What can be said about a whole `answer` to `prompt`."""
+    """Return the results of the checks on a complete `answer` to `prompt`."""
     expect, text = prompt.expect, answer.text
     return Outcome(
         json_ok=is_json(text, expect.schema) if expect.json or expect.schema else None,
@@ -57,7 +59,7 @@ def outcome_of(prompt: Prompt, answer: Answer, output_tokens: int | None) -> Out
 
 
 def is_json(text: str, schema: Mapping[str, Any] | None = None) -> bool:
-    """Whether `text` is one JSON value, a code fence around it or not, that fits `schema`."""
+    """Return whether `text` is one JSON value that fits `schema`, with or without a code fence."""
     try:
         value = json.loads(_unfenced(text))
     except (ValueError, RecursionError):
@@ -66,7 +68,8 @@ def is_json(text: str, schema: Mapping[str, Any] | None = None) -> bool:
 
 
 def calls_right(prompt: Prompt, answer: Answer) -> bool:
-    """Whether a call names the expected function and its arguments fit the function's schema."""
+    """Return whether a call names the expected function and its arguments fit the function's
+    schema."""
     schemas = {
         tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in prompt.tools
     }
@@ -78,9 +81,10 @@ def calls_right(prompt: Prompt, answer: Answer) -> bool:
 
 
 def is_garbled(text: str) -> bool:
-    """Whether more than GARBLED_SHARE of the characters are none that a text has."""
+    """Return whether more than GARBLED_SHARE of the characters are ones that do not occur in
+    text."""
     if "\ufffd" not in text and text.translate(_WITHOUT_LAYOUT).isprintable():
-        return False  # most answers, at a hundredth of the cost
+        return False  # fast path for most answers, at a hundredth of the cost
     bad = sum(
         sign == "\ufffd" or (unicodedata.category(sign) in _NO_TEXT and sign not in _LAYOUT)
         for sign in text
@@ -89,11 +93,11 @@ def is_garbled(text: str) -> bool:
 
 
 def is_looping(text: str) -> bool:
-    """Whether `text` ends in a unit that is repeated; the last one may be cut off."""
+    """Return whether `text` ends in a repeated unit; its last repetition may be cut off."""
     length = len(text)
     for unit in range(1, min(LOOP_UNIT, length // LOOP_TIMES) + 1):
         needed, equal = max(LOOP_TIMES * unit, LOOP_CHARACTERS) - unit, 0
-        # Characters, from the end, that equal those one unit before them.
+        # Count characters, from the end, that equal those one unit before them.
         while equal + unit < length and text[-1 - equal] == text[-1 - equal - unit]:
             equal += 1
             if equal >= needed:

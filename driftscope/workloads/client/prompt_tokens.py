@@ -1,4 +1,4 @@
-"""Prompts as token ids, by the server's own tokenizer."""
+"""Prompts as token ids from the server's own tokenizer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from driftscope.workloads.suites.transforms.roles import written
 
 AT_ONCE = 8
 LIMITS = Limits(seconds=LOOK_S, octets=8 << 20)
-"""What one prompt's tokens may cost: more than a million of them fit."""
+"""Limits for the tokens of one prompt: more than a million tokens fit."""
 MAX_TOKEN_ID = (1 << 31) - 1
 BOS_TOKENS = frozenset(
     {"<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[BOS]", "<｜begin▁of▁sentence｜>"}
 )
-"""How the BOS of Llama 2 and Mistral, Llama 3 and 4, Gemma, LFM, GLM-like and DeepSeek models is
-written. Qwen and gpt-oss templates have none."""
+"""Spellings of the BOS token in Llama 2 and Mistral, Llama 3 and 4, Gemma, LFM, GLM-like and
+DeepSeek models. Qwen and gpt-oss templates have none."""
 
 
 class _Tokenized(BaseModel):
@@ -32,14 +32,15 @@ class _Tokenized(BaseModel):
 
 
 class Renderer:
-    """Asks the server's /tokenize, which vLLM and SGLang have."""
+    """Uses the server's /tokenize endpoint, which vLLM and SGLang have."""
 
     def __init__(self, lookup: Lookup, facts: Facts) -> None:
         self._lookup, self._facts = lookup, facts
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def tokens(self, prompt: Prompt) -> list[int] | None:
-        """Token ids of a prompt that says how it is rendered; None: it has no BOS to leave out."""
+        """Return the token ids of a prompt that specifies its rendering; None if the prompt asks to
+        leave out a BOS that the template does not have."""
         assert prompt.raw is not None  # noqa: S101  the caller picks such prompts
         chat, first = await self._templated(prompt)
         bos = chat[:1] if first in BOS_TOKENS else []
@@ -52,11 +53,11 @@ class Renderer:
         return [*(bos if prompt.raw.bos else []), *body.tokens]
 
     async def count(self, text: str) -> int:
-        """Tokens of a text."""
+        """Return the number of tokens of a text."""
         return len((await self._ask({"prompt": text, "add_special_tokens": False})).tokens)
 
     async def _templated(self, prompt: Prompt) -> tuple[list[int], str]:
-        """The tokens by the model's chat template, and how the first is written."""
+        """Return the tokens from the model's chat template, and the spelling of the first one."""
         body: dict[str, Any] = {
             "messages": list(prompt.messages),
             "add_generation_prompt": True,
@@ -78,7 +79,8 @@ class Renderer:
 
 
 async def rendered(renderer: Renderer, prompts: Sequence[Prompt]) -> dict[int, list[int] | None]:
-    """Token ids by position in `prompts`, of those that say how they are rendered."""
+    """Return the token ids of the prompts that specify their rendering, by position in
+    `prompts`."""
     wanted = [number for number, prompt in enumerate(prompts) if prompt.raw is not None]
     if any(prompts[number].is_text for number in wanted):
         raise UsageError("a prompt of plain text has no chat template to leave out")

@@ -1,4 +1,4 @@
-"""A whole replay: look at the server, render, plan, send, record."""
+"""A complete replay: query the server, render, plan, send and record."""
 
 from __future__ import annotations
 
@@ -31,53 +31,54 @@ from driftscope.workloads.suites.server_facts import Facts
 from driftscope.workloads.suites.suite import Suite, facts_for
 
 UNWRITTEN = "not written in time"
-"""Cause of a loss that the writer's status does not count: its disk hangs."""
+"""Cause of a loss that the writer's status does not count, because its disk hangs."""
 ID_DIGITS = 12
-"""Of the run's id in the id of a request: runs of one server do not meet."""
+"""Number of digits of the run's id in a request's id, which keep runs of one server distinct."""
 DEFAULT_LEVELS = (Level(concurrency=4),)
 DEFAULT_WARMUP = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be replayed."""
+    """Everything that defines a replay."""
 
     url: str
-    """A user and password in it are sent and recorded nowhere."""
+    """URL of the server; a user and password in it are sent but never recorded."""
     suite: Suite
     run: Path
     model: str | None = None
     levels: Sequence[Level] = ()
-    """() : the suite's, or DEFAULT_LEVELS."""
+    """Load levels; () for those of the suite, or DEFAULT_LEVELS."""
     repeat: int | None = None
     warmup: int = DEFAULT_WARMUP
-    """Requests at the beginning of each level that no figure counts."""
+    """Requests at the beginning of each level that figures leave out."""
     limit: int | None = None
-    """Prompts at most."""
+    """Most prompts to send; None: the suite's limit."""
     seed: int | None = None
     patience: Patience = field(default_factory=Patience)
     api_key_env: str | None = None
     """Environment variable with the server's key; None: OPENAI_API_KEY, if it is set."""
     prompts: Sequence[Prompt] | None = None
-    """In place of the suite's own."""
+    """Prompts that replace the suite's own."""
     note: Mapping[str, Any] = field(default_factory=dict)
-    """For the manifest's workload, such as what `driftscope bench` knows of the server."""
+    """Additional workload fields for the manifest, such as what `driftscope bench` knows of the
+    server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What came of it."""
+    """Result of a replay."""
 
     run: Path
     planned: int
-    """Requests, warm-up included."""
+    """Number of planned requests, warm-up included."""
     ended: Mapping[str, int]
-    """Requests by `Ended`."""
+    """Number of requests by `Ended`."""
     stopped: bool
-    """By the user."""
+    """Whether the user stopped the replay."""
     notes: tuple[str, ...]
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Rows that the run directory does not have, by cause, see `driftscope.trace.format.status`."""
+    """Rows missing from the run directory, by cause, see `driftscope.trace.format.status`."""
 
     @property
     def whole(self) -> bool:
@@ -86,25 +87,25 @@ class Done:
 
     @property
     def answered(self) -> int:
-        """Requests with a whole answer."""
+        """Number of requests with a complete answer."""
         return self.ended.get(Ended.ANSWERED, 0)
 
 
 class Watcher:
-    """What a replay tells while it runs; does nothing by itself."""
+    """Receives the progress of a replay; does nothing by itself."""
 
     def planned(self, shots: Sequence[Shot]) -> None:
-        """The plan is made."""
+        """Handle the finished plan."""
 
     def ended(self, shot: Shot, row: ClientRow) -> None:
-        """One request has ended."""
+        """Handle the end of one request."""
 
 
 def replay(order: Order, watcher: Watcher | None = None) -> Done:
-    """Send everything and record it; SIGINT stops it and keeps what is done.
+    """Send all requests and record them; SIGINT stops the replay and keeps what is done.
 
     Raises DriftscopeError when the server cannot be reached or the run cannot be written,
-    UsageError for a suite that the server cannot be asked.
+    UsageError for a suite that does not apply to the server.
     """
     return asyncio.run(_replay(order, watcher or Watcher()))
 
@@ -132,7 +133,7 @@ async def _replay(order: Order, watcher: Watcher) -> Done:
 
 
 class _Session:
-    """One replay while it runs."""
+    """A replay while it runs."""
 
     def __init__(self, access: Access, lookup: Lookup, order: Order, watcher: Watcher) -> None:
         self._access, self._lookup, self._order, self._watcher = access, lookup, order, watcher
@@ -145,7 +146,7 @@ class _Session:
     async def prepare(
         self, facts: Facts
     ) -> tuple[list[Shot], dict[int, dict[str, Any]], tuple[str, ...]]:
-        """The plan, the body of each shot, and what could not be planned."""
+        """Return the plan, the body of each shot, and notes on what could not be planned."""
         order, suite = self._order, self._order.suite
         renderer = Renderer(self._lookup, facts)
         self._facts = facts = await facts_for(suite, facts, renderer.count)
@@ -179,7 +180,7 @@ class _Session:
         return shots, bodies, tuple(map(self._access.recorded, notes))
 
     def manifest(self, notes: tuple[str, ...]) -> Any:
-        """Of the run."""
+        """Return the manifest of the run."""
         assert self._facts is not None  # noqa: S101  a run is written once it is planned
         workload = {**self._order.suite.said(), "seed": self._seed, **self._order.note}
         facts = {
@@ -195,7 +196,7 @@ class _Session:
         bodies: Mapping[int, dict[str, Any]],
         writer: TraceWriter,
     ) -> None:
-        """Send all; every shot has its row in the end."""
+        """Send all shots; every shot has a row at the end."""
         sender = Sender(wire, self._order.patience, seed=self._seed, recorded=self._access.recorded)
 
         async def fire(shot: Shot, due_unix_s: float | None) -> ClientRow:
@@ -237,7 +238,7 @@ class _Session:
 
 @contextlib.contextmanager
 def _stoppable() -> Any:
-    """An event that SIGINT and SIGTERM set; a second one ends the process as ever."""
+    """Yield an event that SIGINT and SIGTERM set; a second signal ends the process as usual."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
@@ -250,7 +251,7 @@ def _stoppable() -> Any:
         stop.set()
         give_back()
 
-    with contextlib.suppress(ValueError):  # not in the main thread: nobody's signals to take
+    with contextlib.suppress(ValueError):  # not in the main thread: signals cannot be handled here
         for each in before:
             loop.add_signal_handler(each, set_once)
     try:
@@ -271,9 +272,10 @@ def _left_out(
 
 
 def lost_of(status: Status, handed_over: int) -> dict[str, int]:
-    """Rows that a sender's closed writer lost, by cause, of so many requests' rows.
+    """Return the rows that a sender's closed writer lost, by cause, out of `handed_over` rows.
 
-    What is neither written nor counted as dropped was still waiting when the writer was given up.
+    Rows that are neither written nor counted as dropped were still waiting when the writer was
+    abandoned.
     """
     lost = dict(status.dropped)
     if (waiting := handed_over - status.rows.get("client", 0) - sum(lost.values())) > 0:

@@ -18,18 +18,20 @@ from driftscope.trace.write.writer import TraceWriter
 from driftscope.workloads.client.machine_resources import Sampler
 
 QUEUE_ROWS = 1 << 20
-"""A sender may not lose a row: more than any plan has."""
+"""Queue size of the writer, in rows: more than any plan has, because a sender may not lose a
+row."""
 
 
 def new_run_id() -> str:
-    """Unique; its first digits name the requests."""
+    """Return a unique run id; its first digits are part of the requests' ids."""
     return uuid.uuid4().hex
 
 
 def manifest_of(
     run_id: str, facts: Mapping[str, Any], workload: Mapping[str, Any], notes: tuple[str, ...]
 ) -> Manifest:
-    """A manifest that says what was asked of whom; what only an engine knows is empty."""
+    """Return a manifest that describes the workload and the server; fields that only an engine
+    knows are empty."""
     unknown = {"architecture": "", "config_digest": "", "dtype": ""}
     return Manifest(
         run_id=run_id,
@@ -57,7 +59,7 @@ def manifest_of(
 
 
 def open_run(run: Path, manifest: Manifest) -> TraceWriter:
-    """Begin the run directory `run`; raises TraceError when it holds a run already."""
+    """Create the run directory `run`; raises TraceError when it already holds a run."""
     if (run / MANIFEST).exists():
         raise TraceError(f"{run}: already holds a run; give -o a new directory")
     create_run(run, manifest)

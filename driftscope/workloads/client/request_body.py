@@ -1,4 +1,4 @@
-"""A planned request as the JSON that is posted."""
+"""The JSON body of a planned request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ CHAT, TEXT = "/chat/completions", "/completions"
 def body_of(
     prompt: Prompt, model: str, settings: Mapping[str, Any], tokens: list[int] | None = None
 ) -> dict[str, Any]:
-    """`tokens`: of a prompt that is sent as rendered, see
-    `driftscope.workloads.client.prompt_tokens`."""
+    """Return the JSON body of a request.
+
+    `tokens`: token ids of a prompt that is sent as rendered, see
+    `driftscope.workloads.client.prompt_tokens`.
+    """
     body: dict[str, Any] = {"model": model, **STREAM, **settings, **prompt.options}
     if tokens is not None:
         return {**body, "prompt": tokens}
@@ -28,5 +31,5 @@ def body_of(
 
 
 def path_of(body: Mapping[str, Any]) -> str:
-    """The endpoint that takes `body`, below the server's /v1."""
+    """Return the endpoint that accepts `body`, below the server's /v1."""
     return CHAT if "messages" in body else TEXT

@@ -1,4 +1,4 @@
-"""How a request went, as a row of the trace."""
+"""Conversion of a sent request into a row of the trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from driftscope.workloads.suites.plan import Shot
 def row_of(
     shot: Shot, sent: Sent, body: Mapping[str, Any], *, due_unix_s: float | None = None
 ) -> ClientRow:
-    """The row of `shot`."""
+    """Return the row of `shot`."""
     answer, counts = sent.answer, sent.counts
     output = counts.output_tokens
     whole = sent.ended == Ended.ANSWERED
@@ -61,7 +61,7 @@ def row_of(
 
 
 def unsent_row(shot: Shot, request: str, body: Mapping[str, Any]) -> ClientRow:
-    """The row of a shot that was never fired."""
+    """Return the row of a shot that was never fired."""
     return row_of(shot, Sent(request=request), body)
 
 

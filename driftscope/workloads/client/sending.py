@@ -1,4 +1,4 @@
-"""Sends one planned request, as often as it takes, and says how it went."""
+"""Send one planned request, with retries, and record its course."""
 
 from __future__ import annotations
 
@@ -23,45 +23,46 @@ from driftscope.workloads.client.request_body import path_of
 from driftscope.workloads.client.server_errors import words_of
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same request may succeed; what the openai client itself retries, and
+"""Statuses after which the same request may succeed: those that the openai client retries, and
 425."""
 FIRST_WAIT_S = 0.5
-"""Before the first retry, doubled for each further one, unless the server names a time."""
+"""Wait before the first retry, in seconds. It doubles for each further one, unless the server gives
+a time."""
 LONGEST_WAIT_S = 60.0
-"""A server that asks for more than this is taken as refusing."""
+"""Longest wait that a server may ask for, in seconds; more counts as a refusal."""
 LAST_BYTES_S = 1.0
-"""Longest wait for the end of a body after its last event; a connection is used again only when
-its answer was read to the end."""
+"""Longest wait for the end of a body after its last event, in seconds. A connection is reused only
+if its answer was read to the end."""
 CUT_OFF = frozenset({"abort", "error"})
-"""Finish reasons of an answer that the server gave up."""
+"""Finish reasons of an answer that the server aborted."""
 SLACK = 0.05
-"""Share by which the time without a byte may be longer than asked; the clock is not set anew for
+"""Share by which the time without a byte may exceed `Patience.idle_s`; the timeout is not reset for
 each piece."""
 REDIRECTS = 300
 BAD_STATUS = 400
 MOST_ERROR_BYTES = 1 << 16
 MOST_WORDS = 300
-"""Characters of an error's text that are kept."""
+"""Most characters of an error's text that are kept."""
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError)
 LABEL_HEADER = "X-Driftscope-Label"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long and how often a sender tries."""
+    """Time limits and retries of a sender."""
 
     timeout_s: float = 600.0
-    """Longest time for one whole answer, as openai's client has it."""
+    """Longest time for one complete answer, in seconds; the default of openai's client."""
     idle_s: float = 120.0
-    """Longest time without a byte, and up to SLACK more."""
+    """Longest time without a byte, in seconds; up to SLACK longer is possible."""
     retries: int = 2
-    """Of an attempt that brought no token. One that broke off later is not repeated: its tokens
-    were seen, and a second answer would hide that."""
+    """Retries of an attempt that brought no token. An attempt that broke off later is not repeated:
+    its tokens were seen, and a second answer would hide that."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Sent:
-    """How one request went; times are of `time.perf_counter` but for those that say unix."""
+    """Course of one request. Times are of `time.perf_counter`, except those named `unix`."""
 
     request: str
     attempts: int = 0
@@ -71,18 +72,18 @@ class Sent:
     sent: float = 0.0
     sent_unix_s: float | None = None
     pieces: list[float] = field(default_factory=list)
-    """When each piece of the answer came."""
+    """Arrival time of each piece of the answer."""
     answer: Answer = field(default_factory=Answer)
     counts: Counts = field(default_factory=Counts)
     done: bool = False
-    """Whether the stream said so; whatever follows changes nothing."""
+    """Whether the stream reported its end; later data changes nothing."""
     status: int | None = None
     error: str | None = None
     ended: str = Ended.UNSENT
 
 
 class Sender:
-    """Requests over one wire."""
+    """Sends requests over one wire."""
 
     def __init__(
         self,
@@ -92,12 +93,12 @@ class Sender:
         seed: int = 0,
         recorded: Callable[[str], str] = str,
     ) -> None:
-        """`recorded` takes out of a server's words what may not be recorded."""
+        """`recorded` removes secrets from the server's texts before they are recorded."""
         self._wire, self._patience, self._recorded = wire, patience, recorded
         self._random = random.Random(seed)
 
     async def send(self, sent: Sent, body: Mapping[str, Any], label: str) -> None:
-        """Fill `sent`; raises nothing but CancelledError, and is filled then, too."""
+        """Fill `sent`; raise nothing but CancelledError, and fill `sent` in that case as well."""
         name, sent.begun = sent.request, time.perf_counter()
         try:
             for attempt in range(self._patience.retries + 1):
@@ -116,7 +117,7 @@ class Sender:
             self._clean(sent)
 
     def _clean(self, sent: Sent) -> None:
-        """Take out of all that is recorded what the server repeats of a key."""
+        """Remove secrets that the server repeats from everything that is recorded."""
         answer = sent.answer
         answer.response = self._or_none(answer.response)
         answer.finish_reason = self._or_none(answer.finish_reason)
@@ -134,7 +135,8 @@ class Sender:
         return min(FIRST_WAIT_S * 2.0**attempt, LONGEST_WAIT_S) * self._random.uniform(0.75, 1.25)
 
     async def _attempt(self, sent: Sent, body: Mapping[str, Any], label: str) -> float | None:
-        """None: that was it; else try again after so many seconds, 0: when the sender likes."""
+        """Make one attempt. Return None when the request is over, else the seconds to wait before a
+        retry; 0 leaves the wait to the sender."""
         sent.sent, sent.sent_unix_s = time.perf_counter(), time.time()
         whole = asyncio.timeout(self._patience.timeout_s)
         try:
@@ -150,7 +152,7 @@ class Sender:
                         return await self._refused(sent, came)
                     await self._stream(sent, came.content, limit)
                 finally:
-                    came.release()  # read to its end it serves again, else it is closed
+                    came.release()  # reused if read to its end, else closed
         except TimeoutError:
             if not sent.done:
                 sent.ended = Ended.TIMEOUT
@@ -220,7 +222,7 @@ class Sender:
             sent.ended = Ended.ANSWERED
 
     def _count(self, sent: Sent) -> None:
-        """Check what the server counts; an answer whose counts cannot be right is no answer."""
+        """Check the server's counts; an answer whose counts cannot be right is no answer."""
         try:
             sent.counts = counts_of(sent.answer.usage, sent.answer.speculation)
         except BrokenStreamError as error:
@@ -229,7 +231,7 @@ class Sender:
 
 
 def _retry_after_s(header: str | None) -> float:
-    """Seconds of a Retry-After header; 0 where there is none, or a date."""
+    """Return the seconds of a Retry-After header; 0 if it is missing or a date."""
     try:
         seconds = float(header or 0.0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The server under test: where it is, what it serves, what it says of itself."""
+"""Facts that the server under test reports about itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from driftscope.workloads.suites.server_facts import Facts
 
 MAX_MODELS = 4096
 MAX_NAME_CHARS = 4096
-"""Of a model: some are served under their path."""
+"""Longest model name, in characters: some models are served under their path."""
 _MOST_DIGITS = 12
 _BLOCKS = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _PAIR = re.compile(r'(\w+)="([^"]*)"')
@@ -35,7 +35,8 @@ class _Version(BaseModel):
 
 
 async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
-    """What the server says of itself; raises DriftscopeError when it cannot be reached."""
+    """Return the facts that the server reports; raises DriftscopeError when it cannot be
+    reached."""
     try:
         served = (
             await lookup.value(_Models, access.base.removeprefix(access.root) + "/models")
@@ -73,7 +74,8 @@ async def _metrics(lookup: Lookup) -> str:
 
 
 def _kv_tokens(metrics: str) -> int | None:
-    """From vLLM's vllm:cache_config_info, one line per engine."""
+    """Return the KV cache size in tokens from vLLM's vllm:cache_config_info, one line per engine;
+    None if it is missing or malformed."""
     total = 0
     for line in _BLOCKS.findall(metrics):
         said = dict(_PAIR.findall(line))

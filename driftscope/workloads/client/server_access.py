@@ -1,4 +1,4 @@
-"""Where the server under test is, and the key that it is shown."""
+"""Address of the server under test, and the key for it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from driftscope.errors import UsageError
 from driftscope.workloads.client.http_transport import tls
 
 API_KEY = "OPENAI_API_KEY"
-"""Where the key is looked for unless another variable is named."""
+"""Environment variable with the key, unless another variable is named."""
 NO_KEY = "none"
-"""Servers without keys take any; the openai client wants one."""
+"""Placeholder key: servers without keys accept any, and the openai client requires one."""
 _SHOWN = 200
-"""Characters of a URL that is wrong, and of what is wrong with it, that an error repeats."""
+"""Most characters of an invalid URL, and of its fault, that an error message repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a server is reached. Neither key nor password is in its `repr`."""
+    """Address and credentials of a server. Neither key nor password is in its `repr`."""
 
     base: str
-    """The API's root, such as http://127.0.0.1:8000/v1, without user and password."""
+    """Root of the API, such as http://127.0.0.1:8000/v1, without user and password."""
     authorization: str | None = field(default=None, repr=False)
-    """Header that a user and password of the URL ask for; in place of a key."""
+    """Header for the user and password of the URL; it replaces a key."""
     key: str | None = field(default=None, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
     def to(cls, url: str, *, api_key_env: str | None = None) -> Access:
-        """Raise UsageError for a URL or a key that cannot be used."""
+        """Return the access to `url`; raise UsageError for a URL or a key that cannot be used."""
         try:
             found = ServerUrl.parsed(url if "//" in url else f"http://{url}")
         except BadUrlError as error:
@@ -56,11 +56,12 @@ class Access:
 
     @property
     def root(self) -> str:
-        """The server's own root, above its /v1."""
+        """Root of the server itself, above its /v1."""
         return self.base.removesuffix("/v1")
 
     def client(self) -> openai.AsyncOpenAI:
-        """A client of the server. It neither retries nor follows: the replay counts both."""
+        """Return a client of the server. It neither retries nor follows redirects: the replay
+        counts the former and refuses the latter."""
         headers = {} if self.authorization is None else {"Authorization": self.authorization}
         return openai.AsyncOpenAI(
             base_url=self.base,
@@ -71,11 +72,11 @@ class Access:
         )
 
     def recorded(self, text: str) -> str:
-        """What of a server's `text` may be recorded: nothing of a key or password."""
+        """Return the part of a server's `text` that may be recorded, without key or password."""
         return redacted(text, self.secrets)
 
     def said(self, text: str) -> str:
-        """What of a server's `text` may be printed."""
+        """Return the part of a server's `text` that may be printed."""
         return shown(self.recorded(text))
 
 

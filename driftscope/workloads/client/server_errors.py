@@ -1,4 +1,4 @@
-"""The words of a server's error, from whatever it sends in their place."""
+"""Extract the error text from a server's response, whatever its format."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 
 _NAMES = ("error", "message", "detail")
-"""Where the words are. FastAPI says detail."""
+"""Fields that hold the error text; FastAPI uses `detail`."""
 
 
 def words_of(content: bytes) -> str:
-    """The server's own words in the body of an error, as JSON or as they are."""
+    """Return the server's error text from a response body, which may be JSON or plain text."""
     try:
         found: Any = orjson.loads(content)
     except ValueError:
@@ -20,13 +20,13 @@ def words_of(content: bytes) -> str:
 
 
 def words_in(value: Any) -> str:
-    """The words in a value of JSON, on one line."""
+    """Return the error text in a JSON value, on one line."""
     for name in _NAMES:
         if isinstance(value, dict) and value.get(name):
             value = value[name]
     if not isinstance(value, str):
         try:
             value = orjson.dumps(value).decode()
-        except TypeError:  # nested too deeply for words
+        except TypeError:  # nested too deeply to serialise
             value = "an error without words"
     return " ".join(value.split())

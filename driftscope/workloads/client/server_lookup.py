@@ -1,4 +1,4 @@
-"""What a replay asks about the server itself: few small answers, each bounded."""
+"""Bounded queries of a replay about the server itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftscope.workloads.client.server_access import Access
 from driftscope.workloads.client.server_errors import words_of
 
 LOOK_S = 15.0
-"""Longest time for one whole answer."""
+"""Longest time for one complete answer, in seconds."""
 LIMITS = Limits(seconds=LOOK_S, octets=MAX_METRICS_BYTES)
 _MOST_WORDS = 300
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -40,12 +40,12 @@ class Lookup:
 
     @classmethod
     async def of(cls, access: Access) -> Lookup:
-        """A look-up that sends what openai's client sends."""
+        """Return a look-up that sends the headers of openai's client."""
         async with access.client() as client:
             return cls(access, await headers_of(client))
 
     async def text(self, path: str) -> str:
-        """The body of an answer of status 200."""
+        """Return the body of an answer of status 200."""
         return (await self._ask(path, None, LIMITS)).text()
 
     async def value(
@@ -55,7 +55,7 @@ class Lookup:
         body: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
     ) -> Checked:
-        """The body as JSON, with the fields and bounds of `kind`."""
+        """Return the body, parsed as JSON and validated against `kind`."""
         answer = await self._ask(path, body, limits or LIMITS)
         try:
             return kind.model_validate_json(answer.content)
@@ -80,7 +80,7 @@ class Lookup:
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing that pydantic finds wrong, and where; not the value."""
+    """Return the first fault that pydantic found, and its place, without the value."""
     detail = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(str(part) for part in detail["loc"])
     return f"{place}: {detail['msg']}" if place else str(detail["msg"])

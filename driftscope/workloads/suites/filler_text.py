@@ -1,6 +1,6 @@
-"""Text to fill prompts with, made of parts that were written for driftscope; seeded, not random.
+"""Filler text for prompts, composed of parts that were written for driftscope; seeded, not random.
 
-It is sense enough to be read and holds nothing that an answer needs.
+It reads as plausible prose and contains nothing that an answer needs.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _NAMES = ("limit", "offset", "buffer", "deadline", "owner", "batch", "cursor", "
 
 
 def document(characters: int, source: random.Random) -> str:
-    """A paragraph of about so many characters, never more than a sentence longer."""
+    """Return a paragraph of about `characters` characters, at most one sentence longer."""
     out: list[str] = []
     while sum(map(len, out)) + len(out) < characters:
         parts = [source.choice(words) for words in (_WHO, _DID, _WHAT, _WHEN)]
@@ -116,7 +116,7 @@ def document(characters: int, source: random.Random) -> str:
 
 
 def policy(characters: int) -> str:
-    """A long text of house rules, always the same one."""
+    """Return a long text of house rules, the same on every call."""
     source, out = random.Random("policy"), ["You work for a help desk. These are its rules."]
     while sum(map(len, out)) + len(out) < characters:
         number, rule = len(out), source.choice(_RULES)
@@ -125,13 +125,13 @@ def policy(characters: int) -> str:
 
 
 def note(source: random.Random) -> tuple[str, str]:
-    """A needle: what it is about, and the sentence that says it."""
+    """Return a needle: its subject, and the sentence that states it."""
     what = f"locker {source.randrange(100, 1000)}"
     return what, f"Remember that {what} has the code {source.randrange(10_000, 100_000)}."
 
 
 def diff(source: random.Random) -> str:
-    """A change to a file, as git shows it."""
+    """Return a change to a file in the format of git."""
     path, line = source.choice(_FILES), source.randrange(10, 400)
     a, b, c = source.sample(_NAMES, 3)
     return (
@@ -144,7 +144,7 @@ def diff(source: random.Random) -> str:
 
 
 def stack_trace(source: random.Random) -> str:
-    """An error, as Python prints it."""
+    """Return an error in the format of Python."""
     a, b = source.sample(_NAMES, 2)
     frames = "".join(
         f'  File "/srv/app/{path}", line {source.randrange(20, 600)}, in {name}\n'
@@ -158,7 +158,7 @@ def stack_trace(source: random.Random) -> str:
 
 
 def json_result(source: random.Random) -> str:
-    """Rows of a ticket store."""
+    """Return rows of a ticket store as JSON."""
     rows = [
         {
             "id": source.randrange(1000, 9999),
@@ -172,7 +172,7 @@ def json_result(source: random.Random) -> str:
 
 
 def shell(source: random.Random) -> str:
-    """A directory and a test run, as a shell prints them."""
+    """Return a directory listing and an exit status in the format of a shell."""
     files = "".join(
         f"-rw-r--r-- 1 app app {source.randrange(200, 90_000):>6} Mar {source.randrange(1, 29):>2} "
         f"{source.randrange(24):02}:{source.randrange(60):02} {path}\n"

@@ -14,11 +14,11 @@ class Level:
     """One load: a closed loop of `concurrency` requests, or an open one of `rate` per second."""
 
     concurrency: int | None = None
-    """Requests kept running at once; with `rate`, as many as may run at once."""
+    """Requests kept running at once; with `rate`, the most that may run at once."""
     rate: float | None = None
 
     def said(self) -> str:
-        """In words."""
+        """Return the level in words."""
         if self.rate is not None:
             return f"{self.rate:g} requests/s"
         return f"concurrency {self.concurrency}"
@@ -35,7 +35,7 @@ class Shot:
     level: Level
     warmup: bool = False
     due_s: float | None = None
-    """Seconds after its phase of its level began (see `phases`), in an open loop."""
+    """Seconds after the start of its phase of its level (see `phases`), in an open loop."""
 
 
 def plan(
@@ -46,11 +46,11 @@ def plan(
     warmup: int = 0,
     seed: int = 0,
 ) -> list[Shot]:
-    """Every prompt in every condition, `repeat` times at every level.
+    """Return every prompt in every condition, `repeat` times at every level.
 
-    The order is random and the same for the same seed. All conditions of a prompt follow each other
-    in a random order, so that what drifts with time (a clock, a cache) hits all conditions alike.
-    Each level begins with `warmup` requests, drawn from the plan, that no figure counts.
+    The order is random and fixed by the seed. All conditions of a prompt follow each other in a
+    random order, so that slow changes over time (a clock, a cache) affect all conditions equally.
+    Each level begins with `warmup` requests, drawn from the plan, that figures leave out.
     """
     shots: list[Shot] = []
     for level in levels:
@@ -69,9 +69,9 @@ def plan(
 
 
 def phases(shots: Sequence[Shot]) -> list[list[Shot]]:
-    """The shots of each level, in order: first its warm-up, then what is measured.
+    """Return the shots of each level, in order: first its warm-up, then the measured part.
 
-    One ends before the next begins, so that no figure has another phase's load in it.
+    One phase ends before the next begins, so that no figure contains the load of another phase.
     """
     found: dict[tuple[Level, bool], list[Shot]] = {}
     for shot in shots:
@@ -97,7 +97,8 @@ def _pass(
 
 
 def _arrivals(level: Level, count: int, source: random.Random) -> list[float | None]:
-    """A Poisson process, as independent users make it."""
+    """Return arrival times of a Poisson process, as independent users make it; None in a closed
+    loop."""
     if level.rate is None:
         return [None] * count
     now, out = 0.0, list[float | None]()

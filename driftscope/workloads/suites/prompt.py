@@ -1,4 +1,4 @@
-"""A prompt: what one request asks, before it is put into HTTP."""
+"""A prompt: the content of one request, independent of HTTP."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 Message = Mapping[str, Any]
-"""As in the chat API: role, content, and what else belongs to it."""
+"""A message as in the chat API: role, content and further fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """What a right answer is, where that can be checked; None: nothing is expected."""
+    """Expected properties of an answer that can be checked; None: nothing is expected."""
 
     json: bool | None = None
-    """It is one JSON value."""
+    """Whether the answer is one JSON value."""
     schema: Mapping[str, Any] | None = None
-    """The JSON fits this JSON Schema."""
+    """JSON Schema that the answer must fit."""
     tool: str | None = None
-    """It calls this function, with arguments that fit its schema."""
+    """Function that the answer must call, with arguments that fit its schema."""
     min_tokens: int | None = None
-    """An answer that stops by itself before is too short."""
+    """Fewest tokens; an answer that stops by itself before is too short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """How messages become the text of a plain completion, in place of the server's chat endpoint.
+    """Rendering of messages into the text of a plain completion, instead of the server's chat
+    endpoint.
 
     The server's /tokenize renders its own template, so that conditions differ in their tokens and
     in nothing else.
     """
 
     template: str = "server"
-    """"server": its own chat template; else one of
+    """Template: "server" is the server's own chat template; else one of
     `driftscope.workloads.suites.transforms.template`."""
     bos: bool = True
     """Whether the first token is the model's BOS."""
@@ -56,25 +57,25 @@ class Prompt:
     tools: tuple[Mapping[str, Any], ...] = ()
     expect: Expect = field(default_factory=Expect)
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the request's body, such as temperature; they win over the suite's."""
+    """Fields of the request's body, such as temperature; they override the suite's."""
     category: str | None = None
 
     def with_messages(self, messages: Sequence[Message]) -> Prompt:
-        """The same prompt with another conversation."""
+        """Return the prompt with another conversation."""
         return replace(self, messages=tuple(messages))
 
     def with_options(self, **options: Any) -> Prompt:
-        """The same prompt with more of the request's body set."""
+        """Return the prompt with further fields of the request's body set."""
         return replace(self, options={**self.options, **options})
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a plain text, which no transform of messages can change."""
+        """Whether the prompt is a plain text, which no transform of messages can change."""
         return self.text is not None
 
 
 def chat(key: str, *turns: str, system: str | None = None, **more: Any) -> Prompt:
-    """A prompt of alternating turns, the user's first."""
+    """Return a prompt of alternating turns, the user's first."""
     messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
     for number, turn in enumerate(turns):
         messages.append({"role": "assistant" if number % 2 else "user", "content": turn})

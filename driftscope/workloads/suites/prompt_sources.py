@@ -1,4 +1,4 @@
-"""Where prompts come from: the sets that are shipped, and files."""
+"""Sources of prompts: the shipped sets, and files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from driftscope.workloads.suites.readers import read_prompts
 from driftscope.workloads.suites.tool_schemas import TOOLS
 
 TRIO = "trio"
-"""The held-out prompts of driftscope's own small models, which nothing else suits."""
+"""Held-out prompts of driftscope's own small models, for which nothing else is suitable."""
 
 
 def prompts_of(name: str, folder: Path | None = None) -> list[Prompt]:
-    """A shipped set, or those in a file that a reader knows; raises UsageError."""
+    """Return a shipped set, or the prompts in a file that a reader knows; raises UsageError."""
     if name == TRIO:
         return _trio()
     if name in shipped_sets():
@@ -36,7 +36,7 @@ def prompts_of(name: str, folder: Path | None = None) -> list[Prompt]:
 
 
 def shipped_sets() -> list[str]:
-    """Names of the sets that come with driftscope."""
+    """Return the names of the sets that are shipped with driftscope."""
     folder = files("driftscope.workloads") / "prompts"
     return sorted(
         each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")
@@ -67,5 +67,5 @@ def _trio() -> list[Prompt]:
 
 
 def user_turn(plain: str) -> str:
-    """The user's words of a conversation written in plain-text roles."""
+    """Return the user's words of a conversation written in plain-text roles."""
     return plain.partition("\n\nUser: ")[2].removesuffix("\n\nAssistant:")

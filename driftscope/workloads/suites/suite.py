@@ -38,13 +38,13 @@ from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableErro
 
 SUITES = "suites"
 LEAST_CHARACTERS, MOST_CHARACTERS = 0.25, 64.0
-"""Per token of any tokenizer; a server that says otherwise is not believed."""
+"""Bounds of the characters per token of any tokenizer; a server's value outside them is ignored."""
 SAMPLE_CHARACTERS = 4000
-"""Of filler whose tokens are counted, once."""
+"""Characters of filler text whose tokens are counted once."""
 
 
 class _File(BaseModel):
-    """The YAML of a suite."""
+    """Content of a suite's YAML file."""
 
     model_config = ConfigDict(extra="forbid")
     about: str = ""
@@ -69,22 +69,22 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """The prompts of a suite as they will be sent."""
+    """Prompts of a suite as they will be sent."""
 
     conditions: Mapping[str, Sequence[Prompt]]
     notes: tuple[str, ...]
-    """What was left out, and why."""
+    """Notes on what was left out, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A suite that was checked; make with `load_suite`."""
+    """A validated suite; create it with `load_suite`."""
 
     name: str
     about: str
     prompts: str
     folder: Path | None
-    """Where `prompts` is looked for, if it is a file."""
+    """Folder in which `prompts` is searched for, if it is a file."""
     limit: int | None
     settings: Mapping[str, Any]
     seed: int
@@ -94,14 +94,14 @@ class Suite:
     concurrency: tuple[int, ...]
     rate: tuple[float, ...]
     digest: str
-    """sha256 of the file, first 16 hex digits."""
+    """First 16 hex digits of the file's sha256."""
 
     def levels(self) -> list[Level]:
-        """The loads that the file names."""
+        """Return the load levels that the file names."""
         return levels_of(self.concurrency, self.rate)
 
     def said(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the suite's description for the manifest."""
         return {
             "suite": self.name,
             "suite_digest": self.digest,
@@ -119,7 +119,8 @@ class Suite:
         limit: int | None = None,
         seed: int | None = None,
     ) -> Made:
-        """Every prompt in every condition; a condition that cannot be is left out, and noted."""
+        """Return every prompt in every condition; a condition that does not apply is left out with
+        a note."""
         found = list(prompts) if prompts is not None else prompts_of(self.prompts, self.folder)
         found = found[: limit or self.limit]
         made: dict[str, list[Prompt]] = {}
@@ -136,7 +137,7 @@ class Suite:
 
 
 def _changed(prompt: Prompt, transforms: Sequence[Transform], facts: Facts, seed: str) -> Prompt:
-    # A copy always, so that prompts of two conditions can be told apart.
+    # Always copy, so that prompts of two conditions are distinct objects.
     changed = replace(prompt)
     for number, transform in enumerate(transforms):
         changed = transform.apply(changed, random.Random(f"{seed} {number}"), facts)
@@ -144,8 +145,8 @@ def _changed(prompt: Prompt, transforms: Sequence[Transform], facts: Facts, seed
 
 
 def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[Level]:
-    """One level per rate, as many at once as the one concurrency allows; else one per
-    concurrency. Raises UsageError for several of both."""
+    """Return one level per rate, each limited by the single concurrency; without rates, one level
+    per concurrency. Raises UsageError for rates with several concurrencies."""
     if not rate:
         return [Level(concurrency=each) for each in concurrency]
     if len(concurrency) > 1:
@@ -154,7 +155,7 @@ def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[Level]:
 
 
 def shipped_suites() -> list[str]:
-    """Names of the suites that come with driftscope."""
+    """Return the names of the suites that are shipped with driftscope."""
     folder = files("driftscope.workloads") / SUITES
     return sorted(
         each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")
@@ -162,7 +163,7 @@ def shipped_suites() -> list[str]:
 
 
 def load_suite(name: str) -> Suite:
-    """A shipped suite, or the one in the file `name`; raises UsageError."""
+    """Return a shipped suite, or the one in the file `name`; raises UsageError."""
     if name in shipped_suites():
         text = (files("driftscope.workloads") / SUITES / f"{name}.yaml").read_text("utf-8")
         return parse_suite(text, name)
@@ -181,7 +182,7 @@ def load_suite(name: str) -> Suite:
 def parse_suite(
     text: str, name: str, *, where: str | None = None, folder: Path | None = None
 ) -> Suite:
-    """The suite that `text` describes; raises UsageError that says what is wrong in it."""
+    """Return the suite that `text` describes; raise UsageError, whose message names the fault."""
     where = where or f"suite {name}"
     try:
         file = _File.model_validate(yaml.safe_load(text))
@@ -216,17 +217,17 @@ def parse_suite(
 
 
 async def facts_for(suite: Suite, facts: Facts, count: Callable[[str], Awaitable[int]]) -> Facts:
-    """Return `facts` with the characters per token of the server, where the suite makes text of a
+    """Return `facts` with the server's characters per token, if the suite makes text of a given
     length.
 
-    `count` asks the server for the tokens of a text.
+    `count` returns the server's number of tokens of a text.
     """
     if not any(hasattr(step, "tokens") for steps in suite.conditions.values() for step in steps):
         return facts
     sample = document(SAMPLE_CHARACTERS, random.Random(0))
     try:
         tokens = await count(sample)
-    except DriftscopeError:  # no /tokenize: lengths are about right, and recorded as they were
+    except DriftscopeError:  # no /tokenize: lengths are approximate
         return facts
     each = len(sample) / max(tokens, 1)
     if not LEAST_CHARACTERS <= each <= MOST_CHARACTERS:

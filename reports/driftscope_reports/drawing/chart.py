@@ -1,7 +1,7 @@
-"""A picture before it is drawn: the same one becomes plotly, a static SVG, a PNG and a table.
+"""A chart before it is drawn: the same object becomes plotly, a static SVG, a PNG and a table.
 
 Colours are names of CSS variables without the dashes ("run-0"), so that light, dark and print each
-have their own.
+define their own.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Values = Sequence[float | None]
 
 
 class Kind(StrEnum):
-    """How a series is drawn."""
+    """Way in which a series is drawn."""
 
     LINE = "line"
     AREA = "area"
-    """Stacked on the areas before it."""
+    """An area stacked on the areas before it."""
     BAR = "bar"
-    """Beside the bars of other series."""
+    """Bars next to those of other series."""
     STACK = "stack"
-    """Bars on top of each other."""
+    """Bars stacked on each other."""
     POINTS = "points"
     DASHED = "dashed"
     """An expectation: a thin dashed line without markers."""
@@ -33,20 +33,20 @@ class Kind(StrEnum):
 
 
 MARKED = 24
-"""Points up to which a line carries markers."""
+"""Most points with which a line carries markers."""
 
 
 class Axis(StrEnum):
-    """What x is."""
+    """Kind of the x axis."""
 
     DEPTH = "depth"
-    """1 .. K: shared by all pictures, and marked in all of them at once."""
+    """Depths 1 .. K: shared by all pictures, and highlighted in all of them at once."""
     NUMBER = "number"
     CATEGORY = "category"
 
 
 class Unit(StrEnum):
-    """How a y value is said."""
+    """Format of a y value in text."""
 
     SHARE = "share"
     NUMBER = "number"
@@ -64,26 +64,26 @@ class Series:
     y: tuple[float | None, ...]
     colour: str = "run-0"
     style: int = 0
-    """Marker, dash and glyph: series are never told apart by colour alone."""
+    """Index of marker, dash and glyph: series never differ by colour alone."""
     pattern: str = ""
-    """Of an area or a bar: a plotly fill pattern."""
+    """Plotly fill pattern of an area or a bar."""
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
-    """The 95% interval, where there is one."""
+    """Upper ends of the 95% intervals; () without intervals."""
     notes: tuple[str, ...] = ()
-    """What else to say about each value when it is pointed at."""
+    """Further text about each value, shown on hover."""
     colours: tuple[str, ...] = ()
-    """Of each bar or point, instead of `colour`."""
+    """Colours of the single bars or points, instead of `colour`."""
     tabled: bool = True
     marked: bool = True
     """Whether a line of few points carries markers."""
     sign: str = ""
-    """Of a row of cells: its name on the axis, where `name` is too long for it."""
+    """Short axis name of a row of cells, for when `name` is too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A vertical line with a word."""
+    """A vertical line with a label."""
 
     x: float
     text: str
@@ -91,7 +91,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One picture."""
+    """One picture, independent of its output format."""
 
     series: tuple[Series, ...]
     x_title: str
@@ -100,41 +100,42 @@ class Chart:
     unit: Unit = Unit.NUMBER
     marks: tuple[Mark, ...] = ()
     level: float | None = None
-    """A horizontal line, such as 0 in a picture of differences."""
+    """Y value of a horizontal line, such as 0 in a picture of differences."""
     from_zero: bool = True
     whole: bool = False
-    """Whether x on a number axis counts something, so that there is nothing between two ticks."""
+    """Whether x on a number axis is a count, so that no tick lies between two integers."""
     named: bool = False
-    """Whether the legend stands even over a single series: its name says what its colour does."""
+    """Whether the legend is shown even for a single series, because its name explains its
+    colour."""
     said: bool = False
     """Whether bars carry their values."""
     y_most: float | None = None
-    """Where the y axis ends at least: pictures side by side then have the same."""
+    """Lowest upper end of the y axis, which gives adjacent pictures the same scale."""
     width: int = 480
     height: int = 280
-    """Of the static picture, in its own pixels."""
+    """Height of the static picture, in its own pixels."""
 
     @property
     def depths(self) -> int:
-        """Values on the depth axis."""
+        """Number of values on the depth axis."""
         return max((len(s.x) for s in self.series), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Where the axes begin and end."""
+    """Ends of the two axes."""
 
     x: tuple[float, float]
     y: tuple[float, float] = field(default=(0.0, 1.0))
 
 
 def categories(chart: Chart) -> list[str]:
-    """The x values of a chart by category, in order."""
+    """Return the x values of a categorical chart, in order."""
     return list(dict.fromkeys(str(x) for s in chart.series for x in s.x))
 
 
 def span(chart: Chart) -> Span:
-    """The axes' ranges, the same in every way to draw the chart."""
+    """Return the ranges of the axes, identical for every output format."""
     return Span(x=_x_span(chart), y=_y_span(chart))
 
 
@@ -150,7 +151,8 @@ def _x_span(chart: Chart) -> tuple[float, float]:
 
 
 _DEPTH_EDGE = 0.5
-"""Beside the first and the last depth, in every picture, so that depths stand below each other."""
+"""Space before the first and after the last depth, identical in every picture, so that depths are
+aligned."""
 
 
 def _y_span(chart: Chart) -> tuple[float, float]:
@@ -170,16 +172,17 @@ def _y_span(chart: Chart) -> tuple[float, float]:
 
 
 def _bounded(chart: Chart, known: list[float]) -> list[float]:
-    """Intervals of a handful of requests reach far: they are cut, so that values can be seen."""
+    """Return interval ends cut at a multiple of the largest value. Intervals of a handful of
+    requests are wide and would hide the values."""
     most = max((y for s in chart.series for y in s.y if is_number(y)), default=0.0)
     stacked = any(s.kind in (Kind.AREA, Kind.STACK) for s in chart.series)
     return known if stacked else [min(max(v, 0.0), _REACH * most) for v in known]
 
 
 _REACH = 1.6
-"""How far above the highest value an interval is shown."""
+"""Highest end of a shown interval, as a multiple of the highest value."""
 _HALF = 0.5
-"""Share from which the axis goes to 1."""
+"""Largest share from which the axis extends to 1."""
 
 
 def _heights(chart: Chart) -> list[float]:
@@ -197,17 +200,17 @@ def _heights(chart: Chart) -> list[float]:
 
 
 def is_number(value: float | None) -> TypeGuard[float]:
-    """Whether there is something to draw."""
+    """Return whether the value can be drawn."""
     return value is not None and math.isfinite(value)
 
 
 def depths(values: Sequence[object]) -> tuple[int, ...]:
-    """1 .. K."""
+    """Return the depths 1 .. K."""
     return tuple(range(1, len(values) + 1))
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers in [low, high]."""
+    """Return round numbers in [low, high]."""
     span_ = high - low
     if not span_ > 0:
         return [low]

@@ -1,7 +1,7 @@
-"""How runs and classes of slots look in every picture: never told apart by colour alone.
+"""Appearance of runs and classes of slots in every picture; they never differ by colour alone.
 
-The palette is Okabe and Ito's, made for colour-blind readers, with each colour dark (or light)
-enough to be seen on the page.
+The palette is Okabe and Ito's, made for colour-blind readers. Each colour is made dark (or light)
+enough to be visible on the page.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from driftscope_reports.drawing.chart import Unit
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 GLYPHS = ("●", "■", "◆", "▲", "✕", "★")
-"""The markers as characters, for headings and tables."""
+"""Markers as characters, for headings and tables."""
 PATTERNS = ("", "/", ".", "x", "-", "\\")
-"""Of bars, by run."""
+"""Fill patterns of bars, by run."""
 DASH_ARRAYS = ("", "8 4", "2 4", "8 3 2 3", "14 5", "14 4 2 4")
-"""The dashes for SVG."""
+"""Dash patterns of lines for SVG."""
 MARKER_PATHS = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
     "m-3.6-3.6h7.2v7.2h-7.2z",
@@ -28,7 +28,7 @@ MARKER_PATHS = (
     "m-4-2.4l1.6-1.6 2.4 2.4 2.4-2.4 1.6 1.6-2.4 2.4 2.4 2.4-1.6 1.6-2.4-2.4-2.4 2.4-1.6-1.6z",
     "m0-5.4l1.4 3.6l3.8.1l-3 2.4l1 3.7l-3.2-2.2l-3.2 2.2l1-3.7l-3-2.4l3.8-.1z",
 )
-"""The markers around the point that the pen is at."""
+"""Markers as SVG paths relative to the current point."""
 LIGHT: Mapping[str, str] = {
     "page": "#ffffff",
     "panel": "#ffffff",
@@ -98,18 +98,18 @@ DARK: Mapping[str, str] = {
 
 
 def variables(colours: Mapping[str, str]) -> str:
-    """The palette as CSS."""
+    """Return the palette as CSS variables."""
     return " ".join(f"--{name}: {value};" for name, value in colours.items())
 
 
 def colour(run: int) -> str:
-    """Colour of the run with this index."""
+    """Return the colour name of the run with this index."""
     return f"run-{run % len(MARKERS)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MassClass:
-    """One class of slots in the attention pictures, bottom of the stack first."""
+    """One class of slots in the attention pictures, from the bottom of the stack upwards."""
 
     field: str
     """Attribute of `driftscope.analysis.summary.run_summary.Attention`."""
@@ -130,11 +130,11 @@ MASS_CLASSES = (
 VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 """Five points of viridis, which keeps its order in grey and for colour-blind readers."""
 _LEVELS = 64
-"""Colours of the scale: few, so that pages stay small."""
+"""Number of colours of the scale; few, so that pages stay small."""
 
 
 def scale_colour(share: float) -> str:
-    """Colour of a cell, 0 dark to 1 bright."""
+    """Return the colour of a cell, from 0 (dark) to 1 (bright)."""
     at = round(min(max(share, 0.0), 1.0) * _LEVELS) / _LEVELS * (len(VIRIDIS) - 1)
     low = min(int(at), len(VIRIDIS) - 2)
     mixed = [
@@ -144,7 +144,7 @@ def scale_colour(share: float) -> str:
 
 
 def format_value(value: float | None, unit: Unit, *, axis: bool = False) -> str:
-    """A value of a picture in words: short on an axis, to three digits in a table."""
+    """Return a value of a picture as text: short on an axis, with three decimals in a table."""
     if value is None or not math.isfinite(value):
         return "–"
     if unit is Unit.COUNT:

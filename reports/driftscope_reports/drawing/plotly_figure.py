@@ -1,6 +1,7 @@
 """A chart as a plotly figure: a plain dictionary, drawn by the page's script or by plotly itself.
 
-Colours stand as "@name", which the page's script fills in from CSS; `painted` does so in Python.
+Colours are written as "@name". The page's script replaces them from CSS; `painted` does so in
+Python.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from driftscope_reports.drawing.palette import DASHES, LIGHT, MARKERS, scale_col
 Figure = dict[str, Any]
 _NAME_LENGTH = 28
 _FEW = 3
-"""Categories up to which bars are kept narrow."""
+"""Most categories with which bars are kept narrow."""
 _LOW = 240
-"""Height up to which few lines are enough."""
+"""Height in pixels up to which few grid lines are enough."""
 _DIGITS = 5
 """Significant digits of a number in the page: more than a screen can show."""
 
 
 def text(raw: str, length: int = _NAME_LENGTH) -> str:
-    """An untrusted string for plotly, which reads a little HTML in names and labels."""
+    """Return an untrusted string escaped for plotly, which reads a little HTML in names and
+    labels."""
     short = raw if len(raw) <= length else f"{raw[: length - 1]}…"
     return short.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def figure(chart: Chart) -> Figure:
-    """The whole picture."""
+    """Return the complete plotly figure."""
     cells = [s for s in chart.series if s.kind is Kind.CELLS]
     highest = max((v for s in cells for v in s.y if v is not None and is_number(v)), default=1.0)
     traces = [_trace(s, chart) for s in chart.series if s.kind is not Kind.CELLS]
@@ -47,7 +49,7 @@ def figure(chart: Chart) -> Figure:
 
 
 def painted(value: Any, colours: Mapping[str, str] = LIGHT) -> Any:
-    """`value` with every "@name" replaced by its colour."""
+    """Return `value` with every "@name" replaced by its colour."""
     if isinstance(value, str):
         return colours.get(value[1:], value) if value.startswith("@") else value
     if isinstance(value, list):
@@ -126,7 +128,8 @@ _KINDS = {
 
 
 def _cells(s: Series, row: int, highest: float) -> Figure:
-    """A row of a heatmap as bars of height 1: the smallest bundle has no heatmap of its own."""
+    """Return a row of a heatmap as bars of height 1: the smallest plotly bundle has no heatmap
+    trace."""
     known = [(x, y) for x, y in zip(s.x, s.y, strict=True) if y is not None and is_number(y)]
     return {
         "type": "bar",

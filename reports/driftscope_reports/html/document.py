@@ -1,4 +1,4 @@
-"""The report as one HTML file: no network, no clock, same runs and same bytes."""
+"""The report as one HTML file, without network or clock: the same runs give the same bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from driftscope_reports.html.sections.comparison import two_runs
 from driftscope_reports.markup import Markup, el, script_json
 
 MAX_BYTES = 2_000_000
-"""Of the whole file, whatever the run's size."""
+"""Size limit of the whole file, whatever the run's size."""
 _SECTIONS = (
     drift.section,
     effect.section,
@@ -48,11 +48,12 @@ _SECTIONS = (
 )
 _T = TypeVar("_T")
 _LEAN = (1.0, 0.5, 0.25, 0.1, 0.0)
-"""Shares of the single requests and heads that are kept until the file is small enough."""
+"""Shares of the single requests and heads to keep, tried in order until the file is small
+enough."""
 
 
 def to_html(analysis: Analysis, *, command: str | None = None) -> str:
-    """The page; `command` is the command line that made it, shown at its end."""
+    """Return the page; `command` is the command line that made it, shown at its end."""
     for share in _LEAN:
         text = _page(thinned(analysis, share), command)
         if len(text.encode()) <= MAX_BYTES:
@@ -61,15 +62,15 @@ def to_html(analysis: Analysis, *, command: str | None = None) -> str:
 
 
 def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
-    """Every section, in the order of the page."""
+    """Return every section, in the order of the page."""
     made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
     sent = replays.section(analysis)
     return [*([sent] if sent else []), *made, provenance.section(analysis, command)]
 
 
 def thinned(analysis: Analysis, share: float) -> Analysis:
-    """`analysis` with this share of the single requests and heads, for a file that would be too
-    large; a warning says so."""
+    """Return `analysis` with this share of the single requests and heads, for a file that would be
+    too large. A warning reports the omission."""
     if share >= 1:
         return analysis
     runs = tuple(_thinned(run, share) for run in analysis.runs)
@@ -84,7 +85,7 @@ def thinned(analysis: Analysis, share: float) -> Analysis:
 
 _LEFT_OUT = "single requests{} are left out to keep the file small; a report of fewer runs has more"
 _HEADS_FROM = 0.5
-"""Share below which heads are left out too."""
+"""Share below which heads are omitted as well."""
 
 
 def _thinned(run: RunSummary, share: float) -> RunSummary:
@@ -113,7 +114,7 @@ def _thinned(run: RunSummary, share: float) -> RunSummary:
 
 _SEGMENTS = 12
 _EACH_POINT = 6
-"""What the last resort keeps: so many segments of a run, and each so many-th point."""
+"""Limits used when a report must shrink: segments kept per run, one scatter point in so many."""
 
 
 def _fewer(effect: Effect) -> Effect:
@@ -163,7 +164,7 @@ def _page(analysis: Analysis, command: str | None) -> str:
 
 
 def _elsewhere(analysis: Analysis, made: list[Section]) -> Markup | None:
-    """Warnings that no section stands for: they are about the run as a whole."""
+    """Return warnings about the run as a whole, which belong to no section."""
     shown = {affected for section in made for affected in section.affects}
     left = [w for w in analysis.warnings if w.affects not in shown and w.id != LOSS]
     return section_html.warning_box(left)
@@ -193,9 +194,10 @@ def _head(analysis: Analysis, style: str, scripts: list[str]) -> Markup:
 
 
 def policy(style: str, scripts: list[str]) -> str:
-    """The Content-Security-Policy: no request to anywhere, no script and no sheet but these.
+    """Return the Content-Security-Policy, which allows no requests and only these scripts and
+    styles.
 
-    Plotly opens an empty sheet and fills it rule by rule, and sets style attributes.
+    Plotly opens an empty style sheet, fills it rule by rule, and sets style attributes.
     """
     known = " ".join(_hash(code) for code in scripts)
     return (
@@ -210,7 +212,7 @@ def _hash(text: str) -> str:
 
 
 def stylesheet() -> str:
-    """The page's CSS with its palettes."""
+    """Return the page's CSS with its palettes."""
     return (
         asset("report.css")
         .replace("/*LIGHT*/", variables(LIGHT))
@@ -219,7 +221,7 @@ def stylesheet() -> str:
 
 
 def script() -> str:
-    """The page's own script, with the scale that the static pictures have too."""
+    """Return the page's own script, with the colour scale of the static pictures."""
     return asset("report.js").replace("/*SCALE*/[]", strict_json.dumps(VIRIDIS))
 
 
@@ -230,11 +232,11 @@ def _contents(made: list[Section]) -> Markup:
 
 
 def plotly() -> bytes:
-    """Plotly's smallest bundle that draws these charts, packed by gzip: the page unpacks it. Packed
-    once and for all, so that pages have the same bytes whatever packs them."""
+    """Return plotly's smallest bundle that draws these charts, compressed by gzip; the page unpacks
+    it. It is compressed once, so that pages have the same bytes on every machine."""
     return (files("driftscope_reports") / "assets" / "plotly-basic.min.js.gz").read_bytes()
 
 
 def asset(name: str) -> str:
-    """A file that ships with the package."""
+    """Return the text of a file that ships with the package."""
     return (files("driftscope_reports") / "assets" / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The analysis inside a report: written into the page, read back from it."""
+"""The analysis inside a report: embedded in the page and read back from it."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from driftscope_reports.html.record_codec import from_plain, to_plain
 from driftscope_reports.markup import Markup, script_json
 
 ELEMENT = "analysis"
-"""Id of the element that holds it."""
+"""Id of the element that holds the data."""
 MAX_ROWS = 300
-"""Single answers kept of each replay."""
+"""Most single answers kept of each replay."""
 MAX_REQUESTS = 256
-"""Rows kept of each run's rounds by request: those of more are put together, which two reports of
-the same prompts do alike."""
+"""Most rows kept of each run's rounds by request. Further requests are merged into groups, which
+two reports on the same prompts do identically."""
 VERSION = 1
-"""Raised when a report of before can no longer be read."""
+"""Data version, raised when older reports can no longer be read."""
 _ELEMENT = re.compile(rf'<script type="application/json" id="{ELEMENT}">(?P<text>[^<]*)</script>')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What an analysis is concluded from: findings and verdict follow from it."""
+    """Parts of an analysis from which findings and verdict are recomputed."""
 
     runs: tuple[RunSummary, ...]
     senders: tuple[ReplaySummary, ...] = ()
     baseline: RunSummary | None = None
     plain: BaselineRun | None = None
-    """The baseline, where it is a run without speculation."""
+    """The baseline, if it is a run without speculation."""
 
 
 def embedded(analysis: Analysis) -> Markup:
-    """The script element."""
+    """Return the script element with the data."""
     content = {
         "version": VERSION,
         "driftscope_version": driftscope.__version__,
@@ -64,8 +64,8 @@ def _kept(analysis: Analysis) -> Kept:
 
 
 def _bounded(analysis: Analysis) -> Analysis:
-    """Without the single answers of a replay that has many, whose cells are kept, and with the
-    rounds of groups of requests in a run that has many."""
+    """Return the analysis with limited detail. Of a replay with many answers the first are kept,
+    and all its cells; in a run with many requests their rounds are grouped."""
     return replace(
         analysis,
         runs=tuple(_few(run) for run in analysis.runs),
@@ -78,7 +78,7 @@ def _few(run: RunSummary) -> RunSummary:
 
 
 def read_report(path: Path) -> Analysis:
-    """The analysis that the report at `path` was made of.
+    """Return the analysis embedded in the report at `path`.
 
     Raises DamagedTraceError or SchemaVersionError.
     """

@@ -1,4 +1,4 @@
-"""What was found, and what to do."""
+"""Cards of the findings, each with its advice."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _SEVERITY = {
     Severity.INFO: "ℹ note",
     Severity.GOOD: "✓ good",
 }
-"""Sign and word of each severity: never colour alone."""
+"""Sign and word of each severity, so that it is never shown by colour alone."""
 
 
 def findings(analysis: Analysis) -> Markup:
-    """Findings of one kind stand together, dearest first."""
+    """Return the section of findings; those of one kind are adjacent, in the order of the
+    analysis."""
     titles = dict.fromkeys((f.id, f.title) for f in analysis.findings)
     groups = [[f for f in analysis.findings if (f.id, f.title) == key] for key in titles]
     several = len(analysis.runs) + len(analysis.senders) > 1
@@ -57,13 +58,13 @@ def _cost(finding: Finding) -> Markup | None:
 
 
 def _sure(group: Sequence[Finding]) -> str:
-    """The least confidence of the group: details say whose."""
+    """Return the lowest confidence of the group; the details name the run."""
     least = max(group, key=lambda finding: list(Trust).index(finding.confidence))
     return f"Confidence: {least.confidence.value}. Why?"
 
 
 def _trust(finding: Finding, several: bool) -> Markup:
-    """The reason for its confidence, and what it assumes."""
+    """Return the reason for the confidence of a finding, and its assumptions."""
     because = finding.because or f"{finding.confidence.value} confidence"
     assumed = [el("li", f"{each[:1].upper()}{each[1:]}.") for each in finding.assumed]
     return el(
@@ -75,7 +76,7 @@ def _trust(finding: Finding, several: bool) -> Markup:
 
 
 def _advice(group: Sequence[Finding]) -> list[Markup]:
-    """Once where it is the same for all runs, else with their names."""
+    """Return one advice if it is identical for all runs, else one per finding with its runs."""
     if len({f.advice for f in group}) == 1:
         return [el("p", el("b", "What to do: "), group[0].advice)]
     return [el("p", el("b", f"What to do ({listed(f.runs)}): "), f.advice) for f in group]

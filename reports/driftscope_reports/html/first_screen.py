@@ -1,4 +1,4 @@
-"""The first screen: verdict, one card per run."""
+"""First screen of the report: the verdict and one card per run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _STATE = {
     Severity.INFO: "✓ Nothing to fix",
     Severity.GOOD: "✓ Nothing to fix",
 }
-"""The worst severity in three words, over the verdict."""
+"""The worst severity in a few words, above the verdict."""
 
 
 def opening(analysis: Analysis, warnings: Markup | None, losses: Markup | None = None) -> Markup:
-    """Section 1: the sentence, what it means in plain words, and one figure per run.
+    """Return section 1: the verdict, its meaning in plain words, and one card per run.
 
-    `warnings` are those that no later section shows; `losses`, what was not recorded, stand before
+    `warnings` are those that no later section shows; `losses`, that is missing records, come before
     every figure.
     """
     first, *rest = analysis.verdict
@@ -59,7 +59,8 @@ def _state(analysis: Analysis) -> Markup | None:
 
 
 def _next(analysis: Analysis) -> Markup:
-    """The first thing to do, with the option to paste; what is hardly sure comes last."""
+    """Return the first thing to do, with the option to paste; findings of low confidence come
+    last."""
     wanted = [f for f in analysis.findings if f.severity in (Severity.HIGH, Severity.MEDIUM)]
     urgent = [f for f in wanted if f.severity is Severity.HIGH or f.cost_tps or f.option]
     first = next((f for f in urgent if f.confidence is not Trust.LOW), next(iter(urgent), None))
@@ -83,7 +84,7 @@ def _next(analysis: Analysis) -> Markup:
 
 
 _SENTENCES = 2
-"""Of an advice, on the first screen: one may only say what it is about."""
+"""Number of sentences of an advice on the first screen: the first may only name the subject."""
 
 
 def _nothing(to_look_at: int) -> Markup:
@@ -98,7 +99,7 @@ def _nothing(to_look_at: int) -> Markup:
 
 
 def plainly(runs: Sequence[RunSummary]) -> str:
-    """What was served and what came of it, for a reader who knows none of the terms."""
+    """Return what was served and the result, for a reader who knows none of the terms."""
     ks = sorted({k for run in runs for k in run.ks})
     ahead = f"{ks[0]}" if len(ks) == 1 else f"up to {ks[-1]}"
     kept = by_run(runs, [number(run.acceptance.mean_length - 1.0, 1) for run in runs])

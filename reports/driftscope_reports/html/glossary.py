@@ -1,4 +1,4 @@
-"""The words of the report, for a reader who meets them for the first time."""
+"""Terms of the report, for a reader who meets them for the first time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TERMS = {
 
 
 def glossary() -> Markup:
-    """Four terms, always visible."""
+    """Return the terms with their meanings, always visible."""
     entries = [el("div", el("dt", term), el("dd", meaning)) for term, meaning in _TERMS.items()]
     return el(
         "section",

@@ -1,4 +1,4 @@
-"""Where the figures come from."""
+"""Provenance of the figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DRAFTED = {
 
 
 def provenance(analysis: Analysis) -> Markup:
-    """Engine, models, settings, losses and cost, one column per run."""
+    """Return engine, models, settings, losses and cost, one column per run."""
     columns = [parts(run) for run in analysis.runs]
     rows = [
         [name, *(column[name] for column in columns)]
@@ -53,13 +53,13 @@ def provenance(analysis: Analysis) -> Markup:
 
 
 def section(analysis: Analysis, command: str | None) -> Section:
-    """Provenance as the last section, with the command that remakes the file."""
+    """Return provenance as the last section, with the command that reproduces the file."""
     made = el("p", "Made again with ", el("code", command)) if command else None
     return Section(id="provenance", name="Provenance", body=el("div", provenance(analysis), made))
 
 
 def parts(run: RunSummary) -> dict[str, str]:
-    """What identifies the run and how it was recorded, by name."""
+    """Return what identifies the run and how it was recorded, by name."""
     manifest, recording = run.manifest, run.recording
     flags = [name for name, value in sorted(manifest.norm_flags.items()) if value]
     return {
@@ -95,7 +95,7 @@ def _model(model: Model) -> str:
 
 
 def _captured(run: RunSummary) -> str:
-    """The layers, and who chose them where the run says so."""
+    """Return the captured layers, and who chose them if the run reports it."""
     manifest, states = run.manifest, run.hidden.aux_rms
     if manifest.aux_layers:
         chosen = _CHOSEN.get(manifest.aux_layers_source or "", "")

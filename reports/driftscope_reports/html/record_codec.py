@@ -1,7 +1,7 @@
-"""Records to plain JSON values and back, by their type hints: what was written is read again.
+"""Encode records as plain JSON values and decode them by their type hints.
 
 JSON has no infinities: such floats are written as strings. Keys of a newer version are ignored, and
-a missing one takes its default.
+a missing key takes its default.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 def to_plain(value: Any) -> Any:
-    """Dicts, lists, strings and finite numbers; a field that holds its default is left out."""
+    """Return dicts, lists, strings and finite numbers; a field that holds its default is
+    omitted."""
     if is_dataclass(value) and not isinstance(value, type):
         kept = {f.name: getattr(value, f.name) for f in fields(value)}
         usual = {f.name: f.default for f in fields(value) if f.default is not MISSING}
@@ -46,7 +47,8 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[T], value: Any) -> T:
-    """The record of class `kind`; raises TypeError, ValueError or KeyError for anything else."""
+    """Return the record of class `kind`; raises TypeError, ValueError or KeyError for anything
+    else."""
     made: T = _read(kind, value, kind.__name__)
     return made
 
@@ -97,7 +99,8 @@ def _one_of(hints: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _supported(found: Any) -> Any:
-    """A report of an older driftscope may hold intervals whose ends are no finite numbers."""
+    """Return the record, with intervals checked: a report of an older driftscope may hold intervals
+    whose ends are not finite."""
     return Interval.of(found.low, found.high) if isinstance(found, Interval) else found
 
 

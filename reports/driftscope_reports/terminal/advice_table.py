@@ -17,13 +17,13 @@ from driftscope.json_report.advice import DEAD
 from driftscope_reports.terminal.run_table import plain
 
 _PIPE_WIDTH = 160
-"""Columns when the output is no terminal."""
+"""Width in columns when the output is not a terminal."""
 _BATCHES_SHOWN = 12
-"""Rows of the table; more are thinned out, the first and the last always there."""
+"""Most rows of the table; more are thinned out, but the first and the last are always shown."""
 
 
 def show(advice: Advice) -> None:
-    """What to set, then the table, then what was assumed; to stdout."""
+    """Print the setting to choose, the table and the assumptions to stdout."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
@@ -44,7 +44,7 @@ def show(advice: Advice) -> None:
 
 
 def _first(advice: Advice) -> tuple[str, ...]:
-    """What to set, and what it is expected to gain."""
+    """Return the setting to choose and its expected gain."""
     if advice.doubt is not None:
         said = f"{advice.run}: cannot tell which K is fastest: {advice.doubt}"
         return (said, _slower(advice)) if advice.surely_slower else (said,)
@@ -67,7 +67,7 @@ def show_dead(run: RunSummary) -> None:
 
 
 def _not_better(advice: Advice) -> str:
-    """Why the K that the model has before the one that ran is not advised."""
+    """Return why the K that the model prefers to the one that ran is not advised."""
     best, gain = advice.overall.best_k, advice.overall.gain
     if not advice.served.mixed and best == advice.ran_k:
         return ""
@@ -115,7 +115,7 @@ def _table(advice: Advice) -> Table:
 
 
 def _cell(time: Estimate, *, best: bool) -> Text:
-    """A time that the steps leave open is a dash."""
+    """Return a time with its interval, or a dash if the steps leave it open."""
     if time.interval is None:
         return Text(NOTHING)
     ends = f"[{1000 * time.interval.low:.1f}, {1000 * time.interval.high:.1f}]"

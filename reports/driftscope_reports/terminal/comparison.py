@@ -25,7 +25,7 @@ _NAMES = {LENGTH: "acceptance length", **TIMES}
 
 
 def show(found: Comparison) -> None:
-    """The comparison on stdout: the verdict first."""
+    """Print the comparison to stdout, the verdict first."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=110)

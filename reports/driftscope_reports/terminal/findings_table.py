@@ -12,7 +12,7 @@ from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.boundary import strict_json
 
 _PIPE_WIDTH = 160
-"""Columns when the output is no terminal."""
+"""Width in columns when the output is not a terminal."""
 _INTRODUCTION = """# Findings
 
 What `driftscope analyze` can find in a run or a replay, and what `driftscope check --fail-on ID`
@@ -44,7 +44,7 @@ def show() -> None:
 
 
 def to_json() -> str:
-    """Entries by id, newline at the end."""
+    """Return the entries by id, with a newline at the end."""
     content = {
         entry.id: {
             "title": entry.title,
@@ -61,7 +61,7 @@ def to_json() -> str:
 
 
 def to_markdown() -> str:
-    """The page, newline at the end."""
+    """Return the page, with a newline at the end."""
     return "\n".join([_INTRODUCTION, *(_section(entry) for entry in _ALL)])
 
 

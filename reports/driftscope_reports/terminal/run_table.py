@@ -50,13 +50,13 @@ FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
 )
 
 _TOP = 3
-"""Kinds of findings that are told with what to do; the report has them all."""
+"""Most kinds of findings that are shown with their advice; the report has them all."""
 _SEGMENTS = 12
-"""Segments of each run that are listed."""
+"""Most segments of each run that are listed."""
 
 
 def render(analysis: Analysis) -> RenderableType:
-    """What was not recorded, verdict, one column per run, and the findings in short."""
+    """Return losses, verdict, one column per run, and the findings in brief."""
     return Group(
         *_losses(analysis),
         Text(plain(" ".join(analysis.verdict)), style="bold"),
@@ -75,7 +75,7 @@ def _losses(analysis: Analysis) -> list[RenderableType]:
 
 
 def plain(text: str) -> str:
-    """`text` as it may be printed: a label from a trace must not steer the terminal."""
+    """Return `text` made safe to print: a label from a trace must not control the terminal."""
     return terminal_text.shown(text)
 
 
@@ -90,7 +90,7 @@ def _table(analysis: Analysis) -> Table:
 
 
 def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
-    """The table's rows: a name, then a figure of each run."""
+    """Return the table's rows: a name, then a figure of each run."""
     rows = []
     for name, show in FIGURES:
         rows.append([name, *(show(run) for run in runs)])
@@ -101,7 +101,7 @@ def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
 
 
 def _at(run: RunSummary, k: int) -> str:
-    """Acceptance length of the rounds that drafted `k` tokens, and their share."""
+    """Return the acceptance length of the rounds that drafted `k` tokens, and their share."""
     found = next((each for each in run.acceptance.by_k if each.k == k), None)
     if found is None:
         return NOTHING
@@ -109,7 +109,7 @@ def _at(run: RunSummary, k: int) -> str:
 
 
 def _segments(analysis: Analysis) -> Table:
-    """The runs cut as they were asked to be, the first rows of each."""
+    """Return the segments of each run, by the requested criterion, the first rows of each."""
     runs = [run for run in analysis.runs if len(run.segments) > 1]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in (*(["run"] if len(analysis.runs) > 1 else []), f"by {runs[0].segments[0].by}"):
@@ -135,7 +135,7 @@ def _segments(analysis: Analysis) -> Table:
 
 
 def _senders(analysis: Analysis) -> Table:
-    """Replays: a row per condition and load."""
+    """Return the replays, one row per condition and load."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("replay", "condition"):
         table.add_column(name)
@@ -158,7 +158,7 @@ def _senders(analysis: Analysis) -> Table:
 
 
 def _versus(analysis: Analysis) -> Table:
-    """The first replay against the others, on the same prompts."""
+    """Return the first replay compared with the others, on the same prompts."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("against " + analysis.versus[0].first, "condition"):
         table.add_column(plain(name))
@@ -196,7 +196,7 @@ def _finding_lines(analysis: Analysis) -> list[Text]:
 
 
 def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
-    """How sure and how dear it is, the first sentence of the advice, and the option to paste."""
+    """Return confidence and cost, the first sentence of the advice, and the option to paste."""
     who = f"{finding.runs[-1]}: " if many else ""
     cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
     first = finding.advice.partition(". ")[0].rstrip(".")
@@ -206,7 +206,7 @@ def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
 
 
 def _causes(finding: Finding) -> list[Text]:
-    """List the causes to check, in order, and those that are ruled out."""
+    """Return the causes to check, in order, and those that are ruled out."""
     lines = []
     for number_, each in enumerate(finding.causes, start=1):
         mark = "*" if each.supported else " "
@@ -219,7 +219,7 @@ def _causes(finding: Finding) -> list[Text]:
 
 
 def over_time(changes: Changes | None) -> str:
-    """The acceptance length of each level, with the moments between them."""
+    """Return the acceptance length of each level, with the moments between them."""
     if changes is None:
         return NOTHING
     if not changes.points:

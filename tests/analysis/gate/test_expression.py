@@ -1,4 +1,4 @@
-"""What the parser reads, and what it refuses."""
+"""The expression parser accepts valid rules and refuses invalid ones."""
 
 from __future__ import annotations
 

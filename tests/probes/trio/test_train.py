@@ -79,7 +79,8 @@ def test_training_is_reproducible(corpus_dir: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_training_goes_on_where_it_was(corpus_dir: Path, tmp_path: Path) -> None:
-    """The same bytes as one that was not interrupted; what was done is not done again."""
+    """The weights have the same bytes as without an interruption; finished steps are not
+    repeated."""
     recipe = replace(
         QUICK,
         target=replace(QUICK.target, steps=3, validate_every=1, checkpoint_every=1),

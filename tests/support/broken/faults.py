@@ -1,8 +1,9 @@
-"""One mistake each in a drafter, its config or its engine, made on the shipped drafters.
+"""Faults of a drafter, its config or its engine, one at a time, in the shipped drafters.
 
-Each really happened to somebody (FACTS: SpecForge#879, vllm#46488, speculators#610, sglang#32334).
-A fault changes a copy of the model's folder, so that the manifest says what the engine was told, or
-the loaded models, so that the manifest says what the engine should have done.
+Each fault really happened to somebody (FACTS: SpecForge#879, vllm#46488, speculators#610,
+sglang#32334). A fault changes a copy of the model's folder, so that the manifest records what the
+engine was given, or the loaded models, so that the manifest records what the engine should have
+done.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SEED = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault, and the healthy drafter that it is made of."""
+    """One fault, and the healthy drafter to which it is applied."""
 
     of: str
     """One of HEALTHY."""
@@ -43,11 +44,12 @@ class Fault:
     target: Callable[[Target], None] | None = None
     """Changes the target before it is loaded."""
     engine: Callable[[Drafter], None] | None = None
-    """Changes the loaded drafter: the engine does not do what the config says."""
+    """Changes the loaded drafter, so that the engine deviates from the config."""
 
 
 def models(folder: Path, fault: Fault) -> tuple[Path, Path]:
-    """The folders of target and drafter with the fault in their files, written below `folder`."""
+    """Return the folders of target and drafter with the fault in their files, written below
+    `folder`."""
     target, drafter = healthy_models(folder, fault.of)
     if fault.target:
         other = load_target(target)
@@ -61,7 +63,7 @@ def models(folder: Path, fault: Fault) -> tuple[Path, Path]:
 
 
 def healthy_models(folder: Path, name: str) -> tuple[Path, Path]:
-    """The folders of the target and of an unbroken drafter."""
+    """Return the folders of the target and of an unbroken drafter."""
     target = trio_path() / "target"
     if name != FEWER:
         return target, trio_path() / name
@@ -85,7 +87,8 @@ def _edit(drafter: Path, fault: Fault) -> None:
 
 
 def _fewer(drafter: Drafter) -> Drafter:
-    """The drafter with a vocabulary of its own: the tokens that the held-out texts use most."""
+    """Return the drafter with a vocabulary of its own: the tokens that the held-out texts use
+    most."""
     seen = Counter(token for prompt in load_prompts() for token in encode(prompt.in_distribution))
     vocabulary = drafter.config.layer.vocab_size
     order = sorted(range(vocabulary), key=lambda token: (-seen[token], token))
@@ -97,7 +100,7 @@ def _fewer(drafter: Drafter) -> Drafter:
 
 
 def _layers(by: int) -> Callable[[dict[str, Any]], None]:
-    """Every captured layer is this many layers off."""
+    """Return a fault that shifts every captured layer by this many layers."""
 
     def change(fields: dict[str, Any]) -> None:
         name = "eagle_aux_hidden_state_layer_ids"
@@ -128,7 +131,7 @@ def _d2t(change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], No
 
 
 def _own_embedding(drafter: Drafter) -> None:
-    """The drafter keeps an embedding of its own, which was never trained, instead of sharing."""
+    """Give the drafter an untrained embedding of its own, instead of sharing the target's."""
     layer = drafter.config.layer
     drafter.config = replace(drafter.config, target_hidden_size=layer.hidden_size)
     drafter.embed_tokens = nn.Embedding(layer.vocab_size, layer.hidden_size)
@@ -155,8 +158,8 @@ def _norm_output_not_applied(drafter: Drafter) -> None:
 
 
 def _other_target(target: Target) -> None:
-    """Another model of the same sizes: it answers alike, and its hidden states are in an order of
-    their own."""
+    """Turn the target into another model of the same sizes: it answers identically, but its hidden
+    states are permuted."""
     order = _permutation(target.config.hidden_size)
     body = target.model
     reading = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens")
@@ -164,7 +167,7 @@ def _other_target(target: Target) -> None:
         kind = name.split(".")[-2]
         if kind in reading:
             weight.data = weight.data[:, order]
-        else:  # norms, and what writes to the residual stream
+        else:  # norms, and everything that writes to the residual stream
             weight.data = weight.data[order]
 
 
@@ -187,4 +190,4 @@ FAULTS = {
     "rope interleaved": Fault(of=EAGLE31, engine=_rope_interleaved),
     "other target": Fault(of=EAGLE31, target=_other_target),
 }
-"""By what is wrong."""
+"""Faults by name."""

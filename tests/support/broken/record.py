@@ -11,11 +11,12 @@ from driftscope.inspect.reference.run import ReferenceRun
 from driftscope_lab.trio import encode, load_prompts
 
 K, REQUESTS, MAX_TOKENS = 4, 36, 24
-"""Rounds enough that a dead drafter is dead for sure, and that the mildest fault shows."""
+"""Size of the runs: enough rounds to identify a dead drafter with certainty, and to show the
+mildest fault."""
 
 
 class _FaultyRun(ReferenceRun):
-    """A run whose engine may do other things than its manifest says."""
+    """A run whose engine may deviate from its manifest."""
 
     def __init__(self, run: Path, target: Path, drafter: Path, *, fault: Fault | None) -> None:
         super().__init__(run, target, drafter, k=K)

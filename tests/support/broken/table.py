@@ -37,22 +37,22 @@ RULES = (
     "runs_alike",
     "healthy",
 )
-"""Findings about acceptance and about what sets runs apart."""
+"""Findings about acceptance and about differences between runs."""
 PROCESSES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One drafter."""
+    """Results for one drafter."""
 
     name: str
     healthy: str
-    """The unbroken drafter that it is compared with; itself of a healthy one."""
+    """Name of the unbroken drafter with which it is compared; a healthy one's own name."""
     run: RunSummary
     verdict: str
-    """First sentence, of the run alone."""
+    """First sentence of the verdict on the run alone."""
     verdict_beside: str
-    """Findings with the healthy drafter as the baseline."""
+    """Verdict with the healthy drafter as the baseline."""
     alone: tuple[Finding, ...]
     """Findings of the run alone."""
     beside: tuple[Finding, ...]
@@ -66,17 +66,17 @@ class Row:
         return self.run.acceptance.marginal[0] < NOTHING_BELOW
 
     def found(self, name: str, *, beside: bool = False) -> Finding | None:
-        """The finding of this id."""
+        """Return the finding with this id; None if there is none."""
         return next((f for f in (self.beside if beside else self.alone) if f.id == name), None)
 
     @property
     def asks(self) -> tuple[Finding, ...]:
-        """Findings that ask for action, of the run alone."""
+        """Findings on the run alone that ask for action."""
         return tuple(f for f in self.alone if f.severity in (Severity.HIGH, Severity.MEDIUM))
 
 
 def rows(folder: Path, names: Sequence[str] = (*HEALTHY, *FAULTS)) -> tuple[Row, ...]:
-    """Record and judge the drafters of these names; a healthy one's before those that need it."""
+    """Record and judge the drafters of these names, a healthy one before those compared with it."""
     of = {name: FAULTS[name].of if name in FAULTS else name for name in names}
     wanted = sorted({*names, *of.values()})
     _record(folder, wanted)
@@ -126,7 +126,7 @@ Say = Callable[[str], None]
 
 
 def show(table: Sequence[Row], say: Say = print) -> None:
-    """A block for each drafter."""
+    """Print a block for each drafter."""
     for row in table:
         rates = " ".join(f"{rate:.3f}" for rate in row.run.acceptance.marginal)
         say(f"\n{row.name}: acceptance by depth {rates}")

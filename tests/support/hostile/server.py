@@ -1,4 +1,4 @@
-"""Servers that do harm, on real sockets: the behaviours of METRICS, OPENAI and CONTROL by name.
+"""Hostile servers on real sockets: the behaviours of METRICS, OPENAI and CONTROL by name.
 
     with hostile_server() as server:
         watch(server.url("endless"))             # METRICS: GET /endless/metrics
@@ -26,33 +26,33 @@ from typing import Any
 
 PIECE = 1 << 16
 DRIP_S = 0.05
-"""Between two bytes of a server that is slow on purpose."""
+"""Time between two bytes of a deliberately slow server, in seconds."""
 FLOOD_S = 0.002
-"""Between two pieces of a flood."""
+"""Time between two pieces of a flood, in seconds."""
 MOST_S = 120.0
-"""Nothing here goes on for longer, whoever forgets to hang up."""
+"""Time after which every behaviour ends, even if the client never hangs up, in seconds."""
 
 
 @dataclass
 class Asked:
-    """One request as a behaviour gets it."""
+    """One request as a behaviour receives it."""
 
     behaviour: str
     method: str
     path: str
-    """Without the behaviour's name."""
+    """Path without the behaviour's name."""
     headers: dict[str, str]
     body: bytes
 
 
 @dataclass
 class Peer:
-    """The connection that a behaviour answers on."""
+    """The connection on which a behaviour answers."""
 
     sock: socket.socket
     stopped: threading.Event
     elsewhere: str
-    """URL of a second server, where nobody may be sent."""
+    """URL of a second server, to which no client may be redirected."""
     until: float = field(default_factory=lambda: time.monotonic() + MOST_S)
 
     def send(self, content: bytes) -> None:
@@ -87,7 +87,7 @@ Behaviour = Callable[[Peer, Asked], None]
 
 @dataclass
 class Server:
-    """A running server; `asked` has every request in order."""
+    """A running server; `asked` lists every request in order."""
 
     port: int
     asked: list[Asked] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Server:
 
 @contextlib.contextmanager
 def hostile_server(**more: Behaviour) -> Iterator[Server]:
-    """Every behaviour there is, and `more`, until the end of the block."""
+    """Serve all behaviours, and `more`, until the end of the block."""
     with _listening(more, "") as other, _listening(more, other.url("elsewhere")) as server:
         server.elsewhere = other
         yield server
@@ -152,7 +152,7 @@ def _not_there(peer: Peer, asked: Asked) -> None:
 
 @functools.cache
 def bomb() -> bytes:
-    """4 GiB of spaces as 4 MiB of gzip, without its end."""
+    """Return 4 GiB of spaces as 4 MiB of gzip, without its end."""
     packer, block = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS), b" " * (1 << 20)
     first, second = (packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     return first + second * 4095
@@ -163,7 +163,7 @@ def bomb() -> bytes:
 
 ROUNDS = "driftscope_rounds_total 10.0\n"
 K = "driftscope_draft_tokens_configured {}\n"
-"""Filled in: the number of draft tokens."""
+"""Metrics line to fill with the number of draft tokens."""
 
 
 def _page(text: str) -> Behaviour:
@@ -287,10 +287,10 @@ METRICS: dict[str, Behaviour] = {
     "redirect-loop": _redirect_loop,
     "odd-coding": lambda peer, _: peer.answer("x", headers={"Content-Encoding": "br\x1b[2J"}),
 }
-"""What `watch URL` and other readers of one page meet."""
+"""Behaviours that `watch URL` and other readers of one page meet."""
 
 
-# An OpenAI-compatible server that misbehaves in one thing
+# An OpenAI-compatible server that misbehaves in one way.
 
 
 MODELS = {"object": "list", "data": [{"id": "hostile", "object": "model", "max_model_len": 4096}]}
@@ -312,7 +312,7 @@ def _ending(**last: Any) -> dict[str, Any]:
 
 
 def _stream(*events: Any) -> Behaviour:
-    """The events, and a proper end."""
+    """Return a behaviour that sends the events and a proper end."""
 
     def answer(peer: Peer, asked: Asked) -> None:
         peer.head("200 OK", {"Content-Type": "text/event-stream"})
@@ -323,7 +323,8 @@ def _stream(*events: Any) -> Behaviour:
 
 
 def _flood(piece: bytes, every_s: float = FLOOD_S) -> Behaviour:
-    """A stream without an end, which leaves a client in the same process some time to read it."""
+    """Return a behaviour that streams endlessly, with pauses in which a client in the same process
+    can read."""
 
     def answer(peer: Peer, asked: Asked) -> None:
         peer.head("200 OK", {"Content-Type": "text/event-stream"})
@@ -349,12 +350,12 @@ WELL = {
     "/v1/chat/completions": _stream(_said("a"), _said("b"), _ending()),
     "/v1/completions": _stream(_said("a"), _said("b"), _ending()),
 }
-"""A server without a fault."""
+"""Behaviour of a server without a fault, by path."""
 MODELS_AT, CHAT_AT = "/v1/models", "/v1/chat/completions"
 
 
 def _but(path: str, behaviour: Behaviour) -> Behaviour:
-    """A server whose only fault is at `path`."""
+    """Return a behaviour whose only fault is at `path`."""
     faulty = {**WELL, path: behaviour}
     return lambda peer, asked: faulty.get(asked.path, _not_there)(peer, asked)
 
@@ -376,13 +377,13 @@ def _with_rounds(told: Any) -> Behaviour:
 
 
 def _echo(peer: Peer, asked: Asked) -> None:
-    """Refuse, and repeat the key."""
+    """Refuse the request, and repeat the key."""
     words = f"invalid key: {asked.headers.get('authorization', '')}"
     peer.answer(json.dumps({"error": {"message": words}}), status="401 Unauthorized")
 
 
 def _echo_in_part(peer: Peer, asked: Asked) -> None:
-    """Answer, with a piece of the key wherever a text is recorded."""
+    """Answer with a piece of the key wherever a text is recorded."""
     key = asked.headers.get("authorization", "").partition(" ")[2]
     part = key[2:-2]
     for event in (_said("a") | {"id": f"cmpl-{part}"}, _ending(), {"error": {"message": part}}):
@@ -458,10 +459,10 @@ OPENAI: dict[str, Behaviour] = {
     ),
     "key-echo-models": _but(MODELS_AT, _echo),
 }
-"""What `replay URL` meets; everything but one thing is answered as it should be."""
+"""Behaviours that `replay URL` meets; each answers everything but one thing correctly."""
 
 
-# The workers' answers to `probe URL`
+# The workers' answers to `probe URL`.
 
 
 STATUS = {"source": "worker0-1", "closed": False, "rows": {"draft": 1}, "dropped": {}, "errors": {}}
@@ -486,7 +487,7 @@ CONTROL: dict[str, Behaviour] = {
     "status-bomb": _gzip_bomb,
     "status-slow": _byte_by_byte,
 }
-"""What `probe status URL` meets."""
+"""Behaviours that `probe status URL` meets."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Texts that steer a terminal, forge lines, reorder what is read or cannot be encoded, by name."""
+"""Texts, by name, that control a terminal, forge lines, reorder the display or cannot be
+encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws a simulated run, many requests at a time."""
+"""Draw a simulated run, many requests at a time."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 CHUNK_ROUNDS = 200_000
-"""About as many chains as one sealed segment of a real run holds."""
+"""Approximate number of chains in one sealed segment of a real run."""
 START_S = 1_750_000_000.0
 CONTEXT_FROM = 1024
-"""Tokens of context at which `Truth.context` shifts nothing."""
+"""Context length in tokens at which `Truth.context` shifts nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompted:
-    """The requests of a replica, [requests] each, in order of their start."""
+    """The requests of a replica, arrays [requests], in order of their start."""
 
     kind: Ints
     """Index into `Truth.prompts`."""
     tokens: Ints
     rounds: Ints
     shift: NDArray[np.float64]
-    """Logit shift of each, that of its kind and time included."""
+    """Logit shift of each request, including that of its kind and time."""
     wave: Ints
-    """Which of the batches that start together."""
+    """Number of the wave, that is of the batch that starts together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Some whole requests of one replica and everything that happened to them.
+    """A chunk of complete requests of one replica and everything that happened to them.
 
-    Rows are decode steps of single requests in order of time, [rows]; a request's last row is a
+    Rows are decode steps of single requests in order of time, [rows]. A request's last row is a
     chain that was never verified.
     """
 
@@ -45,7 +45,7 @@ class Chunk:
     first: int
     """Number of the first request in its replica."""
     kind: Ints
-    """[requests], as are the next five."""
+    """Kind of each request; this and the next five arrays are [requests]."""
     tokens: Ints
     arrival_s: NDArray[np.float64]
     finish_s: NDArray[np.float64]
@@ -59,13 +59,13 @@ class Chunk:
     position: Ints
     drafted: Ints
     accepted: Ints
-    """-1 where a chain was never verified."""
+    """Accepted tokens, -1 if a chain was never verified."""
     reason: Ints
-    """Index into `reasons`, -1 where something was drafted."""
+    """Index into `reasons`, -1 if something was drafted."""
     top1: Floats
-    """[rows, K]."""
+    """Confidence by depth, [rows, K]."""
     number: Ints
-    """[steps] of the replica, from 1, as are the next arrays."""
+    """Number of each step of the replica, from 1; this and the next arrays are [steps]."""
     time_s: NDArray[np.float64]
     batch: Ints
     chains: Ints
@@ -76,16 +76,16 @@ class Chunk:
     recorded: NDArray[np.bool_]
     rate: NDArray[np.float64]
     seed: tuple[int, ...]
-    """For what is drawn when the chunk is written."""
+    """Seed of everything that is drawn when the chunk is written."""
 
 
 def reasons(truth: Truth) -> tuple[str, ...]:
-    """What `Chunk.reason` points into."""
+    """Return the reasons to which `Chunk.reason` refers."""
     return ("k_zero", *truth.undrafted)
 
 
 def chunks(truth: Truth) -> Iterator[Chunk]:
-    """The run, piece by piece, replica by replica."""
+    """Yield the run in chunks, replica by replica."""
     each = np.diff(np.linspace(0, truth.requests, truth.replicas + 1).astype(int))
     for replica, requests in enumerate(each.tolist()):
         prompted, step, now = _prompted(truth, replica, requests), 0, START_S
@@ -123,7 +123,7 @@ def _waves(batches: tuple[int, ...], requests: int) -> Ints:
 
 
 def _pieces(prompted: Prompted) -> Iterator[tuple[int, int]]:
-    """Requests of whole waves, as many as make a chunk."""
+    """Yield ranges of requests: whole waves, as many as make a chunk."""
     ends = np.append(np.flatnonzero(np.diff(prompted.wave)) + 1, len(prompted.wave))
     rows, begin = np.cumsum(prompted.rounds + 1), 0
     for end in ends.tolist():
@@ -193,7 +193,7 @@ def _chunk(
 
 
 def _reasons(truth: Truth, random: np.random.Generator, batch: Ints) -> Ints:
-    """[rows] why nothing is drafted, -1 where something is."""
+    """Return the index of the reason why nothing is drafted, [rows], -1 if something is drafted."""
     share = np.cumsum(list(truth.undrafted.values()))
     drawn = np.searchsorted(share, random.random(len(batch)), side="right") + 1
     reason = np.where(drawn > len(share), -1, drawn)
@@ -204,7 +204,7 @@ def _reasons(truth: Truth, random: np.random.Generator, batch: Ints) -> Ints:
 def _steps(
     truth: Truth, random: np.random.Generator, batch: Ints, chains: Ints, k: Ints
 ) -> NDArray[np.float64]:
-    """[2, steps] whole time of each step, and the drafter's in it."""
+    """Return the total time of each step and the drafter's part of it, [2, steps]."""
     noise = np.exp(truth.cost.noise * random.standard_normal((2, len(batch))))
     verify_s = truth.cost.verify_s(batch, batch + k * chains) * noise[0]
     draft_s = truth.cost.drafting_s(chains, k) * noise[1]
@@ -212,8 +212,8 @@ def _steps(
 
 
 class _Walk:
-    """Acceptance of every row. Where a request stands depends on what was accepted before, so all
-    requests go forward together, round by round."""
+    """Acceptance of every row. A request's position depends on what was accepted before, so all
+    requests advance together, round by round."""
 
     def __init__(
         self, truth: Truth, prompted: Prompted, mine: slice, random: np.random.Generator
@@ -226,7 +226,7 @@ class _Walk:
     def over(
         self, request: Ints, at: Ints, drafted: Ints, batch: Ints
     ) -> tuple[Ints, Ints, Floats]:
-        """Position, accepted and confidence of each row."""
+        """Return position, accepted tokens and confidence of each row."""
         truth = self._truth
         position, accepted = np.empty_like(request), np.empty_like(request)
         top1 = np.empty((len(request), truth.k), np.float32)

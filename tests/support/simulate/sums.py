@@ -1,4 +1,4 @@
-"""A simulated run as sums by request, without files: for thousands of runs."""
+"""Sums by request of a simulated run, without files, for thousands of runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from driftscope.analysis.figures.side import Side
 
 
 def side(truth: Truth, drafted: int | None = None) -> Side:
-    """The rounds of `truth` by request, as `driftscope.analysis.figures.side.side_of` has them;
-    only those that `drafted` so many tokens."""
+    """Return the rounds of `truth` by request, in the form of
+    `driftscope.analysis.figures.side.side_of`; with `drafted`, only rounds that drafted that many
+    tokens."""
     counts, labels = [], []
     for chunk in chunks(truth):
         counts.append(_counts(truth, chunk, drafted))
@@ -33,8 +34,8 @@ def side(truth: Truth, drafted: int | None = None) -> Side:
 
 
 def _counts(truth: Truth, chunk: Chunk, only: int | None) -> Ints:
-    """[4, requests, K + 1] rounds by tokens accepted, by tokens drafted, those of the latter that
-    were accepted whole, and the tokens that they yielded."""
+    """Return [4, requests, K + 1]: rounds by tokens accepted, rounds by tokens drafted, the fully
+    accepted ones of the latter, and the tokens that they yielded."""
     rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
     rows &= True if only is None else chunk.drafted == only
     request, drafted, accepted = (
@@ -49,7 +50,8 @@ def _counts(truth: Truth, chunk: Chunk, only: int | None) -> Ints:
 
 
 def marginal_at_k(truth: Truth, k: int) -> np.ndarray:
-    """[k] True marginal rates of the rounds that draft `k` tokens, over their batch sizes."""
+    """Return the true marginal rates, [k], of the rounds that draft `k` tokens, over their batch
+    sizes."""
     batches: list[int] = []
     for chunk in chunks(truth):
         mine = (chunk.accepted >= 0) & (chunk.drafted == k)
@@ -59,7 +61,7 @@ def marginal_at_k(truth: Truth, k: int) -> np.ndarray:
 
 
 def series(truth: Truth) -> Series:
-    """The requests of `truth`, one of which starts each second."""
+    """Return the requests of `truth`, one of which starts each second."""
     drawn = side(truth)
     rounds = drawn.rounds.rounds.astype(np.float64)
     return Series(

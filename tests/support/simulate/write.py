@@ -1,4 +1,4 @@
-"""A simulated run as the files of a run directory."""
+"""Write a simulated run as the files of a run directory."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from driftscope.trace.format.segment import (
 from driftscope.trace.format.status import Status, status_path
 
 PROBE_S = 0.0001
-"""Time of the probe in a recorded step."""
+"""Time of the probe in a recorded step, in seconds."""
 HEADS = 8
 
 
 def simulate(
     run: Path, truth: Truth | None = None, *, sealed: bool = True, zstd_level: int = ZSTD_LEVEL
 ) -> Path:
-    """Write the run directory of `truth` and return it; not `sealed`: as a run that goes on.
+    """Write the run directory of `truth` and return it; with `sealed` false, as of an unfinished
+    run.
 
-    A lower `zstd_level` than a probe uses writes large runs in less time.
+    A lower `zstd_level` than a probe's writes large runs faster.
     """
     truth = truth or Truth()
     run.mkdir(parents=True)
@@ -67,7 +68,7 @@ def _write(path: Path, block: Block, *, sealed: bool, zstd_level: int) -> None:
 
 
 def source_of(truth: Truth, replica: int, record: str) -> str:
-    """The process that writes a record, see `driftscope.trace.read.ranks`."""
+    """Return the process that writes a record, see `driftscope.trace.read.ranks`."""
     if record in ("verify", "request"):
         return f"engine{replica}-{1000 + replica}"
     place = f".dp{replica}" if truth.replicas > 1 else ""
@@ -75,7 +76,7 @@ def source_of(truth: Truth, replica: int, record: str) -> str:
 
 
 def manifest(truth: Truth) -> Manifest:
-    """The manifest of `truth`."""
+    """Return the manifest of `truth`."""
     target = Model(
         name=truth.target,
         architecture="LlamaForCausalLM",
@@ -115,7 +116,7 @@ def manifest(truth: Truth) -> Manifest:
 
 
 def blocks(truth: Truth, chunk: Chunk) -> list[Block]:
-    """The rows of `chunk`, a block per record."""
+    """Return the rows of `chunk`, one block per record."""
     return [
         _draft(truth, chunk),
         _verify(truth, chunk),
@@ -125,7 +126,7 @@ def blocks(truth: Truth, chunk: Chunk) -> list[Block]:
 
 
 def _block(record: str, rows: int, columns: dict[str, Any]) -> Block:
-    """What later versions of the trace added reads as in older runs."""
+    """Return a block; columns that later versions of the trace added have their defaults."""
     return Block(record=record, rows=rows, columns={**record_defaults(record), **columns})
 
 
@@ -182,7 +183,7 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
 
 
 def _cut(column: Any, k: Ints, longest: int) -> Any:
-    """Lists by depth as long as each row's own chain."""
+    """Return lists by depth cut to each row's own chain length."""
     if not isinstance(column, Lists) or column.values.shape[1] % longest:
         return column
     each = column.values.shape[1] // longest
@@ -199,14 +200,14 @@ def _executions(truth: Truth, batch: Ints) -> str | list[str]:
 def _around(
     random: np.random.Generator, truth: Truth, own: Floats, mean: np.ndarray[Any, Any]
 ) -> Floats:
-    """[rows, len(mean)] numbers of these means, within `truth.spread` of them."""
+    """Return numbers with these means, [rows, len(mean)], within `truth.spread` of them."""
     noise = random.random((len(own), len(mean)), dtype=np.float32) - np.float32(0.5)
     factor = 1 + own[:, None] + np.float32(truth.spread) * noise
     return np.asarray(mean.astype(np.float32) * factor)
 
 
 def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str, Lists]:
-    """Products of independent factors, so that each class has exactly the mean of the truth."""
+    """Return products of independent factors, so that each class has exactly the true mean."""
     each = [np.repeat(mean, truth.layers) for mean in (truth.sinks(), truth.selves())]
     sink = _around(random, truth, own[:, 0], each[0])
     chain = _around(random, truth, own[:, 1], each[1])
@@ -218,8 +219,8 @@ def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str,
 
 
 def _by_head(truth: Truth, masses: Mapping[str, Lists]) -> Lists | None:
-    """[rows, k, layers, heads, classes] flattened: what a head looks more at the chain, it looks
-    less at everything else."""
+    """Return the masses as flattened [rows, k, layers, heads, classes]; None without heads. A head
+    that looks more at the chain looks less at everything else."""
     if not truth.by_head:
         return None
     factor = np.array(truth.by_head, dtype=np.float32)

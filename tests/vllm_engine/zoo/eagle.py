@@ -24,22 +24,22 @@ DEPTHS = 4
 AUX = [1, 2, 3]
 """Layers of the shipped target whose hidden states an EAGLE-3 drafter reads."""
 WINDOW = 8
-"""Shorter than most prompts here, so that it cuts."""
+"""Window size, shorter than most prompts here, so that it takes effect."""
 
 
 def trio_target() -> Path:
-    """The shipped target."""
+    """Return the folder of the shipped target."""
     return trio_path() / "target"
 
 
 def trio_config() -> dict[str, Any]:
-    """The shipped target's config."""
+    """Return the shipped target's config."""
     config: dict[str, Any] = json.loads((trio_target() / "config.json").read_text())
     return config
 
 
 def on_trio(method: str, folder: Path, **more: Any) -> dict[str, Any]:
-    """Options for a drafter of the shipped target."""
+    """Return options for a drafter of the shipped target."""
     speculation = {"method": method, "model": str(folder), "num_speculative_tokens": DEPTHS}
     return {"model": str(trio_target()), "speculative_config": {**speculation, **more}}
 
@@ -59,7 +59,7 @@ def _eagle1_options(folder: Path) -> dict[str, Any]:
 
 
 def eagle3_config(**more: Any) -> dict[str, Any]:
-    """Config of a one-layer EAGLE-3 drafter of the shipped target."""
+    """Return the config of a one-layer EAGLE-3 drafter of the shipped target."""
     return {
         **trio_config(),
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -74,7 +74,7 @@ def eagle3_config(**more: Any) -> dict[str, Any]:
 
 
 def eagle3_weights(config: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Random weights for such a drafter, whose vocabulary is the target's first ids."""
+    """Return random weights for such a drafter, whose vocabulary is the target's first ids."""
     hidden, drafts = config["hidden_size"], config["draft_vocab_size"]
     shapes: Shapes = {
         "fc.weight": (hidden, hidden * len(AUX)),

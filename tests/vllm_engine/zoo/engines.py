@@ -1,4 +1,4 @@
-"""Engines of the zoo, two side by side.
+"""Run the engines of the zoo, two in parallel.
 
 `python -m vllm_engine.zoo.engines [ARCTIC]` (`make kinds`) runs all kinds and prints the table.
 ARCTIC: see kinds_main.
@@ -41,7 +41,7 @@ COVERING: tuple[Engine, ...] = (
         )
     ),
 )
-"""(kind, runner) that the test suite runs, the slow ones first; `make kinds` runs all."""
+"""Pairs (kind, runner) that the test suite runs, the slow ones first; `make kinds` runs all."""
 TIMEOUT_S = 300
 
 
@@ -51,9 +51,11 @@ def run_engines(
     timeout_s: float = TIMEOUT_S,
     arctic: Sequence[str] = (),
 ) -> dict[Engine, dict[str, Any]]:
-    """(kind, runner) -> what `kinds_main` wrote, and under "off" the tokens without the probe.
+    """Return (kind, runner) -> the output of `kinds_main`, and under "off" the tokens without the
+    probe.
 
-    V1 and V2 draft the same tokens: a kind that is served with V1 here has no run of V2 without.
+    V1 and V2 draft the same tokens: a kind that is served with V1 here has no run of V2 without the
+    probe.
     """
     for name in {name for name, _ in engines}:
         ZOO[name].build(folder / "models" / name)
@@ -107,7 +109,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    """1 when an engine failed, served other tokens, or counted otherwise than vLLM."""
+    """Return 1 when an engine failed, served other tokens, or has counts that differ from
+    vLLM's."""
     engines = [(name, runner) for name, kind in ZOO.items() for runner in kind.runners]
     engines.append(("suffix", "v1"))
     engines.sort(key=lambda engine: engine[1], reverse=True)
@@ -124,7 +127,7 @@ def main() -> int:
 
 
 def counted_alike(found: dict[str, Any]) -> bool:
-    """Rounds and accepted tokens are those of vLLM's own counters."""
+    """Return whether rounds and accepted tokens equal vLLM's own counters."""
     counted = found["metrics"]
     return bool(
         found["drafts"] == counted["vllm:spec_decode_num_drafts"]
@@ -133,7 +136,7 @@ def counted_alike(found: dict[str, Any]) -> bool:
 
 
 def line(name: str, runner: str, found: dict[str, Any]) -> str:
-    """Worst errors of one engine."""
+    """Return a line with the largest errors of one engine."""
     if "error" in found:
         return f"{name:24} {runner}  {found['error']}"
     worst = found.get("worst", {})

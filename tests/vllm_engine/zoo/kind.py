@@ -1,4 +1,4 @@
-"""A kind of drafter: how to make a tiny one, and how vLLM is told to serve it."""
+"""A kind of drafter: how to build a tiny one, and the options with which vLLM serves it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Kind:
 
     name: str
     build: Callable[[Path], None]
-    """Writes the models' folders below the given one; the same bytes at each call."""
+    """Writes the models' folders below the given one; the same bytes on every call."""
     options: Callable[[Path], dict[str, Any]]
-    """What `LLM` needs beyond `ENGINE`, given the folder that `build` filled."""
+    """Returns the options of `LLM` beyond `ENGINE`, given the folder that `build` filled."""
     runners: tuple[str, ...]
-    """Of "v1" and "v2", those that serve it on a CPU (vLLM 0.32.0)."""
+    """Runners among "v1" and "v2" that serve it on a CPU (vLLM 0.32.0)."""
     why_not: str | None = None
-    """What stops the others, with the line of vLLM's source."""
+    """Reason why the others fail, with the line of vLLM's source."""
 
     def llm(self, folder: Path) -> dict[str, Any]:
-        """All options for `LLM`."""
+        """Return all options for `LLM`."""
         return {**ENGINE, **self.options(folder)}

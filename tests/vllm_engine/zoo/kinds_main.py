@@ -1,7 +1,7 @@
-"""Serves one kind of drafter and compares what was recorded.
+"""Serve one kind of drafter and compare what was recorded.
 
 `kinds_main.py FOLDER RUNNER NAME on|off [ARCTIC]`, with the probe or without it, writes
-NAME-RUNNER-(on|off).json. ARCTIC: where the package arctic-inference is, for suffix decoding.
+NAME-RUNNER-(on|off).json. ARCTIC: folder of the package arctic-inference, for suffix decoding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
-    """Tokens, and with the probe the worst errors of what it wrote."""
+    """Return the tokens, and with the probe the largest errors of the recording."""
     from vllm import LLM, SamplingParams
 
     from vllm_engine.engine_main import _spec_decode
@@ -70,7 +70,7 @@ def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, A
 
 
 class Reach:
-    """What the worker is asked for."""
+    """Methods that are called in the worker."""
 
     model_runner: Any
 
@@ -86,7 +86,7 @@ class Reach:
         return getattr(model, "__wrapped__", model)
 
     def close_trace(self) -> None:
-        """As at the end of a process."""
+        """Close the trace as at the end of a process."""
         self.proposer._driftscope_recorder.close()
 
 

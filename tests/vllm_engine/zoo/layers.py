@@ -1,4 +1,4 @@
-"""Names and shapes of the weights of a Llama-like layer, which most kinds are made of."""
+"""Names and shapes of the weights of a Llama-like layer, of which most kinds consist."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BASE: dict[str, Any] = {
     "eos_token_id": 1,
     "torch_dtype": "float32",
 }
-"""A small target."""
+"""Config of a small target."""
 
 
 def attention(config: dict[str, Any], prefix: str, width: int | None = None) -> Shapes:
-    """Projections of grouped-query attention; `width` is that of the input."""
+    """Return the projections of grouped-query attention; `width` is that of the input."""
     hidden, head = config["hidden_size"], config["head_dim"]
     queries, keys = (config[f"num_{n}_heads"] * head for n in ("attention", "key_value"))
     width = width or hidden
@@ -41,7 +41,7 @@ def attention(config: dict[str, Any], prefix: str, width: int | None = None) -> 
 
 
 def mlp(hidden: int, inner: int, prefix: str) -> Shapes:
-    """Projections of a gated feed-forward block."""
+    """Return the projections of a gated feed-forward block."""
     return {
         f"{prefix}gate_proj.weight": (inner, hidden),
         f"{prefix}up_proj.weight": (inner, hidden),
@@ -50,7 +50,7 @@ def mlp(hidden: int, inner: int, prefix: str) -> Shapes:
 
 
 def layer(config: dict[str, Any], prefix: str, *, input_norm: bool = True) -> Shapes:
-    """One decoder layer."""
+    """Return the weights of one decoder layer."""
     hidden = config["hidden_size"]
     norms = ("input_layernorm", "post_attention_layernorm")[0 if input_norm else 1 :]
     return {
@@ -61,7 +61,7 @@ def layer(config: dict[str, Any], prefix: str, *, input_norm: bool = True) -> Sh
 
 
 def causal_lm(config: dict[str, Any]) -> Shapes:
-    """A whole Llama-like model."""
+    """Return the weights of a whole Llama-like model."""
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, hidden)}
     for index in range(config["num_hidden_layers"]):

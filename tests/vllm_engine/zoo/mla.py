@@ -44,19 +44,20 @@ MLA: dict[str, Any] = {
         "mscale_all_dim": 1.0,
     },
 }
-"""The CPU's decode kernel wants a latent of 512 with 64 rotary dimensions, nothing else.
+"""Sizes that the CPU's kernels accept: the decode kernel requires a latent of 512 with 64 rotary
+dimensions.
 
 The EAGLE-3 drafter cannot be loaded without a rank for the queries. Without scaling, the CPU's
-rotary kernel takes the heads of the first rows for rows, since the queries are a slice.
+rotary kernel mistakes the heads of the first rows for rows, because the queries are a slice.
 """
 SHARE = 0.6
-"""Of the embedding; more than elsewhere, since three layers add to it."""
+"""Share of the embedding; more than elsewhere, because three layers add to it."""
 AUX = [1, 2]
-"""The first layer has no residual yet, and vLLM fails when asked for it."""
+"""Captured layers, without the first: it has no residual yet, and vLLM fails when asked for it."""
 
 
 def mla_layer(config: dict[str, Any], prefix: str, width: int = HIDDEN) -> Shapes:
-    """One decoder layer with a dense feed-forward block."""
+    """Return the weights of one decoder layer with a dense feed-forward block."""
     heads, rank, query_rank = (
         config[n] for n in ("num_attention_heads", "kv_lora_rank", "q_lora_rank")
     )
@@ -136,7 +137,8 @@ def _kimi_options(folder: Path) -> dict[str, Any]:
 
 
 def _in_float32(options: Callable[[Path], dict[str, Any]]) -> Callable[[Path], dict[str, Any]]:
-    """vLLM prefers a backend that knows bfloat16 alone where the processor has AMX."""
+    """Force a float32 backend: on processors with AMX, vLLM prefers one that supports only
+    bfloat16."""
 
     def with_backend(folder: Path) -> dict[str, Any]:
         found = options(folder)

@@ -1,4 +1,4 @@
-"""Multi-token prediction: heads that come in the target's own checkpoint."""
+"""Multi-token prediction: heads that are part of the target's own checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEPTHS = 3
 
 
 def with_own_heads(folder: Path) -> dict[str, Any]:
-    """Options for a checkpoint that drafts for itself."""
+    """Return options for a checkpoint that drafts for itself."""
     speculation = {"method": "mtp", "num_speculative_tokens": DEPTHS}
     return {"model": str(folder), "speculative_config": speculation}
 

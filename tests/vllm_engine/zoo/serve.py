@@ -22,13 +22,13 @@ from vllm_engine.zoo.weights import VOCABULARY
 RUNNERS = ("v1", "v2")
 PROMPT_LENGTHS = (6, 10, 15, 21)
 FIRST_PLAIN_ID = 6
-"""The shipped target's special tokens come before it."""
+"""First id after the shipped target's special tokens."""
 MAX_TOKENS = 24
 TIMEOUT_S = 300
 
 
 def prompts() -> list[list[int]]:
-    """Random ids that every target of the zoo knows."""
+    """Return prompts of random ids that every target of the zoo knows."""
     random = Random(0)
     return [
         [0, *(random.randrange(FIRST_PLAIN_ID, VOCABULARY) for _ in range(length - 1))]
@@ -37,7 +37,7 @@ def prompts() -> list[list[int]]:
 
 
 def serve(kind: Kind, runner: str, folder: Path, core: str = "0") -> dict[str, Any]:
-    """What `engine_main` writes; RuntimeError with the log's end when the engine fails."""
+    """Return the output of `engine_main`; RuntimeError with the log's end when the engine fails."""
     models = folder / "models"
     kind.build(models)
     sampling = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "detokenize": False}
@@ -59,7 +59,7 @@ def serve(kind: Kind, runner: str, folder: Path, core: str = "0") -> dict[str, A
 
 
 def verdict(kind: Kind, runner: str, core: str) -> str:
-    """One line: what was accepted at each depth, or the first error of the log."""
+    """Return one line: the acceptance at each depth, or the first error of the log."""
     with tempfile.TemporaryDirectory(prefix="driftscope-zoo-") as folder:
         try:
             counts = serve(kind, runner, Path(folder), core)["metrics"]
@@ -73,7 +73,7 @@ def verdict(kind: Kind, runner: str, core: str) -> str:
 
 
 def first_error(log: str) -> str:
-    """The first exception's own line, which later ones only wrap."""
+    """Return the line of the first exception, which later ones only wrap."""
     lines = (line.split("]", 1)[-1].strip() for line in log.splitlines())
     named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception"))]
     return named[0] if named else log.strip().splitlines()[-1]

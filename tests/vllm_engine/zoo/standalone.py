@@ -1,4 +1,4 @@
-"""Drafting by a model of its own, by look-up, and by heads without attention."""
+"""Drafting by a separate model, by look-up, and by heads without attention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _nothing(folder: Path) -> None:
 
 
 def lookup(method: str, **more: Any) -> Callable[[Path], dict[str, Any]]:
-    """Options for a method without weights."""
+    """Return options for a method without weights."""
     speculation = {"method": method, "num_speculative_tokens": DEPTHS, **more}
 
     def options(folder: Path) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def lookup(method: str, **more: Any) -> Callable[[Path], dict[str, Any]]:
 
 
 def draft_config(**more: Any) -> dict[str, Any]:
-    """A narrow model with the shipped target's vocabulary."""
+    """Return the config of a narrow model with the shipped target's vocabulary."""
     narrow = {
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -48,7 +48,7 @@ def draft_config(**more: Any) -> dict[str, Any]:
 
 
 def _llama(folder: Path) -> None:
-    """The shipped target without its last layer."""
+    """Write the shipped target without its last layer."""
     config = trio_config()
     kept = config["num_hidden_layers"] - 1
     weights = load_file(trio_target() / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Seeded random weights: lively attention, hidden states that stay near unit scale."""
+"""Seeded random weights: varied attention, hidden states that stay near unit scale."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Shapes = dict[str, tuple[int, ...]]
 
 SEED = 11
 VOCABULARY = 256
-"""Of the targets made here; prompts for any kind stay below it."""
+"""Vocabulary size of the targets made here; prompts for any kind stay below it."""
 NORM_SPREAD = 0.2
 """Deviation of the norms' weights from 1."""
 LEAN = 0.3
-"""Share of the embedding in a residual: little enough that target and drafter sometimes differ."""
+"""Share of the embedding in a residual: small enough that target and drafter sometimes differ."""
 GAINS = {
     "q_proj": 1.5,
     "k_proj": 1.5,
@@ -27,13 +27,13 @@ GAINS = {
     "kv_b_proj": 1.5,
     "lm_head": 4.0,
 }
-"""Deviation of what a matrix makes of input of unit variance; 1 for the rest."""
+"""Standard deviation of a matrix's output for input of unit variance; 1 for the rest."""
 
 
 def random_weights(
     shapes: Shapes, gains: Mapping[str, float] | None = None, seed: int = SEED
 ) -> dict[str, torch.Tensor]:
-    """A tensor for each name; `gains` by the module's own name, over `GAINS`."""
+    """Return a tensor for each name; `gains` by the module's own name override `GAINS`."""
     generator = torch.Generator().manual_seed(seed)
     known = {**GAINS, **(gains or {})}
     weights = {}
@@ -52,17 +52,19 @@ def random_weights(
 
 
 def successor_head(embeddings: torch.Tensor) -> torch.Tensor:
-    """An output matrix under which a hidden state near a token's embedding names the next id.
+    """Return an output matrix under which a hidden state near a token's embedding gives the next
+    id.
 
-    Target and drafter that both keep the embedding in their residual then agree now and then,
-    so that some drafts are accepted although all else is random.
+    Target and drafter that both keep the embedding in their residual then agree occasionally, so
+    that some drafts are accepted although everything else is random.
     """
     head: torch.Tensor = embeddings.roll(1, 0) * GAINS["lm_head"] / embeddings.shape[1] ** 0.5
     return head
 
 
 def lean_on_embedding(width: int, *, embedding_first: bool, share: float = LEAN) -> torch.Tensor:
-    """A projection [width, 2 * width] that passes the embedding, and some of the hidden state."""
+    """Return a projection [width, 2 * width] that passes the embedding, and some of the hidden
+    state."""
     generator = torch.Generator().manual_seed(SEED)
     other = torch.randn(width, width, generator=generator) * 0.5 / width**0.5
     embedding = share * torch.eye(width)
@@ -70,7 +72,7 @@ def lean_on_embedding(width: int, *, embedding_first: bool, share: float = LEAN)
 
 
 def agreeing_weights(shapes: Shapes, *copies: str, share: float = LEAN) -> dict[str, torch.Tensor]:
-    """Random weights with a weak embedding and an output matrix that looks for it.
+    """Return random weights with a weak embedding and an output matrix that responds to it.
 
     `copies` are further names of the output matrix.
     """

@@ -1,8 +1,8 @@
-"""Watches a drafter with plain hooks of its own and recomputes in float64 what the probe records.
+"""Watch a drafter with independent hooks and recompute in float64 what the probe records.
 
-Nothing of the probe's code is used. Attention layers are watched where vLLM writes keys and where
-it attends; every attention row is given the full softmax over all slots that it may see, from the
-raw queries and keys. The drafter's forward is watched for the states that go in and come out.
+No code of the probe is used. Attention layers are watched where vLLM writes keys and where it
+attends. Every attention row gets the full softmax over all slots that it may see, from the raw
+queries and keys. The drafter's forward is watched for the states that go in and come out.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ SINK_SLOTS = 4
 
 @dataclass
 class Forward:
-    """One forward of the drafter; a row for each token of it."""
+    """One forward of the drafter, with a row for each token."""
 
     positions: torch.Tensor
     hidden: torch.Tensor | None
     outputs: tuple[torch.Tensor, ...] = ()
     prenorm: torch.Tensor | None = None
     starts: list[int] = field(default_factory=list)
-    """First row of each request, and the end."""
+    """First row of each request, and the end of the last."""
     weights: list[list[torch.Tensor]] = field(default_factory=list)
-    """Layer -> row -> [heads, slots + 1] float64; the last column is a learned bias's share."""
+    """Layer -> row -> [heads, slots + 1] float64; the last column is the share of a learned
+    bias."""
     output_errors: dict[int, float] = field(default_factory=dict)
     """Row -> difference between vLLM's attention and these weights times the values, relative to
-    the largest: what says that they are the weights that were used."""
+    the largest. It shows that these weights are the ones in use."""
 
     def row(self, request: int, position: int) -> int:
-        """The row of a request with this position; KeyError without one."""
+        """Return the row of a request with this position; KeyError without one."""
         return self.rows(request)[position]
 
     def rows(self, request: int) -> dict[int, int]:
-        """Position -> row, as far as positions follow each other: what comes after was rejected,
-        and may hold anything."""
+        """Return position -> row for consecutive positions: later rows were rejected, and may hold
+        anything."""
         start, end = self.starts[request], self.starts[request + 1]
         known = self.positions[start:end].tolist()
         first = known[0]
@@ -60,7 +61,7 @@ class Draft:
 
 
 class Witness:
-    """`install` before the engine starts, `drafts` afterwards."""
+    """Records a drafter: call `install` before the engine starts, read `drafts` afterwards."""
 
     def __init__(self, drafter: str, prenorm: str | None) -> None:
         """`drafter`: class name; `prenorm`: path of a final norm below it."""
@@ -70,7 +71,7 @@ class Witness:
         self._forward: Forward | None = None
         self.model: Any = None
 
-    # The engine's own classes, changed in this process only.
+    # The engine's own classes are changed in this process only.
     def install(self, runner: str) -> None:
         from vllm.model_executor.layers.attention.mla_attention import MLAAttention
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
@@ -90,7 +91,7 @@ class Witness:
             _around(GPUModelRunner, "sample_tokens", self._draft_v2)
 
     def watch(self, model: Any) -> None:
-        """The loaded drafter's instance: its class may be the target's too."""
+        """Watch the loaded drafter's instance: its class may be the target's too."""
         self.model = model
         _around(model, "forward", self._run)
         _around(model, "compute_logits", self._read)
@@ -267,7 +268,7 @@ class Witness:
         weigh: Callable[..., torch.Tensor],
         causal: bool,
     ) -> None:
-        """Weights of each row over all slots, zero where it does not look."""
+        """Return the weights of each row over all slots, zero where it does not attend."""
         forward = self._forward
         assert forward is not None
         forward.starts, found = starts, []
@@ -293,7 +294,7 @@ class Witness:
 
 
 def _around(owner: Any, name: str, observer: Callable[..., Any]) -> None:
-    """`observer(call, *arguments)` stands for each call of `owner.name`."""
+    """Replace `owner.name` so that each call runs `observer(call, *arguments)`."""
     original = getattr(owner, name)
 
     @functools.wraps(original)

@@ -29,9 +29,9 @@ Row = Mapping[str, Any]
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts in a file of any of the formats above; raises UsageError.
+    """Return the prompts in a file of any of the formats above; raises UsageError.
 
-    A row without a prompt in it is left out; a file without any is refused.
+    A row without a prompt is skipped; a file without any prompt is refused.
     """
     try:
         rows = list(_READERS[path.suffix.lower()](path))
@@ -53,7 +53,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def _distinct(prompts: list[Prompt]) -> list[Prompt]:
-    """Of prompts with the same key, the first: a key pairs a prompt with itself."""
+    """Return the first of the prompts with each key: a key pairs a prompt with itself."""
     return list({prompt.key: prompt for prompt in reversed(prompts)}.values())[::-1]
 
 

@@ -1,4 +1,4 @@
-"""Prompts out of other load generators' result files.
+"""Prompts from other load generators' result files.
 
 guidellm: `benchmarks[].requests.successful[]`, each with `request_args`, the posted body as JSON
 text in today's versions, or `prompt` in older ones. `vllm bench serve --save-result
@@ -16,11 +16,12 @@ from driftscope.boundary import strict_json
 from driftscope.workloads.suites.filler_text import document
 
 CHARACTERS_PER_TOKEN = 4
-"""The rule of thumb for English."""
+"""Rule of thumb for English."""
 
 
 def guidellm_rows(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A row for `prompt_of` per successful request; the same prompt of several rates once."""
+    """Yield a row for `prompt_of` per successful request; a prompt sent at several rates appears
+    once."""
     seen = set()
     for benchmark in report["benchmarks"]:
         for request in (benchmark.get("requests") or {}).get("successful") or ():
@@ -47,7 +48,8 @@ def _guidellm_row(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def vllm_bench_rows(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Requests as long as those that were sent; their text is driftscope's own."""
+    """Yield requests of the same lengths as those that were sent; their text is driftscope's
+    own."""
     lengths = zip(result["input_lens"], result.get("output_lens") or (), strict=True)
     for number, (asked, answered) in enumerate(lengths):
         text = document(int(asked) * CHARACTERS_PER_TOKEN, random.Random(number))

@@ -1,4 +1,4 @@
-"""One row of a data set as a prompt."""
+"""Conversion of one row of a data set into a prompt."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _KEPT = frozenset(
         "frequency_penalty",
     }
 )
-"""Of a logged request's body; its model, stream and user are this replay's own."""
+"""Fields kept from a logged request's body. Model, stream and user are this replay's own."""
 
 
 def prompt_of(row: Mapping[str, Any], fallback: str) -> Prompt | None:
-    """The prompt in `row`; None where it has none.
+    """Return the prompt in `row`; None if it has none.
 
-    Of several turns of a user only the first is asked: the others answer to what a model said.
+    Of several user turns only the first is asked, because the others respond to a model's answers.
     """
     key = next((str(row[name]) for name in _KEYS if row.get(name) not in (None, "")), fallback)
     category = row.get("category") if isinstance(row.get("category"), str) else None
@@ -58,7 +58,8 @@ def prompt_of(row: Mapping[str, Any], fallback: str) -> Prompt | None:
 
 
 def _logged(body: Mapping[str, Any], key: str, category: str | None) -> Prompt | None:
-    """A request to the chat or the completions endpoint, up to the turn that was answered."""
+    """Return a request to the chat or the completions endpoint, up to the turn that was
+    answered."""
     options = {name: body[name] for name in _KEPT & body.keys()}
     text = body.get("prompt")
     if isinstance(text, str) and text:
@@ -71,7 +72,7 @@ def _logged(body: Mapping[str, Any], key: str, category: str | None) -> Prompt |
 
 
 def _asked(messages: Any) -> tuple[Message, ...]:
-    """Without the answers at the end, as fine-tuning files have them."""
+    """Return the messages without the final answers, which fine-tuning files contain."""
     kept = [m for m in messages or () if isinstance(m, dict) and isinstance(m.get("role"), str)]
     while kept and kept[-1]["role"] == "assistant":
         kept.pop()
@@ -95,7 +96,7 @@ def _shared(turns: Sequence[Any], key: str, category: str | None) -> Prompt | No
 
 
 def _first(value: Any) -> str | None:
-    """A text, or the first of a list of texts or turns."""
+    """Return a text, or the first of a list of texts or turns; None if there is none."""
     if isinstance(value, list) and value:
         value = value[0]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Perturbations of prompts, by name."""
+"""Transforms of prompts, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent's context looks like: tool schemas, calls, and what tools gave back."""
+"""An agent's context: tool schemas, calls and tool results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESULTS: dict[str, tuple[str, Callable[[random.Random], str]]] = {
     "json": ("query", json_result),
     "shell": ("shell", shell),
 }
-"""By kind of result: the tool that gives it, and its text."""
+"""Tool and text generator by kind of result."""
 Kind = Literal["diff", "trace", "json", "shell"]
 
 
@@ -43,11 +43,10 @@ class Tools(Transform):
 
 
 class AgentLoop(Transform):
-    """Put `steps` of an agent's loop after the task: a call, its result, and again.
+    """Add `steps` iterations of an agent's loop after the task, each a call and its result.
 
-    The results alternate between `kinds`: code diffs, stack traces, JSON, shell output. `inline`
-    writes them as plain text in turns of assistant and user, for models whose template knows no
-    tools.
+    The results cycle through `kinds`: code diffs, stack traces, JSON, shell output. `inline` writes
+    them as plain text in turns of assistant and user, for models whose template supports no tools.
     """
 
     name: ClassVar[str] = "agent_loop"

@@ -1,4 +1,4 @@
-"""What a transform is: a named, seeded, documented change of a prompt."""
+"""Base of all transforms: a named, seeded, documented change of a prompt."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from driftscope.workloads.suites.prompt import Prompt
 from driftscope.workloads.suites.server_facts import Facts
 
 ROOM_TOKENS = 300
-"""Left for the prompt itself and its answer beside added text: the shipped prompts have up to 150
-tokens, the suites ask for 128."""
+"""Tokens left for the prompt itself and its answer in addition to inserted text: the shipped
+prompts have up to 150 tokens, and the suites ask for 128."""
 
 
 class NotApplicableError(Exception):
-    """The server, or the prompt, is none that this change can be made for; the message says why."""
+    """Raised when a transform does not apply to the server or the prompt; the message gives the
+    reason."""
 
 
 class Transform(BaseModel):
-    """Changes one prompt. Same prompt, same randomness: same result.
+    """Changes one prompt. The same prompt and the same random source give the same result.
 
     Its docstring is what `driftscope replay --list-transforms` prints; its fields are what a suite
     may set.
@@ -32,7 +33,7 @@ class Transform(BaseModel):
 
     @abstractmethod
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        """A changed copy; raises NotApplicableError."""
+        """Return a changed copy; raises NotApplicableError."""
 
 
 def need_messages(prompt: Prompt, name: str) -> None:
@@ -42,7 +43,7 @@ def need_messages(prompt: Prompt, name: str) -> None:
 
 
 def need_room(tokens: int, facts: Facts, what: str) -> None:
-    """Raise NotApplicableError where so much added text leaves no room in the server's context."""
+    """Raise NotApplicableError if the inserted text leaves no room in the server's context."""
     longest = facts.max_model_len
     if longest is not None and tokens + ROOM_TOKENS > longest:
         raise NotApplicableError(f"{tokens} tokens of {what} do not fit the server's {longest}")

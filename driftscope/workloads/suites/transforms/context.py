@@ -1,4 +1,4 @@
-"""Longer contexts."""
+"""Transforms that make contexts longer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TURN_TOKENS = 120
 
 
 class Filler(Transform):
-    """Put `tokens` of unrelated text before the last user message.
+    """Insert `tokens` tokens of unrelated text before the last user message.
 
-    `form`: "documents" in the same message, "turns" as earlier turns of the conversation. `needle`
-    hides a fact at that share of the way and asks for it, besides. Lengths are by the server's own
-    tokenizer where it has /tokenize, and about right otherwise.
+    `form`: "documents" inserts it into the same message, "turns" as earlier turns of the
+    conversation. `needle` hides a fact at that share of the text and adds a question for it.
+    Lengths use the server's own tokenizer if it has /tokenize, and are approximate otherwise.
     """
 
     name: ClassVar[str] = "filler"

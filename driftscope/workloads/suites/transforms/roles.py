@@ -1,4 +1,4 @@
-"""Conversations written out as text, in ways that a model's own chat template is not."""
+"""Conversations written out as text in formats other than a model's own chat template."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ WRITTEN: Mapping[str, Callable[[Sequence[Message]], str]] = {
     "llama3": _llama3,
     "instruction": _instruction,
 }
-"""By name: role names in plain text; no template at all; another model's template."""
+"""Writers by template name: role names in plain text, no template at all, or another model's
+template."""
 
 
 def written(template: str, messages: Sequence[Message]) -> str:
-    """`messages` as text, up to where the answer begins; KeyError for an unknown template."""
+    """Return `messages` as text, up to where the answer begins; KeyError for an unknown
+    template."""
     return WRITTEN[template](messages)
 
 

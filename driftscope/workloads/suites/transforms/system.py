@@ -1,4 +1,4 @@
-"""Other system prompts."""
+"""Transforms of the system prompt."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _SHORT = {
 
 
 class System(Transform):
-    """Put another system prompt in place of the prompt's own.
+    """Replace the prompt's own system prompt.
 
-    `text`: "none" takes it away; "policy" is a long text of rules, `tokens` long, the same for all
-    prompts; "odd" is out of distribution; "german", "french", "chinese" are in another language.
+    `text`: "none" removes it; "policy" is a long text of rules of `tokens` tokens, identical for
+    all prompts; "odd" is out of distribution; "german", "french" and "chinese" are in another
+    language.
     """
 
     name: ClassVar[str] = "system"
@@ -44,10 +45,10 @@ class System(Transform):
 
 
 class OwnCache(Transform):
-    """Keep the server's prefix cache from answering for the part that prompts share.
+    """Prevent the server's prefix cache from serving the part that prompts share.
 
-    Sends a `cache_salt` of the prompt's own, which vLLM makes part of its cache's keys, so that the
-    tokens stay the same.
+    Sends a separate `cache_salt` for each prompt. vLLM includes it in its cache's keys, so the
+    tokens do not change.
     """
 
     name: ClassVar[str] = "own_cache"

@@ -1,4 +1,4 @@
-"""How the conversation is put into tokens: where template mistakes are made."""
+"""Transforms of the chat template, where template mistakes are made."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from driftscope.workloads.suites.transforms.base import Transform, need_messages
 class Template(Transform):
     """Send the conversation as a plain completion, written by another template.
 
-    `template`: "server" is the model's own, by the server's /tokenize; "none" the bare contents;
-    "roles" role names in plain text; "chatml", "llama3" and "instruction" other models' templates.
-    `bos: false` leaves out the first, beginning-of-sequence token.
+    `template`: "server" is the model's own, applied by the server's /tokenize; "none" is the bare
+    contents; "roles" uses role names in plain text; "chatml", "llama3" and "instruction" are other
+    models' templates. `bos: false` leaves out the first token, the beginning-of-sequence token.
     """
 
     name: ClassVar[str] = "template"
@@ -29,7 +29,7 @@ class Template(Transform):
 
 
 class Whitespace(Transform):
-    """Add spaces and empty lines where a careless template leaves them: around each message."""
+    """Add spaces and empty lines around each message, as a careless template does."""
 
     name: ClassVar[str] = "whitespace"
     spaces: int = 2
@@ -44,7 +44,7 @@ class Whitespace(Transform):
 
 
 class Reworded(Transform):
-    """Say the same in other words around it: a polite frame about the last user message."""
+    """Wrap the last user message in a polite frame, without changing what it asks."""
 
     name: ClassVar[str] = "reworded"
 

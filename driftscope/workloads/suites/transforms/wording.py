@@ -1,4 +1,4 @@
-"""Languages and sampling."""
+"""Transforms of language and sampling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MixedLanguages(Transform):
 
 
 class Sampling(Transform):
-    """Sample otherwise: `temperature`, `top_p`, and a `seed` of the prompt's own."""
+    """Change the sampling: `temperature`, `top_p`, and a `seed` of the prompt's own."""
 
     name: ClassVar[str] = "sampling"
     temperature: float

@@ -1,4 +1,4 @@
-"""A chart as a static SVG: what is there before any script runs, without one, and on paper."""
+"""A chart as a static SVG, visible before any script runs, without scripts, and on paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["LEFT", "RIGHT", "legend", "named", "svg"]
 
 
 def svg(chart: Chart, *, id: str, paint: Paint = css, title: str = "") -> Markup:  # noqa: A002
-    """The picture; `id` tells its patterns from those of other pictures in the page."""
+    """Return the SVG; `id` keeps its pattern ids distinct from those of other pictures in the
+    page."""
     frame = frame_of(chart, paint, id)
     return el(
         "svg",

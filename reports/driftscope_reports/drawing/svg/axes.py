@@ -1,4 +1,4 @@
-"""Axes, their grid, and the lines and words across a picture."""
+"""Axes, their grid, and lines and labels across a picture."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from driftscope_reports.drawing.svg.frame import LEFT, TOP, Frame, clipped, line
 from driftscope_reports.markup import Markup, el
 
 _CHARACTER = 7.0
-"""Pixels that a character of an axis takes."""
+"""Width of a character on an axis, in pixels."""
 _SMALL = 11
-"""Size of the names of categories that stand too close for the usual one."""
+"""Font size of category names that are too close for the usual size."""
 _SIZE = 13
 _NAMED = 8
-"""Categories that are named at most."""
+"""Most categories that are named."""
 _ROWS = 16
-"""Rows of cells that are named at most."""
+"""Most rows of cells that are named."""
 
 
 def grid(frame: Frame) -> list[Markup]:
-    """Lines at round values, and what they are."""
+    """Return grid lines at round values, with their labels."""
     out = _rows(frame) if any(s.kind is Kind.CELLS for s in frame.chart.series) else _lines(frame)
     out.append(line(LEFT, frame.base, frame.right, frame.base, frame.paint("grid")))
     words = [text(x, frame.base + 18, word, frame, "middle") for x, word in _x_ticks(frame)]
@@ -62,7 +62,7 @@ def _x_ticks(frame: Frame) -> list[tuple[float, str]]:
 
 
 def _each(frame: Frame) -> float:
-    """Pixels of a category."""
+    """Return the space per named category, in pixels."""
     every = max(1, -(-len(frame.categories) // _NAMED))
     return (frame.right - LEFT) / max(1, -(-len(frame.categories) // every))
 
@@ -73,7 +73,7 @@ def _crowded(frame: Frame) -> bool:
 
 
 def titles(frame: Frame) -> list[Markup]:
-    """What the axes are."""
+    """Return the titles of the axes."""
     chart = frame.chart
     middle = (TOP + frame.base) / 2
     across = text((LEFT + frame.right) / 2, chart.height - 8, chart.x_title, frame, "middle")
@@ -90,7 +90,7 @@ def titles(frame: Frame) -> list[Markup]:
 
 
 def level(frame: Frame) -> Markup | None:
-    """The chart's horizontal line, if it has one."""
+    """Return the chart's horizontal line; None if it has none."""
     if frame.chart.level is None:
         return None
     y = f"{frame.y(frame.chart.level):.1f}"
@@ -98,7 +98,7 @@ def level(frame: Frame) -> Markup | None:
 
 
 def marks(frame: Frame) -> list[Markup]:
-    """Vertical lines with their words, which take turns in height."""
+    """Return vertical lines with their labels, which alternate in height."""
     out = []
     for number, mark in enumerate(frame.chart.marks):
         x = frame.x(mark.x)

@@ -1,4 +1,4 @@
-"""Bars beside and on top of each other, and rows of coloured cells."""
+"""Grouped bars, stacked bars and rows of coloured cells."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from driftscope_reports.drawing.svg.patterns import filled
 from driftscope_reports.markup import Markup, el
 
 _BAR_ROOM = 0.72
-"""Share of its place that a bar takes."""
+"""Share of its place that a bar fills."""
 _WIDEST = 64.0
-"""Pixels of a bar: two bars alone need no half of the picture each."""
+"""Largest width of a bar in pixels: two bars alone need not fill half of the picture each."""
 _SAID = 30.0
-"""Pixels of a bar's place from which its value stands over it."""
+"""Smallest place of a bar, in pixels, with which its value is written above it."""
 
 
 def _place(frame: Frame) -> float:
-    """Pixels between neighbouring bars."""
+    """Return the distance between neighbouring bars, in pixels."""
     xs = sorted({frame.x(x) for s in frame.chart.series for x in s.x})
     gaps = [b - a for a, b in pairwise(xs)]
     return min(gaps, default=(frame.right - LEFT) / 3)
 
 
 def bars(frame: Frame, series: Series, number: int, of: int) -> list[Markup]:
-    """The bars of one series, the `number`-th of so many that stand side by side."""
+    """Return the bars of one series, the `number`-th of `of` adjacent ones."""
     each = min(_BAR_ROOM * _place(frame) / of, _WIDEST)
     out: list[Markup] = []
     for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
@@ -64,11 +64,11 @@ def bars(frame: Frame, series: Series, number: int, of: int) -> list[Markup]:
 
 
 _WHOLE = 0.0995
-"""Share from which a bar says whole percents."""
+"""Smallest share for which a bar shows whole percents."""
 
 
 def stack(frame: Frame, series: Series, stacked: dict[float | str, float]) -> list[Markup]:
-    """Bars on those in `stacked`, which grows by them."""
+    """Return bars placed on those in `stacked`, which grows by them."""
     each = min(_place(frame), (frame.right - LEFT) / max(len(series.x), 1))
     parts = []
     for x, y in zip(series.x, series.y, strict=True):
@@ -84,7 +84,7 @@ def stack(frame: Frame, series: Series, stacked: dict[float | str, float]) -> li
 
 
 def cells(frame: Frame, series: Series, row: int, highest: float) -> list[Markup]:
-    """One path per colour: cells are many."""
+    """Return one path per colour, because there are many cells."""
     height, width = abs(frame.y(1) - frame.y(0)), _place(frame)
     by_colour: dict[str, list[str]] = {}
     for x, y in zip(series.x, series.y, strict=True):

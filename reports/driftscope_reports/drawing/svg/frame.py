@@ -1,4 +1,4 @@
-"""From values to pixels, and the strokes that everything is drawn with."""
+"""Conversion of values to pixels, and the basic strokes of every picture."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 44
 _CLIP = 26
 
 Paint = Callable[[str], str]
-"""From the name of a colour to what stands in the SVG."""
+"""Function from a colour name to its text in the SVG."""
 
 
 def css(name: str) -> str:
-    """The CSS variable, which light, dark and print define."""
+    """Return the CSS variable of a colour, which light, dark and print define."""
     return name if name.startswith("#") else f"var(--{name})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Where a chart's values lie in its picture, in pixels from the top left."""
+    """Positions of a chart's values in its picture, in pixels from the top left."""
 
     chart: Chart
     x_low: float
@@ -35,29 +35,30 @@ class Frame:
 
     @property
     def right(self) -> float:
-        """Where the x axis ends."""
+        """Right end of the x axis, in pixels."""
         return self.chart.width - RIGHT
 
     @property
     def base(self) -> float:
-        """Where the x axis lies."""
+        """Height of the x axis, in pixels from the top."""
         return self.chart.height - BOTTOM
 
     def x(self, value: float | str) -> float:
-        """Pixels from the left."""
+        """Return the position in pixels from the left."""
         at = self.categories[str(value)] if self.chart.axis is Axis.CATEGORY else float(value)
         share = (at - self.x_low) / (self.x_high - self.x_low)
         return LEFT + share * (self.right - LEFT)
 
     def y(self, value: float) -> float:
-        """Pixels from the top; a value outside the axis lies at its end."""
+        """Return the position in pixels from the top; a value outside the axis is placed at its
+        end."""
         value = min(max(value, self.y_low), self.y_high)
         share = (value - self.y_low) / (self.y_high - self.y_low)
         return self.base - share * (self.base - TOP)
 
 
 def frame_of(chart: Chart, paint: Paint, id: str) -> Frame:  # noqa: A002
-    """The frame of `chart`, whose patterns are named after `id`."""
+    """Return the frame of `chart`; its pattern ids begin with `id`."""
     ends = span(chart)
     return Frame(
         chart=chart,
@@ -74,7 +75,7 @@ def frame_of(chart: Chart, paint: Paint, id: str) -> Frame:  # noqa: A002
 def line(
     x1: float | str, y1: float | str, x2: float | str, y2: float | str, colour: str, dash: str = ""
 ) -> Markup:
-    """A straight stroke."""
+    """Return a straight stroke."""
     at = [v if isinstance(v, str) else f"{v:.1f}" for v in (x1, y1, x2, y2)]
     return el(
         "path",
@@ -88,7 +89,7 @@ def line(
 def text(
     x: float, y: float, words: str, frame: Frame, anchor: str = "start", colour: str = "soft"
 ) -> Markup:
-    """Words at a point."""
+    """Return text at a point."""
     return el(
         "text",
         clipped(words, 60),
@@ -100,5 +101,5 @@ def text(
 
 
 def clipped(words: str, length: int = _CLIP) -> str:
-    """`words`, cut with an ellipsis where they are longer."""
+    """Return `words`, cut with an ellipsis if they are too long."""
     return words if len(words) <= length else f"{words[: length - 1]}…"

@@ -1,4 +1,4 @@
-"""What the signs of a picture stand for."""
+"""Legend: the meaning of the signs in a picture."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _SWATCHES = {
     "|": "M5 0V13M13 0V13M21 0V13",
     ".": "M4 4h2M12 4h2M20 4h2M8 9h2M16 9h2",
 }
-"""A few strokes of each pattern."""
+"""Small sample of each pattern."""
 
 
 def legend(chart: Chart, *, paint: Paint = css) -> Markup | None:
-    """Names of the series with the sign they are drawn with; None where one is enough."""
+    """Return the names of the series with their signs; None for a single series that needs no
+    name."""
     entries = named(chart, paint=paint)
     if not entries:
         return None
@@ -28,7 +29,7 @@ def legend(chart: Chart, *, paint: Paint = css) -> Markup | None:
 
 
 def named(chart: Chart, *, paint: Paint = css) -> list[tuple[Markup, str]]:
-    """The same as signs and names; empty where there is one series."""
+    """Return the legend's signs and names; [] for a single series that needs no name."""
     if any(s.kind is Kind.CELLS for s in chart.series):
         return _scale(chart)
     shown = [s for s in chart.series if s.kind is not Kind.CELLS and s.tabled]
@@ -36,7 +37,8 @@ def named(chart: Chart, *, paint: Paint = css) -> list[tuple[Markup, str]]:
 
 
 def _scale(chart: Chart) -> list[tuple[Markup, str]]:
-    """Of cells: what none, half of the most, and the most look like."""
+    """Return the legend of cells: the colours of zero, half of the largest value, and the
+    largest."""
     highest = max((v for s in chart.series for v in s.y if is_number(v)), default=1.0)
     return [
         (

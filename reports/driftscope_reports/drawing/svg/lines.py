@@ -11,12 +11,12 @@ from driftscope_reports.drawing.svg.patterns import filled
 from driftscope_reports.markup import Markup, el
 
 _LABEL_FROM = 0.07
-"""Height, as a share of the picture, from which an area carries its name."""
+"""Smallest height of an area, as a share of the picture, at which it carries its name."""
 _CAPS = {0: "round", 1: "square"}
 
 
 def polyline(frame: Frame, series: Series) -> list[Markup]:
-    """A line with its intervals and, where points are few, markers."""
+    """Return a line with its intervals and, if points are few, markers."""
     expected, colour = series.kind is Kind.DASHED, frame.paint(series.colour)
     dash = "6 4" if expected else DASH_ARRAYS[series.style % len(DASH_ARRAYS)]
     width = "2" if expected else "2.5"
@@ -49,7 +49,7 @@ def _path(frame: Frame, series: Series) -> str:
 
 
 def whiskers(frame: Frame, series: Series, colour: str) -> list[Markup]:
-    """The 95% intervals."""
+    """Return the 95% intervals as vertical strokes."""
     parts = [
         f"M{frame.x(x):.1f} {frame.y(low):.1f}V{frame.y(high):.1f}"
         for x, low, high in zip(series.x, series.low, series.high, strict=True)
@@ -69,8 +69,9 @@ def _markers(frame: Frame, series: Series) -> list[Markup]:
 
 
 def points(frame: Frame, series: Series) -> list[Markup]:
-    """Ends of lines without length, round or square: a tenth of what markers take. (Almost: on
-    paper Chromium draws no square at the end of nothing.)"""
+    """Return points as line ends without length, round or square, in a tenth of the bytes that
+    markers take. Square ones have a length of 0.1, because in print Chromium draws no square at the
+    end of a line of length 0."""
     cap = _CAPS.get(series.style % len(MARKER_PATHS))
     if cap is None:
         return [el("g", _markers(frame, series), opacity="0.55")]
@@ -94,7 +95,8 @@ def points(frame: Frame, series: Series) -> list[Markup]:
 def area(
     frame: Frame, series: Series, stacked: dict[float | str, float], labels: list[Markup]
 ) -> list[Markup]:
-    """An area on those in `stacked`, which grows by it; its name goes to `labels`."""
+    """Return an area placed on those in `stacked`, which grows by it; append its name to
+    `labels`."""
     low = [stacked.get(x, 0.0) for x in series.x]
     high = [a + (y if is_number(y) else 0.0) for a, y in zip(low, series.y, strict=True)]
     stacked.update(zip(series.x, high, strict=True))

@@ -1,4 +1,4 @@
-"""Fills that are told apart without colour."""
+"""Fill patterns that are distinguishable without colour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STROKES = {
 
 
 def patterns(frame: Frame) -> Markup | None:
-    """Those that the chart uses."""
+    """Return the patterns that the chart uses; None if it uses none."""
     drawn = {s.pattern for s in frame.chart.series if s.pattern}
     if not drawn:
         return None
@@ -47,7 +47,7 @@ def patterns(frame: Frame) -> Markup | None:
 def filled(
     frame: Frame, series: Series, tag: str, *, colour: str = "", **shape: str
 ) -> list[Markup]:
-    """A shape in the series' colour, or in `colour`, with its pattern over it."""
+    """Return a shape in the series' colour, or in `colour`, covered by the series' pattern."""
     out = [el(tag, fill=frame.paint(colour or series.colour), **shape)]
     if series.pattern:
         out.append(el(tag, fill=f"url(#{_name(frame, series.pattern)})", **shape))

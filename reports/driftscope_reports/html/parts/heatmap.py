@@ -1,4 +1,4 @@
-"""One run less another, depth by depth or label by label: what is red, blue or neither."""
+"""Differences of one run from another, by depth or by label, coloured by their meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORSE, BETTER, SAME, APART = "▼ worse", "▲ better", "= no clear difference",
 
 
 class Good(IntEnum):
-    """Which way is better."""
+    """Direction that is better."""
 
     MORE = 1
     LESS = -1
@@ -32,7 +32,7 @@ class Gap:
 def gap(
     a: float | None, a_spread: Interval | None, b: float | None, b_spread: Interval | None
 ) -> Gap:
-    """b - a, for independent runs."""
+    """Return b - a, for independent runs."""
     if a is None or b is None:
         return Gap(value=None, interval=None)
     if a_spread is None or b_spread is None:
@@ -43,15 +43,15 @@ def gap(
 def compared(
     found: Comparison | None, metric: str, depth: int | None = None, segment: str = WHOLE
 ) -> Gap | None:
-    """The difference of one figure as `driftscope compare` has it, paired where both runs answered
-    the same prompts; None where they were not compared in it."""
+    """Return the difference of one figure from `driftscope compare`, paired if both runs answered
+    the same prompts; None if the runs were not compared in it."""
     differences = found.at(metric, segment) if found else ()
     mine = [each for each in differences if each.depth == depth]
     return Gap(value=mine[0].difference, interval=mine[0].interval) if mine else None
 
 
 def word(found: Interval, good: Good) -> str:
-    """What the difference is."""
+    """Return the word for a difference with this interval."""
     if not found.excludes_zero():
         return SAME
     if good is Good.NEITHER:
@@ -65,13 +65,13 @@ _LOOKS = (
     (APART, "apart", "-"),
     (SAME, "same", "."),
 )
-"""Word, colour and pattern: never told apart by colour alone."""
+"""Word, colour and pattern, so that differences are never shown by colour alone."""
 
 
 def bars(
     xs: Sequence[float | str], gaps: Sequence[Gap], goods: Sequence[Good]
 ) -> tuple[Series, ...]:
-    """The differences that have an interval, by what they are."""
+    """Return the differences that have an interval, grouped by their word."""
     words = [
         word(each.interval, good) if each.interval else None
         for each, good in zip(gaps, goods, strict=True)

@@ -19,7 +19,7 @@ def line(
     spread: Sequence[Interval | None] | None = None,
     style: int | None = None,
 ) -> Series:
-    """The line of the run with this index, by depth."""
+    """Return the line of the run with this index, by depth."""
     known = list(spread) if spread is not None else []
     return Series(
         name=label,
@@ -34,26 +34,27 @@ def line(
 
 
 def by_run(runs: Sequence[RunSummary], parts: Sequence[str]) -> str:
-    """One part per run in a row: "72% (old) and 83% (new)"; without the name of a single run."""
+    """Return one part per run: "72% (old) and 83% (new)"; without the name of a single run."""
     if len(runs) < 2:
         return "".join(parts)
     return listed([f"{part} ({run.label})" for part, run in zip(parts, runs, strict=True)])
 
 
 def at_depths(runs: Sequence[RunSummary], found: Sequence[tuple[int, str]]) -> str:
-    """A depth and a figure of each run: "6: 57% (old) and 76% (new)", or each with its own."""
+    """Return a depth and a figure per run: "6: 57% (old) and 76% (new)", or a depth for each
+    run."""
     if len({depth for depth, _ in found}) == 1:
         return f"{found[0][0]}: {by_run(runs, [figure for _, figure in found])}"
     return by_run(runs, [f"{depth}: {figure}" for depth, figure in found])
 
 
 def about(run: RunSummary, runs: Sequence[RunSummary], words: str) -> str:
-    """`words` that begin a title, after the run's name where there are several."""
+    """Return the start of a title, `words` after the run's name if there are several runs."""
     return f"{run.label}: {words}" if len(runs) > 1 else f"{words[:1].upper()}{words[1:]}"
 
 
 def axis_name(runs: Sequence[RunSummary]) -> str:
-    """What x is called: block drafters have no depth."""
+    """Return the name of the x axis: block drafters have no depth."""
     kinds = dict.fromkeys(run.manifest.query_kind for run in runs)
     return " or ".join(kinds) if kinds else BY_DEPTH
 
@@ -65,7 +66,7 @@ def depth_chart(
     unit: Unit = Unit.NUMBER,
     level: float | None = None,
 ) -> Chart:
-    """A picture over depth."""
+    """Return a chart over depth."""
     return Chart(
         series=tuple(series), x_title=axis_name(runs), y_title=y_title, unit=unit, level=level
     )

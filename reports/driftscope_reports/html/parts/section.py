@@ -1,4 +1,4 @@
-"""A section of the report before it is HTML: what it says, its pictures and the same numbers."""
+"""A section of the report before it is HTML: its text, its pictures and their numbers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from driftscope_reports.markup import Markup
 
 
 class Size(StrEnum):
-    """How much of the page's width a picture takes."""
+    """Share of the page's width that a picture takes."""
 
     NORMAL = "normal"
-    """Half."""
+    """Half of the width."""
     SMALL = "small"
-    """A third: one of several that are looked at together."""
+    """A third of the width, for one of several pictures that are viewed together."""
     WIDE = "wide"
 
 
 _PIXELS = {Size.SMALL: (380, 210), Size.WIDE: (900, 300)}
-"""Width and height of static pictures that are not as high and wide as charts usually are."""
+"""Width and height of static pictures that differ from the default size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,24 +30,24 @@ class Picture:
 
     id: str
     title: str
-    """States what is seen."""
+    """Title that states what the picture shows."""
     how: str
-    """How to read this: two sentences."""
+    """Reading instructions: two sentences."""
     chart: Chart
     definitions: tuple[Definition, ...]
     note: str | None = None
-    """What is left out of it."""
+    """Note on what is omitted from the picture."""
     assumed: str | None = None
-    """What it rests on, said on demand."""
+    """Assumptions, shown on demand."""
     numbers: Markup | None = None
-    """The same numbers as a table, where it is not simply the chart's."""
+    """The chart's numbers as a table, if it differs from the default table."""
     size: Size = Size.NORMAL
     both: str | None = None
-    """Of a difference: the picture that has the runs over each other."""
+    """For a difference: id of the picture that overlays the runs."""
 
 
 def sized(picture: Picture, size: Size) -> Picture:
-    """`picture` drawn for another width."""
+    """Return `picture` drawn for another width."""
     width, height = _PIXELS.get(size, (picture.chart.width, picture.chart.height))
     return replace(picture, size=size, chart=replace(picture.chart, width=width, height=height))
 
@@ -59,13 +59,13 @@ class Section:
     id: str
     name: str
     lead: str | None = None
-    """One sentence over the pictures."""
+    """One sentence above the pictures."""
     above: Markup | None = None
-    """What is no picture and comes before them."""
+    """Other content above the pictures."""
     pictures: tuple[Picture, ...] = ()
     body: Markup | None = None
-    """What is no picture, below them."""
+    """Other content below the pictures."""
     affects: tuple[str, ...] = ()
-    """Which quality warnings stand here, see `driftscope.analysis.findings.data_quality`."""
+    """Quality warnings shown here, see `driftscope.analysis.findings.data_quality`."""
     missing: str | None = None
-    """Why there is nothing to show."""
+    """Reason why there is nothing to show."""

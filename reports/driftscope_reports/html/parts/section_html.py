@@ -1,4 +1,4 @@
-"""Sections as HTML."""
+"""Rendering of sections as HTML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = ". Arrow keys move over depths."
 
 
 def section(number: int, made: Section, warnings: Sequence[QualityWarning]) -> Markup:
-    """One section with its warnings, pictures and tables."""
+    """Return one section with its warnings, pictures and tables."""
     heading = f"{made.id}-heading"
     return el(
         "section",
@@ -40,7 +40,7 @@ def section(number: int, made: Section, warnings: Sequence[QualityWarning]) -> M
 
 
 def _pictures(made: Section) -> list[Markup]:
-    """Those of one size in a row stand in one grid."""
+    """Return the pictures; consecutive ones of one size share a grid."""
     rows = groupby(made.pictures, key=lambda each: each.size)
     return [
         el("div", [picture(p) for p in row], class_=f"pictures {size.value}") for size, row in rows
@@ -48,7 +48,7 @@ def _pictures(made: Section) -> list[Markup]:
 
 
 def picture(made: Picture) -> Markup:
-    """Title, how to read it, the static drawing, its numbers and what is measured."""
+    """Return title, reading instructions, static drawing, numbers and definitions of a picture."""
     ends = span(made.chart)
     depth = made.chart.axis is Axis.DEPTH
     static = el("div", svg(made.chart, id=made.id), class_="static")
@@ -104,7 +104,7 @@ def _link(made: Picture) -> Markup:
 
 
 def definitions(known: Sequence[Definition]) -> Markup:
-    """What is measured, in the words of `driftscope.metrics`."""
+    """Return the definitions of the figures, in the words of `driftscope.metrics`."""
     entries = [
         (
             el("dt", d.title, " ", el("code", d.name)),
@@ -116,7 +116,7 @@ def definitions(known: Sequence[Definition]) -> Markup:
 
 
 def warning_box(here: Sequence[QualityWarning], head: str = "Mind:") -> Markup | None:
-    """Beside the section that they affect."""
+    """Return the warnings that affect a section; None without any."""
     if not here:
         return None
     items = [el("li", el("b", f"{w.run}: "), f"{w.message}.") for w in here]

@@ -1,4 +1,4 @@
-"""Tables of the report."""
+"""HTML tables of the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from driftscope_reports.drawing.palette import format_value
 from driftscope_reports.markup import Child, Markup, el
 
 MAX_COLUMNS = 20
-"""Values of x up to which they are columns; with more, they are rows."""
+"""Most values of x that are columns; with more, they are rows."""
 
 
 def table(
@@ -21,7 +21,8 @@ def table(
     sortable: bool = False,
     id: str | None = None,  # noqa: A002
 ) -> Markup:
-    """A table whose first `words` columns are words and the rest numbers; scrolls when wide."""
+    """Return a table whose first `words` columns are text and the rest numbers; it scrolls if
+    wide."""
     return el(
         "div",
         el(
@@ -42,14 +43,15 @@ def table(
 def by_run_table(
     head: Sequence[str], rows: Sequence[Sequence[Child]], *, words: int, caption: str, runs: int
 ) -> Markup:
-    """A sortable table whose first column is the run; without it where there is one run."""
+    """Return a sortable table whose first column is the run; the column is omitted for a single
+    run."""
     if runs < 2:
         head, rows, words = head[1:], [row[1:] for row in rows], words - 1
     return table(head, rows, words=words, caption=caption, sortable=True)
 
 
 def of_chart(chart: Chart, title: str) -> Markup:
-    """The numbers of a picture."""
+    """Return the numbers of a picture as a table."""
     series = [s for s in chart.series if s.tabled]
     if chart.axis is not Axis.DEPTH and (
         max((len(s.x) for s in series), default=0) > MAX_COLUMNS or not _same_x(series)
@@ -80,7 +82,7 @@ def _rows(s: Series, columns: int, unit: Unit) -> list[list[Child]]:
 
 
 def _long(chart: Chart, series: Sequence[Series], title: str) -> Markup:
-    """One row per x where there are many; one per value where series differ in x."""
+    """Return one row per x if the series share their x values, else one row per value."""
     if _same_x(series) and not any(s.notes for s in series):
         rows: list[list[Child]] = [
             [_said(x), *(format_value(s.y[i], chart.unit) for s in series)]
@@ -103,7 +105,8 @@ def _said(x: float | str) -> str:
 
 
 def _with_depths(made: Markup, chart: Chart) -> Markup:
-    """Cells say their depth, so that pointing at a depth marks it in tables too."""
+    """Return the table marked as one by depth, so that pointing at a depth highlights it here
+    too."""
     if chart.axis is not Axis.DEPTH:
         return made
     return Markup(made.replace("<table>", '<table data-axis="depth">', 1))

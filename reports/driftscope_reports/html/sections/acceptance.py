@@ -1,4 +1,4 @@
-"""How many drafted tokens the target keeps."""
+"""Section parts on acceptance: how many drafted tokens the target keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from driftscope_reports.html.parts.section import Picture
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
-    """Acceptance by depth, marginal and conditional."""
+    """Return the pictures of acceptance by depth, marginal and conditional."""
     marginal = [
         line(i, run.label, run.acceptance.marginal, run.acceptance.marginal_interval)
         for i, run in enumerate(runs)
@@ -51,7 +51,7 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
 
 
 def _by_k(run: RunSummary, runs: Sequence[RunSummary]) -> Picture:
-    """Each K that the run drafted, as it was served."""
+    """Return the picture of acceptance for each K that the run drafted."""
     parts = run.acceptance.by_k
     lines = [
         line(i, f"K = {part.k}", part.marginal, part.marginal_interval)

@@ -1,4 +1,4 @@
-"""Where the drafter looks."""
+"""Section parts on the drafter's attention."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _BY_FIELD = {
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
-    """Masses by depth of each run that has any, overlaid by class where several have; then by layer
-    and by head where there are more."""
+    """Return the masses by depth of each run that has any, overlaid by class if several have; then
+    by layer and by head if there are several."""
     out = [_masses(i, run, runs) for i, run in enumerate(runs) if run.attention.by_layer]
     if len(out) > 1:
         out += [p for kind in MASS_CLASSES if (p := _overlaid(kind, runs))]
@@ -52,7 +52,8 @@ def _masses(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> Picture:
 
 
 def masses(run: RunSummary) -> Chart:
-    """Areas stacked to 1, the chain's own at the bottom with its no-drift expectation dashed."""
+    """Return areas stacked to 1, the chain's own at the bottom with its no-drift expectation
+    dashed."""
     series: list[Series] = []
     base: Sequence[float] = ()
     for kind in MASS_CLASSES:
@@ -82,13 +83,14 @@ def masses(run: RunSummary) -> Chart:
 
 
 def _fitting(base: Sequence[float], values: Sequence[float]) -> ByDepth:
-    """`values` cut where the stack has reached 1: a mean over those layers only to which a class
-    applies can be more than its share of all of them."""
+    """Return `values` cut where the stack has reached 1: the mean over only those layers to which a
+    class applies can exceed its share of all layers."""
     return tuple(min(value, max(1.0 - low, 0.0)) for low, value in zip(base, values, strict=True))
 
 
 def _overlaid(kind: MassClass, runs: Sequence[RunSummary]) -> Picture | None:
-    """One class of all runs, which areas that are stacked cannot be held against each other by."""
+    """Return one class of all runs as lines, because stacked areas cannot be compared between
+    runs."""
     known = [(i, run, v) for i, run in enumerate(runs) if (v := getattr(run.attention, kind.field))]
     drawn = [(i, run, v) for i, run, v in known if any(map(math.isfinite, v))]
     if not drawn:
@@ -156,7 +158,7 @@ def _sink_note(run: RunSummary) -> str:
 
 
 def _layers(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> list[Picture]:
-    """The chain's own share layer by layer, for drafters with more than one."""
+    """Return the chain's own share by layer, for drafters with more than one layer."""
     by_layer = run.attention.by_layer.get("self_mass", ())
     if not by_layer or len(by_layer[0]) < 2:
         return []
@@ -196,7 +198,7 @@ _ALONE = {
     True: "A single row that turns bright is a head that drifts alone, which the mean hides.",
     False: "A single row that turns dark is a head that leaves it alone, which the mean hides.",
 }
-"""What to look for in the map of the chain itself, and in those of the context."""
+"""Reading hints: for the map of the chain itself (True), and for those of the context (False)."""
 
 
 def _head_map(

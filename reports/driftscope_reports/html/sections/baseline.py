@@ -1,4 +1,4 @@
-"""The run that the others' speed is held against."""
+"""The run with which the speed of the others is compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftscope.pipeline import Analysis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What is known of its speed, whether it speculates or not."""
+    """Speed of the baseline, whether it speculates or not."""
 
     label: str
     latency: Latency
@@ -20,7 +20,7 @@ class Baseline:
 
 
 def baseline_in(analysis: Analysis) -> Baseline | None:
-    """The baseline that was given; None without one, or where it is one of the runs."""
+    """Return the given baseline; None without one, or if it is one of the runs."""
     for case in analysis.cases:
         if case.plain is not None:
             return Baseline(

@@ -1,4 +1,4 @@
-"""Acceptance over time, and the moments at which it changed."""
+"""Section parts on acceptance over time and its change points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from driftscope_reports.markup import Markup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Course:
-    """One run over time."""
+    """Course of one run over time."""
 
     index: int
     run: RunSummary
@@ -33,7 +33,7 @@ class _Course:
 
 
 def picture(runs: Sequence[RunSummary]) -> Picture | None:
-    """All runs from their own start on; None where no round has a time."""
+    """Return the picture of all runs, each from its own start; None if no round has a time."""
     courses = [
         _Course(index=i, run=run, timeline=run.closeup.timeline, changes=run.changes)
         for i, run in enumerate(runs)
@@ -65,7 +65,7 @@ def picture(runs: Sequence[RunSummary]) -> Picture | None:
 
 
 def _series(course: _Course, seconds: float, several: bool) -> list[Series]:
-    """Points by window, and a line per level of which only the first is named in the legend."""
+    """Return points by window and a line per level; only the first line is named in the legend."""
     name = f"{course.run.label}, " if several else ""
     window, style, shade = course.timeline.window_s, course.index, colour(course.index)
     known = [(n, y) for n, y in enumerate(course.timeline.tokens_per_round) if y is not None]
@@ -114,7 +114,7 @@ def _marks(course: _Course, seconds: float, several: bool) -> list[Mark]:
 
 
 def _all_seen(courses: Sequence[_Course], seconds: float, unit: str) -> str:
-    """Once where it is the same of all runs."""
+    """Return the observation, once if it is identical for all runs."""
     seen = [_seen(course, seconds, unit) for course in courses]
     if len(seen) < 2:
         return seen[0]

@@ -1,4 +1,4 @@
-"""Acceptance by circumstance: small pictures of the same figure side by side."""
+"""Section parts on acceptance by circumstance: small pictures of one figure, side by side."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ KINDS = (
     ("finish", "How requests end", "finish reason", "how the request ended"),
 )
 ENOUGH = 5
-"""Requests from which a group is drawn: the interval of fewer says nothing."""
+"""Fewest requests with which a group is drawn: with fewer, the interval is uninformative."""
 _Found = tuple[int, str, Sequence[Group]]
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
-    """One per circumstance in which some run has more than one group."""
+    """Return one picture per circumstance in which some run has more than one group."""
     return [sized(p, Size.SMALL) for kind in KINDS if (p := _picture(runs, *kind))]
 
 
@@ -101,7 +101,8 @@ _SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"
 
 
 def short(name: str) -> str:
-    """Its name on an axis, ranges by their beginning: "16,384 to 32,767 tokens" is "16k"."""
+    """Return the group's name on an axis, ranges by their start: "16,384 to 32,767 tokens" is
+    "16k"."""
     found = re.match(r"([\d,]+) to [\d,]+", name)
     if not found:
         return _SHORT.get(name, name)

@@ -1,4 +1,4 @@
-"""How sure the drafter is."""
+"""Section parts on the drafter's confidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from driftscope_reports.html.parts.section import Picture
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
-    """Confidence by depth, where it was recorded."""
+    """Return the pictures of confidence by depth, if it was recorded."""
     top1 = [(i, r.label, v) for i, r in enumerate(runs) if (v := r.confidence.top1) is not None]
     entropy = [
         (i, r.label, v) for i, r in enumerate(runs) if (v := r.confidence.entropy) is not None

@@ -1,4 +1,4 @@
-"""The drift picture: everything over depth, on one axis."""
+"""Section on drift: every quantity over depth, on one axis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from driftscope_reports.html.sections import acceptance, attention, confidence, 
 
 
 def section(analysis: Analysis) -> Section:
-    """Acceptance, masses, hidden state and confidence by depth."""
+    """Return acceptance, masses, hidden state and confidence by depth."""
     runs = analysis.runs
     marginal, conditional, *by_k = acceptance.pictures(runs)
     inside = [*attention.pictures(runs), *hidden.pictures(runs), *confidence.pictures(runs)]

@@ -1,4 +1,4 @@
-"""Does drift cost acceptance?"""
+"""Section on whether drift costs acceptance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from driftscope_reports.html.parts.section import Picture, Section, Size, sized
 
 
 def section(analysis: Analysis) -> Section:
-    """Drift against acceptance by request, and where chains end."""
+    """Return drift against acceptance by request, and the depths at which chains end."""
     runs = analysis.runs
     measures = dict.fromkeys(e.measure for run in runs if run.closeup for e in run.closeup.effects)
     scattered = [p for name in measures if (p := _scatter(runs, name))]

@@ -1,4 +1,4 @@
-"""Steps in which speculation gave nothing."""
+"""Section on steps in which speculation gained nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from driftscope_reports.markup import Child, Markup, el
 
 
 def section(analysis: Analysis) -> Section:
-    """What became of the decode steps over time, and in all."""
+    """Return the outcomes of the decode steps, over time and in total."""
     runs = analysis.runs
     pictures = [
         _timeline(i, run, run.closeup.timeline, runs)
@@ -50,7 +50,7 @@ def _lead(runs: Sequence[RunSummary]) -> str:
 
 
 def _overlaid(runs: Sequence[RunSummary]) -> list[Picture]:
-    """All runs side by side, in all and over time."""
+    """Return all runs side by side, in total and over time."""
     over_time = _over_time(runs)
     shares = _shares(runs)
     return [shares, over_time] if over_time else [shares]
@@ -92,11 +92,12 @@ def _shares(runs: Sequence[RunSummary]) -> Picture:
 
 
 _TOGETHER = 4
-"""Windows of the timelines below that are one point over time: fewer steps are mostly chance."""
+"""Number of timeline windows that form one point over time: fewer steps vary mostly by chance."""
 
 
 def _over_time(runs: Sequence[RunSummary]) -> Picture | None:
-    """The share that kept something, each run from its own start on."""
+    """Return the share of steps that kept a drafted token, each run from its own start; None for
+    fewer than two runs with a timeline."""
     known = [
         (i, run, run.closeup.timeline)
         for i, run in enumerate(runs)
@@ -198,7 +199,7 @@ def _length(seconds: float) -> str:
 
 
 def _counts(runs: Sequence[RunSummary]) -> Markup:
-    """Runs below each other for each thing that steps became."""
+    """Return a table of outcomes, with the runs below each other for each outcome."""
     names = [
         *step_outcomes.outcomes_of(runs),
         *([] if any(run.fallback.undrafted for run in runs) else [None]),

@@ -1,4 +1,4 @@
-"""How large the drafter's hidden state is."""
+"""Section parts on the size of the drafter's hidden state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _QUANTITIES = (
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
-    """RMS by depth, of each place where it was measured; then the captured target layers."""
+    """Return the RMS by depth for each place where it was measured; then the captured target
+    layers."""
     out = [p for name, what, words in _QUANTITIES if (p := _picture(runs, name, what, words))]
     captured = _captured(runs)
     return [*out, captured] if captured else out
@@ -56,7 +57,7 @@ def _picture(
 
 
 def _captured_names(run: RunSummary) -> tuple[str, ...]:
-    """Name the captured states; by number where the run does not say which they are."""
+    """Return the names of the captured states; numbers if the run does not name its layers."""
     if run.manifest.aux_layers:
         return tuple(f"layer {layer}" for layer in run.manifest.aux_layers)
     states = run.hidden.aux_rms or run.hidden.aux_norm_rms or ()
@@ -64,7 +65,7 @@ def _captured_names(run: RunSummary) -> tuple[str, ...]:
 
 
 def _choice(runs: Sequence[RunSummary]) -> str:
-    """A sentence on the runs whose layers the engine chose, if there are any."""
+    """Return a sentence on the runs whose layers the engine chose; "" if there are none."""
     chosen = [run for run in runs if run.manifest.aux_layers_source == AUX_FROM_ENGINE]
     if not chosen:
         return ""
@@ -76,7 +77,7 @@ def _choice(runs: Sequence[RunSummary]) -> str:
 
 
 def _captured(runs: Sequence[RunSummary]) -> Picture | None:
-    """The target's layers that the drafter reads, before and after the norms ahead of fc."""
+    """Return the target's layers that the drafter reads, before and after the norms ahead of fc."""
     series = []
     for i, run in enumerate(runs):
         names = _captured_names(run)

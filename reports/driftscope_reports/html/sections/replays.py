@@ -1,4 +1,4 @@
-"""What the sender of the requests saw: replays, by condition and load."""
+"""Section on replays as the sender of the requests saw them, by condition and load."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _VERSUS = (
 
 
 def section(analysis: Analysis) -> Section | None:
-    """Tables of every replay; None without one."""
+    """Return tables of every replay; None without one."""
     if not analysis.senders:
         return None
     return Section(
@@ -90,7 +90,7 @@ _DEFINITIONS = (
 
 
 def ratio(value: Ratio | None) -> str:
-    """ "0.91 [0.85, 0.97]"."""
+    """Return a ratio with its interval, such as "0.91 [0.85, 0.97]"."""
     if value is None:
         return NOTHING
     spread = value.interval
@@ -98,7 +98,7 @@ def ratio(value: Ratio | None) -> str:
 
 
 def length(cell: Cell) -> str:
-    """Acceptance length with its interval."""
+    """Return the acceptance length with its interval."""
     spread = cell.mean_length_interval
     return number(cell.mean_length) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
 

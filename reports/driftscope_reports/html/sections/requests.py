@@ -1,4 +1,4 @@
-"""The requests at either end: which they are, and what happened in them."""
+"""Section on the worst and the best requests, and what happened in them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEAD = (
 
 
 def section(analysis: Analysis) -> Section:
-    """A table of the worst and the best, which the page's script makes searchable and opens."""
+    """Return a table of the worst and the best, which the page's script can search and expand."""
     runs = analysis.runs
     if not any(run.closeup and run.closeup.named for run in runs):
         return Section(
@@ -82,7 +82,8 @@ def _table(runs: tuple[RunSummary, ...]) -> Markup:
 
 
 def _tells(name: str, cells: list[Child]) -> bool:
-    """Whether a column says anything: not one run's name, or one label, over and over."""
+    """Return whether a column is informative: not a single run's name or a single label
+    repeated."""
     if name in ("label", "run", "temperature"):
         return len(set(map(str, cells))) > 1
     return any(cell != NOTHING for cell in cells)

@@ -1,4 +1,4 @@
-"""Where in the workload it happens."""
+"""Section on where in the workload drift and losses occur."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from driftscope_reports.html.sections import change_points, circumstances
 from driftscope_reports.markup import Markup
 
 MAX_SEGMENTS = 40
-"""Segments of a run in the table, those with most rounds; more are in the JSON report."""
+"""Most segments of a run in the table, those with most rounds; more are in the JSON report."""
 _DRAWN = 12
-"""Segments in a picture: more are no longer told apart."""
+"""Most segments in a picture: more cannot be distinguished."""
 _CUT = "cut by"
 _HEAD = (
     "run",
@@ -42,7 +42,7 @@ _HEAD = (
 
 
 def section(analysis: Analysis) -> Section:
-    """Small pictures by circumstance and label, and a table of labels."""
+    """Return small pictures by circumstance and label, and a table of labels."""
     runs = analysis.runs
     labelled = any(segment.label != UNLABELLED for run in runs for segment in run.segments)
     over_time = [p] if (p := change_points.picture(runs)) else []
@@ -122,7 +122,7 @@ def _spreads(run: RunSummary, labels: Sequence[str]) -> list[Interval | None]:
 
 
 def _cut(runs: Sequence[RunSummary]) -> str:
-    """What the runs were cut by."""
+    """Return the criterion by which the runs were split."""
     ways = dict.fromkeys(segment.by for run in runs for segment in run.segments)
     return " or ".join("workload label" if way == "label" else way for way in ways)
 

@@ -1,4 +1,4 @@
-"""How fast it served, and what another K would do."""
+"""Section on serving speed and the predicted effect of another K."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _DURATIONS: tuple[tuple[str, str, str, tuple[Definition, ...]], ...] = (
 
 
 def section(analysis: Analysis) -> Section:
-    """Predicted speed by K, then the durations and how they are spread."""
+    """Return the predicted speed by K, then the durations and their distributions."""
     runs, held = analysis.runs, baseline_in(analysis)
     spread = [p for d in _DURATIONS if (p := _spread(runs, held, *d))]
     predicted = _by_k(analysis.cases, held)
@@ -95,8 +95,8 @@ _Predicted = tuple[int, RunSummary, Advice]
 
 
 def _by_k(cases: Sequence[Case], held: Baseline | None) -> Picture | None:
-    """Predicted TPOT for every K, all runs over each other; those of the same models help each
-    other."""
+    """Return the predicted TPOT for every K, all runs overlaid. Runs of the same models share one
+    cost model."""
     known = [
         (i, case.run, case.advice)
         for i, case in enumerate(cases)
@@ -145,7 +145,7 @@ def _predicted(index: int, run: RunSummary, advice: Advice) -> Series:
 
 
 def _chosen(known: Sequence[_Predicted]) -> tuple[Mark, ...]:
-    """The K that ran and the one predicted best, of the runs that share it."""
+    """Return the K that ran and the K predicted best, each with its runs."""
     ran: dict[int, list[str]] = {}
     best: dict[int, list[str]] = {}
     for _, run, advice in known:
@@ -162,7 +162,7 @@ def _chosen(known: Sequence[_Predicted]) -> tuple[Mark, ...]:
 
 
 def _level(held: Baseline | None, ks: int) -> list[Series]:
-    """The baseline's measured time, across."""
+    """Return the baseline's measured time as a horizontal line."""
     if held is None or held.latency.tpot_s is None:
         return []
     time = 1000 * held.latency.tpot_s
@@ -196,7 +196,7 @@ def _predicted_title(run: RunSummary, advice: Advice) -> str:
 
 
 def _in_short(run: RunSummary, advice: Advice) -> str:
-    """The same beside other runs."""
+    """Return the title part of one run among several."""
     best, gain = advice.overall.best_k, advice.overall.gain
     if advice.doubt is not None:
         return f"{run.label}: which K is fastest cannot be told"
@@ -209,7 +209,7 @@ def _in_short(run: RunSummary, advice: Advice) -> str:
 
 
 def percent_of(value: float) -> str:
-    """A gain, which may be a loss."""
+    """Return a gain, which may be a loss, in percent."""
     return f"{'−' if value < 0 else ''}{percent(abs(value))}"
 
 

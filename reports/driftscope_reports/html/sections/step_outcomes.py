@@ -1,4 +1,4 @@
-"""What becomes of decode steps: names, looks and shares, the same in every picture."""
+"""Outcomes of decode steps: names, colours, patterns and shares, identical in every picture."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ ON_PURPOSE = " (on purpose)"
 
 
 def outcomes_of(runs: Sequence[RunSummary]) -> list[str]:
-    """What became of steps in any of the runs: best first, deliberate reasons before others."""
+    """Return the outcomes of steps in any of the runs: best first, deliberate reasons before
+    others."""
     reasons = {name for run in runs for name in run.fallback.by_reason}
     return sorted((ACCEPTED, REJECTED, *reasons), key=order)
 
 
 def share(run: RunSummary, name: str) -> tuple[float | None, Interval | None]:
-    """Of the run's decode steps, and its interval; a reason that a run never had is 0 of them."""
+    """Return the share of the run's decode steps with this outcome, and its interval; 0 for a
+    reason that never occurred."""
     counts, spread = run.fallback, run.fallback_spread
     if not counts.steps:
         return None, None
@@ -48,14 +50,14 @@ def share(run: RunSummary, name: str) -> tuple[float | None, Interval | None]:
 
 
 def order(name: str) -> tuple[int, str]:
-    """Sorts names."""
+    """Return the sort key of an outcome."""
     first = {ACCEPTED: 0, REJECTED: 1}
     deliberate = 2 if name in UndraftedReason.DELIBERATE else 3
     return first.get(name, deliberate), name
 
 
 def colour(name: str) -> str:
-    """Of its bars."""
+    """Return the colour of the outcome's bars."""
     if name == ACCEPTED:
         return "step-accepted"
     if name == REJECTED:
@@ -64,14 +66,14 @@ def colour(name: str) -> str:
 
 
 def pattern(name: str, among: Sequence[str]) -> str:
-    """Of its bars, `among` the names of a picture."""
+    """Return the fill pattern of the outcome's bars; `among` are the outcomes of the picture."""
     if name in (ACCEPTED, REJECTED):
         return {ACCEPTED: "", REJECTED: "/"}[name]
     return ("-", "x", ".", "\\", "|")[among.index(name) % 5]
 
 
 def label(name: str) -> str:
-    """In full."""
+    """Return the full name of the outcome."""
     if name == ACCEPTED:
         return "kept at least one drafted token"
     if name == REJECTED:
@@ -82,5 +84,5 @@ def label(name: str) -> str:
 
 
 def short_label(name: str) -> str:
-    """Short enough for an axis."""
+    """Return a name short enough for an axis."""
     return _SIGNS.get(name, name.replace("_", " "))

@@ -1,4 +1,4 @@
-"""Pictures of what sets a run apart from the first: each figure's difference with its interval."""
+"""Pictures of a run's differences from the first, each figure with its interval."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from driftscope_reports.html.sections.circumstances import ENOUGH, KINDS, short
 from driftscope_reports.html.sections.comparison.quantities import QUANTITIES, Quantity, spread_of
 
 PERCENTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
-"""Of the requests, at which durations are held against each other."""
+"""Percentiles of the requests at which durations are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The first run and another; `index` is the other's place."""
+    """The first run and another; `index` is the position of the other."""
 
     index: int
     runs: tuple[RunSummary, RunSummary]
     advice: tuple[Advice | None, Advice | None]
     comparison: Comparison | None = None
-    """Return the comparison of the two, as `driftscope compare` makes it."""
+    """Comparison of the two, as `driftscope compare` makes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """What one picture of differences is made of."""
+    """Data of one picture of differences."""
 
     id: str
     words: str
@@ -59,14 +59,14 @@ class _Drawn:
     both: str
     axis: Axis = Axis.CATEGORY
     where: str = "({})"
-    """How the title says a place."""
+    """Format of a place in the title."""
     said: tuple[str, ...] = ()
-    """Places by their names in full, where `at` has them short."""
+    """Full names of the places, if `at` has them abbreviated."""
 
 
 def pictures(pair: Pair, *, all_of: bool) -> list[Picture]:
-    """Of everything that both runs have and that has an interval; with many runs, only `all_of` it
-    or what is better or worse."""
+    """Return pictures of everything that both runs have and that has an interval. Without `all_of`,
+    only figures that can be better or worse are drawn."""
     a, b = pair.runs
     shown = [each for each in QUANTITIES if all_of or each.good is not Good.NEITHER]
     drawn = [_by_depth(pair, each) for each in shown]
@@ -110,7 +110,8 @@ _TITLES = {
 
 
 def _seen(drawn: _Drawn, other: str) -> str:
-    """The deepest depth, or else the place with the largest difference, that is told apart."""
+    """Return the deepest depth, or else the place with the largest difference, among those whose
+    interval excludes 0."""
     apart = [
         (at, each.value)
         for at, each in zip(drawn.said or drawn.at, drawn.gaps, strict=True)
@@ -177,14 +178,14 @@ def _durations(a: RunSummary, b: RunSummary, name: str, what: Definition) -> _Dr
 
 
 def _quantile(found: Distribution, share: float) -> tuple[float, Interval | None]:
-    """In milliseconds; `share` is one of those kept."""
+    """Return the quantile and its interval in milliseconds; `share` is one of those kept."""
     value = found.quantiles_s[round(share * (len(AT) - 1))]
     spread = quantile_interval(share, found.count, AT, found.quantiles_s)
     return 1000 * value, _thousandfold(spread)
 
 
 def _told(time: Estimate) -> tuple[float | None, Interval | None]:
-    """In milliseconds; nothing where the steps leave it open."""
+    """Return the estimate in milliseconds; (None, ...) if the steps leave it open."""
     return 1000 * time.value if time.interval else None, _thousandfold(time.interval)
 
 
@@ -193,8 +194,8 @@ def _thousandfold(spread: Interval | None) -> Interval | None:
 
 
 def _by_k(pair: Pair) -> _Drawn | None:
-    """Runs of the same models share one cost model: the difference of its predictions has no
-    interval."""
+    """Return the differences of predicted speed by K. Runs of the same models share one cost model,
+    so that the difference of their predictions has no interval: None."""
     mine, theirs = pair.advice
     if mine is None or theirs is None or same_models(*pair.runs):
         return None
@@ -245,7 +246,7 @@ def _wanted(name: str) -> Good:
 
 
 def _by_label(pair: Pair) -> _Drawn | None:
-    """Labels, or whatever else runs are cut by, that both have."""
+    """Return the differences by label, or by whatever else splits the runs, that both runs have."""
     a, b = pair.runs
     mine = {segment.label: segment for segment in a.segments}
     both = [(mine[s.label], s) for s in b.segments if s.label in mine]
@@ -269,7 +270,7 @@ def _by_label(pair: Pair) -> _Drawn | None:
 def _by_circumstance(
     a: RunSummary, b: RunSummary, field: str, words: str, x_title: str
 ) -> _Drawn | None:
-    """Groups with enough requests in both runs."""
+    """Return the differences of groups with enough requests in both runs."""
     mine: dict[str, Group] = {g.name: g for g in getattr(a.groups, field) if g.requests >= ENOUGH}
     theirs: Sequence[Group] = getattr(b.groups, field)
     both = [(mine[g.name], g) for g in theirs if g.requests >= ENOUGH and g.name in mine]

@@ -1,4 +1,4 @@
-"""What runs are held against each other by, depth by depth."""
+"""Quantities by depth in which runs are compared."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Quantity:
     unit: Unit
     what: Definition
     both: str
-    """The picture that has the runs over each other."""
+    """Id of the picture that overlays the runs."""
 
 
 def spread_of(run: RunSummary, name: str) -> Sequence[Interval | None]:
-    """The intervals by depth of what goes by this name; empty where there are none."""
+    """Return the intervals by depth of the quantity with this name; () without any."""
     if name == "marginal":
         return run.acceptance.marginal_interval or ()
     return run.spread.get(name, ())

@@ -1,4 +1,4 @@
-"""The first run against the others."""
+"""Section that compares the first run with the others."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from driftscope_reports.html.sections.comparison.quantities import spread_of
 from driftscope_reports.markup import Markup, el
 
 _MANY = 3
-"""Other runs from which not every quantity is drawn."""
+"""Number of other runs from which only some quantities are drawn."""
 
 
 def section(analysis: Analysis) -> Section:
-    """One table of differences to the first run, then pictures of them."""
+    """Return one table of differences from the first run, then pictures of them."""
     if len(analysis.runs) < 2:
         return Section(
             id="compare",
@@ -154,7 +154,7 @@ _ROWS: tuple[_Row, ...] = (
 
 
 def _tested(words: str, pair: Pair) -> Gap | None:
-    """The difference of a row that `driftscope compare` tests."""
+    """Return the difference of a table row that `driftscope compare` tests."""
     a, b = pair.runs
     if words == MEAN_LENGTH.title:
         return compared(pair.comparison, LENGTH)
@@ -194,7 +194,7 @@ def _table(pairs: Sequence[Pair]) -> Markup:
 
 
 def _signed(value: float, say: Callable[[float | None], str]) -> str:
-    """Differences of shares are points, not percent of anything."""
+    """Return a signed difference; differences of shares are in points, not in percent."""
     return f"{'−' if value < 0 else '+'}{say(abs(value)).replace('%', ' points')}"
 
 

@@ -1,4 +1,4 @@
-"""Stands in for the package arctic-inference, which only `make kinds` installs.
+"""Replacement for the package arctic-inference, which only `make kinds` installs.
 
-What vLLM's SuffixDecodingProposer calls is there; it looks tokens up in the request's own past.
+It has what vLLM's SuffixDecodingProposer calls, and looks tokens up in the request's own past.
 """

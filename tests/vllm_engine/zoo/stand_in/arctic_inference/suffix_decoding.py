@@ -1,4 +1,4 @@
-"""The one class that vLLM imports."""
+"""The only class that vLLM imports from the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SuffixDecodingCache:
-    """Drafts what followed the last token when it came before."""
+    """Drafts the tokens that followed an earlier occurrence of the last token."""
 
     def __init__(self, **_: Any) -> None:
         self.active_requests: set[str] = set()
