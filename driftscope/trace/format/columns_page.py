@@ -1,6 +1,6 @@
 """Print the columns of a trace as a page of the documentation.
 
-    python -m driftscope.trace.format.columns_page > docs/trace-columns.md
+    python -m driftscope.trace.format.columns_page > docs/trace-format.md
 
 Names and types are those of the schema, meanings those of the docstrings in
 `driftscope.trace.format.records`. The part of a docstring from "None: " on says what null means.
