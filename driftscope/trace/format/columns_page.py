@@ -82,7 +82,7 @@ it is full, or the process ends, it is sealed as Parquet (`{SEALED}`). A run tha
 its last stream, which is readable as far as it was written.
 
 Depth is 1-based: the first element of every list by depth is depth 1. RMS is ‖x‖₂ / √dim. Times of
-day are seconds since the Unix epoch. [examples/queries](../examples/queries) asks five questions of
+day are seconds since the Unix epoch. `examples/queries` asks five questions of
 these files in plain DuckDB and in pandas.
 
 ## What sealed files leave out
