@@ -1,4 +1,4 @@
-"""The README and the pages of docs/: their length, their links, and that the generated are current."""
+"""The README and the pages of docs/: length, links, and that generated pages are current."""
 
 from __future__ import annotations
 

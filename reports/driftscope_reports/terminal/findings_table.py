@@ -23,9 +23,10 @@ with the reason for it, and what to do, with the option of vLLM to paste. Where 
 it, a finding states its cost in output tokens per second.
 
 Findings that ask for action come first, the most expensive first. If a run lacks what a finding
-needs, the finding is neither made nor denied: `check` calls it undecided. A drafter of which nothing
-is accepted is called dead; its finding lists what to check, in order of how often it happens and how
-well the recording supports it.
+needs, the finding is neither made nor denied: `check` calls it undecided.
+
+A drafter of which nothing is accepted is called dead. Its finding lists what to check, in order of
+how often it happens and how well the recording supports it.
 """
 
 
