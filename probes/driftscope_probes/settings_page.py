@@ -46,8 +46,8 @@ _TAIL = """| `DRIFTSCOPE_CONFIG` | TOML file of the same settings; the environme
 | `DRIFTSCOPE_DISABLE` | `1` switches the probe off, whatever else is set | off |
 
 A switch takes `1`, `true`, `yes` or `on`, and `0`, `false`, `no` or `off`. [Privacy](privacy.md)
-says what `DRIFTSCOPE_IDENTIFIERS=off` changes, and [definitions](definitions.md#the-sink-set) how the
-sink set is searched for.
+says what `DRIFTSCOPE_IDENTIFIERS=off` changes, [definitions](definitions.md#the-sink-set) how
+the sink set is searched for.
 
 ## As a file
 

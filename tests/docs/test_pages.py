@@ -131,3 +131,24 @@ def test_the_page_of_the_json_report_has_every_key() -> None:
 def _keys(section: str) -> set[str]:
     first = (row.split("|")[1] for row in re.findall(r"^\| `.*$", section, re.MULTILINE))
     return {key for cell in first for key in re.findall(r"`(\w+)`", cell)}
+
+
+_PLACE = re.compile(r"`((?:driftscope|probes|reports|tests|benchmarks|examples)/[\w./*-]+)`")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_path_that_is_named_exists(page: Path) -> None:
+    named = _PLACE.findall(page.read_text(encoding="utf-8"))
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_the_architecture_page_names_modules_that_exist() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    section = page.split("## The probe\n")[1].split("\n## ")[0]
+    modules = re.findall(r"`([\w/]+\.py)`", section)
+    assert len(modules) > 30
+    assert not [name for name in modules if not (ROOT / "probes/driftscope_probes" / name).exists()]
