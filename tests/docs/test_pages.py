@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 
 import driftscope
+from driftscope.cli.app import app
+from driftscope.pipeline import analyze
+from driftscope.trace.read.reader import read_trace
 from driftscope_probes.settings import Settings, settings_from
 from driftscope_probes.settings_page import page as settings_page
 
@@ -75,13 +79,45 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_every_command_has_a_page_that_shows_it() -> None:
-    from driftscope.cli.app import app
-
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    commands = [*app.registered_commands, *app.registered_groups]
-    names = [each.name or getattr(each.callback, "__name__", "") for each in commands]  # type: ignore[union-attr]
+    assert not [name for name in _commands() if f"driftscope {name}" not in text]
+
+
+def _commands() -> set[str]:
+    names = set(get_command(app).commands)  # type: ignore[attr-defined]
     assert len(names) > 10
-    assert not [name for name in names if f"driftscope {name}" not in text]
+    return names
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
+        text = page.read_text(encoding="utf-8")
+        named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE))
+        assert named <= targets, page
+
+
+def test_every_command_that_is_shown_exists() -> None:
+    known = _commands()
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join([*_FENCE.findall(text), *re.findall(r"`[^`]+`", _FENCE.sub("", text))])
+        shown = set(re.findall(r"(?:^`?|/)driftscope ([a-z]+)", code, re.MULTILINE))
+        assert shown <= known, page
+
+
+def test_the_example_of_the_readme_is_what_analyze_finds() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```\n(!.*?)```", readme, re.DOTALL | re.MULTILINE)
+    run = ROOT / "reports" / "gallery" / "traces" / "drifting"
+    (finding,) = (
+        f for f in analyze([read_trace(run)], ["drifting"]).findings if f.title in example
+    )
+    words = " ".join(example.split())
+    assert f"{finding.title} (drifting) {finding.statement} (confidence" in words
+    assert f"(confidence {finding.confidence.value})" in words
+    assert finding.advice.startswith(words.partition("-> ")[2])
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:
