@@ -15,8 +15,8 @@ _HEAD = """# Metrics and spans
 Written by `python -m driftscope.telemetry.metrics_docs` from
 `driftscope/telemetry/collect/instruments.py`. OTLP and Prometheus carry the same descriptions.
 [Monitoring](monitoring.md) says how to switch export on. Every series also has
-`gen_ai.request.model` (the served name), `driftscope.drafter` and `driftscope.engine`. In Prometheus
-dots are underscores.
+`gen_ai.request.model` (the served name), `driftscope.drafter` and `driftscope.engine`. In
+Prometheus dots are underscores.
 
 | metric | in Prometheus | unit | kind | attributes | bounds of buckets |
 |---|---|---|---|---|---|
