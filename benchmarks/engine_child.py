@@ -35,7 +35,7 @@ def _set(llm: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     """Change the sampler of the worker's recorder; what it says of itself."""
 
     def apply(worker: Any) -> dict[str, Any]:
-        from driftscope_probes.attach import recorder_of
+        from driftscope_probes.vllm.attach import recorder_of
 
         runner = worker.model_runner
         held = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)

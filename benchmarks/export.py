@@ -26,7 +26,7 @@ from support.collector import HANG, Collector, http
 from vllm_engine.serving import Server, serve
 
 from benchmarks.results_file import ResultsFile
-from driftscope_probes.trio import load_prompts
+from driftscope_lab.trio import load_prompts
 
 HANGS = "collector hangs"
 MODES = ("off", "metrics", "metrics and spans", HANGS)

@@ -28,7 +28,7 @@ import numpy as np
 from support.collector import HANG, http
 from support.runs import Spec, manifest, rows
 
-from driftscope.telemetry.export.engine_telemetry import Publisher, Speaker
+from driftscope.telemetry.export.engine_telemetry import EngineTelemetry, WorkerTelemetry
 from driftscope.telemetry.export.settings import OTLP, settings_from
 from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow
 from driftscope.trace.format.row_block import Block, Lists
@@ -98,7 +98,7 @@ class Engine:
 
     core: TraceWriter
     worker: TraceWriter
-    speaker: Speaker | None
+    speaker: EngineTelemetry | None
     steps: int = 0
 
     def turn(self) -> tuple[float, float]:
@@ -126,10 +126,10 @@ def _engine(run: Path, mode: str, url: str | None) -> Engine:
     traces = {"OTEL_TRACES_EXPORTER": "none"} if mode == "metrics" else {}
     settings = settings_from({OTLP: url, **EVERY_SECOND, **traces})
     assert settings is not None
-    speaker = Speaker(run, core.source, settings, core.status)
-    core.listen(speaker.hear, speaker.flush)
-    publisher = Publisher(run, worker.source, worker.status)
-    worker.listen(publisher.hear, publisher.publish)
+    speaker = EngineTelemetry(run, core.source, settings, core.status)
+    core.subscribe(speaker.on_batches, speaker.flush)
+    publisher = WorkerTelemetry(run, worker.source, worker.status)
+    worker.subscribe(publisher.on_batches, publisher.publish)
     return Engine(core, worker, speaker)
 
 

@@ -46,7 +46,7 @@ from benchmarks.engines import FIGURES, TURNS_CHILD, Engine, Settings, measure, 
 from benchmarks.flushes import share
 from benchmarks.peers import lines
 from benchmarks.turns import ABSENT, BUDGET, EVERY, HOOKED, STATES
-from driftscope_probes.trio import encode, load_prompts, trio_path
+from driftscope_lab.trio import encode, load_prompts, trio_path
 
 K = 8
 CONTEXTS = (64, 1537)

@@ -38,7 +38,7 @@ def serve(k: int, repeats: int, answer: Path) -> None:
     """In a process of its own: seconds per output token by batch size, one figure per repeat."""
     from vllm import LLM, SamplingParams
 
-    from driftscope_probes.trio import encode, load_prompts, trio_path
+    from driftscope_lab.trio import encode, load_prompts, trio_path
 
     speculation = (
         {

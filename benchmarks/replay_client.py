@@ -4,7 +4,7 @@ python benchmarks/replay_client.py [--requests 2000] [--concurrency 64] [--times
 
 The server is tests/support/stub_server.py in a process of its own, so that its time is not counted.
 A replay is everything that it does: planning, sending, reading eight pieces per answer, the checks
-of the answers, and the writing of the run. Beside it, in turn with it, others send the same
+of the answers, and the writing of the run. SideThread it, in turn with it, others send the same
 requests: aiohttp alone, which is below a replay, bytes that nobody looks at; openai's client over
 it, such bytes too; and openai's client as its users use it, an object for each event. The last row
 is an open loop of 100 requests per second whose pieces come one by one.

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.replay_client import server as stub
-from driftscope.analysis.replays.senders import summarise_sender
+from driftscope.analysis.replays.senders import summarise_replay
 from driftscope.cli.bench import contenders_of
 from driftscope.trace.read.reader import read_trace
 from driftscope.workloads.bench.managed_server import running
@@ -35,7 +35,7 @@ from driftscope.workloads.suites.plan import Level, plan
 from driftscope.workloads.suites.prompt import Prompt, chat
 from driftscope.workloads.suites.prompt_sources import prompts_of
 from driftscope.workloads.suites.suite import parse_suite
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 
 WITHIN = 0.05
 MAX_TOKENS = 128
@@ -85,7 +85,7 @@ def by_replay(url: str, asked: list[Prompt], level: Level, folder: Path) -> Figu
         Order(url=url, suite=SUITE, run=folder, warmup=WARMUP, levels=[level], prompts=asked)
     )
     assert done.answered == done.planned, done.ended
-    (cell,) = summarise_sender(read_trace(folder), "replay").cells
+    (cell,) = summarise_replay(read_trace(folder), "replay").cells
     assert cell.tpot_s is not None and cell.throughput is not None and cell.ttft_s is not None
     return {
         "tpot_ms": 1000 * cell.tpot_s,

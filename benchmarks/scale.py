@@ -1,6 +1,6 @@
 """What `analyze` costs as runs grow: simulated runs of 1e5, 1e6 and 1e7 rounds with K = 7.
 
-Each measurement is a process of its own, whose peak memory the system reports. Beside the whole
+Each measurement is a process of its own, whose peak memory the system reports. SideThread the whole
 analysis of a run stand a bare DuckDB scan of the same columns that sums every element by request,
 and the same sums in plain pandas, which reads the run into memory.
 

@@ -3,7 +3,7 @@
 K follows the batch size, or is changed while the server runs. Wanted: 95 % intervals of the
 marginal rates hold the truth in 93 to 97 % of the runs, over all rounds where acceptance does not
 go with the batch, and K by K where it does; and a change over time is found in at most 5 % of the
-runs in which only the mix of K changed. Beside them stands what counting over all rounds, or
+runs in which only the mix of K changed. SideThread them stands what counting over all rounds, or
 lengths as served, would have made of the same runs.
 """
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.flushes import Span, losses
 from benchmarks.turns import ABSENT, AGAIN, EVERY, STOPPED, Turns
-from driftscope.trace.write.writer_thread import Scribe
+from driftscope.trace.write.writer_thread import WriterThread
 
 PR_SET_PDEATHSIG = 1
 FULL = 0.75
@@ -37,7 +37,7 @@ class Probe:
     """What there is of driftscope in this process."""
 
     def __init__(self, llm: Any) -> None:
-        from driftscope_probes.attach import recorder_of_runner
+        from driftscope_probes.vllm.attach import recorder_of_runner
 
         (runner,) = llm.collective_rpc(lambda worker: worker.model_runner)
         self._recorder: Any = recorder_of_runner(runner)
@@ -50,7 +50,7 @@ class Probe:
         recorder, absent = self._recorder, state in (ABSENT, AGAIN)
         self._absent = absent
         recorder._beside.join()
-        recorder.taps.rest()
+        recorder.taps.uninstall()
         for owner, name, hook in self._hooks:
             setattr(owner, name, hook.__wrapped__ if absent else hook)
         if absent:
@@ -85,8 +85,8 @@ class Probe:
 
 def _hooks() -> Iterator[tuple[type, str, Any]]:
     """Each method of vLLM's that is wrapped: its class, its name, what stands there."""
-    from driftscope_probes.hooking import MARK
-    from driftscope_probes.plugin import SEAMS
+    from driftscope_probes.base.method_hooks import MARK
+    from driftscope_probes.vllm.plugin import SEAMS
 
     for name, _, _ in SEAMS:
         for owner in tuple(vars(sys.modules.get(name, object)).values()):
@@ -145,16 +145,16 @@ def _fixed(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _watch_flushes() -> None:
     """Note when each one begins and ends."""
-    flush = Scribe._turns
+    flush = WriterThread._turns
 
-    def watched(scribe: Scribe) -> bool:
+    def watched(scribe: WriterThread) -> bool:
         begun = time.perf_counter()
         try:
             return flush(scribe)
         finally:
             FLUSHES.append((begun, time.perf_counter()))
 
-    Scribe._turns = watched  # type: ignore[method-assign]
+    WriterThread._turns = watched  # type: ignore[method-assign]
 
 
 def _steps(llm: Any, asked: dict[str, Any]) -> Iterator[tuple[float, bool]]:

@@ -16,11 +16,39 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("driftscope", deadline=None)
 settings.load_profile("driftscope")
 
+STARTS = {
+    "driftscope": "process",
+    "without_engines": "process",
+    "child": "process",
+    "browser": "browser",
+}
+"""Fixture -> the marker of every test that asks for it."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests file by file, but one runs all engines: they share fixtures and
-    keep both cores busy by themselves. First, because xdist names the groups in this hook too."""
+    """Mark, order and group the tests. First, because xdist names the groups in this hook too."""
     for item in items:
-        engine = item.get_closest_marker("vllm") is not None
-        item.add_marker(pytest.mark.xdist_group("engines" if engine else str(item.path)))
+        for fixture in set(STARTS).intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(STARTS[fixture])
+    turns: dict[str, int] = {}
+    for item in items:
+        group = _group(item)
+        item.add_marker(pytest.mark.xdist_group(group))
+        turns[group] = min(_turn(item), turns.get(group, len(LONG)))
+    items.sort(key=lambda item: turns[_group(item)])
+
+
+LONG = ("vllm", "slow", "browser", "process")
+"""Groups with tests of these markers go first, in this order: at the end of a session no process
+is left alone with a long one."""
+
+
+def _group(item: pytest.Item) -> str:
+    """Two processes share the tests file by file, but one runs all engines: they share fixtures and
+    keep both cores busy by themselves."""
+    return "engines" if item.get_closest_marker("vllm") else str(item.path)
+
+
+def _turn(item: pytest.Item) -> int:
+    return next((n for n, name in enumerate(LONG) if item.get_closest_marker(name)), len(LONG))

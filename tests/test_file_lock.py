@@ -24,6 +24,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.process
 def test_another_process_waits_and_a_killed_one_lets_go(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     holder = subprocess.Popen(

@@ -15,6 +15,8 @@ from support.hostile.server import Asked, Peer, Server, hostile_server
 from driftscope.boundary.http_peer import Limits, ask
 from driftscope.errors import PeerError
 
+pytestmark = pytest.mark.process
+
 LIMITS = Limits(seconds=0.6, octets=100_000)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 MANIFEST = "parts.json"
 REPO = Path(__file__).resolve().parents[2]
 # In this order on PYTHONPATH, relative to the repository.
-SOURCES = (".", "probes", "reports")
+SOURCES = (".", "probes", "reports", "lab")
 
 ENVIRONMENT = {
     # FlashInfer is not carried, and vLLM's sampler imports it unless told not to.

@@ -31,7 +31,7 @@ from benchmarks.cuda import shape
 from benchmarks.provenance import gpu_used_bytes
 from benchmarks.results_file import ResultsFile
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 
 CHILD = Path(__file__).with_name("long_child.py")
 K = {"llama-8b": 4, "trio": 8}

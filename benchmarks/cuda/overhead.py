@@ -22,7 +22,7 @@ from benchmarks.cuda import overhead_table as table
 from benchmarks.cuda import shape
 from benchmarks.engines import Engine, measure
 from benchmarks.results_file import ResultsFile, read
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 
 Points = tuple[tuple[int, int], ...]
 SETTINGS = {

@@ -32,7 +32,7 @@ from benchmarks.results_file import read
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
-SOURCES = (".", "probes", "reports", "tests")
+SOURCES = (".", "probes", "reports", "lab", "tests")
 """On PYTHONPATH of every stage, ahead of what is there, relative to the repository."""
 GRACE_S = 90.0
 """A stage that minds its own time ends by itself this long before it is ended."""

@@ -30,7 +30,7 @@ def advise(
     from driftscope.analysis.cost.advice import advise as advice_on
     from driftscope.analysis.findings.dead_drafter import is_dead
     from driftscope.analysis.query.record_views import open_run
-    from driftscope.analysis.replays.senders import is_sender
+    from driftscope.analysis.replays.senders import is_replay
     from driftscope.analysis.summary.baseline_run import baseline_of
     from driftscope.analysis.summary.summarise import summarise
     from driftscope.cli.shared.query_engine_option import engine_of
@@ -41,7 +41,7 @@ def advise(
 
     labels = labels_of(runs, None)
     for run in [*runs, *([] if baseline is None else [baseline])]:
-        if is_sender(read_manifest(run)):
+        if is_replay(read_manifest(run)):
             raise NoDataError(
                 f"{run}: a replay, which has no step times; give the server's own run to advise on"
             )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from driftscope.lab_package import needs_lab
+
 if TYPE_CHECKING:
     from driftscope.workloads.bench.managed_server import Contender
 
@@ -216,8 +218,9 @@ def _resolved(model: str, options: Sequence[str]) -> tuple[str, Sequence[str], M
     """The model's path, and what the small shipped one needs besides."""
     if model != TRIO:
         return model, options, {}
-    from driftscope_probes.trio import trio_path
-    from driftscope_probes.trio.serving import ENVIRONMENT, OPTIONS
+    with needs_lab():
+        from driftscope_lab.trio import trio_path
+        from driftscope_lab.trio.serving import ENVIRONMENT, OPTIONS
 
     missing = [pair for pair in OPTIONS if not any(o.startswith(pair[0]) for o in options)]
     added = [part for pair in missing for part in pair]
@@ -227,7 +230,8 @@ def _resolved(model: str, options: Sequence[str]) -> tuple[str, Sequence[str], M
 def _drafter(model: str, name: str) -> Any:
     if model != TRIO:
         return name
-    from driftscope_probes.trio import trio_path
+    with needs_lab():
+        from driftscope_lab.trio import trio_path
 
     shipped = trio_path() / name
     return str(shipped) if shipped.is_dir() else name

@@ -34,6 +34,7 @@ def dashboards(
     import re
     import sys
 
+    from driftscope.boundary.terminal_text import shown
     from driftscope.errors import UsageError
     from driftscope.telemetry.dashboards.alerts import Thresholds
     from driftscope.telemetry.dashboards.files import RULES, write
@@ -45,8 +46,8 @@ def dashboards(
             raise UsageError(f"--{name} {value}: give a duration such as 30s, 5m or 1d")
     thresholds = Thresholds(least_rounds=least_rounds, acceptance=acceptance)
     for path in write(output, Times(**named), thresholds, runbooks=runbooks):
-        sys.stderr.write(f"written: {path}\n")
+        sys.stderr.write(f"written: {shown(str(path))}\n")
     sys.stderr.write(
-        f"next: name {output / RULES} under rule_files in prometheus.yml, and import "
-        f"{output / 'grafana'}/*.json into Grafana\n"
+        f"next: name {shown(str(output / RULES))} under rule_files in prometheus.yml, and import "
+        f"{shown(str(output / 'grafana'))}/*.json into Grafana\n"
     )

@@ -20,7 +20,10 @@ def demo(
     In live vLLM where it can be imported, else in the plain PyTorch reference engine.
     """
     from driftscope.cli.analyze import write_reports
-    from driftscope.cli.shared.demo_runs import record_demo
+    from driftscope.lab_package import needs_lab
+
+    with needs_lab():
+        from driftscope.cli.shared.demo_runs import record_demo
 
     runs = record_demo(output)
     write_reports(

@@ -29,7 +29,7 @@ def doctor(
 
     from driftscope.cli.screens.doctor_table import print_checks
     from driftscope.errors import EXIT_ERROR
-    from driftscope_probes.doctor import examine
+    from driftscope_probes.server.doctor import examine
 
     talk = Console(stderr=True)
     with talk.status("Looking at this machine (vLLM takes some seconds to import)"):

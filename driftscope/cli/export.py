@@ -38,6 +38,7 @@ def export(
     import sys
 
     from driftscope.boundary.file_output import write_file
+    from driftscope.boundary.terminal_text import shown
     from driftscope.errors import UsageError
     from driftscope.telemetry.export import settings as telemetry
     from driftscope.telemetry.export.recorded_run import replays, send, to_openmetrics
@@ -55,9 +56,10 @@ def export(
             typer.echo(text, nl=False)
         else:
             write_file(prometheus, text.encode())
-            sys.stderr.write(f"written: {prometheus}\n")
+            name = shown(str(prometheus))
+            sys.stderr.write(f"written: {name}\n")
             sys.stderr.write(
-                f"next: promtool tsdb create-blocks-from openmetrics {prometheus} DATA_DIRECTORY\n"
+                f"next: promtool tsdb create-blocks-from openmetrics {name} DATA_DIRECTORY\n"
             )
     if settings is not None:
         for each in told:

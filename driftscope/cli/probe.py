@@ -36,7 +36,7 @@ probe = typer.Typer(no_args_is_help=True, help="Look at a running probe, and cha
 def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Say what each process records, at what rate and cost, and what it lost."""
     from driftscope.cli.screens.probe_table import show
-    from driftscope_probes.remote import reach
+    from driftscope_probes.control.remote import reach
 
     show(target, reach(target, api_key_env=api_key_env).status(), as_json=as_json)
 
@@ -102,6 +102,6 @@ def set_(
 
 def _change(target: str, change: Change, api_key_env: str | None, *, as_json: bool) -> None:
     from driftscope.cli.screens.probe_table import show
-    from driftscope_probes.remote import reach
+    from driftscope_probes.control.remote import reach
 
     show(target, reach(target, api_key_env=api_key_env).change(change), as_json=as_json)

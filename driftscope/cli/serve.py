@@ -71,7 +71,7 @@ def serve(
     """
     from driftscope.errors import UsageError
     from driftscope.trace.format.control_file import ControlValueError
-    from driftscope_probes.serving import Recording, replace_with_server
+    from driftscope_probes.server.vllm_server import Recording, replace_with_server
 
     if any("," in each for each in label or ()):
         raise UsageError("--label: a label with a comma cannot be given at the start; see `probe`")

@@ -4,7 +4,7 @@ set -eu
 OUT=${OUT:-agent-out}
 LIMIT=${LIMIT:-8}
 PORT=${PORT:-8127}
-TRIO=$(python3 -c 'from driftscope_probes.trio import trio_path; print(trio_path())')
+TRIO=$(python3 -c 'from driftscope_lab.trio import trio_path; print(trio_path())')
 mkdir -p "$OUT"
 
 VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 driftscope serve "$TRIO/target" \

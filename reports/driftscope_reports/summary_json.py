@@ -14,9 +14,9 @@ from typing import Any
 import driftscope
 from driftscope.analysis.figures.results import AcceptanceAtK
 from driftscope.analysis.findings.finding import Finding
-from driftscope.analysis.replays.senders import SenderSummary
+from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.statistics.interval import Interval
-from driftscope.analysis.summary.baseline_run import PlainRun
+from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary import strict_json
 from driftscope.pipeline import Analysis
@@ -73,13 +73,13 @@ def run_to_dict(run: RunSummary) -> dict[str, Any]:
     return content
 
 
-def replay_to_dict(run: SenderSummary) -> dict[str, Any]:
+def replay_to_dict(run: ReplaySummary) -> dict[str, Any]:
     """One replay of the report, as plain values."""
     content: dict[str, Any] = _clean(_replay(run))
     return content
 
 
-def plain_to_dict(run: PlainRun) -> dict[str, Any]:
+def plain_to_dict(run: BaselineRun) -> dict[str, Any]:
     """A run without speculation in the same words: null where it has none."""
     latency = asdict(run.latency)
     content: dict[str, Any] = _clean(
@@ -180,7 +180,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
     }
 
 
-def _replay(run: SenderSummary) -> dict[str, Any]:
+def _replay(run: ReplaySummary) -> dict[str, Any]:
     return {
         "label": run.label,
         "workload": run.manifest.workload,

@@ -17,9 +17,12 @@ from support.simulate import Cost, Prompts, Truth, simulate
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE, ranked
 from driftscope.analysis.summary.baseline_run import baseline_of
+from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.summarise import summarise
 from driftscope.pipeline import Analysis, conclude
 from driftscope.trace.read.reader import read_trace
+
+pytestmark = pytest.mark.slow
 
 Run = Spec | Truth
 
@@ -155,21 +158,39 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
 Analyse = Callable[..., Analysis]
 
 
-@pytest.fixture
-def analyse(tmp_path: Path) -> Analyse:
-    count = 0
+class _Summaries:
+    """Summaries of simulated runs, each of which is written and read once: most cases change one
+    thing of a run that others take as it is."""
 
-    def write(run: Run) -> Path:
-        nonlocal count
-        count += 1
-        path = tmp_path / f"{count}"
-        return write_run(path, run) if isinstance(run, Spec) else simulate(path, run)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._runs: dict[str, Path] = {}
+        self._summaries: dict[tuple[str, str], RunSummary] = {}
+
+    def path(self, run: Run) -> Path:
+        name = repr(run)
+        if name not in self._runs:
+            path = self._folder / f"{len(self._runs)}"
+            written = write_run(path, run) if isinstance(run, Spec) else simulate(path, run)
+            self._runs[name] = written
+        return self._runs[name]
+
+    def summary(self, run: Run, label: str) -> RunSummary:
+        key = repr(run), label
+        if key not in self._summaries:
+            self._summaries[key] = summarise(read_trace(self.path(run)), label)
+        return self._summaries[key]
+
+
+@pytest.fixture(scope="module")
+def analyse(tmp_path_factory: pytest.TempPathFactory) -> Analyse:
+    of = _Summaries(tmp_path_factory.mktemp("catalogue"))
 
     def run(*case: Run | Baseline) -> Analysis:
         baseline = None
         if isinstance(case[0], Baseline):
-            baseline, case = baseline_of(read_trace(write(case[0].run)), "baseline"), case[1:]
-        runs = [summarise(read_trace(write(each)), f"run{n}") for n, each in enumerate(case)]  # type: ignore[arg-type]
+            baseline, case = baseline_of(read_trace(of.path(case[0].run)), "baseline"), case[1:]
+        runs = [of.summary(each, f"run{n}") for n, each in enumerate(case)]  # type: ignore[arg-type]
         return conclude(runs, baseline=baseline)
 
     return run

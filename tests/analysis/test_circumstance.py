@@ -28,6 +28,7 @@ def spoke() -> dict[str, Named]:
     return {each.world: each for each in named(TRIALS)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [name for name in WORLDS if name.startswith("healthy")])
 def test_a_healthy_drafter_gets_no_finding(spoke: dict[str, Named], world: str) -> None:
     found = spoke[world]

@@ -172,6 +172,7 @@ def test_intervals_of_simulated_runs_hold_the_truth() -> None:
     assert (np.abs(hits / trials - 0.95) < 3 * np.sqrt(0.95 * 0.05 / trials)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
 def test_two_runs_of_the_same_truth_seldom_differ(paired: bool) -> None:
     truth, trials, called = Truth(requests=40, rounds=20, k=4), 200, 0

@@ -14,6 +14,8 @@ from driftscope.analysis.query.row_filters import Filter, since_s
 from driftscope.analysis.summary.summarise import summarise
 from driftscope.errors import NoDataError, UsageError
 
+pytestmark = pytest.mark.slow
+
 TRUTH = Truth(
     requests=80,
     rounds=20,

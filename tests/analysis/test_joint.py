@@ -14,6 +14,8 @@ from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
 from driftscope.analysis.statistics.interval import Ratio, ratio_of
 from driftscope.analysis.statistics.joint_test import DRAWS, LEAST, joint
 
+pytestmark = pytest.mark.slow
+
 TRUTH = Truth(requests=40, rounds=20, k=4)
 FIRST = TRUTH.conditional[0]
 WORLDS = {

@@ -56,6 +56,7 @@ def test_it_is_private_and_goes_when_it_is_closed(base: Path) -> None:
     assert not list(base.iterdir())
 
 
+@pytest.mark.process
 def test_it_goes_with_its_process(base: Path) -> None:
     child, folder = _child()
     assert folder.is_dir()
@@ -63,6 +64,7 @@ def test_it_goes_with_its_process(base: Path) -> None:
     assert child.returncode == 0 and not folder.exists()
 
 
+@pytest.mark.process
 def test_that_of_a_killed_process_goes_with_the_next(base: Path) -> None:
     child, folder = _child()
     child.send_signal(signal.SIGKILL)
@@ -73,6 +75,7 @@ def test_that_of_a_killed_process_goes_with_the_next(base: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.process
 def test_that_of_a_running_process_stays(base: Path) -> None:
     child, folder = _child()
     _age(folder)

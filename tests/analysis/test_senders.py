@@ -13,7 +13,7 @@ from support.replays import BASELINE, client_row, write_replay
 from support.runs import Spec, write_run
 
 from driftscope.analysis.findings.rules.catalogue import REPLAYS
-from driftscope.analysis.replays.senders import external_id, summarise_sender
+from driftscope.analysis.replays.senders import external_id, summarise_replay
 from driftscope.analysis.statistics.paired_ratios import paired_ratio
 from driftscope.metrics.client import mcnemar
 from driftscope.pipeline import Analysis, analyze
@@ -44,7 +44,7 @@ def _conditions(count: int = 40, cost: float = 0.5, **values: Any) -> list[Clien
 
 
 def _summary(run: Path, rows: list[ClientRow]) -> Any:
-    return summarise_sender(read_trace(write_replay(run, rows)), "a replay")
+    return summarise_replay(read_trace(write_replay(run, rows)), "a replay")
 
 
 def _analysis(folder: Path, *replays: list[ClientRow]) -> Analysis:
@@ -190,7 +190,7 @@ def test_a_replay_is_joined_with_the_probes_run(tmp_path: Path) -> None:
     rows = [client_row(n, response=external_id(name), **silent) for n, name in enumerate(names)]
     rows.append(client_row(4, **silent))
     client = read_trace(write_replay(tmp_path / "client", rows))
-    summary = summarise_sender(client, "c", [server])
+    summary = summarise_replay(client, "c", [server])
     (cell,) = summary.cells
     assert summary.joined == 4 and cell.rounds == 24
     assert cell.mean_length == pytest.approx(
@@ -198,7 +198,7 @@ def test_a_replay_is_joined_with_the_probes_run(tmp_path: Path) -> None:
     )
     ttft = np.mean(server.request.column("ttft_s").to_pylist())
     assert summary.outside_s == pytest.approx(5.0 - ttft)
-    assert summarise_sender(client, "c").joined == 0
+    assert summarise_replay(client, "c").joined == 0
 
 
 def test_a_report_of_replays_alone(tmp_path: Path) -> None:

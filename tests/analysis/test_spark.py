@@ -26,6 +26,8 @@ from driftscope.analysis.summary.summarise import summarise
 from driftscope.errors import DamagedTraceError
 
 pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark: make spark"),
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java"),
 ]

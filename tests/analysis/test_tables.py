@@ -31,6 +31,8 @@ from driftscope.trace.format.rounding import RELATIVE_ERROR
 from driftscope.trace.read.reader import read_trace
 from driftscope_reports.summary_json import to_json
 
+pytestmark = pytest.mark.slow
+
 
 def _close(a: object, b: object) -> bool:
     """Equal to float32's own precision: masses that follow from others are restored in float64."""

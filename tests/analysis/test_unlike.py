@@ -48,6 +48,7 @@ def test_one_thing_is_named(tmp_path: Path, other: Truth, thing: str) -> None:
     assert said.startswith(f"these runs differ in their {thing}: that, and not the drafter")
 
 
+@pytest.mark.slow
 def test_several_things_are_listed_by_every_command(tmp_path: Path) -> None:
     other = replace(TRUTH, prompts=WARM, k=2, drafter="another-drafter")
     a, b = map(str, _pair(tmp_path, other))

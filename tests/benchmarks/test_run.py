@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.cuda.run import STAGES
 
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
 REPO = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(REPO / "benchmarks" / "cuda" / "run.py")]
 

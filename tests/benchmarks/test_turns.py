@@ -94,6 +94,7 @@ def test_what_else_the_machine_did_is_left_out() -> None:
     assert trimmed_mean([2.0, 1.0]) == 1.5, "too few to leave any out"
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
     inside = 0
     for seed in range(60):

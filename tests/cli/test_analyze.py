@@ -16,6 +16,8 @@ from support.runs import Spec, rows, write_rows, write_run
 
 from driftscope.trace.format.segment import VERSION_KEY
 
+pytestmark = pytest.mark.process
+
 MAIN = "from driftscope.cli.app import main; main()"
 
 

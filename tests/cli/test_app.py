@@ -32,6 +32,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], *([c, "-h"] for c in COMMANDS), ["probe", "set", "-h"]]
 )

@@ -16,7 +16,9 @@ import pytest
 
 from driftscope.cli.bench import contenders_of, draft_tokens, key_variable
 from driftscope.errors import UsageError
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
+
+pytestmark = pytest.mark.process
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 SERVER = """

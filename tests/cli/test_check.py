@@ -165,6 +165,7 @@ def test_several_runs_are_judged_each(tmp_path: Path) -> None:
     assert [(j.run, str(j.outcome)) for j in judged] == [("a", "broken"), ("b", "held")]
 
 
+@pytest.mark.slow
 def test_two_seeds_of_a_run_pass_a_gate_on_their_difference(tmp_path: Path) -> None:
     """The interval of the difference keeps noise from failing it: of 8 gates, at 2.5 % each."""
     rule = [rule_of(f"{LENGTH} < baseline.{LENGTH}")]
@@ -180,6 +181,7 @@ def test_two_seeds_of_a_run_pass_a_gate_on_their_difference(tmp_path: Path) -> N
     assert failed <= 1
 
 
+@pytest.mark.slow
 def test_the_same_prompts_are_compared_pair_by_pair(tmp_path: Path) -> None:
     """A loss of 6 % that is lost in how prompts differ, unless each is held against itself."""
     truth = Truth(requests=60, rounds=40, batches=(1,), between=0.8)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from driftscope.errors import DriftscopeError
-from driftscope_probes.demo import BATCH, DRAFTERS, LABELS, requests
-from driftscope_probes.demo.launch import Engine, run_drafters
-from driftscope_probes.trio import trio_path
+from driftscope_lab.demo import BATCH, DRAFTERS, LABELS, requests
+from driftscope_lab.demo.launch import Engine, run_drafters
+from driftscope_lab.trio import trio_path
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -56,4 +56,4 @@ def test_an_engine_that_fails_is_told_with_its_log(tmp_path: Path) -> None:
     assert "the eagle3" in message
     assert "engine ended with code 1" in message
     log = tmp_path / "logs" / "eagle3.log"
-    assert "driftscope_probes.demo.imaginary_engine" in log.read_text()
+    assert "driftscope_lab.demo.imaginary_engine" in log.read_text()

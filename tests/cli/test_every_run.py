@@ -25,6 +25,8 @@ from support.odd_runs import ODD, RECORDED, ROOT
 from driftscope.cli.app import main
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
 
+pytestmark = pytest.mark.slow
+
 PLAIN = ROOT / "reports" / "gallery" / "traces" / "without"
 ABSURD = re.compile(r"(?<![\w-])-?(nan|inf)(?![\w-])|\d{5,}(\.\d+)?%", re.IGNORECASE)
 """Text that no figure may look like; OpenMetrics may say +Inf, its word for a last bucket."""

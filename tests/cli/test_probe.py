@@ -17,9 +17,11 @@ from support.runs import Spec, manifest
 from driftscope.trace.format.control_file import CONTROL, read_control
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.control import Control
-from driftscope_probes.labels import Selection
-from driftscope_probes.sampling import Sampler
+from driftscope_probes.control.control import Control
+from driftscope_probes.recording.request_selection import RequestSelection
+from driftscope_probes.recording.sampler import Sampler
+
+pytestmark = pytest.mark.process
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -29,7 +31,9 @@ class Worker(SimpleNamespace):
 
     def __init__(self, run: Path) -> None:
         create_run(run, manifest(Spec()))
-        super().__init__(run=run, sampler=Sampler(every=1), per_head=False, selection=Selection())
+        super().__init__(
+            run=run, sampler=Sampler(every=1), per_head=False, selection=RequestSelection()
+        )
         self.writer = TraceWriter(run, source="worker0-1")
         self.control = Control(run, self.writer, self.selection, self)  # type: ignore[arg-type]
         self.control.watch()

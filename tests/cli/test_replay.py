@@ -17,6 +17,8 @@ from support.stub_server import stub_server
 
 from driftscope.trace.read.reader import read_trace
 
+pytestmark = pytest.mark.process
+
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -14,8 +14,8 @@ import driftscope
 from driftscope.cli.app import app
 from driftscope.pipeline import analyze
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.settings import Settings, settings_from
-from driftscope_probes.settings_page import page as settings_page
+from driftscope_probes.base.settings import Settings, settings_from
+from driftscope_probes.server.settings_page import page as settings_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -127,7 +127,7 @@ def test_the_page_of_settings_is_up_to_date() -> None:
 
 def test_the_page_of_settings_has_every_variable() -> None:
     """Those that the probe reads, each of which it understands."""
-    from driftscope_probes.settings import _NAMES
+    from driftscope_probes.base.settings import _NAMES
 
     shown = set(re.findall(r"^\| `DRIFTSCOPE_(\w+)`", settings_page(), re.MULTILINE))
     read = {name.upper() for name in _NAMES} - {"TEST_RAISE"}
@@ -169,7 +169,7 @@ def _keys(section: str) -> set[str]:
     return {key for cell in first for key in re.findall(r"`(\w+)`", cell)}
 
 
-_PLACE = re.compile(r"`((?:driftscope|probes|reports|tests|benchmarks|examples)/[\w./*-]+)`")
+_PLACE = re.compile(r"`((?:driftscope|probes|reports|lab|tests|benchmarks|examples)/[\w./*-]+)`")
 
 
 @pytest.mark.parametrize(

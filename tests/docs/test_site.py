@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.chromium import chromium
 
+pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
 
@@ -50,6 +51,7 @@ def test_no_page_loads_anything_from_the_network(site: Path) -> None:
         assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
 
 
+@pytest.mark.browser
 def test_search_works_in_pages_opened_as_files(site: Path) -> None:
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})

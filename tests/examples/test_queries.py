@@ -70,6 +70,7 @@ def test_both_answers_are_those_of_analyze(queries: ModuleType, tmp_path: Path, 
         pd.testing.assert_frame_equal(*both, check_dtype=False)
 
 
+@pytest.mark.process
 def test_the_script_runs_as_written(tmp_path: Path) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()

@@ -6,6 +6,7 @@ it or its time is up; what it was at is in shared memory, so that a crash has a 
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from typing import Any
 from support.odd_runs import ODD, RECORDED, ROOT
 
 from driftscope.trace.format.segment import digest_of
+from faults import peers
 from faults.cases import Case, case_of, figures_of, run_case
 
 LIMIT_S = 10
@@ -80,7 +82,8 @@ def campaign(seconds: float, processes: int, first: int = 0, limit_s: float = LI
     """Work through cases from number `first` on, for so many seconds; one that takes longer than
     `limit_s` hangs."""
     found, deadline = Found(), time.monotonic() + seconds
-    with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name:
+    _import_everything()
+    with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name, peers.running():
         folder = Path(name)
         sound = sound_runs(folder / "sound")
         known = {run: figures_of(run) for run in sound}
@@ -95,6 +98,30 @@ def campaign(seconds: float, processes: int, first: int = 0, limit_s: float = LI
                     del running[process]
             time.sleep(0.02)
     return found
+
+
+_IMPORTED_LATE = (
+    "duckdb",
+    "openai",
+    "pydantic",
+    "driftscope.analysis.summary.summarise",
+    "driftscope.analysis.compare.run_comparison",
+    "driftscope.cli.shared.analysis_inputs",
+    "driftscope.cli.screens.watch_loop",
+    "driftscope.telemetry.export.exporters",
+    "driftscope.telemetry.export.recorded_run",
+    "driftscope.workloads.client.replay",
+    "driftscope_reports.formats",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+)
+"""What commands import when they run."""
+
+
+def _import_everything() -> None:
+    """Import once what each of the forked processes would import for itself."""
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
 
 
 class _Worker:
@@ -182,10 +209,10 @@ def table(found: Found) -> Iterator[str]:
     """Lines: how many cases of each kind, and what failed."""
     mutations = sorted({mutation for mutation, _ in found.cases})
     commands = sorted({command for _, command in found.cases})
-    yield f"{'damage to':14}" + "".join(f"{command:>14}" for command in commands)
+    yield f"{'damaged':17}" + "".join(f"{command:>13}" for command in commands)
     for mutation in mutations:
         counts = (found.cases[mutation, command] for command in commands)
-        yield f"{mutation:14}" + "".join(f"{n:14}" for n in counts)
+        yield f"{mutation:17}" + "".join(f"{n:13}" for n in counts)
     yield f"{found.cases.total()} cases, {sum(map(len, found.failures.values()))} failures"
     for what, cases in sorted(found.failures.items(), key=lambda each: -len(each[1])):
         yield f"{len(cases):6}  {what}"

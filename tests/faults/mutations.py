@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from faults.texts import encodable, file_name_of, text_of
 
 Mutation = Callable[[Path, Random], Path]
 
@@ -321,6 +323,62 @@ def rename_folder(run: Path, random: Random) -> Path:
     return Path(shutil.move(run, folder / "run"))
 
 
+TEXT_COLUMNS = ("label", "request", "finish_reason", "structured", "reason", "execution", "error")
+
+
+def exchange_texts(run: Path, random: Random) -> Path:
+    """Each text of some columns, such as a label, is a hostile one, the same in all files."""
+    columns = random.sample(TEXT_COLUMNS, random.randint(1, 3))
+    renamed: dict[str, str] = {}
+    for path in sorted(run.iterdir()):
+        if path.suffix in (".parquet", ".arrows"):
+            _rename_texts(path, columns, renamed, random)
+    for status in run.glob("status-*.json"):  # it knows of the files as they were
+        value = json.loads(status.read_text())
+        value.pop("digests", None)
+        status.write_text(json.dumps(value))
+    return run
+
+
+def _rename_texts(
+    path: Path, columns: Sequence[str], renamed: dict[str, str], random: Random
+) -> None:
+    table = _table(path)
+    for name in columns:
+        if name not in table.column_names or not pa.types.is_string(table.schema.field(name).type):
+            continue
+        texts = table.column(name).to_pylist()
+        for text in dict.fromkeys(texts):
+            renamed.setdefault(text, encodable(text_of(random)))
+        at = table.schema.get_field_index(name)
+        column = pa.array([text and renamed[text] for text in texts], pa.string())
+        table = table.set_column(at, table.schema.field(at), column)
+    _write(path, table)
+
+
+def exchange_json_texts(run: Path, random: Random) -> Path:
+    """Some texts of the manifest and the statuses are hostile ones."""
+    for path in sorted(run.glob("*.json")):
+        value = json.loads(path.read_text())
+        path.write_text(json.dumps(_with_texts(value, random)))
+    return run
+
+
+def _with_texts(value: Any, random: Random) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_texts(each, random) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(each, random) for each in value]
+    return text_of(random) if isinstance(value, str) and random.random() < 0.15 else value
+
+
+def text_as_folder(run: Path, random: Random) -> Path:
+    """The run lies in a folder with a hostile name."""
+    folder = run.parent / f"{file_name_of(text_of(random))}x"
+    folder.mkdir(exist_ok=True)
+    return Path(shutil.move(run, folder / "run"))
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "bits": flip_bits,
     "bytes": cut_bytes,
@@ -330,6 +388,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "files": exchange_file,
     "file names": rename_file,
     "folder names": rename_folder,
+    "folder texts": text_as_folder,
+    "json texts": exchange_json_texts,
+    "row texts": exchange_texts,
 }
-KEEPS_FIGURES = frozenset({"bits", "folder names"})
+KEEPS_FIGURES = frozenset({"bits", "folder names", "folder texts"})
 """Those after which every figure is as it was, or something is said to be missing or wrong."""

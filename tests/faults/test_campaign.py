@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -10,8 +13,11 @@ import pytest
 from support.odd_runs import RECORDED, ROOT
 
 from faults.campaign import Found, campaign, sound_runs, table
-from faults.cases import Case, case_of, figures_of, run_case
+from faults.cases import OTHERS, Case, case_of, figures_of, run_case
+from faults.command import check_files
 from faults.mutations import MUTATIONS
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 SECONDS = 40
 
@@ -82,6 +88,46 @@ def test_what_once_failed(name: str, tmp_path: Path) -> None:
     sound, mutation, number = ONCE_FAILED[name]
     case = Case(number=number, sound=ROOT / sound, mutation=mutation, command="read")
     run_case(case, tmp_path, {case.sound: figures_of(case.sound)})
+
+
+def test_every_kind_is_tried(tmp_path: Path) -> None:
+    """Each with the share of the cases that it should have, in the first hundred thousand."""
+    sound, count = [ROOT / name for name in RECORDED], 100_000
+    cases = Counter((c.mutation, c.command) for c in (case_of(n, sound) for n in range(count)))
+    for kind, (share, _) in OTHERS.items():
+        assert cases[kind] == pytest.approx(share * count, rel=0.25), kind
+    assert {mutation for mutation, _ in cases} == {*MUTATIONS, *(name for name, _ in OTHERS)}
+
+
+def test_a_command_may_neither_steer_a_terminal_nor_say_errors_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The checks themselves: what must fail them does."""
+    import faults.command as under_test
+
+    for said, words in (
+        ("driftscope: error: a\x1b[2J\n", "control characters"),
+        ("a \u202e\n", "control characters"),
+        ("driftscope: error: a\ndriftscope: error: b\n", "several error lines"),
+        ("a \ud800", "surrogates not allowed"),
+    ):
+        monkeypatch.setattr(under_test, "main", partial(_say, said))
+        with pytest.raises((AssertionError, UnicodeEncodeError), match=words):
+            under_test.outcome_of(["watch"])
+    monkeypatch.setattr(under_test, "main", partial(sys.exit, 7))
+    with pytest.raises(AssertionError, match="exit code 7"):
+        under_test.outcome_of(["watch"])
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+
+
+@pytest.mark.parametrize("name", ["r.html", "r.md"])
+def test_a_script_in_a_report_is_found(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("<p><script>alert(1)</script>")
+    with pytest.raises(AssertionError, match="a script in"):
+        check_files(tmp_path)
 
 
 def test_sound_runs_are_many(tmp_path: Path) -> None:

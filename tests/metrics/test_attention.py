@@ -51,6 +51,7 @@ def test_without_a_sink_it_is_even_attention(
     assert found == pytest.approx([(depth - 1) / (p + depth - sink_tokens) for p in positions])
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(chains)
 def test_it_starts_at_0_and_grows_with_depth(chains: list[tuple[int, float, float]]) -> None:

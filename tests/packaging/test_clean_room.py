@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 from support.runs import Spec, write_run
 
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("driftscope", "driftscope_probes", "driftscope_reports")
 SHIPPED_BYTES = 12_000_000
-WEIGHTS = "driftscope_probes/trio/weights/"
+LAB = "driftscope_lab"
+WEIGHTS = f"{LAB}/trio/weights/"
 
 
 def _clean_environment() -> dict[str, str]:
@@ -45,15 +48,33 @@ def _run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    _run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, CHECKOUT, cwd=folder)
-    (path,) = folder.glob("driftscope-*.whl")
+    return _built(CHECKOUT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def lab_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _built(CHECKOUT / "lab", tmp_path_factory.mktemp("lab-wheel"))
+
+
+def _built(project: Path, folder: Path) -> Path:
+    _run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, project, cwd=folder)
+    (path,) = folder.glob("driftscope*.whl")
     return path
 
 
 @pytest.fixture(scope="session")
 def names(wheel: Path) -> dict[str, int]:
     """Bytes of each file in the wheel."""
+    return _names(wheel)
+
+
+@pytest.fixture(scope="session")
+def lab_names(lab_wheel: Path) -> dict[str, int]:
+    """Bytes of each file in the lab's wheel."""
+    return _names(lab_wheel)
+
+
+def _names(wheel: Path) -> dict[str, int]:
     with zipfile.ZipFile(wheel) as archive:
         return {info.filename: info.file_size for info in archive.infolist()}
 
@@ -63,7 +84,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of a fresh environment with the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(folder, with_pip=True)
-    _run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    # Compiling every file of the dependencies takes longer than all that the tests then import.
+    install = ("-m", "pip", "install", "--quiet", "--no-compile", wheel)
+    _run(folder / "bin" / "python", *install, cwd=folder)
     return folder / "bin"
 
 
@@ -86,28 +109,51 @@ def test_every_source_file_is_in_it(names: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("model", ["target", "eagle3", "eagle31"])
-def test_the_trio_is_in_it(names: dict[str, int], model: str) -> None:
+def test_the_trio_is_in_the_labs_wheel(lab_names: dict[str, int], model: str) -> None:
     for file in ("model.safetensors", "config.json", "MODEL_CARD.md"):
-        assert names[f"{WEIGHTS}{model}/{file}"] > 0
-    assert {f"{WEIGHTS}prompts.json", f"{WEIGHTS}target/tokenizer.json"} <= set(names)
+        assert lab_names[f"{WEIGHTS}{model}/{file}"] > 0
+    assert {f"{WEIGHTS}prompts.json", f"{WEIGHTS}target/tokenizer.json"} <= set(lab_names)
 
 
-def test_the_trio_is_small(names: dict[str, int]) -> None:
-    assert sum(size for name, size in names.items() if name.startswith(WEIGHTS)) <= SHIPPED_BYTES
+def test_the_trio_is_small(lab_names: dict[str, int]) -> None:
+    weights = [size for name, size in lab_names.items() if name.startswith(WEIGHTS)]
+    assert sum(weights) <= SHIPPED_BYTES
+
+
+def test_the_lab_is_one_package_with_every_source_file(lab_names: dict[str, int]) -> None:
+    tops = {name.split("/")[0] for name in lab_names if ".dist-info/" not in name}
+    assert tops == {LAB}
+    for path in (CHECKOUT / "lab" / LAB).rglob("*.py"):
+        assert path.relative_to(CHECKOUT / "lab").as_posix() in lab_names
+
+
+def test_the_lab_has_the_version_of_the_tool(wheel: Path, lab_wheel: Path) -> None:
+    assert wheel.name.split("-")[1] == lab_wheel.name.split("-")[1]
+
+
+def test_no_model_is_in_the_wheel_of_a_serving_image(names: dict[str, int]) -> None:
+    assert not [name for name in names if name.endswith(".safetensors")]
 
 
 def test_licences_and_notice_are_in_it(wheel: Path, names: dict[str, int]) -> None:
     (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
     licences = {Path(name).name for name in names if name.startswith(f"{info}/licenses/")}
-    assert licences == {"LICENSE", "NOTICE", "plotly-basic.LICENSE"}
-    assert f"{WEIGHTS}NOTICE" in names
+    assert licences == {"LICENSE", "plotly-basic.LICENSE"}
     with zipfile.ZipFile(wheel) as archive:
         metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert "driftscope = driftscope.cli.app:main" in entry_points
-    assert "[vllm.general_plugins]\ndriftscope = driftscope_probes.plugin:register" in entry_points
+    assert (
+        "[vllm.general_plugins]\ndriftscope = driftscope_probes.vllm.plugin:register"
+        in entry_points
+    )
+
+
+def test_the_notice_is_in_the_labs_wheel(lab_names: dict[str, int]) -> None:
+    assert [n for n in lab_names if ".dist-info/licenses/" in n and n.endswith("/NOTICE")]
+    assert f"{WEIGHTS}NOTICE" in lab_names
 
 
 def test_the_base_install_has_no_engine(installed: Path, tmp_path: Path) -> None:
@@ -140,14 +186,34 @@ def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
     assert "report.html" in done.stderr
 
 
-def test_the_trio_is_found_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
+def test_the_demo_says_what_to_install(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [installed / "driftscope", "demo"],
+        cwd=tmp_path,
+        env=_clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install driftscope-lab" in done.stderr and done.stderr.count("\n") <= 2
+
+
+def test_the_trio_is_found_where_it_is_installed(
+    installed: Path, lab_wheel: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "lab"
+    install = ("-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, lab_wheel)
+    _run(installed / "python", *install, cwd=tmp_path)
     code = (
-        "from driftscope_probes.trio import load_prompts, trio_path; "
+        f"import sys; sys.path.append({str(folder)!r}); "
+        "from driftscope_lab.trio import load_prompts, trio_path; "
         "weights = sorted(trio_path().rglob('*.safetensors')); "
         "print(trio_path(), len(weights), len(load_prompts()))"
     )
     path, weights, prompts = _run(installed / "python", "-c", code, cwd=tmp_path).stdout.split()
-    assert Path(path).is_relative_to(installed.parent)
+    assert Path(path).is_relative_to(folder)
     assert (weights, prompts) == ("3", "64")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.tiny_drafter import tiny_drafter
 
-from driftscope_probes.drafter import Drafter
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +20,6 @@ def vllm_imported() -> None:
 
 
 @pytest.fixture
-def make_drafter(vllm_imported: None) -> Callable[..., Drafter]:
+def make_drafter(vllm_imported: None) -> Callable[..., VllmDrafter]:
     """See `tiny_drafter`."""
     return tiny_drafter

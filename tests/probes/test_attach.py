@@ -16,12 +16,12 @@ from driftscope.trace.format.derived_columns import restore
 from driftscope.trace.format.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
 from driftscope.trace.format.schema import conform
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.attach import RANKS_EVERY, attach_recorder, begin_run, recorder_of
-from driftscope_probes.captured_layers import CapturedLayers
-from driftscope_probes.drafter import Drafter
-from driftscope_probes.identity import SINKS_SOUGHT
-from driftscope_probes.recorder import Recorder
-from driftscope_probes.sinks import Found
+from driftscope_probes.drafter.captured_layers import CapturedLayers
+from driftscope_probes.masses.sink_search import Found
+from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.vllm.attach import RANKS_EVERY, attach_recorder, begin_run, recorder_of
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.run_manifest import SINKS_SOUGHT
 
 CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 
@@ -29,7 +29,7 @@ CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 class Loaded:
     """A proposer of a vLLM that has loaded its drafter."""
 
-    def __init__(self, drafter: Drafter, instance_id: str = "1") -> None:
+    def __init__(self, drafter: VllmDrafter, instance_id: str = "1") -> None:
         hf_config = SimpleNamespace(architectures=["Some"], to_dict=dict)
         self.proposer, self.model = SimpleNamespace(model=drafter.model), drafter.model
         self.config = engine_config()
@@ -55,7 +55,7 @@ class Loaded:
 
 
 @pytest.fixture
-def loaded(make_drafter: Callable[..., Drafter]) -> Iterator[Loaded]:
+def loaded(make_drafter: Callable[..., VllmDrafter]) -> Iterator[Loaded]:
     made = Loaded(make_drafter())
     yield made
     if recorder := recorder_of(made.proposer):
@@ -123,7 +123,7 @@ def test_no_run_begins_where_the_probe_is_off(
     assert not run.exists()
 
 
-def _rank(make_drafter: Callable[..., Drafter], rank: int, **sizes: int) -> Loaded:
+def _rank(make_drafter: Callable[..., VllmDrafter], rank: int, **sizes: int) -> Loaded:
     loaded = Loaded(make_drafter())
     loaded.config.parallel_config = SimpleNamespace(tensor_parallel_size=2, rank=rank, **sizes)
     loaded.attach()
@@ -140,7 +140,7 @@ def _one_step(loaded: Loaded) -> None:
 
 
 def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
-    make_drafter: Callable[..., Drafter], run: Path, monkeypatch: pytest.MonkeyPatch
+    make_drafter: Callable[..., VllmDrafter], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_TOKEN_IDS", "1")
     for loaded in [_rank(make_drafter, rank) for rank in (1, 0)]:
@@ -159,7 +159,7 @@ def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
 
 
 def test_ranks_take_no_budget_while_they_run(
-    make_drafter: Callable[..., Drafter], run: Path, monkeypatch: pytest.MonkeyPatch
+    make_drafter: Callable[..., VllmDrafter], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_EVERY", "2")
     recorder = recorder_of(_rank(make_drafter, 0).proposer)
@@ -194,7 +194,7 @@ def test_a_drafter_that_is_not_supported(loaded: Loaded, run: Path) -> None:
 
 
 def test_a_directory_that_holds_a_run_stays_as_it_is(
-    loaded: Loaded, make_drafter: Callable[..., Drafter], run: Path
+    loaded: Loaded, make_drafter: Callable[..., VllmDrafter], run: Path
 ) -> None:
     loaded.attach()
     recorder = recorder_of(loaded.proposer)
@@ -227,7 +227,9 @@ def test_one_sink_set_is_not_looked_for_in_several_workers(
     loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_SINK_TOKENS", "auto")
-    monkeypatch.setattr("driftscope_probes.support.check_speculation", lambda _: None)
+    monkeypatch.setattr(
+        "driftscope_probes.vllm.configuration.checks.check_speculation", lambda _: None
+    )
     setattr(loaded.config.parallel_config, name, 2)
     _refused(loaded, ProbeError, "SINK_TOKENS=auto looks for one sink set in one worker")
     assert not run.exists()

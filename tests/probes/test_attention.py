@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from driftscope_probes.attention import (
+from driftscope_probes.vllm.layers.attention_layer import (
     FLASH_ATTENTION,
     cache_of,
     catch_lse,
@@ -97,7 +97,7 @@ def test_nothing_is_shown_while_off_or_without_a_cache_in_use() -> None:
     layer, switch, seen = _layer(), Switch(on=False), []
     undo = tap_attention(layer, lambda query, _: seen.append(query), switch)
     _call(layer)
-    switch.on = True
+    switch.should_record = True
     _call(layer, meta=None)
     assert seen == []
     undo()
@@ -142,7 +142,7 @@ def test_the_kernels_log_sum_exp_is_caught_where_it_is_wanted(flash: Any) -> Non
     _call(layer)
     torch.testing.assert_close(seen[0], query.logsumexp(-1)[None])
     assert torch.equal(flash.flash_attn_varlen_func(query), query * 2), "one result, as asked for"
-    switch.on = False
+    switch.should_record = False
     _call(layer)
     asked = [call.get("return_softmax_lse", False) for call in flash.calls]
     assert asked == [True, False, False], "asked for only while recording"

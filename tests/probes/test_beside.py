@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
-from driftscope_probes import cores
-from driftscope_probes.beside import Beside, Job
+from driftscope_probes.base import cpu_cores
+from driftscope_probes.base.side_thread import Job, SideThread
 
 
 def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:
-    beside, go, seen = Beside(), threading.Event(), list[int]()
+    beside, go, seen = SideThread(), threading.Event(), list[int]()
 
     def work() -> bool:
         go.wait(10)
@@ -32,7 +32,7 @@ def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:
 
 
 def test_jobs_run_in_order_and_say_whether_they_failed() -> None:
-    beside, order = Beside(), list[int]()
+    beside, order = SideThread(), list[int]()
     jobs = [Job() for _ in range(3)]
     for number, job in enumerate(jobs):
 
@@ -65,7 +65,7 @@ def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyP
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", no_more)
-    beside, jobs = Beside(), [Job(), Job()]
+    beside, jobs = SideThread(), [Job(), Job()]
     with pytest.raises(RuntimeError, match="start new thread"):
         beside.post(jobs[0], lambda: True)
     beside.post(jobs[1], lambda: True)
@@ -76,8 +76,8 @@ def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyP
 
 
 def test_a_job_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("driftscope_probes.beside.JOIN_S", 0.05)
-    beside, go, over = Beside(), threading.Event(), threading.Event()
+    monkeypatch.setattr("driftscope_probes.base.side_thread.JOIN_S", 0.05)
+    beside, go, over = SideThread(), threading.Event(), threading.Event()
 
     def work() -> bool:
         go.wait(10)
@@ -99,13 +99,14 @@ def test_a_job_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPat
 def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cores, "CORES", frozenset({0, 1, 2}))
+    monkeypatch.setattr(cpu_cores, "CORES", frozenset({0, 1, 2}))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
-    assert cores.beside_this_thread() == {0, 2}
+    assert cpu_cores.free_cpu_cores() == {0, 2}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    assert cores.beside_this_thread() == {0, 1, 2}, "bound to none"
+    assert cpu_cores.free_cpu_cores() == {0, 1, 2}, "bound to none"
 
 
+@pytest.mark.process
 def test_the_first_process_says_what_cores_there_are() -> None:
     """A worker may find itself bound to some of them before it has any say."""
     script = (
@@ -115,7 +116,7 @@ def test_the_first_process_says_what_cores_there_are() -> None:
     mine = min(os.sched_getaffinity(0))
 
     def child(**more: str) -> str:
-        plain = {name: value for name, value in os.environ.items() if name != cores.VARIABLE}
+        plain = {name: value for name, value in os.environ.items() if name != cpu_cores.VARIABLE}
         return subprocess.run(
             [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{mine}}}); {script}"],
             env={**plain, **more},
@@ -126,4 +127,4 @@ def test_the_first_process_says_what_cores_there_are() -> None:
 
     assert child() == f"[{mine}] {mine}"
     said = f"{mine},{mine + 7}"
-    assert child(**{cores.VARIABLE: said}) == f"[{mine}, {mine + 7}] {said}"
+    assert child(**{cpu_cores.VARIABLE: said}) == f"[{mine}, {mine + 7}] {said}"

@@ -16,16 +16,17 @@ from support.schedules import schedule
 from driftscope.trace.format.records import DraftRow, StepRow
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes import capture as capture_module
-from driftscope_probes.buffers import MASSES, ChainBuffers, Layout
-from driftscope_probes.capture import SHADOW_DIFFERS, Encoder
-from driftscope_probes.clock import NO_MARKS, Marks
-from driftscope_probes.drafter_cache import DrafterCache
-from driftscope_probes.finished import Capture, Finished
-from driftscope_probes.prefills import prompt_lengths
-from driftscope_probes.ring import Landing, Ring
-from driftscope_probes.sampling import Sampler
-from driftscope_probes.view import DraftStep
+from driftscope_probes.base.chain_buffers import MASSES, ChainBuffers, Layout
+from driftscope_probes.base.device_clock import NO_MARKS, Marks
+from driftscope_probes.base.host_ring import HostRing, Landing
+from driftscope_probes.base.step_view import DraftStep
+from driftscope_probes.recording import chain_encoder as capture_module
+from driftscope_probes.recording.chain_encoder import SHADOW_DIFFERS, ChainEncoder
+from driftscope_probes.recording.sampler import Sampler
+from driftscope_probes.recording.step_record import Capture, StepRecord
+from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
+from driftscope_probes.vllm.scheduler.prefill_tracker import prompt_lengths
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 K, LAYERS, HEADS, MAX_SLOTS = 3, 2, 4, 100
 LAYOUT = Layout(depths=4, layers=LAYERS, aux=2)
@@ -33,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 def _landing(values: torch.Tensor) -> Landing:
-    landing = Ring(*values.shape, CPU, slots=1).send(values)
+    landing = HostRing(*values.shape, CPU, slots=1).send(values)
     assert landing is not None
     return landing
 
@@ -70,7 +71,7 @@ def _finished(
     head_mass: Landing | None = None,
     chosen: Any = None,
     **changes: Any,
-) -> Finished:
+) -> StepRecord:
     capture = scheduled = None
     if step is not None and not recorded:
         scheduled = _scheduled(step)
@@ -101,7 +102,7 @@ def _finished(
         "probe_s": 0.125,
         "core_s": 0.0,
     }
-    return Finished(**{**plain, **changes})  # type: ignore[arg-type]
+    return StepRecord(**{**plain, **changes})  # type: ignore[arg-type]
 
 
 def _scheduled(step: DraftStep) -> Any:
@@ -120,38 +121,44 @@ def writer(tmp_path: Path) -> Iterator[TraceWriter]:
 
 
 @pytest.fixture
-def encoder(writer: TraceWriter) -> Encoder:
+def encoder(writer: TraceWriter) -> ChainEncoder:
     return _encoder(writer, keep_ids=True)
 
 
-def _encoder(writer: TraceWriter, sampler: Sampler | None = None, **options: Any) -> Encoder:
-    return Encoder(
+def _encoder(
+    writer: TraceWriter,
+    sampler: Sampler | None = None,
+    faults: CacheFaultTracker | None = None,
+    **options: Any,
+) -> ChainEncoder:
+    return ChainEncoder(
         LAYOUT,
         heads=HEADS,
         strategy="keys",
         max_slots=MAX_SLOTS,
         writer=writer,
         sampler=sampler or Sampler(every=4),
+        schedules=VllmSchedules(faults),
         **options,
     )
 
 
-def _steps(encoder: Encoder, *done: Finished) -> list[StepRow]:
+def _steps(encoder: ChainEncoder, *done: StepRecord) -> list[StepRow]:
     return [StepRow(**row) for row in _rows(encoder, "step", *done)]
 
 
-def _chains(encoder: Encoder, *done: Finished) -> list[DraftRow]:
+def _chains(encoder: ChainEncoder, *done: StepRecord) -> list[DraftRow]:
     return [DraftRow(**row) for row in _rows(encoder, "draft", *done)]
 
 
-def _rows(encoder: Encoder, record: str, *done: Finished) -> list[dict[str, Any]]:
+def _rows(encoder: ChainEncoder, record: str, *done: StepRecord) -> list[dict[str, Any]]:
     blocks = encoder.rows(list(done))
     return [
         row for block in blocks if block.record == record for row in block.to_batch().to_pylist()
     ]
 
 
-def test_a_step_comes_before_its_chains(encoder: Encoder) -> None:
+def test_a_step_comes_before_its_chains(encoder: ChainEncoder) -> None:
     steps, *chains = encoder.rows([_finished(_step(False, False))])
     (step,) = steps.to_batch().to_pylist()
     assert StepRow(**step) == StepRow(
@@ -170,7 +177,7 @@ def test_a_step_comes_before_its_chains(encoder: Encoder) -> None:
     assert [chain.record for chain in chains] == ["draft"]
 
 
-def test_a_chain_has_its_own_requests_numbers(encoder: Encoder) -> None:
+def test_a_chain_has_its_own_requests_numbers(encoder: ChainEncoder) -> None:
     first, second = _chains(encoder, _finished(_step(False, False)))
     assert (first.request, second.request) == ("r0", "r1")
     assert (second.position, second.prompt_tokens) == (21, 11)
@@ -183,20 +190,20 @@ def test_a_chain_has_its_own_requests_numbers(encoder: Encoder) -> None:
     assert (first.fc_rms, second.fc_rms) == (0.5, 1.5)
 
 
-def test_a_chain_of_the_whole_length(encoder: Encoder) -> None:
+def test_a_chain_of_the_whole_length(encoder: ChainEncoder) -> None:
     (chain,) = _chains(encoder, _finished(_step(False, k=4)))
     assert chain.in_rms == [1.0, 2.0, 3.0, 4.0]
     assert chain.sink_mass is not None
     assert len(chain.sink_mass) == 4 * LAYERS
 
 
-def test_what_the_drafter_does_not_have_is_none(encoder: Encoder) -> None:
+def test_what_the_drafter_does_not_have_is_none(encoder: ChainEncoder) -> None:
     (chain,) = _chains(encoder, _finished(_step(False)))
     for name in ("null_mass", "aux_norm_rms", "prompt_mass", "entropy", "token_ids", "head_mass"):
         assert getattr(chain, name) is None
 
 
-def test_depths_past_the_context_limit_are_void(encoder: Encoder) -> None:
+def test_depths_past_the_context_limit_are_void(encoder: ChainEncoder) -> None:
     # The query of depth d is slot p + d - 1; the last slot is MAX_SLOTS - 1.
     heads = _landing(torch.ones(1, 4 * LAYERS * HEADS * 5))
     done = _finished(_step(False), position=MAX_SLOTS - 2, head_mass=heads)
@@ -209,13 +216,15 @@ def test_depths_past_the_context_limit_are_void(encoder: Encoder) -> None:
     assert chain.fc_rms == 0.5
 
 
-def test_masses_by_head_are_those_of_the_request_and_of_its_depths(encoder: Encoder) -> None:
+def test_masses_by_head_are_those_of_the_request_and_of_its_depths(encoder: ChainEncoder) -> None:
     values = torch.arange(2.0)[:, None] + torch.arange(4 * LAYERS * HEADS * 5) / 1000
     (_, chain) = _chains(encoder, _finished(_step(False, False), head_mass=_landing(values)))
     np.testing.assert_array_equal(chain.head_mass, values[1, : K * LAYERS * HEADS * 5])
 
 
-def test_token_ids_only_when_they_are_to_be_kept(writer: TraceWriter, encoder: Encoder) -> None:
+def test_token_ids_only_when_they_are_to_be_kept(
+    writer: TraceWriter, encoder: ChainEncoder
+) -> None:
     served = torch.tensor([[1, 2, 3], [4, 5, 70000]])
     ids = torch.cat((served, served), -1)
     (_, chain) = _chains(encoder, _finished(_step(False, False), ids=ids))
@@ -233,21 +242,21 @@ def test_a_shadow_with_other_tokens_is_counted(writer: TraceWriter, tmp_path: Pa
     assert read_statuses(tmp_path / "run")[0].dropped == {SHADOW_DIFFERS: 1}
 
 
-def test_prefilling_requests_are_dropped(encoder: Encoder) -> None:
+def test_prefilling_requests_are_dropped(encoder: ChainEncoder) -> None:
     (step,) = _steps(encoder, _finished(_step(True, False, True)))
     assert (step.requests, step.chains) == (3, 1)
     (chain,) = _chains(encoder, _finished(_step(True, False, True)))
     assert (chain.request, chain.batch, chain.fc_rms) == ("r1", 3, 1.5)
 
 
-def test_a_request_seen_prefilling_is_marked_as_chunked_for_good(encoder: Encoder) -> None:
+def test_a_request_seen_prefilling_is_marked_as_chunked_for_good(encoder: ChainEncoder) -> None:
     assert [c.chunked_prefill for c in _chains(encoder, _finished(_step(True, False)))] == [False]
     for _ in range(2):
         later = _chains(encoder, _finished(_step(False, False)))
         assert [chain.chunked_prefill for chain in later] == [True, False]
 
 
-def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: Encoder) -> None:
+def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: ChainEncoder) -> None:
     (step,) = _steps(encoder, _finished(_step(True, False), recorded=False))
     assert (step.recorded, step.chains, step.k) == (False, 1, K)
     later = _chains(encoder, _finished(_step(False, False)))
@@ -255,7 +264,7 @@ def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: Encod
 
 
 def test_a_runner_that_differs_from_its_schedules_is_believed_and_told(
-    encoder: Encoder, writer: TraceWriter, tmp_path: Path
+    encoder: ChainEncoder, writer: TraceWriter, tmp_path: Path
 ) -> None:
     alike = _finished(_step(True, False), scheduled=_scheduled(_step(True, False)))
     assert len(_chains(encoder, alike)) == 1
@@ -268,7 +277,7 @@ def test_a_runner_that_differs_from_its_schedules_is_believed_and_told(
 
 
 def test_a_schedule_that_cannot_be_read_costs_no_row(
-    encoder: Encoder, writer: TraceWriter, tmp_path: Path
+    encoder: ChainEncoder, writer: TraceWriter, tmp_path: Path
 ) -> None:
     done = _finished(_step(False), recorded=False, scheduled=object())
     assert [step.chains for step in _steps(encoder, done)] == [1]
@@ -277,7 +286,7 @@ def test_a_schedule_that_cannot_be_read_costs_no_row(
 
 
 def test_faults_in_the_drafters_cache_are_remembered(writer: TraceWriter) -> None:
-    encoder, step = _encoder(writer, cache=DrafterCache()), _step(False, False)
+    encoder, step = _encoder(writer, faults=CacheFaultTracker()), _step(False, False)
     ran_without_the_drafter = _finished(None, scheduled=_scheduled(step))
     again = _finished(step, scheduled=schedule(going_on=dict.fromkeys(step.requests, 10)))
     found = _chains(encoder, ran_without_the_drafter, again)
@@ -285,7 +294,7 @@ def test_faults_in_the_drafters_cache_are_remembered(writer: TraceWriter) -> Non
 
 
 def test_memory_of_chunked_requests_is_bounded(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    encoder: ChainEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture_module, "REMEMBERED_REQUESTS", 1)
     encoder.rows([_finished(_step(True, True))])
@@ -293,7 +302,7 @@ def test_memory_of_chunked_requests_is_bounded(
     assert [chain.chunked_prefill for chain in later] == [False, True]
 
 
-def test_a_step_in_which_the_drafter_did_not_run(encoder: Encoder) -> None:
+def test_a_step_in_which_the_drafter_did_not_run(encoder: ChainEncoder) -> None:
     (step,) = _steps(encoder, _finished(None))
     assert (step.chains, step.k, step.recorded) == (0, 0, False)
 
@@ -305,7 +314,7 @@ def test_what_the_engine_core_takes_is_of_the_budget_too(writer: TraceWriter) ->
     assert (sampler.costs.step_s, sampler.costs.passed_s) == (0.375, 0.375)
 
 
-def test_times_on_the_device_lie_between_marks(encoder: Encoder) -> None:
+def test_times_on_the_device_lie_between_marks(encoder: ChainEncoder) -> None:
     class Event(SimpleNamespace):
         reached = False
 
@@ -373,21 +382,21 @@ def test_what_else_the_writers_thread_takes_counts_for_every_step(writer: TraceW
     assert sampler.costs.passed_s == pytest.approx(2.0 / 4)
 
 
-def test_a_recorded_step_of_nothing_but_prefills_gives_its_own_row(encoder: Encoder) -> None:
+def test_a_recorded_step_of_nothing_but_prefills_gives_its_own_row(encoder: ChainEncoder) -> None:
     (row,) = _steps(encoder, _finished(_step(True, True)))
     assert (row.chains, row.recorded) == (0, True)
 
 
-def test_requests_that_were_not_chosen_are_left_out(encoder: Encoder) -> None:
+def test_requests_that_were_not_chosen_are_left_out(encoder: ChainEncoder) -> None:
     done = _finished(_step(False, False, False), chosen=np.array([False, True, True]))
     assert [chain.request for chain in _chains(encoder, done)] == ["r1", "r2"]
     assert _steps(encoder, _finished(_step(False, False, False)))[0].chains == 3
 
 
-def test_many_steps_at_once_give_what_each_gives_alone(encoder: Encoder) -> None:
+def test_many_steps_at_once_give_what_each_gives_alone(encoder: ChainEncoder) -> None:
     ids = torch.arange(6).view(1, 6)
 
-    def steps() -> list[Finished]:
+    def steps() -> list[StepRecord]:
         heads = _landing(torch.ones(1, 4 * LAYERS * HEADS * 5))
         return [
             _finished(_step(False, True), number=1, rate=0.5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +15,14 @@ import pytest
 from driftscope.trace.format.control_file import CONTROL, Asked, Change, ask, read_control
 from driftscope.trace.format.status import Status, read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.attach import recorder_of_runner
-from driftscope_probes.control import Control, install_worker
-from driftscope_probes.labels import LABEL, Selection
-from driftscope_probes.remote import METHOD
-from driftscope_probes.sampling import EVERY_STEPS, FIRST_RATE, Sampler
+from driftscope_probes.control.control import Control
+from driftscope_probes.control.remote import METHOD
+from driftscope_probes.recording.request_selection import RequestSelection
+from driftscope_probes.recording.sampler import EVERY_STEPS, FIRST_RATE, Sampler
+from driftscope_probes.vllm.attach import recorder_of_runner
+from driftscope_probes.vllm.control_rpc import install_worker
+from driftscope_probes.vllm.scheduler.request_label import LABEL
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 SOON_S = 5.0
 
@@ -30,7 +33,7 @@ class Parts:
     def __init__(self, run: Path, *, every: int | None = 1) -> None:
         self.run, self.writer = run, TraceWriter(run, source="worker0-1")
         self.sampler, self.per_head = Sampler(every=every), False
-        self.selection = Selection()
+        self.selection = RequestSelection()
         self.control = Control(run, self.writer, self.selection, self)  # type: ignore[arg-type]
 
     def status(self) -> Status:
@@ -118,7 +121,7 @@ def test_a_file_that_is_wrong_is_counted_once_and_shown(parts: Parts, text: str)
 
 def test_what_came_by_rpc_reaches_the_runs_other_processes(parts: Parts) -> None:
     core = TraceWriter(parts.run, source="engine0-2")
-    selection = Selection()
+    selection = RequestSelection()
     Control(parts.run, core, selection).watch()
     ask(parts.run, Change(per_head=True))
     parts.until(lambda: parts.per_head)
@@ -157,7 +160,7 @@ def test_an_rpc_does_not_wait_for_a_disk_that_hangs(
         over.wait(20)
         return found
 
-    monkeypatch.setattr("driftscope_probes.control.read_control", hanging)
+    monkeypatch.setattr("driftscope_probes.control.control.read_control", hanging)
     ask(parts.run, Change(every=2))
     assert hangs.wait(20)
     begun = time.monotonic()
@@ -202,15 +205,20 @@ def test_the_worker_answers_by_rpc_and_never_raises(parts: Parts) -> None:
     assert "AttributeError" in getattr(worker, METHOD)()["error"]
 
 
+def _labels(requests: Iterable[Any]) -> Iterable[tuple[str, str]]:
+    """The labels of new requests, as a schedule of vLLM has them."""
+    return VllmSchedules().labels(SimpleNamespace(scheduled_new_reqs=requests))
+
+
 def _request(name: str, extra: dict[str, Any] | None) -> Any:
     return SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args=extra))
 
 
 def test_a_selection_knows_requests_from_before_it_was_made() -> None:
-    selection = Selection()
+    selection = RequestSelection()
     pooled = SimpleNamespace(req_id="p", sampling_params=None)
-    selection.learn([_request("1", {LABEL: "a"}), _request("2", {LABEL: 7}), pooled])
-    selection.learn([_request("3", None)])
+    selection.learn(_labels([_request("1", {LABEL: "a"}), _request("2", {LABEL: 7}), pooled]))
+    selection.learn(_labels([_request("3", None)]))
     ids = ("1", "2", "3", "p", "unseen")
     assert selection.chosen(ids) is None
     assert selection.selects(None)

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope_probes.doctor_captured import of_run
-from driftscope_probes.kinds import KINDS
-from driftscope_probes.support import HOOKS
+from driftscope_probes.server.captured_layers_check import of_run
+from driftscope_probes.vllm.configuration.drafter_kinds import KINDS
+from driftscope_probes.vllm.configuration.hook_points import HOOKS
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")

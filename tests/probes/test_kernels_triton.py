@@ -24,9 +24,13 @@ CASES = [
     if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
 ]
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from driftscope_probes.label_header import LabelHeader
-from driftscope_probes.serving import LABEL_HEADER
+from driftscope_probes.server.label_header import LabelHeader
+from driftscope_probes.server.vllm_server import LABEL_HEADER
 
 JSON = (b"content-type", b"application/json")
 GONE = {"type": "http.disconnect"}

@@ -11,8 +11,8 @@ from support.schedules import schedule
 
 from driftscope.trace.format.records import RequestRow, UndraftedReason
 from driftscope.trace.format.row_block import Block
-from driftscope_probes import ledger as module
-from driftscope_probes.ledger import Ledger
+from driftscope_probes.vllm.scheduler import verification_tracker as module
+from driftscope_probes.vllm.scheduler.verification_tracker import VerificationTracker
 
 K = 3
 
@@ -41,7 +41,7 @@ class Core:
             scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
         )
         self.errors: list[BaseException] = []
-        self.ledger = Ledger(scheduler, lambda _, error: self.errors.append(error))
+        self.ledger = VerificationTracker(scheduler, lambda _, error: self.errors.append(error))
         self.now = 0.0
 
     def step(

@@ -13,9 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftscope_probes.buffers import MASSES
-from driftscope_probes.masses import (
-    AttentionKind,
+from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
+from driftscope.inspect.reference.chain import class_masses
+from driftscope_probes.base.chain_buffers import MASSES
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses.sink_search import RECENT, SLOTS
+from driftscope_probes.masses.torch_masses import (
     Chains,
     Score,
     at_once,
@@ -23,9 +26,6 @@ from driftscope_probes.masses import (
     sink_mask,
     slot_weights,
 )
-from driftscope_probes.reference.chain import MASSES as REFERENCE_MASSES
-from driftscope_probes.reference.chain import class_masses
-from driftscope_probes.sinks import RECENT, SLOTS
 
 TOLERANCE = 1e-5
 SIZE = 8

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from driftscope_probes.keys import CpuAttnKeys
-from driftscope_probes.masses import AttentionKind, Chains, masses, sink_mask
-from driftscope_probes.packed import LITTLE, MUCH, PackedMeter, Wanted
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses.packed_meter import LITTLE, MUCH, MassJob, PackedMeter
+from driftscope_probes.masses.torch_masses import Chains, masses, sink_mask
+from driftscope_probes.vllm.layers.key_readers import CpuAttnKeys
 
 pytest.importorskip("numba")
 HEADS, KV, SIZE, PAGE, PAGES, DEPTHS = 4, 2, 16, 8, 64, 5
@@ -52,6 +53,12 @@ class Situation:
         reader._heads = 2 * np.arange(KV)
         return reader
 
+    def attention(self, layer: Any) -> Any:
+        """An AttentionLayer of this situation."""
+        return SimpleNamespace(
+            kind=self.kind, reader=self.reader(layer), cache=lambda: layer.kv_cache
+        )
+
     @property
     def kind(self) -> AttentionKind:
         return AttentionKind(
@@ -90,13 +97,13 @@ class Situation:
         wanted = masses(
             queries, lambda q: reader.score(q, layer.kv_cache, table[:3], slots), chains, kind
         )
-        meter = PackedMeter({"layer": (layer, kind, reader)}, DTYPES[self.dtype])
+        meter = PackedMeter({"layer": self.attention(layer)}, DTYPES[self.dtype])
         assert meter.takes(3, self.k, slots)
         with torch.inference_mode():  # as vLLM's workers do
             room = torch.full((3, DEPTHS, 5), -1.0)
             heads = torch.full((3, self.k, HEADS, 5), -1.0)
         part = meter.part("layer", queries, room[:, : self.k].numpy())
-        fill = meter.plan([Wanted(part, table, heads)], chains)
+        fill = meter.plan([MassJob(part, table, heads)], chains)
         assert fill is not None
         table.fill_(0)  # the engine goes on
         chains.position[:] = 0
@@ -140,24 +147,24 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
 def test_other_keys_are_left_to_torch(dtype: torch.dtype) -> None:
     situation = Situation()
     layer = situation.layer()
-    layers = {"layer": (layer, situation.kind, situation.reader(layer))}
+    layers = {"layer": situation.attention(layer)}
     assert not PackedMeter(layers, dtype).takes(1, 1, 1)
 
 
 def test_so_are_caches_of_another_type_than_the_drafters() -> None:
     situation = Situation()
     layer = situation.layer()
-    meter = PackedMeter({"layer": (layer, situation.kind, situation.reader(layer))}, torch.bfloat16)
+    meter = PackedMeter({"layer": situation.attention(layer)}, torch.bfloat16)
     queries, mean = torch.zeros(3, DEPTHS, HEADS * SIZE), np.zeros((3, DEPTHS, 5))
     table = torch.zeros(3, 10, dtype=torch.int32)
-    wanted = Wanted(meter.part("layer", queries, mean), table, None)
+    wanted = MassJob(meter.part("layer", queries, mean), table, None)
     assert meter.plan([wanted], situation.chains) is None
 
 
 def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     situation = Situation()
     layer = situation.layer()
-    meter = PackedMeter({"layer": (layer, situation.kind, situation.reader(layer))}, torch.float32)
+    meter = PackedMeter({"layer": situation.attention(layer)}, torch.float32)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     assert meter.takes(1, 1, MUCH // HEADS)
     assert not meter.takes(1, 1, MUCH // HEADS + 1)
@@ -168,7 +175,7 @@ def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch)
 def test_parts_of_all_shapes_share_their_room() -> None:
     situation = Situation()
     layer = situation.layer()
-    meter = PackedMeter({"layer": (layer, situation.kind, situation.reader(layer))}, torch.float32)
+    meter = PackedMeter({"layer": situation.attention(layer)}, torch.float32)
     found = [
         meter.part("layer", torch.zeros(b, DEPTHS, HEADS * SIZE), np.zeros((b, DEPTHS, 5))).found
         for b in range(1, 65)

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from driftscope_probes.plugin import SEAMS, register
-from driftscope_probes.support import HOOKS
+from driftscope_probes.vllm.configuration.hook_points import HOOKS
+from driftscope_probes.vllm.plugin import SEAMS, register
 
-REGISTER = "import os, sys; from driftscope_probes.plugin import register; register(); "
+pytestmark = pytest.mark.process
+
+REGISTER = "import os, sys; from driftscope_probes.vllm.plugin import register; register(); "
 
 
 def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:

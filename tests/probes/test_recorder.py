@@ -19,13 +19,14 @@ from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.buffers import MASSES, PER_DEPTH
-from driftscope_probes.drafter import Drafter
-from driftscope_probes.meter import Plan
-from driftscope_probes.recorder import Recorder
-from driftscope_probes.ring import SLOTS
-from driftscope_probes.settings import RECORDINGS, Settings
-from driftscope_probes.view import DeviceStep, DraftStep
+from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH
+from driftscope_probes.base.host_ring import SLOTS
+from driftscope_probes.base.settings import RECORDINGS, Settings
+from driftscope_probes.base.step_view import DeviceStep, DraftStep
+from driftscope_probes.masses.meter import Plan
+from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 """Record files keep 16 bits of a mantissa; one class is what the others leave of 1."""
@@ -35,7 +36,7 @@ AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 class Worker:
     """What a seam does with a recorder, around a drafter that runs with graphs or without."""
 
-    drafter: Drafter
+    drafter: VllmDrafter
     settings: Settings
     calls: list[str] = field(default_factory=list)
     """How each chain was drafted."""
@@ -48,7 +49,9 @@ class Worker:
         create_run(path, manifest(Spec()))
         self.proposer = SimpleNamespace(model=self.drafter.model)
         self.writer = TraceWriter(path, source="worker0-1")
-        self.recorder = Recorder(self.drafter, self.settings, self.writer)
+        self.recorder = Recorder(
+            self.drafter, self.settings, self.writer, schedules=VllmSchedules()
+        )
         self.recorder.taps.attach(self.proposer, "model")
 
     def step(self, prefilling: tuple[bool, bool] | None = (False, False), k: int = K) -> None:
@@ -79,8 +82,8 @@ class Worker:
 
 
 @pytest.fixture
-def start(tmp_path: Path, make_drafter: Callable[..., Drafter]) -> Callable[..., Worker]:
-    def started(drafter: Drafter | None = None, **changes: Any) -> Worker:
+def start(tmp_path: Path, make_drafter: Callable[..., VllmDrafter]) -> Callable[..., Worker]:
+    def started(drafter: VllmDrafter | None = None, **changes: Any) -> Worker:
         settings = Settings(**{"trace": tmp_path / "run", "sink_tokens": 2, "every": 1, **changes})
         return Worker(drafter or make_drafter(), settings)
 
@@ -91,7 +94,7 @@ def start(tmp_path: Path, make_drafter: Callable[..., Drafter]) -> Callable[...,
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
 def test_rows_hold_the_chain_computed_by_hand(
     start: Callable[..., Worker],
-    make_drafter: Callable[..., Drafter],
+    make_drafter: Callable[..., VllmDrafter],
     recording: str,
     flags: dict[str, bool],
 ) -> None:

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from driftscope.errors import TraceError
+from driftscope.inspect.reference.engine import Generation
+from driftscope.inspect.reference.run import ReferenceRun
 from driftscope.trace.format.rounding import RELATIVE_ERROR
 from driftscope.trace.read.reader import Trace, read_trace
-from driftscope_probes.reference.engine import Generation
-from driftscope_probes.reference.run import ReferenceRun
-from driftscope_probes.trio import encode, load_prompts, trio_path
+from driftscope_lab.trio import encode, load_prompts, trio_path
 
 K, MAX_TOKENS = 4, 12
 DRAFTERS = ("eagle3", "eagle31")

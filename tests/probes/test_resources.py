@@ -8,15 +8,16 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from support.runs import verify
 
-from driftscope_probes.process import open_writer
-from driftscope_probes.resources import sample
-from driftscope_probes.settings import Settings
+from driftscope_probes.base.resource_sample import sample
+from driftscope_probes.base.settings import Settings
+from driftscope_probes.recording.process_writer import open_writer
 
 GROW = """
 import os
-from driftscope_probes.resources import sample
+from driftscope_probes.base.resource_sample import sample
 (before,) = sample("worker0-1")
 held = bytearray(os.urandom(1 << 20) * 64)
 (after,) = sample("worker0-1")
@@ -24,6 +25,7 @@ print((after.process_bytes - before.process_bytes) / len(held))
 """
 
 
+@pytest.mark.process
 def test_a_sample_follows_the_process() -> None:
     """One of its own: this one frees memory when it likes."""
     done = subprocess.run([sys.executable, "-c", GROW], capture_output=True, text=True, check=True)

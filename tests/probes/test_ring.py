@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from driftscope_probes.buffers import Layout
-from driftscope_probes.per_head import PerHead
-from driftscope_probes.ring import Ring
+from driftscope_probes.base.chain_buffers import Layout
+from driftscope_probes.base.host_ring import HostRing
+from driftscope_probes.recording.per_head_masses import PerHeadMasses
 
 CPU = torch.device("cpu")
 R, WIDTH = 4, 3
@@ -18,7 +18,7 @@ def _values(rows: int, value: float) -> torch.Tensor:
 
 
 def test_what_is_sent_is_what_is_taken() -> None:
-    ring = Ring(R, WIDTH, CPU, slots=2)
+    ring = HostRing(R, WIDTH, CPU, slots=2)
     sent = torch.arange(6.0).view(2, WIDTH)
     landing = ring.send(sent)
     assert landing is not None
@@ -26,7 +26,7 @@ def test_what_is_sent_is_what_is_taken() -> None:
 
 
 def test_later_changes_of_the_source_and_of_the_slot_do_not_show() -> None:
-    ring, source = Ring(R, WIDTH, CPU, slots=1), _values(R, 1.0)
+    ring, source = HostRing(R, WIDTH, CPU, slots=1), _values(R, 1.0)
     landing = ring.send(source)
     assert landing is not None
     source.fill_(2.0)  # the next chain is drafted
@@ -39,7 +39,7 @@ def test_later_changes_of_the_source_and_of_the_slot_do_not_show() -> None:
 
 
 def test_steps_that_wait_do_not_share_slots() -> None:
-    ring = Ring(R, WIDTH, CPU, slots=3)
+    ring = HostRing(R, WIDTH, CPU, slots=3)
     landings = [ring.send(_values(rows, float(rows))) for rows in (1, 2, 3)]
     for rows, landing in zip((3, 2, 1), reversed(landings), strict=True):
         assert landing is not None
@@ -49,7 +49,7 @@ def test_steps_that_wait_do_not_share_slots() -> None:
 
 
 def test_a_full_ring_takes_nothing_and_loses_nothing() -> None:
-    ring = Ring(R, WIDTH, CPU, slots=2)
+    ring = HostRing(R, WIDTH, CPU, slots=2)
     first, second = (ring.send(_values(1, value)) for value in (1.0, 2.0))
     assert ring.send(_values(1, 3.0)) is None
     assert first is not None
@@ -60,7 +60,7 @@ def test_a_full_ring_takes_nothing_and_loses_nothing() -> None:
 
 
 def test_memory_does_not_grow_with_steps() -> None:
-    ring = Ring(R, WIDTH, CPU, slots=2)
+    ring = HostRing(R, WIDTH, CPU, slots=2)
     where = ring.slots.data_ptr()
     for step in range(100):
         landing = ring.send(_values(R, float(step)))
@@ -71,7 +71,7 @@ def test_memory_does_not_grow_with_steps() -> None:
 
 
 def test_a_step_that_is_forgotten_gives_its_slot_back_once() -> None:
-    ring = Ring(R, WIDTH, CPU, slots=2)
+    ring = HostRing(R, WIDTH, CPU, slots=2)
     for _ in range(5):
         assert ring.send(_values(1, 1.0)) is not None
     taken = ring.send(_values(1, 1.0))
@@ -84,7 +84,7 @@ def test_a_step_that_is_forgotten_gives_its_slot_back_once() -> None:
 
 
 def test_masses_by_head_take_room_when_first_asked_for() -> None:
-    heads = PerHead(Layout(depths=3, layers=2, aux=0), R, CPU, heads=4)
+    heads = PerHeadMasses(Layout(depths=3, layers=2, aux=0), R, CPU, heads=4)
     room = heads.take(2)
     assert room.shape == (2, 3, 2, 4, 5)
     assert room.isnan().all()

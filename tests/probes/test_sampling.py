@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from driftscope_probes.sampling import DEFAULT_BUDGET, EVERY_STEPS, FIRST_RATE, LEAST_RATE, Sampler
+from driftscope_probes.base.settings import DEFAULT_BUDGET
+from driftscope_probes.recording.sampler import EVERY_STEPS, FIRST_RATE, LEAST_RATE, Sampler
 
 STEP_S = 0.010
 PASSED_S = 1e-6

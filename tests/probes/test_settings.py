@@ -14,7 +14,7 @@ import pytest
 from driftscope.errors import ProbeError
 from driftscope.trace.format.control_file import MAX_LABEL_CHARS
 from driftscope.trace.format.privacy import Pseudonyms
-from driftscope_probes.settings import (
+from driftscope_probes.base.settings import (
     _NAMES,
     REQUEST_KEY,
     Settings,
@@ -278,7 +278,7 @@ def test_identifiers_can_be_switched_off(tmp_path: Path, value: str) -> None:
 
 _CHILD = """
 from driftscope.trace.format.privacy import Pseudonyms
-from driftscope_probes.settings import request_key
+from driftscope_probes.base.settings import request_key
 print(Pseudonyms(request_key()).name("cmpl-7"))
 """
 
@@ -295,6 +295,7 @@ def _name_in_a_child() -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.process
 def test_processes_of_one_start_hash_alike_and_another_start_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,11 +19,8 @@ from driftscope.trace.format.manifest import SINK_SOUGHT, read_manifest
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run, rewrite_manifest
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.drafter import Drafter
-from driftscope_probes.identity import SINKS_SOUGHT, with_sinks
-from driftscope_probes.recorder import Recorder
-from driftscope_probes.settings import Settings
-from driftscope_probes.sinks import (
+from driftscope_probes.base.settings import Settings
+from driftscope_probes.masses.sink_search import (
     MAX_CHAINS,
     MIN_CHAINS,
     MIN_REQUESTS,
@@ -34,6 +31,10 @@ from driftscope_probes.sinks import (
     Found,
     SinkSearch,
 )
+from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.run_manifest import SINKS_SOUGHT, with_sinks
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 PLANTED = (0, 7)
 EVEN = 0.001
@@ -177,7 +178,7 @@ def _answering(queries: torch.Tensor, score: float) -> torch.Tensor:
 class Seeking:
     """A run whose sink set is looked for."""
 
-    def __init__(self, drafter: Drafter, run: Path, planted: tuple[int, ...]) -> None:
+    def __init__(self, drafter: VllmDrafter, run: Path, planted: tuple[int, ...]) -> None:
         self.run, self.planted, self.drafter = run, planted, drafter
         written = replace(
             manifest(Spec()),
@@ -192,7 +193,9 @@ class Seeking:
         settings = Settings(
             trace=run, every=1, sink_tokens=None, sink_source=SINK_SOUGHT, per_head=True
         )
-        self.recorder = Recorder(drafter, settings, TraceWriter(run, source="worker0-1"))
+        self.recorder = Recorder(
+            drafter, settings, TraceWriter(run, source="worker0-1"), schedules=VllmSchedules()
+        )
         assert self.recorder.search is not None
         self.recorder.search.tell = lambda found: rewrite_manifest(run, with_sinks(written, found))
         self.proposer = SimpleNamespace(model=drafter.model)
@@ -246,7 +249,7 @@ def _masses_are_by_hand(seeking: Seeking, slots: tuple[int, ...]) -> None:
 
 
 def test_a_planted_sink_is_found_and_measured(
-    make_drafter: Callable[..., Drafter], tmp_path: Path
+    make_drafter: Callable[..., VllmDrafter], tmp_path: Path
 ) -> None:
     seeking = Seeking(make_drafter(), tmp_path / "run", PLANTED)
     assert read_manifest(seeking.run).sink_slots == ()
@@ -261,7 +264,7 @@ def test_a_planted_sink_is_found_and_measured(
 
 
 def test_without_a_sink_none_is_found_and_its_class_is_absent(
-    make_drafter: Callable[..., Drafter], tmp_path: Path
+    make_drafter: Callable[..., VllmDrafter], tmp_path: Path
 ) -> None:
     seeking = Seeking(make_drafter(), tmp_path / "run", ())
     seeking.until_found()
@@ -272,7 +275,7 @@ def test_without_a_sink_none_is_found_and_its_class_is_absent(
 
 
 def test_a_slot_just_before_the_query_is_recent_and_no_sink(
-    make_drafter: Callable[..., Drafter], tmp_path: Path
+    make_drafter: Callable[..., VllmDrafter], tmp_path: Path
 ) -> None:
     seeking = Seeking(make_drafter(), tmp_path / "run", (20 - RECENT + 3,))
     seeking.until_found()
@@ -281,7 +284,7 @@ def test_a_slot_just_before_the_query_is_recent_and_no_sink(
 
 
 def test_a_run_that_ends_while_it_looks(
-    make_drafter: Callable[..., Drafter], tmp_path: Path
+    make_drafter: Callable[..., VllmDrafter], tmp_path: Path
 ) -> None:
     seeking = Seeking(make_drafter(), tmp_path / "run", PLANTED)
     seeking.step()

@@ -12,12 +12,13 @@ import torch
 
 from driftscope.errors import ProbeError
 from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
-from driftscope_probes import support
-from driftscope_probes.buffers import PER_DEPTH
-from driftscope_probes.drafter import Drafter, open_drafter
-from driftscope_probes.identity import manifest_of
-from driftscope_probes.kinds import KINDS, NOT_SERVED, kind_for, table
-from driftscope_probes.settings import Settings, settings_from
+from driftscope_probes.base.chain_buffers import PER_DEPTH
+from driftscope_probes.base.settings import Settings, settings_from
+from driftscope_probes.drafter.drafter_kind import NOT_SERVED
+from driftscope_probes.vllm.configuration import checks
+from driftscope_probes.vllm.configuration.drafter_kinds import KINDS, kind_for, table
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
+from driftscope_probes.vllm.run_manifest import manifest_of
 
 
 def _config(method: str | None = "eagle3", **parallel: int) -> Any:
@@ -48,24 +49,24 @@ def _impl(**changes: object) -> Any:
 
 
 def test_eagle3_on_one_device_is_supported() -> None:
-    support.check_speculation(_config())
-    support.check_speculation(_config(tensor_parallel_size=1, data_parallel_size=1))
+    checks.check_speculation(_config())
+    checks.check_speculation(_config(tensor_parallel_size=1, data_parallel_size=1))
 
 
 def test_an_engine_that_does_not_speculate() -> None:
     words = ("does not speculate", "--speculative-config", "unset DRIFTSCOPE_TRACE")
-    _refused(lambda: support.check_speculation(_config(None)), *words)
+    _refused(lambda: checks.check_speculation(_config(None)), *words)
 
 
 @pytest.mark.parametrize("method", ["mlp_speculator", "extract_hidden_states", "custom_class"])
 def test_a_method_that_is_not_supported(method: str) -> None:
-    check = lambda: support.check_speculation(_config(method))  # noqa: E731
+    check = lambda: checks.check_speculation(_config(method))  # noqa: E731
     _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
 
 
 @pytest.mark.parametrize("name", ["tensor", "pipeline"])
 def test_ranks_and_stages_are_supported(name: str) -> None:
-    support.check_speculation(_config(**{f"{name}_parallel_size": 2}))
+    checks.check_speculation(_config(**{f"{name}_parallel_size": 2}))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_ranks_and_stages_are_supported(name: str) -> None:
 )
 def test_parallelism_that_is_not_supported(sizes: dict[str, int], words: str) -> None:
     config = _config(**{f"{name}_parallel_size": size for name, size in sizes.items()})
-    _refused(lambda: support.check_speculation(config), words, "not supported")
+    _refused(lambda: checks.check_speculation(config), words, "not supported")
 
 
 @pytest.mark.parametrize(
@@ -92,10 +93,10 @@ def test_parallelism_that_is_not_supported(sizes: dict[str, int], words: str) ->
     ],
 )
 def test_attention_that_would_be_measured_wrongly(
-    make_drafter: Callable[..., Drafter], part: dict[str, object], words: str
+    make_drafter: Callable[..., VllmDrafter], part: dict[str, object], words: str
 ) -> None:
     model, layer = make_drafter().model, SimpleNamespace(impl=_impl(**part))
-    check = lambda: support.check_drafter(model, {"plain": _layer(), "odd": layer})  # noqa: E731
+    check = lambda: checks.check_drafter(model, {"plain": _layer(), "odd": layer})  # noqa: E731
     _refused(check, f"drafter layer odd has {words}", "not supported")
 
 
@@ -106,16 +107,18 @@ def _layer() -> Any:
 @pytest.mark.parametrize("window", [None, -1, (-1, -1)])
 @pytest.mark.parametrize("cap", [None, 0, 0.0])
 def test_plain_attention_however_vllm_spells_it(
-    make_drafter: Callable[..., Drafter], window: object, cap: object
+    make_drafter: Callable[..., VllmDrafter], window: object, cap: object
 ) -> None:
     layer = SimpleNamespace(impl=_impl(sliding_window=window, logits_soft_cap=cap))
-    support.check_drafter(make_drafter().model, {"a": layer})
+    checks.check_drafter(make_drafter().model, {"a": layer})
 
 
-def test_attention_of_another_sort_than_a_decoders(make_drafter: Callable[..., Drafter]) -> None:
+def test_attention_of_another_sort_than_a_decoders(
+    make_drafter: Callable[..., VllmDrafter],
+) -> None:
     model, layer = make_drafter().model, SimpleNamespace(impl=_impl(), attn_type="encoder_only")
     words = "attention that is not a decoder's"
-    _refused(lambda: support.check_drafter(model, {"odd": layer}), words)
+    _refused(lambda: checks.check_drafter(model, {"odd": layer}), words)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +153,8 @@ def test_each_kind_says_how_it_was_checked() -> None:
         assert set(kind.columns) <= set(PER_DEPTH)
 
 
-def test_a_drafter_without_attention(make_drafter: Callable[..., Drafter]) -> None:
-    _refused(lambda: support.check_drafter(make_drafter().model, {}), "no attention layer found")
+def test_a_drafter_without_attention(make_drafter: Callable[..., VllmDrafter]) -> None:
+    _refused(lambda: checks.check_drafter(make_drafter().model, {}), "no attention layer found")
 
 
 def _vllm_config(**changes: object) -> Any:
@@ -177,7 +180,9 @@ def _vllm_config(**changes: object) -> Any:
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter], on: bool) -> None:
+def test_the_manifest_says_what_was_loaded(
+    make_drafter: Callable[..., VllmDrafter], on: bool
+) -> None:
     drafter = replace(make_drafter(fc_norm=on, norm_output=on), config=_vllm_config())
     settings = settings_from(
         {"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_EVERY": "4", "DRIFTSCOPE_SINK_TOKENS": "2"}
@@ -203,7 +208,7 @@ def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter],
     assert (found.attention_backend, found.drafter_layers) == ("TRITON_ATTN", 2)
 
 
-def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Drafter]) -> None:
+def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., VllmDrafter]) -> None:
     model, config = make_drafter().model, _vllm_config()
     layers = {name: _layer() for name in ("b", "a", "target")}
     config.compilation_config.static_forward_context = layers
@@ -220,7 +225,7 @@ def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Dra
     [("none", False), ("own memory", False), ("the drafter's", True), ("part of it", True)],
 )
 def test_layers_whose_memory_is_also_the_drafters(
-    make_drafter: Callable[..., Drafter], others: str, shared: bool
+    make_drafter: Callable[..., VllmDrafter], others: str, shared: bool
 ) -> None:
     drafter, cache = make_drafter(), torch.zeros(6, 2, 4, 8)
     for layer in drafter.attention.values():
@@ -236,14 +241,16 @@ def test_layers_whose_memory_is_also_the_drafters(
     assert drafter.shares_cache == shared
 
 
-def test_layers_come_in_the_order_of_the_network(make_drafter: Callable[..., Drafter]) -> None:
+def test_layers_come_in_the_order_of_the_network(make_drafter: Callable[..., VllmDrafter]) -> None:
     config, names = _vllm_config(), [f"model.layers.{i}.self_attn.attn" for i in (9, 10, 100)]
     config.compilation_config.static_forward_context = {name: _layer() for name in names}
     opened = open_drafter(make_drafter().model, set(names), config)
     assert list(opened.attention) == names
 
 
-def test_captured_layers_are_counted_by_either_name(make_drafter: Callable[..., Drafter]) -> None:
+def test_captured_layers_are_counted_by_either_name(
+    make_drafter: Callable[..., VllmDrafter],
+) -> None:
     drafter = make_drafter()
     inner = SimpleNamespace(use_aux_hidden_state=True, num_aux_layers=5)
     assert replace(drafter, model=SimpleNamespace(model=inner)).aux_states == 5

@@ -14,13 +14,13 @@ from support.tiny_drafter import AUX, HEADS, HIDDEN, LAYERS, MAX_REQUESTS, Batch
 
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
-from driftscope_probes.capture import complete
-from driftscope_probes.drafter import Drafter
-from driftscope_probes.guard import Guard
-from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.meter import Meter
-from driftscope_probes.taps import Taps
+from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
+from driftscope_probes.base.guard import Guard
+from driftscope_probes.masses.meter import Meter
+from driftscope_probes.recording.chain_encoder import complete
+from driftscope_probes.taps.kernels import Kernels, TorchKernels
+from driftscope_probes.taps.taps import Taps
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 SINKS = (0, 3)
 FLAGS: dict[str, dict[str, bool]] = {
@@ -36,7 +36,7 @@ class Bench:
 
     make_kernels: ClassVar[Callable[[ChainBuffers], Kernels]]
 
-    def __init__(self, drafter: Drafter, guard: Guard, *, in_graph: bool = False) -> None:
+    def __init__(self, drafter: VllmDrafter, guard: Guard, *, in_graph: bool = False) -> None:
         layout = Layout(depths=drafter.k, layers=len(LAYERS), aux=AUX)
         self.drafter, self.proposer = drafter, SimpleNamespace(model=drafter.model)
         self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
@@ -55,7 +55,7 @@ class Bench:
         self.taps.active = True
         drafts = batch.draft()
         self.noted = len(self.taps._notes)
-        self.taps.play()
+        self.taps.flush_notes()
         self.taps.active = False
         self.kernels.finish(at.position)
         self.meter.measure(batch.view, at, self.by_head)
@@ -66,7 +66,7 @@ class Bench:
         if name not in PER_DEPTH:
             return self.buffers.part(name, 2).numpy()
         depths = {each: self.buffers.part(each, 2).numpy().copy() for each in PER_DEPTH}
-        complete(depths, self.taps.same)
+        complete(depths, self.taps.aliased_columns)
         return depths[name]
 
 
@@ -74,7 +74,7 @@ class Bench:
 def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     make: Callable[[ChainBuffers], Kernels] = TorchKernels
     if request.param == "numba":
-        make = pytest.importorskip("driftscope_probes.kernels_numba").CompiledKernels
+        make = pytest.importorskip("driftscope_probes.taps.numba_kernels").CompiledKernels
     monkeypatch.setattr(Bench, "make_kernels", make, raising=False)
 
 
@@ -88,11 +88,13 @@ def guard(tmp_path: Path) -> Iterator[Guard]:
 
 
 @pytest.fixture(params=sorted(FLAGS))
-def drafter(request: pytest.FixtureRequest, make_drafter: Callable[..., Drafter]) -> Drafter:
+def drafter(
+    request: pytest.FixtureRequest, make_drafter: Callable[..., VllmDrafter]
+) -> VllmDrafter:
     return make_drafter(**FLAGS[request.param])
 
 
-def test_every_figure_is_the_one_computed_by_hand(drafter: Drafter, guard: Guard) -> None:
+def test_every_figure_is_the_one_computed_by_hand(drafter: VllmDrafter, guard: Guard) -> None:
     bench = Bench(drafter, guard)
     batch = Batch(bench.proposer)
     bench.record(batch)
@@ -112,7 +114,7 @@ def test_every_figure_is_the_one_computed_by_hand(drafter: Drafter, guard: Guard
 
 
 def test_what_the_drafter_does_not_have_stays_unmeasured(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(), guard)
     bench.record(Batch(bench.proposer))
@@ -126,7 +128,7 @@ def test_what_the_drafter_does_not_have_stays_unmeasured(
 
 
 def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(k=5), guard)
     batch = Batch(bench.proposer, k=3)
@@ -140,7 +142,7 @@ def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
     assert bench.buffers.values[2:].isnan().all(), "rows of requests that are not there"
 
 
-def test_the_draft_is_the_same_with_hooks_and_without(drafter: Drafter, guard: Guard) -> None:
+def test_the_draft_is_the_same_with_hooks_and_without(drafter: VllmDrafter, guard: Guard) -> None:
     without = Batch(SimpleNamespace(model=drafter.model)).draft()
     bench = Bench(drafter, guard)
     assert torch.equal(Batch(bench.proposer).draft(), without), "between recorded steps"
@@ -150,7 +152,7 @@ def test_the_draft_is_the_same_with_hooks_and_without(drafter: Drafter, guard: G
 
 @pytest.mark.parametrize("not_kept", ["sampled", "many"])
 def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
-    make_drafter: Callable[..., Drafter],
+    make_drafter: Callable[..., VllmDrafter],
     guard: Guard,
     not_kept: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -166,7 +168,7 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
     if not_kept == "sampled":
         drafter.config.speculative_config.draft_sample_method = "probabilistic"
     else:
-        monkeypatch.setattr("driftscope_probes.kernels.LOGITS_AT_ONCE", 0)
+        monkeypatch.setattr("driftscope_probes.taps.kernels.LOGITS_AT_ONCE", 0)
     at_once = Bench(drafter, guard)
     at_once.record(Batch(at_once.proposer, k=5))
     assert at_once.noted == 0
@@ -175,15 +177,15 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
 
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
-    make_drafter: Callable[..., Drafter], guard: Guard, in_graph: bool
+    make_drafter: Callable[..., VllmDrafter], guard: Guard, in_graph: bool
 ) -> None:
     bench = Bench(make_drafter(), guard, in_graph=in_graph)
     # Before the first step hooks run if a graph is to hold them, behind a shut gate.
-    assert bench.taps.on is in_graph
+    assert bench.taps.should_record is in_graph
     Batch(bench.proposer).draft()
     assert len(bench.taps.forwards) == (3 if in_graph else 0)
     bench.taps.serving()
-    assert not bench.taps.on
+    assert not bench.taps.should_record
     Batch(bench.proposer).draft()
     assert bench.taps.forwards == []
     assert bench.buffers.values.isnan().all()
@@ -191,7 +193,7 @@ def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
 
 
 def test_a_profiling_pass_without_attention_metadata_is_survived(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(), guard, in_graph=True)
     out, _ = bench.proposer.model(hidden_states=torch.ones(4, HIDDEN), meta=None)
@@ -215,7 +217,7 @@ def _attributes(model: torch.nn.Module) -> list[Any]:
     return [*found, *(sorted(vars(a.impl)) for a in model.model.attention)]  # type: ignore[union-attr]
 
 
-def test_detach_leaves_the_drafter_as_it_was(drafter: Drafter, guard: Guard) -> None:
+def test_detach_leaves_the_drafter_as_it_was(drafter: VllmDrafter, guard: Guard) -> None:
     before = _attributes(drafter.model)
     bench = Bench(drafter, guard)
     assert _attributes(drafter.model) != before
@@ -233,7 +235,7 @@ def test_detach_leaves_the_drafter_as_it_was(drafter: Drafter, guard: Guard) -> 
 
 
 def test_a_tapped_drafter_looks_like_the_drafter(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(), guard)
     tapped = bench.proposer.model
@@ -245,7 +247,7 @@ def test_a_tapped_drafter_looks_like_the_drafter(
 
 
 def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     from vllm.config import CUDAGraphMode
     from vllm.forward_context import override_forward_context
@@ -271,19 +273,19 @@ def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
 
 
 def test_hooks_rest_while_nothing_is_recorded(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     drafter = make_drafter()
     before = _attributes(drafter.model)
     bench = Bench(drafter, guard)
     bench.record(Batch(bench.proposer))
     found = bench.found("prenorm_rms").copy()
-    bench.taps.rest()
+    bench.taps.uninstall()
     assert _attributes(drafter.model) == before
     assert bench.proposer.model is drafter.model
-    bench.taps.rest()
-    bench.taps.wake()
-    bench.taps.wake()
+    bench.taps.uninstall()
+    bench.taps.install()
+    bench.taps.install()
     bench.record(Batch(bench.proposer))
     assert np.array_equal(bench.found("prenorm_rms"), found)
     bench.taps.detach()
@@ -291,9 +293,9 @@ def test_hooks_rest_while_nothing_is_recorded(
 
 
 def test_hooks_that_a_graph_may_hold_do_not_rest(
-    make_drafter: Callable[..., Drafter], guard: Guard
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
 ) -> None:
     bench = Bench(make_drafter(), guard, in_graph=True)
     on = bench.proposer.model
-    bench.taps.rest()
+    bench.taps.uninstall()
     assert bench.proposer.model is on

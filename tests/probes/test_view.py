@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from driftscope_probes import vllm_v1, vllm_v2
-from driftscope_probes.attach import RECORDER
-from driftscope_probes.view import DraftStep
+from driftscope_probes.base.step_view import DraftStep
+from driftscope_probes.vllm import runner_v1, runner_v2
+from driftscope_probes.vllm.attach import RECORDER
 
 HIDDEN = torch.zeros(3, 8)
 
@@ -58,7 +58,7 @@ def test_a_step_of_the_v1_runner() -> None:
         "target_hidden_states": HIDDEN,
     }
     proposer = SimpleNamespace(hidden=HIDDEN, _driftscope_runner=runner)
-    step = _called(vllm_v1._propose, proposer, **call).step()
+    step = _called(runner_v1._propose, proposer, **call).step()
     runner.discard_request_mask.np[:] = True
     assert _checked(step) == (("a", "b"), b"\0\1", 3), "of then"
 
@@ -70,9 +70,9 @@ def test_a_step_of_a_drafter_that_is_called_with_another_k() -> None:
         num_spec_tokens=2,
     )
     proposer = SimpleNamespace(_driftscope_runner=runner)
-    drafted = _called(vllm_v1._propose_lookup, proposer, HIDDEN)
+    drafted = _called(runner_v1._propose_lookup, proposer, HIDDEN)
     assert (drafted.k, _checked(drafted.step())) == (2, (("a",), b"\1", 2))
-    asked = _called(vllm_v1._propose_lookup, proposer, HIDDEN, num_speculative_tokens=1)
+    asked = _called(runner_v1._propose_lookup, proposer, HIDDEN, num_speculative_tokens=1)
     assert (asked.k, asked.step().k) == (1, 1)
 
 
@@ -93,6 +93,6 @@ def test_a_step_of_the_v2_runner() -> None:
     )
     speculator = Speculator()
     args = (batch, {"layer": HIDDEN}, HIDDEN)
-    call = _called(vllm_v2._propose, speculator, *args)
+    call = _called(runner_v2._propose, speculator, *args)
     assert (call.k, _checked(call.step())) == (3, (("a", "b"), b"\0\1", 3))
-    assert _called(vllm_v2._propose, speculator, *args, num_speculative_tokens=2).step().k == 2
+    assert _called(runner_v2._propose, speculator, *args, num_speculative_tokens=2).step().k == 2

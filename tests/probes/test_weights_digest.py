@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from driftscope_probes.trio import trio_path
-from driftscope_probes.weights_digest import weights_digest
+from driftscope.inspect.weights_digest import weights_digest
+from driftscope_lab.trio import trio_path
 
 Change = Callable[[dict[str, torch.Tensor]], object]
 

@@ -73,7 +73,7 @@ def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
     analysis: Analysis, runs: tuple[RunSummary, RunSummary]
 ) -> None:
     pictures = _pictures(analysis)
-    names = step_outcomes.of(runs)
+    names = step_outcomes.outcomes_of(runs)
     assert {"accepted", "rejected", "k_zero", "structured_output"} <= set(names)
     for run in runs:
         assert sum(step_outcomes.share(run, name)[0] or 0 for name in names) == pytest.approx(1)
@@ -83,11 +83,11 @@ def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
             assert spread.low <= share <= spread.high
     assert step_outcomes.share(runs[0], "k_zero")[0] == 0
     shares = pictures["fallback-shares"].chart.series
-    assert [s.x for s in shares] == [tuple(step_outcomes.sign(n) for n in names)] * 2
+    assert [s.x for s in shares] == [tuple(step_outcomes.short_label(n) for n in names)] * 2
     bars = {s.name: s for s in pictures["compare-fallback-1"].chart.series}
-    at = bars[WORSE].x.index(step_outcomes.sign("accepted"))
+    at = bars[WORSE].x.index(step_outcomes.short_label("accepted"))
     assert (bars[WORSE].y[at] or 0) < 0
-    deliberate = bars[APART].x.index(step_outcomes.sign("k_zero"))
+    deliberate = bars[APART].x.index(step_outcomes.short_label("k_zero"))
     assert (bars[APART].y[deliberate] or 0) > 0
 
 

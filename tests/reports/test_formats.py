@@ -132,6 +132,7 @@ def test_the_command_writes_each_format(tmp_path: Path, form: Format) -> None:
     assert first.read_bytes().startswith(signs[form])
 
 
+@pytest.mark.slow
 def test_load_gives_frames_figures_and_a_report(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / name, spec) for name, spec in PAIR.items()]
     run = driftscope.load(*paths)

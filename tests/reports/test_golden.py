@@ -53,6 +53,7 @@ def test_every_part_is_as_it_was(page: str) -> None:
     assert parts(page) == golden
 
 
+@pytest.mark.process
 def test_another_process_writes_the_same_bytes(page: str, tmp_path: Path) -> None:
     """With another order of hashes, and from another folder."""
     code = (

@@ -21,18 +21,18 @@ from driftscope.analysis.closeup.closeup import SAMPLED
 from driftscope.analysis.closeup.requests import NAMED_EACH
 from driftscope.analysis.figures.request_codes import MAX_CLUSTERS
 from driftscope.analysis.number_words import milliseconds
-from driftscope.analysis.summary.baseline_run import PlainRun, baseline_of
+from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
 from driftscope.analysis.summary.summarise import summarise
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, analyze, conclude
 from driftscope.trace.read.reader import read_trace
 from driftscope_reports.drawing.chart import Kind
-from driftscope_reports.html import provenance
 from driftscope_reports.html.document import (
     LICENCE,
     MAX_BYTES,
     asset,
     plotly,
+    provenance,
     script,
     sections,
     to_html,
@@ -320,7 +320,7 @@ def test_what_is_not_drawn_is_said_on_the_picture(analysis: Analysis) -> None:
 def test_speed_is_held_against_a_baseline_without_speculation() -> None:
     run = summarise(read_trace(GALLERY / "drifting"), "run")
     held = baseline_of(read_trace(GALLERY / "without"), "baseline")
-    assert isinstance(held, PlainRun)
+    assert isinstance(held, BaselineRun)
     page = Page(to_html(conclude([run], baseline=held)))
     assert run.latency.tpot_s is not None and held.latency.tpot_s is not None
     saved = milliseconds(held.latency.tpot_s - run.latency.tpot_s)
@@ -336,6 +336,7 @@ def test_speed_is_held_against_a_baseline_without_speculation() -> None:
     assert "The baseline takes" not in page.words
 
 
+@pytest.mark.slow
 def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
     wide = Spec(
         k=16,

@@ -11,6 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.process
+
 CHECKOUT = Path(__file__).parents[2]
 
 

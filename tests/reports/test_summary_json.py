@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.analyses import PAIR, analysis_of, pair
 
 import driftscope
@@ -137,6 +138,7 @@ def test_golden(tmp_path: Path) -> None:
     _same(content, golden, "report")
 
 
+@pytest.mark.slow
 def test_same_runs_same_bytes(tmp_path: Path) -> None:
     assert to_json(pair(tmp_path / "a")) == to_json(pair(tmp_path / "b"))
 

@@ -9,6 +9,8 @@ from support.broken.table import Row, rows, show
 from driftscope.analysis.findings.finding import Severity, Trust
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
 DEAD = ("d2t shifted", "d2t zero", "head permuted", "other target")
 LIKELIEST = {
     "norm_output off in the config": "norm flags",

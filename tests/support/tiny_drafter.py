@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from driftscope_probes.drafter import Drafter
-from driftscope_probes.view import DeviceStep, DraftCall, DraftStep
+from driftscope_probes.base.step_view import DeviceStep, DraftCall, DraftStep
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, AUX, SCALE = 16, 4, 2, 4, 11, 3, 0.5
 BLOCKS, BLOCK_SIZE, TABLE = 12, 4, 5
@@ -314,14 +314,14 @@ def tiny_drafter(
     norm_output: bool = False,
     norm_before_fc: bool = False,
     k: int = K,
-) -> Drafter:
+) -> VllmDrafter:
     """A drafter with the flags of EAGLE-3 (all off), EAGLE-3.1 (the first two on) or others."""
     torch.manual_seed(2)
     model = Eagle3LlamaForCausalLM(
         fc_norm=fc_norm, norm_output=norm_output, norm_before_fc=norm_before_fc
     ).eval()
     model.requires_grad_(False)
-    return Drafter(
+    return VllmDrafter(
         model=model,
         attention=dict(zip(LAYERS, model.model.attention, strict=True)),
         config=engine_config(k),

@@ -125,6 +125,7 @@ def _firing(names: set[str]) -> list[dict[str, Any]]:
     return [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(names)]
 
 
+@pytest.mark.prometheus
 @pytest.mark.parametrize("wrong", FIRES)
 def test_an_alert_fires_for_its_cause_alone_and_resolves(
     made: Path, tmp_path: Path, wrong: str
@@ -173,6 +174,7 @@ VALUES = {
 }
 
 
+@pytest.mark.prometheus
 def test_every_recording_rule_gives_what_the_counters_say(made: Path, tmp_path: Path) -> None:
     assert {name.partition("{")[0] for name in VALUES} == {rule.record for rule in r.rules(TIMES)}
     expected = [
@@ -186,6 +188,7 @@ def test_every_recording_rule_gives_what_the_counters_say(made: Path, tmp_path: 
     check_rules_with(tmp_path, made / RULES, _series(""), expected)
 
 
+@pytest.mark.prometheus
 def test_promtool_accepts_the_rules(made: Path) -> None:
     assert "SUCCESS" in promtool("check", "rules", made / RULES)
 

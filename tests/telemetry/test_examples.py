@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "monitoring"
 
 
+@pytest.mark.prometheus
 @pytest.mark.parametrize("name", ["prometheus.yml", "scrape.yml"])
 def test_prometheus_accepts_its_configuration(tmp_path: Path, name: str) -> None:
     write(tmp_path, Times(), Thresholds())
@@ -28,6 +29,8 @@ def test_prometheus_accepts_its_configuration(tmp_path: Path, name: str) -> None
     assert "SUCCESS" in promtool("check", "config", tmp_path / name)
 
 
+@pytest.mark.process
+@pytest.mark.prometheus
 def test_alertmanager_accepts_its_configuration() -> None:
     command = [tool("amtool"), "check-config", str(EXAMPLE / "alertmanager.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -76,6 +79,7 @@ def test_the_page_on_kubernetes_names_what_there_is() -> None:
     assert address["replacement"].endswith(f":{port}")
 
 
+@pytest.mark.process
 def test_the_rules_fit_a_manifest_by_the_page_s_own_command(tmp_path: Path) -> None:
     write(tmp_path / "monitoring", Times(), Thresholds())
     page = (ROOT / "docs" / "kubernetes.md").read_text()

@@ -76,6 +76,7 @@ def test_figures_are_those_of_analyze(trace: Trace, protocol: str) -> None:
             assert point.sum / point.count == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.process
 def test_points_have_the_run_s_own_times(trace: Trace) -> None:
     with http() as collector:
         (told,) = recorded_run.replays(trace, interval_s=1.0)
@@ -92,6 +93,7 @@ def test_points_have_the_run_s_own_times(trace: Trace) -> None:
     assert len(starts - {0}) == 1  # a gauge has none
 
 
+@pytest.mark.process
 def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
     preference = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
     with http() as collector:
@@ -107,6 +109,7 @@ def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
     assert rounds == summarise(trace, "run").rounds
 
 
+@pytest.mark.process
 def test_a_span_per_request_tells_of_the_chains_that_went_wrong(trace: Trace) -> None:
     with http() as collector:
         (told,) = recorded_run.replays(trace)
@@ -160,6 +163,16 @@ def test_command_writes_openmetrics_with_times(run: Path, tmp_path: Path) -> Non
     assert float(rounds[-1].split()[-2]) == summarise(read_trace(run), "x").rounds
 
 
+def test_names_of_files_steer_no_terminal(run: Path, tmp_path: Path) -> None:
+    for command, option in (("export", "--prometheus"), ("analyze", "-o")):
+        file = tmp_path / "a\u202e\x1b[2J\rb.html"
+        done = CliRunner().invoke(app, [command, str(run), option, str(file)])
+        assert done.exit_code == 0 and file.exists()
+        assert r"written: " in done.stderr
+        assert r"a\u202e\x1b[2J\x0db.html" in done.stderr
+        assert all(line.isprintable() for line in done.stderr.split("\n"))
+
+
 def test_nothing_to_export(tmp_path: Path) -> None:
     write_run(tmp_path / "run", Spec(requests=0, rounds=0))
     trace = read_trace(tmp_path / "run")
@@ -167,6 +180,7 @@ def test_nothing_to_export(tmp_path: Path) -> None:
         list(recorded_run.replays(trace))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_a_collector_that_is_not_there_is_an_error_within_seconds(
     trace: Trace, caplog: pytest.LogCaptureFixture, protocol: str
@@ -182,6 +196,7 @@ def test_a_collector_that_is_not_there_is_an_error_within_seconds(
     assert caplog.records == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("behaviour", ["silent", "byte-by-byte", "slow-head"])
 def test_a_collector_that_hangs_is_an_error_in_time(
     trace: Trace, monkeypatch: pytest.MonkeyPatch, behaviour: str
@@ -197,6 +212,7 @@ def test_a_collector_that_hangs_is_an_error_in_time(
     assert time.monotonic() - begun < 4
 
 
+@pytest.mark.process
 def test_a_key_of_the_collector_is_not_in_its_error(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

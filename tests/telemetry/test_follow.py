@@ -102,8 +102,10 @@ def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
     assert settings is not None
     create_run(tmp_path / "run", manifest(SPEC))
     writer = TraceWriter(tmp_path / "run", source="engine0-1", flush_s=0.02)
-    speaker = engine_telemetry.Speaker(tmp_path / "run", writer.source, settings, writer.status)
-    writer.listen(speaker.hear)
+    speaker = engine_telemetry.EngineTelemetry(
+        tmp_path / "run", writer.source, settings, writer.status
+    )
+    writer.subscribe(speaker.on_batches)
     for row in rows(SPEC):
         assert writer.put(row)
     followed = FollowedEndpoint(f"http://127.0.0.1:{port}")

@@ -22,6 +22,8 @@ from driftscope.trace.format.records import RequestRow, Row, VerifyRow
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
 
+pytestmark = pytest.mark.process
+
 SPEC = Spec(requests=6)
 ROUNDS = SPEC.requests * SPEC.rounds
 FAST = {"OTEL_METRIC_EXPORT_INTERVAL": "200", "OTEL_BSP_SCHEDULE_DELAY": "200"}
@@ -58,12 +60,12 @@ class Engine:
         self.run = run
         self.core = TraceWriter(run, source="engine0-11", flush_s=0.02, **more)
         self.worker = TraceWriter(run, source="worker0-12", flush_s=0.02, **more)
-        self.speaker = engine_telemetry.Speaker(
+        self.speaker = engine_telemetry.EngineTelemetry(
             run, self.core.source, telemetry, self.core.status, model="served"
         )
-        self.core.listen(self.speaker.hear, self.speaker.flush)
-        publisher = engine_telemetry.Publisher(run, self.worker.source, self.worker.status)
-        self.worker.listen(publisher.hear, publisher.publish)
+        self.core.subscribe(self.speaker.on_batches, self.speaker.flush)
+        publisher = engine_telemetry.WorkerTelemetry(run, self.worker.source, self.worker.status)
+        self.worker.subscribe(publisher.on_batches, publisher.publish)
 
     def serve(self, spec: Spec = SPEC) -> None:
         for row in rows(spec):
@@ -272,7 +274,7 @@ def test_prometheus_is_answered(tmp_path: Path) -> None:
     until(lambda: scraped().get("driftscope_rounds_total") == ROUNDS)
     until(lambda: scraped().get("driftscope_hidden_growth_count") == ROUNDS + SPEC.requests)
     with pytest.raises(TelemetryError, match="give DRIFTSCOPE_PROMETHEUS another port"):
-        engine_telemetry.Speaker(engine.run, "engine0-13", found, engine.core.status)
+        engine_telemetry.EngineTelemetry(engine.run, "engine0-13", found, engine.core.status)
     engine.close()
 
 
@@ -298,13 +300,13 @@ def test_tensor_parallel_ranks_count_chains_once(tmp_path: Path, collector: Coll
     for source, content in by_source(spec).items():
         writer = TraceWriter(tmp_path / "run", source=source, flush_s=0.02)
         if source.startswith("engine"):
-            speaker = engine_telemetry.Speaker(
+            speaker = engine_telemetry.EngineTelemetry(
                 tmp_path / "run", source, settings(collector.url), writer.status
             )
-            writer.listen(speaker.hear)
+            writer.subscribe(speaker.on_batches)
         else:
-            publisher = engine_telemetry.Publisher(tmp_path / "run", source, writer.status)
-            writer.listen(publisher.hear, publisher.publish)
+            publisher = engine_telemetry.WorkerTelemetry(tmp_path / "run", source, writer.status)
+            writer.subscribe(publisher.on_batches, publisher.publish)
         assert all(writer.put(row) for row in content)
         writers.append(writer)
     for writer in writers:

@@ -21,6 +21,8 @@ from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.export import recorded_run
 from driftscope.trace.read.reader import Trace, read_trace
 
+pytestmark = pytest.mark.prometheus
+
 SPEC = Spec(
     k=8,
     conditional=(0.9, 0.8, 0.7, 0.7, 0.6, 0.6, 0.5, 0.5),

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from driftscope.telemetry.export.exporter_errors import LOGGER, kept, secrets_in
+from driftscope.telemetry.export.exporter_errors import LOGGER, capture_exporter_errors, secrets_in
 
 
 def test_headers_and_endpoints_hold_secrets() -> None:
@@ -22,7 +22,7 @@ def test_headers_and_endpoints_hold_secrets() -> None:
 
 def test_the_first_cause_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=sk-0123456789")
-    with kept() as said:
+    with capture_exporter_errors() as said:
         logging.getLogger(LOGGER).warning("refused: key sk-0123456789 \x1b[2J\nline")
         logging.getLogger(LOGGER).warning("again")
     assert said.first == r"refused: key *** \x1b[2J line"

@@ -14,6 +14,8 @@ from driftscope.errors import TelemetryError
 from driftscope.telemetry.watch import followed_engine
 from driftscope.telemetry.watch.engine_view import view
 
+pytestmark = pytest.mark.process
+
 TAME = {"elsewhere", "no-labels", "bucket-le-word"}
 """Odd, and yet figures."""
 SECONDS = 1.0

@@ -96,6 +96,7 @@ assert "pandas" not in sys.modules, "pandas in a serving process"
 """
 
 
+@pytest.mark.process
 def test_writing_a_run_imports_no_pandas(tmp_path: Any) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", WRITE_A_RUN, str(tmp_path / "run")]

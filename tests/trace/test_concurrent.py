@@ -21,6 +21,8 @@ from driftscope.trace.read.reader import read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
 
+pytestmark = pytest.mark.process
+
 Child = Callable[[str, Path], "subprocess.Popen[str]"]
 VERIFY = ibis.table(ibis.Schema.from_pyarrow(queried("verify")), name="verify")
 

@@ -28,6 +28,8 @@ from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.status_file import ROOM_BYTES, StatusFile
 from driftscope.trace.write.writer import TraceWriter
 
+pytestmark = pytest.mark.process
+
 WRITER = Path(killed_writer.__file__)
 LATE = [verify(9, 1000 + i, float(i), i, 4, 1) for i in range(7)]
 HANDED_OVER = to_batch("verify", handed_over()).to_pylist()

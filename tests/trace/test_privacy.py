@@ -130,7 +130,7 @@ def test_telemetry_is_given_no_identifiers(tmp_path: Path) -> None:
     """Spans are made of what the writer tells its listener."""
     heard: list[tuple[str, pa.RecordBatch]] = []
     writer = TraceWriter(tmp_path / "run", source="engine0-2", pseudonyms=Pseudonyms(KEY))
-    writer.listen(heard.extend)
+    writer.subscribe(heard.extend)
     for row in _rows():
         writer.put(row)
     writer.close()
@@ -151,6 +151,7 @@ assert "pandas" not in sys.modules
 """
 
 
+@pytest.mark.process
 def test_pandas_stays_out_of_the_serving_process() -> None:
     """pyarrow imports it for what it takes from Python by itself."""
     done = subprocess.run(

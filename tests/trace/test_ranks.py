@@ -76,6 +76,7 @@ def test_heads_of_the_ranks_stand_in_rank_order(tmp_path: Path) -> None:
     assert not np.isnan(by_head[:, :, 0]).any()
 
 
+@pytest.mark.slow
 def test_a_run_is_cut_by_rank(tmp_path: Path) -> None:
     """The first of 5 heads are the first rank's; states are recorded by that one alone."""
     content = by_source(TP2)

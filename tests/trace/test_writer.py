@@ -395,7 +395,7 @@ def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path) -> No
         raise RuntimeError("no figure")
 
     writer = TraceWriter(run, source="worker0-1", max_bytes=1, flush_s=0.01)
-    writer.listen(hear, lambda: ended.append(True))
+    writer.subscribe(hear, lambda: ended.append(True))
     for n in range(1, 4):
         assert writer.put(_row(n))
         time.sleep(0.05)  # mostly a flush each: the disk has room for the first only

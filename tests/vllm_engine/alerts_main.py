@@ -27,7 +27,7 @@ from support.promtool import tool
 from driftscope.telemetry.dashboards.alerts import Thresholds
 from driftscope.telemetry.dashboards.files import RULES, write
 from driftscope.telemetry.dashboards.recording import Times
-from driftscope_probes.trio import load_prompts
+from driftscope_lab.trio import load_prompts
 from vllm_engine.serving import Server, serve
 
 TIMES = Times(window="20s", past="40s", gap="25s", hold="2s", evaluate="1s")

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from driftscope_probes.labels import LABEL
-from driftscope_probes.remote import METHOD
+from driftscope_probes.control.remote import METHOD
+from driftscope_probes.vllm.scheduler.request_label import LABEL
 from vllm_engine.job import Job, engine, prompts
 
 CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (

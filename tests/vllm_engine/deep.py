@@ -15,14 +15,14 @@ from pathlib import Path
 
 import torch
 
-from driftscope_probes.reference.model import (
+from driftscope.inspect.reference.model import (
     Target,
     load_drafter,
     load_target,
     save_drafter,
     save_target,
 )
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 from vllm_engine.job import Job
 from vllm_engine.truth import RECORD
 from vllm_engine.versions import older_job, runners, version

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from driftscope_probes.trio import CONDITIONS, encode, load_prompts, trio_path
+from driftscope_lab.trio import CONDITIONS, encode, load_prompts, trio_path
 from vllm_engine.forks import Forks
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 from vllm_engine.job import CORES, Job, environment
 
 READY_S = 240

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 from vllm_engine.job import Job, K, prompts
 from vllm_engine.truth import RECORD
 from vllm_engine.versions import older_job, runners, version

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from driftscope.inspect.reference.chain import Chain, draft_chains
+from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.trace.read.reader import Trace, read_trace
-from driftscope_probes.reference.chain import Chain, draft_chains
-from driftscope_probes.reference.replay import DEFAULT_N_SINK
 from vllm_engine.job import Job, K, Outcome
 from vllm_engine.situations import Ask
 from vllm_engine.truth import MASSES, NORMS, models
@@ -159,7 +159,7 @@ def _compare_request(
 
 
 class _Replay:
-    """As driftscope_probes.reference.replay, with wrong tokens in chosen slots."""
+    """As driftscope.inspect.reference.replay, with wrong tokens in chosen slots."""
 
     @torch.no_grad()
     def __init__(self, job: Job, tokens: list[int], prompt_tokens: int) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.trio import load_prompts
+from driftscope_lab.trio import load_prompts
 from vllm_engine.control_main import CHANGES
 from vllm_engine.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
 from vllm_engine.serving import Server, serve_all

@@ -16,24 +16,22 @@ import pytest
 from driftscope.trace.format.manifest import MANIFEST
 from driftscope.trace.read.reader import read_trace
 from vllm_engine.analyzed import analyzed
-from vllm_engine.conftest import OLDER
 from vllm_engine.deep import (
     CAPTURED,
     DEFAULT,
     NAMED,
     NESTED,
     deep_job,
-    older_deep_job,
     write_deep,
 )
 from vllm_engine.job import Job, Outcome, engine, run_jobs
 from vllm_engine.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 from vllm_engine.truth import compare
-from vllm_engine.versions import runners, version
 
 pytestmark = pytest.mark.vllm
 CHAINS = 40
-DEFAULTS = ("default v1", "default v2", *(version(folder) for folder in OLDER))
+DEFAULTS = ("default v1", "default v2")
+"""Of the installed vLLM; `make situations` looks at older ones."""
 
 
 def drawing(job: Job) -> Job:
@@ -55,9 +53,6 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         # It loads, and that is all: Triton's interpreter cannot run the kernel that draws.
         "nested v2": replace(drawing(deep_job(weights, NESTED, "eagle3", "v2")), requests=0),
     }
-    for each in OLDER:
-        job = older_deep_job(weights, each, DEFAULT, "eagle31", runners(each)[-1])
-        jobs[version(each)] = job
     return run_jobs(jobs, folder)
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.trio import trio_path
-from driftscope_probes.trio.evaluate import EVALUATION
+from driftscope_lab.trio import trio_path
+from driftscope_lab.trio.evaluate import EVALUATION
 
 LABELS = ("eagle3", "eagle3.1")
 GROWS, STEADY = 1.5, 1.2
@@ -89,6 +89,8 @@ main()
 """
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_demo_without_vllm_says_so_and_uses_the_reference_engine(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     report = run_demo(folder, "-c", WITHOUT_VLLM)

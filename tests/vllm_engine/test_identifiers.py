@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.identity import IDENTIFIERS_OFF
+from driftscope_probes.vllm.run_manifest import IDENTIFIERS_OFF
 from vllm_engine.job import Job, run_job
 
 pytestmark = pytest.mark.vllm

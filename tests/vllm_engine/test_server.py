@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.trio import load_prompts
+from driftscope_lab.trio import load_prompts
 from vllm_engine.serving import Server, serve_all
 
 pytestmark = pytest.mark.vllm

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from driftscope.inspect.reference.chain import ChainKeys
+from driftscope.inspect.reference.model import load_drafter, load_target
+from driftscope.inspect.reference.replay import replay
 from driftscope.pipeline import analyze
 from driftscope.trace.read.reader import Trace, read_trace
-from driftscope_probes.reference.chain import ChainKeys
-from driftscope_probes.reference.model import load_drafter, load_target
-from driftscope_probes.reference.replay import replay
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 from vllm_engine.job import Job, K, Outcome, prompts, run_job
 from vllm_engine.truth import continue_greedily
 
@@ -43,18 +43,13 @@ def _models() -> tuple[Any, Any]:
     )
 
 
-@functools.cache
-def _continued(tokens: tuple[int, ...]) -> list[int]:
-    return continue_greedily(_models()[0], list(tokens), K + 1)
-
-
 def _by_request(
     outcome: Outcome, rows: list[dict[str, Any]]
 ) -> Iterator[tuple[list[int], int, list[dict[str, Any]]]]:
     """Tokens, prompt length and the chains of each request, the last of which may lie past its
     end."""
     for index, (ids, output) in enumerate(zip(prompts(REQUESTS), outcome.tokens(), strict=True)):
-        tokens = _continued((*ids, *output))
+        tokens = continue_greedily(_models()[0], (*ids, *output), K + 1)
         yield (
             tokens,
             len(ids),

@@ -14,7 +14,7 @@ import pytest
 
 from driftscope.trace.format.records import UndraftedReason
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.vllm_engine import STOP_OR_ABORT
+from driftscope_probes.vllm.scheduler.engine_core import STOP_OR_ABORT
 from vllm_engine.job import K, Outcome, run_jobs
 from vllm_engine.situations import LOST, SITUATION_JOBS, STOP_TOKEN, asks_of
 from vllm_engine.situations_main import LIVE

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
-from driftscope_probes.kinds import EAGLE3, KINDS, Kind
+from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, KINDS
 from vllm_engine.zoo.compare import ANATOMY, CLASSES, anatomy_of
 from vllm_engine.zoo.engines import COVERING, counted_alike, run_engines
 

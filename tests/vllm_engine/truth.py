@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
+from driftscope.inspect.reference.model import load_drafter, load_target
+from driftscope.inspect.reference.replay import replay
+from driftscope.inspect.reference.target import KVCache
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.reference.model import load_drafter, load_target
-from driftscope_probes.reference.replay import replay
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 from vllm_engine.job import Job, K, Outcome, prompts, run_jobs
 
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
@@ -105,20 +106,23 @@ def _pairs(
     rows = [row for row in rows if row["position"] <= len(tokens) - 2]
     anchors = [row["position"] for row in rows]
     references = replay(target, drafter, tokens, prompt_tokens, anchors, K)
-    full = continue_greedily(target, tokens, K + 1)
+    full = continue_greedily(target, tuple(tokens), K + 1)
     return [
         (row, ref, _matches(ref.token_ids, full[ref.position + 2 :]))
         for row, ref in zip(rows, references, strict=True)
     ]
 
 
+@functools.cache  # runs of one target on the same prompts give the same tokens
 @torch.no_grad()
-def continue_greedily(target: Any, tokens: list[int], count: int) -> list[int]:
+def continue_greedily(target: Any, tokens: tuple[int, ...], count: int) -> list[int]:
     """`tokens` and the target's next `count`: a last round may accept past the request's end."""
-    ids = list(tokens)
+    ids, cache = list(tokens), KVCache(len(tokens) + count)
+    unseen = ids
     for _ in range(count):
-        hidden = target(torch.tensor([ids]), aux_layers=()).hidden
-        ids.append(int(target.logits(hidden[0, -1:]).argmax()))
+        hidden = target(torch.tensor([unseen]), aux_layers=(), cache=cache).hidden
+        unseen = [int(target.logits(hidden[0, -1:]).argmax())]
+        ids = [*ids, *unseen]
     return ids
 
 

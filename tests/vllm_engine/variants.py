@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from driftscope_probes.reference.config import DecoderConfig, DrafterConfig
-from driftscope_probes.reference.model import Drafter, save_drafter
+from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
+from driftscope.inspect.reference.model import Drafter, save_drafter
 from vllm_engine.job import Job, K, run_jobs
 from vllm_engine.truth import RECORD, print_table
 

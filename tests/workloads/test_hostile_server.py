@@ -22,6 +22,8 @@ from driftscope.workloads.suites.plan import Level
 from driftscope.workloads.suites.prompt import chat
 from driftscope.workloads.suites.suite import parse_suite
 
+pytestmark = pytest.mark.process
+
 PLAIN = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: []}}", "plain")
 AS_TOKENS = parse_suite(
     "{prompts: chat, baseline: a, conditions: {a: [{template: {template: server}}]}}", "tokens"

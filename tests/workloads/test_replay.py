@@ -40,6 +40,8 @@ from driftscope.workloads.suites.plan import Level, Shot, plan
 from driftscope.workloads.suites.prompt import Prompt, chat
 from driftscope.workloads.suites.suite import parse_suite
 
+pytestmark = pytest.mark.process
+
 PLAIN = parse_suite("{prompts: chat, baseline: as asked, conditions: {as asked: []}}", "plain")
 QUICK = Patience(idle_s=1.0, retries=2)
 

@@ -47,3 +47,9 @@ def test_what_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="characters that no HTTP header can carry") as caught:
         Access.to("http://h")
     assert "sk-" not in str(caught.value)
+
+
+def test_a_host_name_that_no_client_takes() -> None:
+    with pytest.raises(UsageError, match="no server's URL") as caught:
+        Access.to("http://" + "é" * 200)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600

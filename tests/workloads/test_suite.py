@@ -18,7 +18,7 @@ from driftscope.workloads.suites.server_facts import Facts
 from driftscope.workloads.suites.suite import load_suite, parse_suite, shipped_suites
 from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError
 from driftscope.workloads.suites.transforms.roles import written
-from driftscope_probes.trio import load_prompts
+from driftscope_lab.trio import load_prompts
 
 FACTS = Facts(url="http://x/v1", model="m", max_model_len=2300)
 ASKED = chat("k", "How are you?", system="Be brief.")
@@ -86,6 +86,14 @@ def test_the_trios_prompts_are_those_that_it_was_held_out_from() -> None:
 def test_a_suite_that_is_not_right_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_suite(text, "mine")
+
+
+def test_a_suite_in_no_text_or_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    for number, content in enumerate((b"about: \xa2", b"prompts: " + b"[" * 20_000)):
+        path = tmp_path / f"{number}.yaml"
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=f"{number}.yaml: (not readable as text|nested too)"):
+            load_suite(str(path))
 
 
 def test_a_suite_of_ones_own(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.passes.chains import bottom, top
+from driftscope.analysis.passes.chains import denominator, numerator
 from driftscope.analysis.query.chain_shape import MASSES, Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
 from driftscope.metrics.chains import Array, ratio
@@ -82,9 +82,9 @@ def chains_of(table: pa.Table, shape: Shape) -> Chains:
         return np.asarray(added, dtype=np.float64)
 
     def mean(name: str, width: int) -> Mean:
-        tops = [add(top(name, i)) for i in range(width)]
-        bottoms = [add(bottom(name, i)) for i in range(width)]
-        return Mean(top=np.stack(tops, axis=1), bottom=np.stack(bottoms, axis=1))
+        numerators = [add(numerator(name, i)) for i in range(width)]
+        denominators = [add(denominator(name, i)) for i in range(width)]
+        return Mean(top=np.stack(numerators, axis=1), bottom=np.stack(denominators, axis=1))
 
     there = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
     means = {name: mean(name, shape.width(name)) for name in there if shape.width(name)}
@@ -92,7 +92,7 @@ def chains_of(table: pa.Table, shape: Shape) -> Chains:
         means |= {
             f"{name}_mean": mean(f"{name}_mean", shape.depths) for name in there if name in MASSES
         }
-    if "self_mass" in there and top("no_drift", 0) in table.column_names:
+    if "self_mass" in there and numerator("no_drift", 0) in table.column_names:
         means |= {"no_drift": mean("no_drift", shape.depths), "even_sink": mean("even_sink", 1)}
     if "fed_rms" in there:
         growth = (add("fed_last")[:, None], add("fed_first")[:, None])
@@ -111,11 +111,11 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
     """What the careful pass yields, of a quick one; None where some element may be no finite
     number, or missing from its list, or some list from its row."""
     width = {name: shape.width(name) for name in shape.lists()}
-    tops = [top(name, i) for name, n in width.items() for i in range(n)]
+    numerators = [numerator(name, i) for name, n in width.items() for i in range(n)]
     rows = [whole(table, f"{name}_rows") for name in width]
     chains = whole(table, "chains")
     if (
-        not all(np.isfinite(sums(table, name)).all() for name in tops)
+        not all(np.isfinite(sums(table, name)).all() for name in numerators)
         or whole(table, "misfits").any()
         or any(((each != chains) & (each != 0)).any() for each in rows)
     ):
@@ -125,15 +125,15 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
     weight = sums(table, "weight")
     for (name, n), there in zip(width.items(), rows, strict=True):
         out[f"{name}_weight"] = pa.array(np.where(there > 0, weight, 0.0))
-        out |= {bottom(name, i): out[f"{name}_weight"] for i in range(n)}
+        out |= {denominator(name, i): out[f"{name}_weight"] for i in range(n)}
     for name in shape.masses() if shape.layers > 1 else ():
         for depth in range(shape.depths):
-            out[bottom(f"{name}_mean", depth)] = out[f"{name}_weight"]
+            out[denominator(f"{name}_mean", depth)] = out[f"{name}_weight"]
             flat = range(depth * shape.layers, (depth + 1) * shape.layers)
-            layers = [sums(table, top(name, i)) for i in flat]
-            out[top(f"{name}_mean", depth)] = pa.array(np.mean(layers, axis=0))
-    out["fed_first"] = table.column(top("fed_rms", 0))
-    out["fed_last"] = table.column(top("fed_rms", shape.depths - 1))
+            layers = [sums(table, numerator(name, i)) for i in flat]
+            out[numerator(f"{name}_mean", depth)] = pa.array(np.mean(layers, axis=0))
+    out["fed_first"] = table.column(numerator("fed_rms", 0))
+    out["fed_last"] = table.column(numerator("fed_rms", shape.depths - 1))
     return pa.table(out)
 
 
@@ -145,7 +145,7 @@ def doubtful(table: pa.Table, shape: Shape) -> tuple[str, ...]:
         for name in shape.lists()
         for weight in [sums(table, f"{name}_weight")]
         if any(
-            not np.array_equal(sums(table, bottom(name, i)), weight)
+            not np.array_equal(sums(table, denominator(name, i)), weight)
             for i in range(shape.width(name))
         )
     )

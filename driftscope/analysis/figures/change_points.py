@@ -153,13 +153,15 @@ def _splits(
     p = _p_value(series.tokens[first:end], series.rounds[first:end], null, random)
     if p > ALPHA / 2 ** (DEPTH - depth):
         return
-    at = first + int(_apart(series.tokens[first:end], series.rounds[first:end], LEAST).argmax())
+    at = first + int(
+        _split_statistic(series.tokens[first:end], series.rounds[first:end], LEAST).argmax()
+    )
     yield at, p
     yield from _splits(series, first, at, depth - 1, random)
     yield from _splits(series, at, end, depth - 1, random)
 
 
-def _apart(tokens: Matrix, rounds: Matrix, least: int) -> Matrix:
+def _split_statistic(tokens: Matrix, rounds: Matrix, least: int) -> Matrix:
     """[..., n] how far apart the requests before each one and the rest are; 0 within `least` of an
     end. Rounds are the weights, so it is the difference of two acceptance lengths over its standard
     error, but for a factor that all splits and orders have in common."""
@@ -193,8 +195,8 @@ def _p_value(tokens: Matrix, rounds: Matrix, null: Null, random: np.random.Rando
     at = np.unique(np.linspace(0, len(tokens), BLOCKS + 1).astype(int))[:-1]
     least = max(1, LEAST * len(at) // len(tokens))
     tokens, rounds = np.add.reduceat(tokens, at), np.add.reduceat(rounds, at)
-    shuffled = _apart(*null(tokens, rounds, random), least).max(axis=1)
-    real = _apart(tokens, rounds, least).max()
+    shuffled = _split_statistic(*null(tokens, rounds, random), least).max(axis=1)
+    real = _split_statistic(tokens, rounds, least).max()
     return float((1 + (shuffled >= real).sum()) / (1 + ORDERS))
 
 
@@ -248,7 +250,7 @@ def _gradual(series: Series) -> bool:
     """Whether a line fits better than the best single step: both have two levels to choose, and
     the step its place besides."""
     value, weight, time = series.tokens / series.rounds, series.rounds, series.start_s
-    at = int(_apart(series.tokens, series.rounds, LEAST).argmax())
+    at = int(_split_statistic(series.tokens, series.rounds, LEAST).argmax())
     step = sum(_around_mean(value[part], weight[part]) for part in (slice(at), slice(at, None)))
     t, v = time - np.average(time, weights=weight), value - np.average(value, weights=weight)
     spread = (weight * t * t).sum()

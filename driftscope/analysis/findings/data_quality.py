@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from driftscope.analysis.number_words import count, ks_of, percent
-from driftscope.analysis.replays.senders import SenderSummary
+from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
 from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -47,7 +47,7 @@ def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
     )
 
 
-def sender_warnings(run: SenderSummary) -> tuple[QualityWarning, ...]:
+def replay_warnings(run: ReplaySummary) -> tuple[QualityWarning, ...]:
     """Every warning about a replay."""
     said = [(LOSS, problem) for problem in run.problems]
     said += [("note", note) for note in run.manifest.notes]

@@ -14,8 +14,8 @@ from driftscope.analysis.compare.run_comparison import (
 from driftscope.analysis.cost.advice import Advice, advise, same_models
 from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.figures.groups import Group
-from driftscope.analysis.replays.senders import SenderSummary, Versus, versus
-from driftscope.analysis.summary.baseline_run import PlainRun
+from driftscope.analysis.replays.senders import ReplayComparison, ReplaySummary, versus
+from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 
 
@@ -33,7 +33,7 @@ class Case:
     accepts_less: bool = False
     """Whether its reference accepts more, by that comparison; of the reference, whether some run
     that is compared with it does."""
-    plain: PlainRun | None = None
+    plain: BaselineRun | None = None
     """The same server without speculation."""
     advice: Advice | None = None
 
@@ -70,15 +70,15 @@ class Case:
 class ReplayCase:
     """The same of a replay."""
 
-    run: SenderSummary
-    reference: SenderSummary | None = None
+    run: ReplaySummary
+    reference: ReplaySummary | None = None
     """The replay that this one is held against: a baseline, or the first of several."""
-    pairs: tuple[Versus, ...] = ()
+    pairs: tuple[ReplayComparison, ...] = ()
     """The reference against this one, condition by condition, on the same prompts."""
 
 
 def replay_cases_of(
-    runs: Sequence[SenderSummary], baseline: SenderSummary | None = None
+    runs: Sequence[ReplaySummary], baseline: ReplaySummary | None = None
 ) -> tuple[ReplayCase, ...]:
     """One per replay."""
     reference = baseline or next(iter(runs), None)
@@ -91,10 +91,10 @@ def replay_cases_of(
 
 
 def cases_of(
-    runs: Sequence[RunSummary], baseline: RunSummary | PlainRun | None = None
+    runs: Sequence[RunSummary], baseline: RunSummary | BaselineRun | None = None
 ) -> tuple[Case, ...]:
     """One per run; all share what the runs of the same models tell of step times."""
-    plain = baseline if isinstance(baseline, PlainRun) else None
+    plain = baseline if isinstance(baseline, BaselineRun) else None
     reference = baseline if isinstance(baseline, RunSummary) else next(iter(runs), None)
     around = [*runs, *([baseline] if isinstance(baseline, RunSummary) else [])]
     compared = [None if run is reference else comparison_of(reference, run) for run in runs]

@@ -16,7 +16,7 @@ from driftscope.analysis.number_words import (
     percent,
     times,
 )
-from driftscope.analysis.replays.senders import SenderSummary
+from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.trace.format.records import Ended
 
@@ -45,12 +45,12 @@ def _name(finding: Finding) -> str:
     return MERE_GROWTH if grows else finding.id
 
 
-def sender_verdict(runs: Sequence[SenderSummary]) -> tuple[str, ...]:
+def replay_verdict(runs: Sequence[ReplaySummary]) -> tuple[str, ...]:
     """Of replays alone, without a run of a probe."""
     return tuple(f"{run.label} {_sender(run)}." for run in runs)
 
 
-def _sender(run: SenderSummary) -> str:
+def _sender(run: ReplaySummary) -> str:
     answered = run.ended.get(Ended.ANSWERED, 0)
     said = f"answered {answered:,} of {count(run.planned, 'request')}"
     if not run.cells:

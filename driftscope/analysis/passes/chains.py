@@ -27,12 +27,12 @@ Weight: TypeAlias = "ir.NumericColumn | float"
 """What a chain stands for, or what each of them does."""
 
 
-def top(name: str, index: int) -> str:
+def numerator(name: str, index: int) -> str:
     """The column of a mean's top."""
     return f"{name}_{index}_top"
 
 
-def bottom(name: str, index: int) -> str:
+def denominator(name: str, index: int) -> str:
     """The column of a mean's bottom."""
     return f"{name}_{index}_bottom"
 
@@ -127,9 +127,9 @@ def _total(value: ir.NumericValue, weight: Weight) -> ir.NumericScalar:
 
 
 def _quick(lists: Elements, shape: Shape, weight: Weight) -> dict[str, Any]:
-    """The tops alone: where all rows have the list, its elements weigh what the rows do."""
+    """The numerators alone: where all rows have the list, its elements weigh what the rows do."""
     return {
-        top(name, index): _total(lists.at(name, index), weight)
+        numerator(name, index): _total(lists.at(name, index), weight)
         for name in shape.lists()
         for index in range(shape.width(name))
     }
@@ -188,9 +188,9 @@ def _no_drift(rows: ir.Table, shape: Shape, weight: ir.NumericColumn) -> dict[st
         return {}
     said = finite(rows.slot_weight)
     usable = ibis.ifelse(said, rows.slot_weight, ibis.null("float64"))
-    bottoms = ibis.ifelse(said, weight, ibis.null("float64")).sum()
+    denominators = ibis.ifelse(said, weight, ibis.null("float64")).sum()
     even = _mean("even_sink", 0, rows.even_sink, weight)
-    return {**even, **_no_drift_sums(usable, shape, weight, bottoms)}
+    return {**even, **_no_drift_sums(usable, shape, weight, denominators)}
 
 
 def _quick_no_drift(rows: ir.Table, shape: Shape, weight: Weight) -> dict[str, Any]:
@@ -204,20 +204,20 @@ def _quick_no_drift(rows: ir.Table, shape: Shape, weight: Weight) -> dict[str, A
         return _total(ibis.ifelse(value.notnull(), 1.0, ibis.null("float64")), weight)
 
     return {
-        top("even_sink", 0): _total(rows.even_sink, weight),
-        bottom("even_sink", 0): there(rows.even_sink),
+        numerator("even_sink", 0): _total(rows.even_sink, weight),
+        denominator("even_sink", 0): there(rows.even_sink),
         **_no_drift_sums(rows.slot_weight, shape, weight, there(rows.slot_weight)),
     }
 
 
 def _no_drift_sums(
-    slot_weight: ir.NumericValue, shape: Shape, weight: Weight, bottoms: ir.NumericScalar
+    slot_weight: ir.NumericValue, shape: Shape, weight: Weight, denominators: ir.NumericScalar
 ) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for depth in range(1, shape.depths + 1):
         value = attention.no_drift_self(slot_weight, depth)
-        out[top("no_drift", depth - 1)] = _total(value, weight)
-        out[bottom("no_drift", depth - 1)] = bottoms
+        out[numerator("no_drift", depth - 1)] = _total(value, weight)
+        out[denominator("no_drift", depth - 1)] = denominators
     return out
 
 
@@ -234,6 +234,6 @@ def _mean(
     name: str, index: int, value: ir.FloatingColumn, weight: ir.NumericColumn
 ) -> dict[str, Any]:
     return {
-        top(name, index): weighted(value, weight),
-        bottom(name, index): weight_of(value, weight),
+        numerator(name, index): weighted(value, weight),
+        denominator(name, index): weight_of(value, weight),
     }

@@ -137,7 +137,7 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
         path=run,
         manifest=manifest,
         statuses=statuses,
-        problems=(*problems, *losses_of(statuses)),
+        problems=(*problems, *losses_of(statuses, manifest.lost)),
         engine=engine,
         parts=parts,
     )

@@ -64,7 +64,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SenderSummary:
+class ReplaySummary:
     """One replay."""
 
     label: str
@@ -92,7 +92,7 @@ class SenderSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Versus:
+class ReplayComparison:
     """Two replays of the same prompts: the first against another."""
 
     first: str
@@ -108,12 +108,12 @@ class Versus:
     """By OUTCOMES: pairs in which only the first, only the other was bad, and pairs in all."""
 
 
-def is_sender(manifest: Manifest) -> bool:
+def is_replay(manifest: Manifest) -> bool:
     """Whether the run was recorded by a sender, not in an engine."""
     return manifest.engine == CLIENT
 
 
-def summarise_sender(trace: Trace, label: str, servers: Sequence[Trace] = ()) -> SenderSummary:
+def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) -> ReplaySummary:
     """The summary of a replay; `servers`: probes' runs, some of whose requests may be its own."""
     rows: list[Row] = trace.client.sort_by("order").to_pylist()
     measured = [row for row in rows if not row["warmup"]]
@@ -123,7 +123,7 @@ def summarise_sender(trace: Trace, label: str, servers: Sequence[Trace] = ()) ->
     for row in rows:
         ended[row["ended"]] = ended.get(row["ended"], 0) + 1
     outside = [row["outside_s"] for row in answered if row.get("outside_s") is not None]
-    return SenderSummary(
+    return ReplaySummary(
         label=label,
         manifest=trace.manifest,
         planned=len(rows),
@@ -153,7 +153,7 @@ def _gpus(trace: Trace) -> dict[str, Any]:
     }
 
 
-def versus(first: SenderSummary, other: SenderSummary) -> tuple[Versus, ...]:
+def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison, ...]:
     """Condition by condition, where both asked the same prompts."""
     out = []
     mine, theirs = _grouped(first.rows), _grouped(other.rows)
@@ -163,7 +163,7 @@ def versus(first: SenderSummary, other: SenderSummary) -> tuple[Versus, ...]:
         if not {_pair(row) for row in a} & {_pair(row) for row in b}:
             continue
         out.append(
-            Versus(
+            ReplayComparison(
                 first=first.label,
                 other=other.label,
                 condition=key[0],

@@ -23,7 +23,7 @@ from driftscope.trace.read.reader import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainRun:
+class BaselineRun:
     """A run in which no step drafted, such as one served with
     `num_speculative_tokens_per_batch_size` of K = 0."""
 
@@ -41,7 +41,7 @@ def speculates(tables: Tables) -> bool:
     return bool(tables.engine.rows(lengths_of_rounds()).num_rows)
 
 
-def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
+def baseline_of(run: Trace | Tables, label: str) -> RunSummary | BaselineRun:
     """The summary of a baseline, which need not speculate.
 
     Raises NoDataError for a run with neither rounds nor finished requests, and what `summarise`
@@ -58,7 +58,7 @@ def baseline_of(run: Trace | Tables, label: str) -> RunSummary | PlainRun:
         )
     tpot_s, ttft_s = floats(finished, "tpot_s"), floats(finished, "ttft_s")
     spread = {TPOT: distribution(tpot_s), TTFT: distribution(ttft_s)}
-    return PlainRun(
+    return BaselineRun(
         label=label,
         manifest=tables.manifest,
         requests=finished.num_rows,

@@ -16,7 +16,7 @@ from driftscope.analysis.figures.chain_sums import Chains
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.run_sums import Sums, collect
-from driftscope.analysis.passes.chains import bottom, chains_in_buckets, top
+from driftscope.analysis.passes.chains import chains_in_buckets, denominator, numerator
 from driftscope.analysis.passes.rounds import duration, rounds_in_buckets
 from driftscope.analysis.passes.views import REQUEST
 from driftscope.analysis.query.buckets import BY_K, RANK, Bucket, bucket_of, name_of
@@ -144,10 +144,10 @@ def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
 
 def _mean(table: pa.Table, name: str) -> float | None:
     """None where nothing finite was measured."""
-    if bottom(name, 0) not in table.column_names:
+    if denominator(name, 0) not in table.column_names:
         return None
-    weight = float(sums(table, bottom(name, 0)).sum())
-    return float(sums(table, top(name, 0)).sum()) / weight if weight else None
+    weight = float(sums(table, denominator(name, 0)).sum())
+    return float(sums(table, numerator(name, 0)).sum()) / weight if weight else None
 
 
 SELF_LAST = "self_mass_last"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from driftscope.boundary.terminal_text import shown
 from driftscope.pipeline import Analysis
 from driftscope_reports.terminal.run_table import plain, render
 
@@ -42,5 +43,5 @@ def say_where(analysis: Analysis, written: Sequence[Path]) -> None:
     for warning in analysis.warnings:
         sys.stderr.write(f"warning: {plain(f'{warning.run}: {warning.message}')}\n")
     for path in written:
-        sys.stderr.write(f"written: {path}\n")
-    sys.stderr.write(f"next: open {written[0]} in a browser\n")
+        sys.stderr.write(f"written: {shown(str(path))}\n")
+    sys.stderr.write(f"next: open {shown(str(written[0]))} in a browser\n")

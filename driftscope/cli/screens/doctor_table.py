@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from driftscope_probes.doctor import Check
+from driftscope_probes.server.doctor import Check
 
 _MARKS = {True: ("ok", "green"), False: ("PROBLEM", "bold red"), None: ("", "")}
 

@@ -11,7 +11,7 @@ from driftscope.cli.shared.query_engine_option import DUCKDB
 
 if TYPE_CHECKING:
     from driftscope.analysis.query.row_filters import Filter
-    from driftscope.analysis.replays.senders import SenderSummary
+    from driftscope.analysis.replays.senders import ReplaySummary
     from driftscope.analysis.summary.run_summary import RunSummary
     from driftscope.pipeline import Analysis
 
@@ -43,7 +43,7 @@ def analysis_of(
     """
     from driftscope.analysis.query.record_views import open_run
     from driftscope.analysis.query.row_filters import Filter
-    from driftscope.analysis.replays.senders import is_sender, summarise_sender
+    from driftscope.analysis.replays.senders import is_replay, summarise_replay
     from driftscope.analysis.summary.baseline_run import baseline_of
     from driftscope.analysis.summary.summarise import summarise
     from driftscope.cli.shared.progress_bar import steps
@@ -56,7 +56,7 @@ def analysis_of(
     if len(paths) == 1 and is_report(paths[0]) and baseline is None:
         return read_report(paths[0])
     summaries: list[RunSummary] = []
-    known: list[SenderSummary] = []
+    known: list[ReplaySummary] = []
     replays, servers = [], []
     for path, label in steps(list(zip(paths, labels, strict=True)), "analysing", quiet=quiet):
         if is_report(path):
@@ -64,7 +64,7 @@ def analysis_of(
             alone = len(inside.runs) + len(inside.senders) == 1
             summaries += [replace(r, label=_named(label, r.label, alone)) for r in inside.runs]
             known += [replace(s, label=_named(label, s.label, alone)) for s in inside.senders]
-        elif is_sender(read_manifest(path)):
+        elif is_replay(read_manifest(path)):
             replays.append((path, label))
         else:
             summaries.append(
@@ -72,7 +72,7 @@ def analysis_of(
             )
             servers.append(path)
     traces = [read_trace(path) for path in servers] if replays else []
-    senders = [summarise_sender(read_trace(path), label, traces) for path, label in replays]
+    senders = [summarise_replay(read_trace(path), label, traces) for path, label in replays]
     held = (
         None if baseline is None else baseline_of(open_run(baseline, engine_of(engine)), BASELINE)
     )

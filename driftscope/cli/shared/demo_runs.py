@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from driftscope.errors import UsageError
 from driftscope.trace.format.manifest import MANIFEST
-from driftscope_probes.demo import DRAFTERS, requests
-from driftscope_probes.demo.launch import choose_engine, run_drafters
+from driftscope_lab.demo import DRAFTERS, requests
+from driftscope_lab.demo.launch import choose_engine, run_drafters
 
 
 def record_demo(folder: Path) -> dict[str, Path]:

@@ -10,8 +10,8 @@ from driftscope.analysis.findings.catalogue_entry import Entry
 from driftscope.analysis.findings.finding import Severity
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.gate.evaluate import Facts
-from driftscope.analysis.replays.senders import SenderSummary
-from driftscope.analysis.summary.baseline_run import PlainRun
+from driftscope.analysis.replays.senders import ReplaySummary
+from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import UsageError
 from driftscope.metrics.fallback import UNKNOWN
@@ -19,7 +19,7 @@ from driftscope.pipeline import Analysis
 from driftscope.trace.format.records import UndraftedReason
 from driftscope_reports.summary_json import plain_to_dict, replay_to_dict, run_to_dict
 
-Baseline: TypeAlias = RunSummary | PlainRun | SenderSummary | None
+Baseline: TypeAlias = RunSummary | BaselineRun | ReplaySummary | None
 Labelled: TypeAlias = tuple[str, Facts]
 _REASONS = frozenset((*UndraftedReason.ALL, UNKNOWN))
 
@@ -41,7 +41,7 @@ def facts_of(
 ) -> dict[Kind, list[Labelled]]:
     """The facts of every run and replay, by its label."""
     held = None if baseline is None else _content(baseline)
-    is_replay = isinstance(baseline, SenderSummary)
+    is_replay = isinstance(baseline, ReplaySummary)
     return {
         Kind.RUN: [
             (
@@ -70,8 +70,8 @@ def facts_of(
     }
 
 
-def _content(run: RunSummary | PlainRun | SenderSummary) -> dict[str, Any]:
-    if isinstance(run, SenderSummary):
+def _content(run: RunSummary | BaselineRun | ReplaySummary) -> dict[str, Any]:
+    if isinstance(run, ReplaySummary):
         return replay_to_dict(run)
     return run_to_dict(run) if isinstance(run, RunSummary) else plain_to_dict(run)
 

@@ -14,8 +14,8 @@ from driftscope.analysis.gate.expression import Found
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge
 from driftscope.analysis.gate.rule import Rule, read_rules, rule_of
 from driftscope.analysis.query.record_views import open_run
-from driftscope.analysis.replays.senders import SenderSummary, is_sender, summarise_sender
-from driftscope.analysis.summary.baseline_run import PlainRun, baseline_of
+from driftscope.analysis.replays.senders import ReplaySummary, is_replay, summarise_replay
+from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.summarise import summarise
 from driftscope.boundary import strict_json
@@ -54,10 +54,10 @@ def run_gate(
     }
     servers = [read_trace(run) for run in runs if run not in replays] if replays else []
     senders = [
-        summarise_sender(read_trace(run), label, servers) for run, label in named if run in replays
+        summarise_replay(read_trace(run), label, servers) for run, label in named if run in replays
     ]
     if baseline in replays and baseline is not None:
-        held = summarise_sender(read_trace(baseline), BASELINE)
+        held = summarise_replay(read_trace(baseline), BASELINE)
     summaries = [summarise(run, label) for label, run in sums.items()]
     correlated = {
         label: correlations(run, held_sums) for label, run in sums.items() if held_sums is not None
@@ -99,12 +99,12 @@ def _asked_of(rule: Rule, facts: Mapping[Kind, Sequence[object]]) -> Kind:
 
 
 def _is_replay(run: Path) -> bool:
-    return is_sender(read_manifest(run))
+    return is_replay(read_manifest(run))
 
 
 def _baseline(
     run: Path | None, engine: str
-) -> tuple[RunSummary | PlainRun | SenderSummary | None, Sums | None]:
+) -> tuple[RunSummary | BaselineRun | ReplaySummary | None, Sums | None]:
     """The baseline, and its sums where it speculates."""
     if run is None:
         return None, None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from driftscope.analysis.replays.senders import is_sender, summarise_sender
+from driftscope.analysis.replays.senders import is_replay, summarise_replay
 from driftscope.cli.screens import analyze_output
 from driftscope.errors import MixedTraceError
 from driftscope.pipeline import conclude
@@ -18,7 +18,7 @@ from driftscope_reports.summary_json import to_json
 
 def both_replays(first: Path, second: Path) -> bool:
     """Whether both are replays; raises MixedTraceError when only one is."""
-    kinds = {is_sender(read_manifest(run)) for run in (first, second)}
+    kinds = {is_replay(read_manifest(run)) for run in (first, second)}
     if len(kinds) > 1:
         raise MixedTraceError(
             f"{first}, {second}: a replay and a probe's run, which measure different things; "
@@ -30,7 +30,7 @@ def both_replays(first: Path, second: Path) -> bool:
 def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: bool) -> None:
     """Print figures of both and their ratios, prompt by prompt."""
     senders = [
-        summarise_sender(read_trace(run), label) for run, label in zip(runs, labels, strict=True)
+        summarise_replay(read_trace(run), label) for run, label in zip(runs, labels, strict=True)
     ]
     analysis = conclude([], senders)
     if not analysis.versus:

@@ -60,7 +60,7 @@ def in_order(batches: Sequence[Batch]) -> list[Batch]:
     return sorted(batches, key=lambda batch: batch[0] == _LAST)
 
 
-class Publisher:
+class WorkerTelemetry:
     """A worker's figures, published for the engine core of its replica."""
 
     def __init__(self, run: Path, source: str, status: Callable[[], Status]) -> None:
@@ -74,7 +74,7 @@ class Publisher:
         self._waiting: list[Batch] = []
         self._published_s, self._stale = -PUBLISH_S, True
 
-    def hear(self, batches: Sequence[Batch]) -> None:
+    def on_batches(self, batches: Sequence[Batch]) -> None:
         """On the writer's thread: count and publish when it is time."""
         self._waiting.extend(batches)
         self._stale = self._stale or bool(batches)
@@ -94,11 +94,11 @@ class Publisher:
         publish(self._run, Shared(source=self._source, points=points, chains=chains))
 
 
-class Speaker:
+class EngineTelemetry:
     """The engine core: counts its own, adds its workers', and speaks for all of them.
 
     ==================  ==========================================================
-    `hear(batches)`     on the writer's thread
+    `on_batches(batches)`     on the writer's thread
     `snapshot()`        every figure of the engine as it stands
     `identity()`        who speaks; None until the engine has loaded its models
     `flush()`           send what there is, for at most CLOSE_S
@@ -158,7 +158,7 @@ class Speaker:
         self._thread = threading.Thread(target=self._work, name="driftscope-export", daemon=True)
         self._thread.start()
 
-    def hear(self, batches: Sequence[Batch]) -> None:
+    def on_batches(self, batches: Sequence[Batch]) -> None:
         """Count; on the writer's thread."""
         for record, batch in in_order(batches):
             self._feed.take(record, batch)

@@ -23,7 +23,7 @@ RETRYING = " encountered while exporting"
 """What follows the cause, and says no more of it."""
 
 
-class Said(logging.Handler):
+class ExporterErrorHandler(logging.Handler):
     """The first thing said; those after it only count attempts."""
 
     def __init__(self) -> None:
@@ -55,9 +55,9 @@ def _secrets_of(url: str) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[Said]:
+def capture_exporter_errors() -> Iterator[ExporterErrorHandler]:
     """Its log goes to what is yielded and nowhere else."""
-    logger, handler = logging.getLogger(LOGGER), Said()
+    logger, handler = logging.getLogger(LOGGER), ExporterErrorHandler()
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     try:

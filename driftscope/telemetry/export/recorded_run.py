@@ -21,7 +21,7 @@ from driftscope.telemetry.collect.engine_identity import Identity
 from driftscope.telemetry.collect.request_log import Finished, RequestLog
 from driftscope.telemetry.collect.status_figures import tell
 from driftscope.telemetry.collect.tally import Key, Point, Tally, difference
-from driftscope.telemetry.export.exporter_errors import kept
+from driftscope.telemetry.export.exporter_errors import capture_exporter_errors
 from driftscope.telemetry.export.settings import Settings
 from driftscope.trace.read.ranks import place_of
 from driftscope.trace.read.reader import Trace
@@ -222,7 +222,7 @@ def _send_s() -> float:
 
 
 def _taken(export: Callable[[], Any], seconds: float) -> None:
-    with kept() as said:
+    with capture_exporter_errors() as said:
         try:
             done: bool = within(Deadline(seconds + SEND_SLACK_S), export).name == "SUCCESS"
         except TimeoutError:

@@ -79,7 +79,10 @@ minor version, a changed meaning the major one.
 A run directory holds a `manifest.json` and, for each record and process, numbered segments:
 `<record>-<process>-<number>`. A segment that is being written is an Arrow stream (`{STREAM}`); when
 it is full, or the process ends, it is sealed as Parquet (`{SEALED}`). A run that was killed keeps
-its last stream, which is readable as far as it was written.
+its last stream, which is readable as far as it was written. Each process has a
+`status-<process>.json`, which counts the rows that it lost by cause (`dropped`); `lost` in the
+manifest is the sum over the processes that have ended. Where the run has a process of the same name
+already, as containers that share a folder may, `.2` is added to the name of the second.
 
 Depth is 1-based: the first element of every list by depth is depth 1. RMS is ‖x‖₂ / √dim. Times of
 day are seconds since the Unix epoch. `examples/queries` asks five questions of

@@ -10,6 +10,7 @@ from typing import Any
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounded_types import (
+    Counts,
     DraftLength,
     LayerCount,
     Notes,
@@ -66,7 +67,7 @@ class Model:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One per run, written when the engine has loaded its models; once more, whole, when a sink
-    set that is looked for has been found."""
+    set that is looked for has been found, and when a process that lost rows has ended."""
 
     run_id: Text
     created_s: UnixTime
@@ -131,6 +132,10 @@ class Manifest:
     schema_version: Text = SCHEMA_VERSION
     notes: Notes = field(default=())
     """Warnings about this run that a reader must see."""
+    lost: Counts = field(default_factory=dict)
+    """Rows lost, by cause, summed over the processes that have ended; causes are those of
+    `Status.dropped`. {}: none of them lost a row, or none has ended. A disk that stays full keeps
+    this from being written; the status files count in any case."""
     workload: Mapping[str, Any] = field(default_factory=dict)
     """What a replay asked of which server, see `driftscope.workloads.manifest`; {} in a probe's."""
 

@@ -2,7 +2,8 @@
 
 A file's name says which process wrote it. `worker<r>-<pid>` is tensor-parallel rank r,
 `worker<r>.dp<n>-<pid>` the same of data-parallel replica n, `engine<n>-<pid>` the engine core of
-replica n; any other source counts as rank 0 of replica 0.
+replica n; any other source counts as rank 0 of replica 0. `.2` after a pid marks the second process
+of that name, such as one of another container.
 
 The ranks of a replica run the same steps. Each records its own attention heads; what does not
 depend on heads (norms, confidence, token ids) the first of them records, and the others write None.
@@ -28,7 +29,7 @@ _SLOWEST = ("probe_s", "gpu_draft_s", "gpu_probe_s")
 """Of a step: the rank that takes longest holds up the others."""
 _KEYS = {"draft": ("replica", "step", "request", "position"), "step": ("replica", "step")}
 _SOURCE = re.compile(
-    r"(?P<role>worker|engine)(?P<number>[0-9]{1,18})(?:\.dp(?P<replica>[0-9]{1,18}))?-[0-9]+"
+    r"(?P<role>worker|engine)(?P<number>[0-9]{1,18})(?:\.dp(?P<replica>[0-9]{1,18}))?-[0-9]+(?:\.[0-9]+)?"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -58,7 +58,7 @@ def read_trace(run: str | Path) -> Trace:
     tables = {
         name: read_record(run, name, manifest, problems, left_out=damaged) for name in RECORDS
     }
-    problems += losses_of(statuses)
+    problems += losses_of(statuses, manifest.lost)
     return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 
 
@@ -193,9 +193,13 @@ def check_segment(schema: pa.Schema, path: Path) -> None:
     check_version(version.decode("utf-8", "replace"), path)
 
 
-def losses_of(statuses: tuple[Status, ...]) -> list[str]:
-    """What processes of the run lost, in words."""
+def losses_of(statuses: tuple[Status, ...], lost: Mapping[str, int]) -> list[str]:
+    """Return in words what processes of the run lost.
+
+    `lost` is the manifest's count, which stays when a status file is gone.
+    """
     out = []
+    known: Counter[str] = Counter()
     for status in statuses:
         if not status.closed:
             when = datetime.fromtimestamp(status.flushed_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -204,6 +208,7 @@ def losses_of(statuses: tuple[Status, ...]) -> list[str]:
                 f"({when}, or up to {STATUS_S:g} seconds later) are missing, at most one second of "
                 "them if it was killed"
             )
+        known.update(status.dropped)
         for cause, count in sorted(status.dropped.items()):
             out.append(f"{status.source} dropped {count} rows ({cause.replace('_', ' ')})")
         if total := sum(status.errors.values()):
@@ -211,5 +216,11 @@ def losses_of(statuses: tuple[Status, ...]) -> list[str]:
             out.append(
                 f"{status.source} caught {total} errors in its hooks ({hooks}); "
                 f"first: {status.first_error}"
+            )
+    for cause, count in sorted(lost.items()):
+        if count > known[cause]:
+            out.append(
+                f"the manifest counts {count} rows dropped ({cause.replace('_', ' ')}), the status "
+                f"files {known[cause]}: one of them is missing"
             )
     return out

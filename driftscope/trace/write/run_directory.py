@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
+from driftscope.boundary import strict_json
+from driftscope.boundary.bounds import MAX_ROWS_COUNTED
+from driftscope.boundary.file_input import read_json
+from driftscope.boundary.file_lock import locked
 from driftscope.boundary.file_output import (
     PRIVATE_FILE,
     create_whole,
@@ -40,6 +45,25 @@ def check_unused(run: Path, run_id: str | None = None) -> None:
 def rewrite_manifest(run: Path, manifest: Manifest) -> None:
     """Replace the manifest of `run` whole, by rename; raises OSError."""
     write_file(run / MANIFEST, manifest.to_json().encode(), mode=PRIVATE_FILE)
+
+
+def note_lost(run: Path) -> None:
+    """Write to the manifest of `run` how many rows the processes that have ended lost, by cause.
+
+    The last of several that end at once counts all of them. A run that lost nothing keeps its
+    manifest as it is. Raises OSError, DamagedTraceError and ValueError; the manifest is then as it
+    was.
+    """
+    with locked(run):
+        lost: Counter[str] = Counter()
+        for status in read_statuses(run):
+            if status.closed:
+                lost.update(status.dropped)
+        content = read_json(run / MANIFEST)
+        counts = {cause: min(rows, MAX_ROWS_COUNTED) for cause, rows in lost.items()}
+        if content.get("lost", {}) != counts:
+            text = strict_json.dumps({**content, "lost": counts}, indent=1, sort_keys=True)
+            write_file(run / MANIFEST, f"{text}\n".encode(), mode=PRIVATE_FILE)
 
 
 def _run_id(run: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from driftscope.boundary.file_output import PRIVATE_FILE, write_all, write_file
+from driftscope.boundary.file_output import PRIVATE_FILE, create_whole, write_all, write_file
 from driftscope.trace.format.status import status_path
 
 ROOM_BYTES = 8192
@@ -19,11 +19,14 @@ class StatusFile:
     def __init__(self, run: Path, source: str) -> None:
         self._path = status_path(run, source)
 
+    def begin(self, text: str) -> None:
+        """Make the file; raises FileExistsError where another process has it, and OSError."""
+        create_whole(self._path, _padded(text))
+
     def write(self, text: str) -> None:
         """Have the file hold `text`, a JSON object and a line's end; raises OSError where neither
         way is possible."""
-        content = text.encode()
-        content += b" " * (-len(content) % ROOM_BYTES)
+        content = _padded(text)
         try:
             write_file(self._path, content, mode=PRIVATE_FILE, durable=False)
         except OSError as error:
@@ -46,3 +49,8 @@ class StatusFile:
             write_all(descriptor, [content.ljust(size)])
         finally:
             os.close(descriptor)
+
+
+def _padded(text: str) -> bytes:
+    content = text.encode()
+    return content + b" " * (-len(content) % ROOM_BYTES)

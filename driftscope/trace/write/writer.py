@@ -1,14 +1,16 @@
 """Writes a run directory from inside a serving process.
 
 The serving thread calls `put`, which appends to a bounded queue and returns; one background thread
-per process, its `Scribe`, encodes, writes, flushes and seals. What cannot be kept is dropped and
-counted; nothing here ever raises into the serving thread.
+per process, its `WriterThread`, encodes, writes, flushes and seals. What cannot be kept is dropped
+and counted; nothing here ever raises into the serving thread.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -28,8 +30,9 @@ from driftscope.trace.format.row_block import Block
 from driftscope.trace.format.status import STATUS_S, Status
 from driftscope.trace.write.record_files import Batch, DiskLimitError, RecordFiles, batches_of
 from driftscope.trace.write.row_queue import BoundedQueue
+from driftscope.trace.write.run_directory import note_lost
 from driftscope.trace.write.status_file import StatusFile
-from driftscope.trace.write.writer_thread import scribe_of
+from driftscope.trace.write.writer_thread import writer_thread_of
 
 Deferred = Callable[[], Iterable[Row]]
 """Rows that are cheap to hand over and costly to make: called on the writer's thread."""
@@ -69,13 +72,13 @@ class TraceWriter:
 
     ======================  ===============================================================
     `put(item)`             from any thread; False when it was dropped
-    `hurry()`               do not wait any longer for more
+    `flush_soon()`          do not wait any longer for more
     `count_error(hook, e)`  a swallowed exception of the serving path
     `probe_s`               time that hooks took on serving threads, for them to add to
     `set_gauges(rate=...)`  what the probe does at present, for the status file
     `status()`              how this process fares
     `watch(look)`           have `look` called now and then, on the writer's thread
-    `listen(hear, ended)`   have `hear` called with what is written, on the writer's thread
+    `subscribe(hear, ended)` have `hear` called with what is written, on the writer's thread
     `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
     ======================  ===============================================================
 
@@ -95,16 +98,17 @@ class TraceWriter:
         cpus: frozenset[int] | None = None,
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
-        """`sampler` makes rows of its own, at most every SAMPLE_S and only while others come.
+        """`source`: role and pid, such as "worker0-4711"; where the run has a status of that name,
+        a number is added. `sampler` makes rows of its own, at most every SAMPLE_S and only while
+        others come.
         `cpus`: where the writer's thread runs, else where the one that opens the writer does.
-        `pseudonyms`: what identifiers are replaced with, in files, in what `listen` is given and
+        `pseudonyms`: what identifiers are replaced with, in files, in what `subscribe` is given and
         in errors; None: they are kept."""
-        self._run, self._source, self._clock = run, source, clock
+        self._run, self._clock = run, clock
         self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
         self.put: Callable[[Item], bool] = self._queue.put
         """Hand over a row, a function that makes rows, or a `Work`; never blocks, never raises. The
         queue's own, since every step calls it on the serving thread."""
-        self._files = RecordFiles(run, source, max_bytes)
         self._pseudonyms = pseudonyms
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
@@ -120,12 +124,11 @@ class TraceWriter:
         self._ended: Callable[[], None] = lambda: None
         self._open = True
         self._last_status, self._status_at, self._urgent = "", 0.0, False
-        self._status_file = StatusFile(run, source)
+        self._begin(source, max_bytes)
         self._sampler, self._sampled_at = sampler, -SAMPLE_S
         self._over = threading.Event()
-        self._prepare()
-        self._scribe = scribe_of(flush_s, cpus)
-        self._thread = self._scribe.take_on(self._work)
+        self._writer_thread = writer_thread_of(flush_s, cpus)
+        self._thread = self._writer_thread.add(self._work)
         atexit.register(self.close)
 
     @property
@@ -133,9 +136,9 @@ class TraceWriter:
         """The process, as in its status."""
         return self._source
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Have what was handed over taken now: whoever holds it has little room left."""
-        self._scribe.hurry()
+        self._writer_thread.wake()
 
     def count_error(self, hook: str, error: BaseException) -> None:
         """Count an exception that a hook swallowed."""
@@ -171,7 +174,7 @@ class TraceWriter:
         """Call `look` on the writer's thread at each flush; what it raises is counted."""
         self._look = look
 
-    def listen(
+    def subscribe(
         self, hear: Callable[[Sequence[Batch]], None], ended: Callable[[], None] = lambda: None
     ) -> None:
         """Call `hear` on the writer's thread with the batches of each flush, none included, also
@@ -183,16 +186,27 @@ class TraceWriter:
         """Write and seal everything that was handed over, and mark the source closed."""
         self._queue.close()
         self._open = False
-        self._scribe.hurry()
+        self._writer_thread.wake()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._over.wait(timeout_s)
         atexit.unregister(self.close)
 
-    def _prepare(self) -> None:
+    def _begin(self, source: str, max_bytes: int) -> None:
+        """Make the run directory and a status file that no other process has.
+
+        Containers count processes anew, so that two of one run may have the same role and pid: the
+        second would overwrite what the first lost, and the digests of its files.
+        """
         try:
             make_private_directory(self._run)
             remove_leftovers(self._run)
-            self._write_status(closed=False)
+            for name in itertools.chain([source], (f"{source}.{n}" for n in itertools.count(2))):
+                self._source = name
+                self._files = RecordFiles(self._run, name, max_bytes)
+                self._status_file = StatusFile(self._run, name)
+                with contextlib.suppress(FileExistsError):
+                    self._write_status(closed=False, write=self._status_file.begin)
+                    return
         except OSError as error:
             raise TraceError(
                 f"{self._run}: cannot write a trace there ({error.strerror or error}); "
@@ -213,9 +227,21 @@ class TraceWriter:
             return False
         self._guarded(self._files.seal)
         self._guarded(lambda: self._write_status(closed=True))
+        self._note_lost()
         self._guarded(self._ended)
         self._over.set()
         return True
+
+    def _note_lost(self) -> None:
+        """Have the manifest say what was lost, where it can: the status does already."""
+        if not self.status().dropped:
+            return
+        try:
+            note_lost(self._run)
+        except FileNotFoundError:  # there is no run: it was removed, or never begun
+            pass
+        except Exception as error:  # the border: most often the disk that rows were lost to
+            _LOG.warning("%s: its manifest does not say what was lost (%s)", self._run, error)
 
     def _due(self, serving: bool) -> list[Item]:
         """The sampler, when its time has come: an idle server records nothing."""
@@ -290,13 +316,13 @@ class TraceWriter:
         except Exception as error:  # same border
             self.count_error("write", error)
 
-    def _write_status(self, *, closed: bool) -> None:
-        """Rewrite the status file when something changed."""
+    def _write_status(self, *, closed: bool, write: Callable[[str], None] | None = None) -> None:
+        """Rewrite the status file when something changed, or have `write` make it."""
         self._status_at, self._urgent = time.monotonic(), False
         content = self._status(closed=closed).to_json()
         if content == self._last_status:
             return
-        self._status_file.write(content)
+        (write or self._status_file.write)(content)
         self._last_status = content
 
     def _status(self, *, closed: bool) -> Status:

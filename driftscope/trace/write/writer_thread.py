@@ -15,7 +15,7 @@ Work = Callable[[], bool]
 """One turn of a writer; True when it was the last."""
 
 
-class Scribe:
+class WriterThread:
     """Calls each work once in a period, and when it is hurried, until that says that it is over."""
 
     def __init__(self, period_s: float, cpus: frozenset[int] | None) -> None:
@@ -24,7 +24,7 @@ class Scribe:
         self._hurry, self._lock = threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def take_on(self, work: Work) -> threading.Thread:
+    def add(self, work: Work) -> threading.Thread:
         """Have `work` called from now on; returns the thread that does."""
         with self._lock:
             self._works.append(work)
@@ -37,7 +37,7 @@ class Scribe:
         self._hurry.set()
         return thread
 
-    def hurry(self) -> None:
+    def wake(self) -> None:
         """Have the next turns taken now."""
         self._hurry.set()
 
@@ -59,13 +59,13 @@ class Scribe:
             return bool(self._works)
 
 
-_scribes: dict[tuple[float, frozenset[int] | None], Scribe] = {}
+_scribes: dict[tuple[float, frozenset[int] | None], WriterThread] = {}
 os.register_at_fork(after_in_child=_scribes.clear)  # a forked process has none of these threads
 
 
-def scribe_of(period_s: float, cpus: frozenset[int] | None) -> Scribe:
+def writer_thread_of(period_s: float, cpus: frozenset[int] | None) -> WriterThread:
     """This process's, for writers that take as long a rest.
 
     `cpus`: where its thread runs; None: where the one that first needs it does.
     """
-    return _scribes.setdefault((period_s, cpus), Scribe(period_s, cpus))
+    return _scribes.setdefault((period_s, cpus), WriterThread(period_s, cpus))

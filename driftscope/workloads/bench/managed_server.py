@@ -18,7 +18,7 @@ from typing import Any
 from driftscope.boundary import strict_json
 from driftscope.boundary.http_peer import OK, Limits, ask
 from driftscope.errors import DriftscopeError, PeerError
-from driftscope_probes.serving import server_command
+from driftscope_probes.server.vllm_server import server_command
 
 POLL_S = 0.5
 STOP_S = 60.0

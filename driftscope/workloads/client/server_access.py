@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
+import httpx
 import openai
 
 from driftscope.boundary.secret_text import key_from, redacted
@@ -18,6 +19,8 @@ API_KEY = "OPENAI_API_KEY"
 """Where the key is looked for unless another variable is named."""
 NO_KEY = "none"
 """Servers without keys take any; the openai client wants one."""
+_SHOWN = 200
+"""Characters of a URL that is wrong, and of what is wrong with it, that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,7 @@ class Access:
                 f"{public(url)}: no server's URL ({error}); give one such as http://127.0.0.1:8000"
             ) from error
         scheme, netloc, path, *_ = urlsplit(found.plain)
+        _check_host(url, found.plain)
         named = api_key_env or (API_KEY if os.environ.get(API_KEY) else None)
         key = None if named is None else key_from(named, os.environ)
         return cls(
@@ -73,3 +77,14 @@ class Access:
     def said(self, text: str) -> str:
         """What of a server's `text` may be printed."""
         return shown(self.recorded(text))
+
+
+def _check_host(url: str, plain: str) -> None:
+    """Raise UsageError for a host name that the client refuses, such as one that is too long."""
+    try:
+        httpx.URL(plain)
+    except httpx.InvalidURL as error:
+        raise UsageError(
+            f"{public(url)[:_SHOWN]}: no server's URL ({str(error)[:_SHOWN]}); give one such as "
+            "http://127.0.0.1:8000"
+        ) from error

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from driftscope.errors import UsageError
+from driftscope.lab_package import needs_lab
 from driftscope.workloads.suites.prompt import Expect, Prompt, chat
 from driftscope.workloads.suites.readers import read_prompts
 from driftscope.workloads.suites.tool_schemas import TOOLS
@@ -55,8 +56,9 @@ def _prompt(name: str, number: int, entry: Mapping[str, Any]) -> Prompt:
 
 
 def _trio() -> list[Prompt]:
-    from driftscope_probes.trio import load_prompts
-    from driftscope_probes.trio.template import SYSTEM_TEXT
+    with needs_lab():
+        from driftscope_lab.trio import load_prompts
+        from driftscope_lab.trio.template import SYSTEM_TEXT
 
     return [
         chat(each.id, user_turn(each.plain_text_roles), system=SYSTEM_TEXT, category="code")

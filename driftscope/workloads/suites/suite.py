@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from driftscope.boundary.file_input import read_text
+from driftscope.boundary.file_input import first_line, read_text
 from driftscope.errors import DriftscopeError, UsageError
 from driftscope.workloads.suites.filler_text import document
 from driftscope.workloads.suites.plan import Level
@@ -171,7 +171,11 @@ def load_suite(name: str) -> Suite:
         raise UsageError(
             f"--suite {name}: neither a shipped suite ({', '.join(shipped_suites())}) nor a file"
         )
-    return parse_suite(read_text(path), path.stem, where=str(path), folder=path.parent)
+    try:
+        text = read_text(path)
+    except ValueError as error:
+        raise UsageError(f"{path}: not readable as text ({first_line(error)})") from error
+    return parse_suite(text, path.stem, where=str(path), folder=path.parent)
 
 
 def parse_suite(
@@ -190,6 +194,8 @@ def parse_suite(
         raise UsageError(f"{where}: not YAML ({' '.join(str(error).split())})") from error
     except ValidationError as error:
         raise UsageError(f"{where}: {_first(error)}") from error
+    except RecursionError as error:
+        raise UsageError(f"{where}: nested too deeply") from error
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from error
     return Suite(

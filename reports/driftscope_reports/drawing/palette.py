@@ -143,7 +143,7 @@ def scale_colour(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 
 
-def shown(value: float | None, unit: Unit, *, axis: bool = False) -> str:
+def format_value(value: float | None, unit: Unit, *, axis: bool = False) -> str:
     """A value of a picture in words: short on an axis, to three digits in a table."""
     if value is None or not math.isfinite(value):
         return "–"

@@ -19,7 +19,7 @@ from driftscope_reports.drawing.chart import (
     is_number,
     span,
 )
-from driftscope_reports.drawing.palette import DASHES, LIGHT, MARKERS, scale_colour, shown
+from driftscope_reports.drawing.palette import DASHES, LIGHT, MARKERS, scale_colour
 
 Figure = dict[str, Any]
 _NAME_LENGTH = 28
@@ -306,4 +306,4 @@ def _short(value: float | None) -> float | None:
     return float(f"{value:.{_DIGITS}g}")
 
 
-__all__ = ["Figure", "figure", "painted", "shown", "text"]
+__all__ = ["Figure", "figure", "painted", "text"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import driftscope
 from driftscope.analysis.figures.side import grouped
-from driftscope.analysis.replays.senders import SenderSummary
-from driftscope.analysis.summary.baseline_run import PlainRun
+from driftscope.analysis.replays.senders import ReplaySummary
+from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.bounds import MAX_REPORT_BYTES
 from driftscope.boundary.file_input import first_line, parse_json, read_text
@@ -36,9 +36,9 @@ class Kept:
     """What an analysis is concluded from: findings and verdict follow from it."""
 
     runs: tuple[RunSummary, ...]
-    senders: tuple[SenderSummary, ...] = ()
+    senders: tuple[ReplaySummary, ...] = ()
     baseline: RunSummary | None = None
-    plain: PlainRun | None = None
+    plain: BaselineRun | None = None
     """The baseline, where it is a run without speculation."""
 
 

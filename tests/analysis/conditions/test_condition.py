@@ -189,6 +189,7 @@ def _truth() -> SearchStrategy[str]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(_truth())
 def test_it_means_what_sql_means(text: str) -> None:

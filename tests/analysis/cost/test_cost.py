@@ -163,6 +163,7 @@ def test_a_model_s_name_cannot_break_out_of_the_option(seven: RunSummary) -> Non
     assert json.loads(shlex.split(found.fixed_command)[1])["model"] == hostile
 
 
+@pytest.mark.slow
 def test_vllm_takes_the_schedule(tmp_path: Path) -> None:
     """Its own reader of the option, where vLLM is installed."""
     utils = pytest.importorskip("vllm.v1.spec_decode.dynamic.utils")

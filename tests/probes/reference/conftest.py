@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from driftscope_probes.reference.config import DecoderConfig, DrafterConfig
-from driftscope_probes.reference.model import Drafter, Target
+from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
+from driftscope.inspect.reference.model import Drafter, Target
 
 SIZES = DecoderConfig(
     vocab_size=40,

@@ -4,9 +4,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from driftscope_probes.reference.chain import MASSES, PER_DEPTH
-from driftscope_probes.reference.engine import Round, generate, leading_matches, replay
-from driftscope_probes.reference.model import Drafter, Target
+from driftscope.inspect.reference.chain import MASSES, PER_DEPTH
+from driftscope.inspect.reference.engine import Round, generate, leading_matches, replay
+from driftscope.inspect.reference.model import Drafter, Target
 
 Pair = tuple[Target, Drafter]
 PROMPT = [7, 3, 9, 21, 4, 4, 17]

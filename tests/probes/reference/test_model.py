@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from driftscope_probes.reference.config import DrafterConfig, default_aux_layers
-from driftscope_probes.reference.layers import RMSNorm
-from driftscope_probes.reference.model import (
+from driftscope.inspect.reference.config import DrafterConfig, default_aux_layers
+from driftscope.inspect.reference.layers import RMSNorm
+from driftscope.inspect.reference.model import (
     Drafter,
     Target,
     load_drafter,
@@ -17,7 +17,7 @@ from driftscope_probes.reference.model import (
     save_drafter,
     save_target,
 )
-from driftscope_probes.reference.target import KVCache
+from driftscope.inspect.reference.target import KVCache
 
 Pair = tuple[Target, Drafter]
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from driftscope_probes.reference.chain import MASSES, PER_DEPTH
-from driftscope_probes.reference.config import DrafterConfig
-from driftscope_probes.reference.engine import generate
-from driftscope_probes.reference.layers import Rotary
-from driftscope_probes.reference.model import Drafter, Target
-from driftscope_probes.reference.replay import replay
+from driftscope.inspect.reference.chain import MASSES, PER_DEPTH
+from driftscope.inspect.reference.config import DrafterConfig
+from driftscope.inspect.reference.engine import generate
+from driftscope.inspect.reference.layers import Rotary
+from driftscope.inspect.reference.model import Drafter, Target
+from driftscope.inspect.reference.replay import replay
 
 from .conftest import LAYER, SIZES, random_weights
 

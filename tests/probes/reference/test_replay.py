@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftscope_probes.reference.chain import MASSES, PER_DEPTH
-from driftscope_probes.reference.model import Drafter, Target
-from driftscope_probes.reference.replay import replay
+from driftscope.inspect.reference.chain import MASSES, PER_DEPTH
+from driftscope.inspect.reference.model import Drafter, Target
+from driftscope.inspect.reference.replay import replay
 
 Pair = tuple[Target, Drafter]
 K = 5

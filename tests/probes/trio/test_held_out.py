@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from driftscope_probes.reference.model import load_target
-from driftscope_probes.trio import encode, load_prompts, template, trio_path
-from driftscope_probes.trio.figures import PER_DEPTH, PromptRecord
-from driftscope_probes.trio.held_out import held_out, main, target_mass, texts
-from driftscope_probes.trio.sink import (
+from driftscope.inspect.reference.model import load_target
+from driftscope_lab.trio import encode, load_prompts, template, trio_path
+from driftscope_lab.trio.figures import PER_DEPTH, PromptRecord
+from driftscope_lab.trio.held_out import held_out, main, target_mass, texts
+from driftscope_lab.trio.sink import (
     FIRST_QUERY,
     HEAD_SHARE,
     drafter_sinks,
@@ -63,6 +63,7 @@ def test_long_prompts_are_taken_where_training_wrote_them(tmp_path: Path) -> Non
     assert conditions.count("prompt_350_450") == 2
 
 
+@pytest.mark.slow
 def test_tables_and_findings_are_kept_and_taken_up_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from driftscope_probes.trio import CONDITIONS, Condition, encode, load_prompts, template, trio_path
+from driftscope_lab.trio import CONDITIONS, Condition, encode, load_prompts, template, trio_path
 
 VOCAB_SIZE = 1024
 
@@ -52,10 +52,9 @@ def test_the_served_chat_template_renders_the_same_prompt() -> None:
     assert ends == (0, 4, 5)
 
 
+@pytest.mark.process
 def test_the_package_imports_no_torch() -> None:
-    code = (
-        "import sys, driftscope_probes.trio as t; t.load_prompts(); print('torch' in sys.modules)"
-    )
+    code = "import sys, driftscope_lab.trio as t; t.load_prompts(); print('torch' in sys.modules)"
     environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment

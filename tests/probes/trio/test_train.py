@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from driftscope_probes.reference.model import Drafter, Target
-from driftscope_probes.trio import load_prompts
-from driftscope_probes.trio.corpus import load_folder
-from driftscope_probes.trio.evaluate import main as evaluate_main
-from driftscope_probes.trio.recipe import LARGE, QUICK
-from driftscope_probes.trio.train import CHECKPOINTS, train
-from driftscope_probes.trio.train import main as train_main
+from driftscope.inspect.reference.model import Drafter, Target
+from driftscope_lab.trio import load_prompts
+from driftscope_lab.trio.corpus import load_folder
+from driftscope_lab.trio.evaluate import main as evaluate_main
+from driftscope_lab.trio.recipe import LARGE, QUICK
+from driftscope_lab.trio.train import CHECKPOINTS, train
+from driftscope_lab.trio.train import main as train_main
+
+pytestmark = pytest.mark.slow
 
 WORDS = ("node", "edge", "graph", "value", "index", "total", "result", "queue", "weight", "path")
 FILES = 40
@@ -95,7 +97,7 @@ def test_an_interrupted_training_goes_on_where_it_was(corpus_dir: Path, tmp_path
     for schedule in ("train_target._schedule", "train_drafters._schedule"):
         with pytest.MonkeyPatch.context() as patched:
             # Of the interrupted run only: its first two steps take the true schedule's factors.
-            name = f"driftscope_probes.trio.{schedule}"
+            name = f"driftscope_lab.trio.{schedule}"
             true = pytest.importorskip(name.rpartition(".")[0])._schedule
             patched.setattr(name, lambda s, true=true: lambda step: interrupt(step) * true(s)(step))
             with pytest.raises(KeyboardInterrupt):

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from driftscope_probes.reference.model import load_drafter, load_target
-from driftscope_probes.trio import CONDITIONS, encode, load_prompts, trio_path
-from driftscope_probes.trio.cards import TITLES, card, tables
-from driftscope_probes.trio.corpus import SourceFile
-from driftscope_probes.trio.evaluate import EVALUATION, evaluate, load_records
-from driftscope_probes.trio.figures import PromptRecord, summarize
-from driftscope_probes.trio.recipe import DRAFTERS, TARGET
+from driftscope.inspect.reference.model import load_drafter, load_target
+from driftscope_lab.trio import CONDITIONS, encode, load_prompts, trio_path
+from driftscope_lab.trio.cards import TITLES, card, tables
+from driftscope_lab.trio.corpus import SourceFile
+from driftscope_lab.trio.evaluate import EVALUATION, evaluate, load_records
+from driftscope_lab.trio.figures import PromptRecord, summarize
+from driftscope_lab.trio.recipe import DRAFTERS, TARGET
 
 SHIPPED_BYTES = 12_000_000
 
@@ -67,6 +67,7 @@ def test_cards_are_what_the_records_render_to(name: str, records: list[PromptRec
     assert tables(records) in shipped
 
 
+@pytest.mark.slow
 def test_a_fresh_evaluation_agrees_with_the_records(records: list[PromptRecord]) -> None:
     """Counts may move where a near tie falls the other way on another CPU, hence the tolerance."""
     chosen = load_prompts()[:3]

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from driftscope_probes.reference.drafter import Drafter
-from driftscope_probes.reference.layers import Rotary
-from driftscope_probes.reference.model import load_drafter, load_target, save_drafter, save_target
-from driftscope_probes.reference.target import Target
-from driftscope_probes.trio import encode, load_prompts, trio_path
+from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.layers import Rotary
+from driftscope.inspect.reference.model import load_drafter, load_target, save_drafter, save_target
+from driftscope.inspect.reference.target import Target
+from driftscope_lab.trio import encode, load_prompts, trio_path
 
 EAGLE3, EAGLE31, FEWER = "eagle3", "eagle31", "eagle31 of 512 tokens"
 HEALTHY = (EAGLE3, EAGLE31, FEWER)

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from support.broken.faults import FAULTS, Fault, healthy_models, models
 
-from driftscope_probes.reference.run import ReferenceRun
-from driftscope_probes.trio import encode, load_prompts
+from driftscope.inspect.reference.run import ReferenceRun
+from driftscope_lab.trio import encode, load_prompts
 
 K, REQUESTS, MAX_TOKENS = 4, 36, 24
 """Rounds enough that a dead drafter is dead for sure, and that the mildest fault shows."""

@@ -8,6 +8,7 @@ the same prompts, and analysed as a user would: `analyze` alone, and `check --ba
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -108,6 +109,7 @@ def _row(folder: Path, name: str, healthy: str) -> Row:
     )
 
 
+@functools.cache  # each healthy run stands beside several broken ones
 def _summary(folder: Path, name: str) -> RunSummary:
     return summarise(read_trace(_place(folder, name)), name)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from driftscope_probes.trio import trio_path
+from driftscope_lab.trio import trio_path
 from vllm_engine.zoo.kind import Kind
 from vllm_engine.zoo.layers import BASE, HIDDEN, attention, causal_lm, layer
 from vllm_engine.zoo.weights import (

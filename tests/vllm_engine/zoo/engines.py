@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from vllm_engine.job import CORES, HERE, Job, environment, forks
@@ -64,8 +65,11 @@ def run_engines(
         for name, runner in engines
         if runner == "v1" or (name, "v1") not in engines
     ]
+    free: Queue[str] = Queue()
+    for core in CORES:
+        free.put(core)
     with ThreadPoolExecutor(len(CORES)) as pool:
-        list(pool.map(lambda run: _run(folder, *run, timeout_s, arctic), runs))
+        list(pool.map(lambda run: _run(free, folder, *run, timeout_s, arctic), runs))
     found = {}
     for name, runner in engines:
         on = _read(folder / f"{name}-{runner}-on.json")
@@ -75,16 +79,26 @@ def run_engines(
 
 
 def _run(
-    folder: Path, name: str, runner: str, probe: str, timeout_s: float, arctic: Sequence[str]
+    free: Queue[str],
+    folder: Path,
+    name: str,
+    runner: str,
+    probe: str,
+    timeout_s: float,
+    arctic: Sequence[str],
 ) -> None:
-    env, tag = environment(Job(drafter="", runner=runner), folder, CORES[0]), f"{name}-{runner}"
-    forks(runner).run(
-        HERE / "zoo" / "kinds_main.py",
-        [str(folder), runner, name, probe, *arctic],
-        env,
-        folder / f"{tag}-{probe}.txt",
-        timeout_s,
-    )
+    """Run an engine on a core that no other engine has."""
+    core, tag = free.get(), f"{name}-{runner}"
+    try:
+        forks(runner).run(
+            HERE / "zoo" / "kinds_main.py",
+            [str(folder), runner, name, probe, *arctic],
+            environment(Job(drafter="", runner=runner), folder, core),
+            folder / f"{tag}-{probe}.txt",
+            timeout_s,
+        )
+    finally:
+        free.put(core)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

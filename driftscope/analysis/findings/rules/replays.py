@@ -7,7 +7,7 @@ from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends
 from driftscope.analysis.findings.finding_inputs import ReplayCase
 from driftscope.analysis.number_words import between, count, listed, number, percent
-from driftscope.analysis.replays.senders import GOOD, Versus
+from driftscope.analysis.replays.senders import GOOD, ReplayComparison
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
 from driftscope.metrics.client import mcnemar
 from driftscope.trace.format.records import Ended
@@ -130,7 +130,7 @@ def outcomes_hold(case: ReplayCase) -> Finding | None:
     )
 
 
-def _changed(case: ReplayCase) -> list[tuple[float, str, Versus]]:
+def _changed(case: ReplayCase) -> list[tuple[float, str, ReplayComparison]]:
     """Outcomes that differ, with their p-values and where."""
     tested = [
         (mcnemar(a, b), name, pair)

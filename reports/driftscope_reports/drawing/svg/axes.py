@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope_reports.drawing.chart import Axis, Kind, ticks
-from driftscope_reports.drawing.palette import shown
+from driftscope_reports.drawing.palette import format_value
 from driftscope_reports.drawing.svg.frame import LEFT, TOP, Frame, clipped, line, text
 from driftscope_reports.markup import Markup, el
 
@@ -32,7 +32,7 @@ def _lines(frame: Frame) -> list[Markup]:
     for value in ticks(frame.y_low, frame.y_high, 5 if frame.chart.height > 240 else 3):
         y = f"{frame.y(value):.1f}"
         out.append(line(LEFT, y, frame.right, y, frame.paint("grid")))
-        word = shown(value, frame.chart.unit, axis=True)
+        word = format_value(value, frame.chart.unit, axis=True)
         out.append(text(LEFT - 8, frame.y(value) + 4, word, frame, anchor="end"))
     return out
 

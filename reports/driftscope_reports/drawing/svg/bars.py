@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from driftscope_reports.drawing.chart import Series, is_number
-from driftscope_reports.drawing.palette import scale_colour, shown
+from driftscope_reports.drawing.palette import format_value, scale_colour
 from driftscope_reports.drawing.svg.frame import LEFT, Frame, text
 from driftscope_reports.drawing.svg.lines import whiskers
 from driftscope_reports.drawing.svg.patterns import filled
@@ -58,7 +58,7 @@ def bars(frame: Frame, series: Series, number: int, of: int) -> list[Markup]:
                 )
             )
         if frame.chart.said and _place(frame) >= _SAID:
-            word = shown(round(y, 2 if y >= _WHOLE else 3), frame.chart.unit, axis=True)
+            word = format_value(round(y, 2 if y >= _WHOLE else 3), frame.chart.unit, axis=True)
             out.append(text(left + 0.47 * each, top - 5, word, frame, "middle", "ink"))
     return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope_reports.drawing.chart import Axis, Chart, Series, Unit
-from driftscope_reports.drawing.palette import shown
+from driftscope_reports.drawing.palette import format_value
 from driftscope_reports.markup import Child, Markup, el
 
 MAX_COLUMNS = 20
@@ -67,10 +67,12 @@ def _same_x(series: Sequence[Series]) -> bool:
 
 def _rows(s: Series, columns: int, unit: Unit) -> list[list[Child]]:
     gap = ["–"] * (columns - len(s.x))
-    out: list[list[Child]] = [[s.name, *(shown(y, unit) for y in s.y), *gap]]
+    out: list[list[Child]] = [[s.name, *(format_value(y, unit) for y in s.y), *gap]]
     if s.low:
         ends = [
-            "–" if low is None or high is None else f"{shown(low, unit)} to {shown(high, unit)}"
+            "–"
+            if low is None or high is None
+            else f"{format_value(low, unit)} to {format_value(high, unit)}"
             for low, high in zip(s.low, s.high, strict=True)
         ]
         out.append([f"{s.name}, 95% interval", *ends, *gap])
@@ -81,14 +83,14 @@ def _long(chart: Chart, series: Sequence[Series], title: str) -> Markup:
     """One row per x where there are many; one per value where series differ in x."""
     if _same_x(series) and not any(s.notes for s in series):
         rows: list[list[Child]] = [
-            [_said(x), *(shown(s.y[i], chart.unit) for s in series)]
+            [_said(x), *(format_value(s.y[i], chart.unit) for s in series)]
             for i, x in enumerate(series[0].x)
             if any(s.y[i] for s in series)
         ]
         head = [chart.x_title, *(s.name for s in series)]
         return table(head, rows, caption=f"Numbers of: {title}")
     rows = [
-        [s.name, s.notes[i] if s.notes else "", _said(x), shown(y, chart.unit)]
+        [s.name, s.notes[i] if s.notes else "", _said(x), format_value(y, chart.unit)]
         for s in series
         for i, (x, y) in enumerate(zip(s.x, s.y, strict=True))
     ]

@@ -57,7 +57,7 @@ def _overlaid(runs: Sequence[RunSummary]) -> list[Picture]:
 
 
 def _shares(runs: Sequence[RunSummary]) -> Picture:
-    names = step_outcomes.of(runs)
+    names = step_outcomes.outcomes_of(runs)
     series = []
     for i, run in enumerate(runs):
         known = [step_outcomes.share(run, name) for name in names]
@@ -65,7 +65,7 @@ def _shares(runs: Sequence[RunSummary]) -> Picture:
             Series(
                 name=run.label,
                 kind=Kind.BAR,
-                x=tuple(step_outcomes.sign(name) for name in names),
+                x=tuple(step_outcomes.short_label(name) for name in names),
                 y=tuple(value for value, _ in known),
                 colour=colour(i),
                 pattern=PATTERNS[i % len(PATTERNS)],
@@ -142,10 +142,10 @@ def _timeline(
     windows = max(map(len, timeline.steps.values()), default=0)
     seconds, unit = unit_of(timeline.window_s * windows)
     middle = tuple((at + 0.5) * timeline.window_s / seconds for at in range(windows))
-    order = step_outcomes.of(runs)
+    order = step_outcomes.outcomes_of(runs)
     series = tuple(
         Series(
-            name=step_outcomes.words(name),
+            name=step_outcomes.label(name),
             kind=Kind.STACK,
             x=middle,
             y=tuple(float(n) for n in timeline.steps[name]),
@@ -186,7 +186,7 @@ def _title(run: RunSummary) -> str:
     ]
     most = max(shares.by_reason, key=shares.by_reason.__getitem__)
     reason = (
-        step_outcomes.words(most).removeprefix("no draft: ").removesuffix(step_outcomes.ON_PURPOSE)
+        step_outcomes.label(most).removeprefix("no draft: ").removesuffix(step_outcomes.ON_PURPOSE)
     )
     return f"no draft in {listed(parts)}; most often: {reason}"
 
@@ -200,7 +200,7 @@ def _length(seconds: float) -> str:
 def _counts(runs: Sequence[RunSummary]) -> Markup:
     """Runs below each other for each thing that steps became."""
     names = [
-        *step_outcomes.of(runs),
+        *step_outcomes.outcomes_of(runs),
         *([] if any(run.fallback.undrafted for run in runs) else [None]),
     ]
     rows = [_row(i, run, name) for name in names for i, run in enumerate(runs)]
@@ -212,7 +212,7 @@ def _counts(runs: Sequence[RunSummary]) -> Markup:
 
 def _row(index: int, run: RunSummary, name: str | None) -> list[Child]:
     share = step_outcomes.share(run, name)[0] if name else 0.0
-    words = step_outcomes.words(name) if name else "no draft"
+    words = step_outcomes.label(name) if name else "no draft"
     bar = el(
         "svg",
         el("rect", width=f"{100 * (share or 0.0):.1f}%", height="10"),

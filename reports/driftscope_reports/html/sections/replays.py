@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driftscope.analysis.findings.rules.replays import OUTCOME_WORDS
 from driftscope.analysis.number_words import NOTHING, milliseconds, number, percent
-from driftscope.analysis.replays.senders import Cell, SenderSummary, Versus
+from driftscope.analysis.replays.senders import Cell, ReplayComparison, ReplaySummary
 from driftscope.analysis.statistics.paired_ratios import Ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.client import (
@@ -152,7 +152,7 @@ def _share(cell: Cell, name: str) -> str:
     return NOTHING if found is None else f"{percent(found[0] / found[1])} of {found[1]:,}"
 
 
-def _compared(pairs: tuple[Versus, ...]) -> Markup | None:
+def _compared(pairs: tuple[ReplayComparison, ...]) -> Markup | None:
     if not pairs:
         return None
     rows = [
@@ -176,7 +176,7 @@ def _memory(analysis: Analysis) -> Markup:
     )
 
 
-def _memory_row(run: SenderSummary) -> list[str]:
+def _memory_row(run: ReplaySummary) -> list[str]:
     workload = run.manifest.workload
     server = workload.get("server") or {}
     tokens, longest = server.get("kv_tokens"), server.get("max_model_len")

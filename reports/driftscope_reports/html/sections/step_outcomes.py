@@ -28,7 +28,7 @@ _SIGNS = {
 ON_PURPOSE = " (on purpose)"
 
 
-def of(runs: Sequence[RunSummary]) -> list[str]:
+def outcomes_of(runs: Sequence[RunSummary]) -> list[str]:
     """What became of steps in any of the runs: best first, deliberate reasons before others."""
     reasons = {name for run in runs for name in run.fallback.by_reason}
     return sorted((ACCEPTED, REJECTED, *reasons), key=order)
@@ -70,7 +70,7 @@ def pattern(name: str, among: Sequence[str]) -> str:
     return ("-", "x", ".", "\\", "|")[among.index(name) % 5]
 
 
-def words(name: str) -> str:
+def label(name: str) -> str:
     """In full."""
     if name == ACCEPTED:
         return "kept at least one drafted token"
@@ -81,6 +81,6 @@ def words(name: str) -> str:
     return f"no draft: {said}{kind}"
 
 
-def sign(name: str) -> str:
+def short_label(name: str) -> str:
     """Short enough for an axis."""
     return _SIGNS.get(name, name.replace("_", " "))

@@ -216,7 +216,7 @@ def _by_k(pair: Pair) -> _Drawn | None:
 
 
 def _fallback(a: RunSummary, b: RunSummary) -> _Drawn:
-    names = step_outcomes.of([a, b])
+    names = step_outcomes.outcomes_of([a, b])
     gaps = tuple(
         gap(*step_outcomes.share(a, name), *step_outcomes.share(b, name)) for name in names
     )
@@ -224,7 +224,7 @@ def _fallback(a: RunSummary, b: RunSummary) -> _Drawn:
         id="fallback",
         words="What became of the decode steps",
         how="As a share of all of a run's:",
-        at=tuple(step_outcomes.sign(name) for name in names),
+        at=tuple(step_outcomes.short_label(name) for name in names),
         gaps=gaps,
         goods=tuple(_wanted(name) for name in names),
         x_title="decode steps",
@@ -232,7 +232,7 @@ def _fallback(a: RunSummary, b: RunSummary) -> _Drawn:
         what=(fallback.REJECTED, fallback.UNDRAFTED),
         both="fallback-shares",
         said=tuple(
-            step_outcomes.words(name).removesuffix(step_outcomes.ON_PURPOSE) for name in names
+            step_outcomes.label(name).removesuffix(step_outcomes.ON_PURPOSE) for name in names
         ),
     )
 

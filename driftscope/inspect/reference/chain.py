@@ -1,0 +1,186 @@
+"""One drafted chain and everything measured on it: the ground truth of what a probe records.
+
+With p the last verified slot, the query of depth d (1-based) is slot p+d-1 and sees slots
+0..p+d-1. Its attention, averaged over heads, falls into classes that sum to 1: sink = [0, n_sink),
+prompt = [n_sink, P), generated = [P, p], self = [p+1, p+d-1]. The reference drafters have no
+learned sink bias, so the null class is absent here. RMS is ||x||_2 / sqrt(dim), as in arXiv
+2605.09992.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, StepOutput
+from driftscope.inspect.reference.layers import at_least_float32
+from driftscope.inspect.reference.target import Target
+
+MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
+PER_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """One chain of K drafted tokens. Tuples over depth have K entries, the first of depth 1.
+
+    `position` is p. `token_ids[d-1]`, drafted at depth d, guesses token p+1+d; it is the target's
+    id of the token, whatever the drafter's vocabulary. With several layers the masses have one
+    entry per depth and layer, depth-major. `in_rms` is of the hidden state that enters the first
+    layer (at depth 1 what `fc` gave, `fc_rms`), `prenorm_rms` of the residual stream after the last
+    MLP, `postnorm_rms` of it after the final norm, `fed_rms` of what the next depth gets. `aux_rms`
+    has one entry per captured target layer, at slot p; `aux_norm_rms` the same after
+    `norm_before_fc` and `fc_norm`, None without either. `top1` is the largest probability of the
+    drafter's softmax, over its own vocabulary, `entropy` is in nats.
+    """
+
+    position: int
+    prompt_tokens: int
+    token_ids: tuple[int, ...]
+    sink_mass: tuple[float, ...]
+    prompt_mass: tuple[float, ...]
+    generated_mass: tuple[float, ...]
+    self_mass: tuple[float, ...]
+    in_rms: tuple[float, ...]
+    prenorm_rms: tuple[float, ...]
+    postnorm_rms: tuple[float, ...]
+    fed_rms: tuple[float, ...]
+    top1: tuple[float, ...]
+    entropy: tuple[float, ...]
+    aux_rms: tuple[float, ...]
+    aux_norm_rms: tuple[float, ...] | None
+    fc_rms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """What one depth of A chains gave, each [A]; `masses` [A, 4, layers], see `class_masses`."""
+
+    token_ids: Tensor
+    masses: Tensor
+    in_rms: Tensor
+    prenorm_rms: Tensor
+    postnorm_rms: Tensor
+    fed_rms: Tensor
+    top1: Tensor
+    entropy: Tensor
+
+
+@torch.no_grad()
+def draft_chains(
+    target: Target,
+    drafter: Drafter,
+    *,
+    anchors: Tensor,
+    next_ids: Tensor,
+    aux: tuple[Tensor, ...],
+    context: Context,
+    prompt_tokens: int,
+    k: int,
+    n_sink: int,
+) -> list[Chain]:
+    """Draft K tokens greedily from each anchor, all anchors at once.
+
+    `anchors` [A] are the p of the chains and `next_ids` [A] the known token p+1; `aux` holds one
+    [1, A, H] of captured states per layer, at slot p; `context` at least the slots 0..max p.
+    """
+    fused = drafter.fuse(aux)
+    ids, hidden, chain_keys = next_ids, fused, ChainKeys()
+    depths = []
+    for depth in range(1, k + 1):
+        step = drafter.step(
+            embedding=drafter.embed(ids, target)[None],
+            hidden=hidden,
+            depth=depth,
+            anchors=anchors,
+            context=context,
+            chain_keys=chain_keys,
+        )
+        masses = torch.stack(
+            [class_masses(one[0], context.slots, prompt_tokens, n_sink) for one in step.attention],
+            dim=-1,
+        )
+        depths.append(_measure(drafter, hidden, step, masses))
+        ids, hidden, chain_keys = depths[-1].token_ids, step.fed, step.chain_keys
+    return _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
+
+
+def class_masses(attention: Tensor, slots: int, prompt_tokens: int, n_sink: int) -> Tensor:
+    """Attention [N, A, slots + d - 1] -> [A, 4]: sink, prompt, generated, self; mean over heads.
+
+    Slots after p hold 0, so each class may be cut without regard to p. Where the prompt is shorter
+    than the sink set, the sink set goes first and the classes still sum to 1.
+    """
+    mean = attention.mean(0)
+    sink_end = min(n_sink, slots)
+    prompt_end = min(max(prompt_tokens, n_sink), slots)
+    edges = (0, sink_end, prompt_end, slots, mean.shape[-1])
+    return torch.stack([mean[:, i:j].sum(-1) for i, j in itertools.pairwise(edges)], -1)
+
+
+def rms(x: Tensor) -> Tensor:
+    """||x||_2 / sqrt(dim) over the last axis."""
+    return x.to(at_least_float32(x.dtype)).square().mean(-1).sqrt()
+
+
+def _measure(drafter: Drafter, hidden: Tensor, step: StepOutput, masses: Tensor) -> Depth:
+    """`hidden` [1, A, H] entered the first layer."""
+    logits = drafter.lm_head(step.postnorm)[0]
+    log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
+    probs = log_probs.exp()
+    return Depth(
+        token_ids=drafter.target_ids(logits.argmax(-1)),
+        masses=masses,
+        in_rms=rms(hidden[0]),
+        prenorm_rms=rms(step.prenorm[0]),
+        postnorm_rms=rms(step.postnorm[0]),
+        fed_rms=rms(step.fed[0]),
+        top1=probs.amax(-1),
+        entropy=-(probs * log_probs).sum(-1),
+    )
+
+
+def _assemble(
+    depths: list[Depth],
+    anchors: Tensor,
+    aux: tuple[Tensor, ...],
+    normed_aux: tuple[Tensor, ...] | None,
+    fused: Tensor,
+    prompt_tokens: int,
+) -> list[Chain]:
+    """Turn [A] per depth into one record per anchor."""
+    columns = {name: _over_depth(depths, name) for name in PER_DEPTH}
+    masses = torch.stack([depth.masses for depth in depths], 2).flatten(2)
+    columns |= {name: _rows(masses[:, index]) for index, name in enumerate(MASSES)}
+    tokens = torch.stack([depth.token_ids for depth in depths], 1).tolist()
+    aux_rms, fc_rms = _over_layers(aux), rms(fused[0]).tolist()
+    aux_norm_rms = _over_layers(normed_aux) if normed_aux else None
+    return [
+        Chain(
+            position=position,
+            prompt_tokens=prompt_tokens,
+            token_ids=tuple(tokens[row]),
+            aux_rms=aux_rms[row],
+            aux_norm_rms=aux_norm_rms[row] if aux_norm_rms else None,
+            fc_rms=fc_rms[row],
+            **{name: rows[row] for name, rows in columns.items()},
+        )
+        for row, position in enumerate(anchors.tolist())
+    ]
+
+
+def _over_depth(depths: list[Depth], name: str) -> list[tuple[float, ...]]:
+    """One tuple over depth per anchor."""
+    return _rows(torch.stack([getattr(depth, name) for depth in depths], 1))
+
+
+def _over_layers(aux: tuple[Tensor, ...]) -> list[tuple[float, ...]]:
+    """RMS of each captured layer, one tuple per anchor."""
+    return _rows(torch.stack([rms(layer[0]) for layer in aux], 1))
+
+
+def _rows(values: Tensor) -> list[tuple[float, ...]]:
+    return [tuple(row) for row in values.tolist()]

@@ -1,0 +1,70 @@
+"""Load and save the reference models in the files that vLLM and Hugging Face load.
+
+A model directory holds `config.json` and `model.safetensors` under Hugging Face's parameter names.
+The drafter's file has no embedding where it shares the target's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
+from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.target import Target
+
+__all__ = ["Drafter", "Target", "load_drafter", "load_target", "save_drafter", "save_target"]
+
+
+def load_target(path: Path, dtype: torch.dtype = torch.float32) -> Target:
+    """Read a target directory. Raises KeyError for a config that lacks a size."""
+    target = Target(DecoderConfig.from_hf(_read_config(path)))
+    target.load_state_dict(load_file(path / "model.safetensors"))
+    return target.to(dtype).eval()
+
+
+def load_drafter(
+    path: Path, dtype: torch.dtype = torch.float32, *, target_layers: int | None = None
+) -> Drafter:
+    """Read a drafter directory. Raises KeyError for a config that names no auxiliary layers, unless
+    `target_layers` says how many layers its target has: then it gets vLLM's default."""
+    drafter = Drafter(DrafterConfig.from_hf(_read_config(path), target_layers))
+    drafter.load_state_dict(load_file(path / "model.safetensors"))
+    return drafter.to(dtype).eval()
+
+
+def save_target(target: Target, path: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Write a target directory that vLLM loads."""
+    fields = {
+        "architectures": ["LlamaForCausalLM"],
+        **target.config.to_hf(),
+        "tie_word_embeddings": True,
+    }
+    _write(path, fields, target.state_dict(), dtype)
+
+
+def save_drafter(drafter: Drafter, path: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Write a drafter directory that vLLM loads under method `eagle3`."""
+    _write(path, drafter.config.to_hf(), drafter.state_dict(), dtype)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    return fields
+
+
+def _write(
+    path: Path, fields: dict[str, Any], state: dict[str, torch.Tensor], dtype: torch.dtype
+) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.detach().to(dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+        for name, tensor in state.items()
+    }
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    fields = {**fields, "torch_dtype": str(dtype).removeprefix("torch.")}
+    (path / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")

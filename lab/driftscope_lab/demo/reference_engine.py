@@ -1,0 +1,30 @@
+"""Child process of the demonstration where there is no vLLM: one drafter in the reference engine.
+
+python -m driftscope_lab.demo.reference_engine DRAFTER RUN
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from driftscope_lab.demo import MAX_TOKENS, K, requests
+from driftscope_lab.trio import trio_path
+
+
+def main() -> None:
+    """Generate every request and record it."""
+    import torch
+
+    from driftscope.inspect.reference.run import ReferenceRun
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
+    weights = trio_path()
+    with ReferenceRun(Path(sys.argv[2]), weights / "target", weights / sys.argv[1], k=K) as run:
+        for item in requests():
+            run.generate(item.token_ids, max_tokens=MAX_TOKENS, label=item.label)
+
+
+if __name__ == "__main__":
+    main()

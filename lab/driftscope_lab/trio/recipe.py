@@ -1,0 +1,180 @@
+"""Every size and constant of the trio's training, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
+
+TARGET = DecoderConfig()
+"""3.2 M parameters."""
+
+AUX_LAYERS = (1, 2, 3)
+DRAFT_LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=512)
+DRAFTERS = {
+    "eagle3": DrafterConfig(layer=DRAFT_LAYER, aux_layers=AUX_LAYERS),
+    "eagle31": DrafterConfig(
+        layer=DRAFT_LAYER, aux_layers=AUX_LAYERS, fc_norm=True, norm_output=True
+    ),
+}
+"""1.2 M parameters each, alike but for the norms of EAGLE-3.1."""
+
+BF16_AUTOCAST = True
+"""Matrix products in bf16. A step of the target took 1.26 s against 1.63 s in float32, one of a
+drafter 0.47 s against 0.74 s (one core with AVX512-BF16). Part of the recipe: it changes the
+weights.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRecipe:
+    """Muon on the matrices, AdamW on embedding and norms; warm up, hold, then fall linearly."""
+
+    steps: int = 600
+    tokens_per_step: int = 4096
+    lengths: tuple[int, ...] = (512, 512, 512, 1024)
+    """Row length of each step, in turn."""
+    learning_rate: float = 6e-3
+    muon_weight_decay: float = 0.05
+    warmup_steps: int = 40
+    hold_share: float = 0.5
+    final_share: float = 0.02
+    log_every: int = 20
+    validate_every: int = 100
+    validation_tokens: int = 24 * 512
+    checkpoint_every: int = 0
+    """Steps between checkpoints; 0: none."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRecipe:
+    """Text that the target writes for the drafters: batches of equal prompt length, half greedy."""
+
+    batches: int = 16
+    batch_size: int = 128
+    length: int = 256
+    temperature: float = 0.7
+    prompt_tokens: tuple[int, int] = (30, 170)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterRecipe:
+    """Training-time test: the loss is summed over `depths`, each `decay` times the one before."""
+
+    steps: int = 800
+    batch_size: int = 8
+    length: int = 256
+    depths: int = 3
+    decay: float = 0.8
+    learning_rate: float = 2e-3
+    muon_learning_rate: float = 5e-3
+    warmup_steps: int = 30
+    final_share: float = 0.04
+    log_every: int = 20
+    save_every: int = 100
+    checkpoint_every: int = 0
+    seed: int = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The whole training."""
+
+    target: TargetRecipe = TargetRecipe()
+    sampling: SamplingRecipe = SamplingRecipe()
+    drafters: DrafterRecipe = DrafterRecipe()
+    target_model: DecoderConfig = TARGET
+    drafter_models: Mapping[str, DrafterConfig] = field(default_factory=lambda: DRAFTERS)
+    long_prompts: bool = False
+    """Held-out prompts of the lengths in `prompts.LONG` too."""
+
+    def seeded(self, seed: int) -> Recipe:
+        """The same with other seeds; 0 changes nothing."""
+        parts = {name: getattr(self, name) for name in ("target", "sampling", "drafters")}
+        return replace(
+            self, **{name: replace(one, seed=one.seed + seed) for name, one in parts.items()}
+        )
+
+    def shortened(self, steps: int) -> Recipe:
+        """So many steps of target and drafters on the smallest batches: that the path works."""
+        target, drafters = self.target, self.drafters
+        return replace(
+            self,
+            target=replace(
+                target,
+                steps=steps,
+                tokens_per_step=max(target.lengths),
+                validate_every=steps,
+                validation_tokens=target.lengths[0],
+                checkpoint_every=min(1, target.checkpoint_every),
+            ),
+            sampling=replace(self.sampling, batches=1, batch_size=4),
+            drafters=replace(
+                drafters,
+                steps=steps,
+                batch_size=2,
+                checkpoint_every=min(1, drafters.checkpoint_every),
+            ),
+        )
+
+
+FULL = Recipe()
+QUICK_TARGET = DecoderConfig(hidden_size=64, intermediate_size=176, head_dim=16)
+"""A quarter of the shipped target's width, and all its layers: they are what drafters capture."""
+_QUICK_LAYER = replace(QUICK_TARGET, num_hidden_layers=1, intermediate_size=128)
+QUICK = Recipe(
+    target_model=QUICK_TARGET,
+    drafter_models={name: replace(one, layer=_QUICK_LAYER) for name, one in DRAFTERS.items()},
+    target=TargetRecipe(
+        steps=6, tokens_per_step=512, lengths=(256,), validate_every=6, validation_tokens=512
+    ),
+    sampling=SamplingRecipe(batches=1, batch_size=8, length=128, prompt_tokens=(0, 100)),
+    drafters=DrafterRecipe(steps=6, batch_size=4, length=128),
+)
+"""Shows that the pipeline runs; the weights are worth nothing. Its models are small, because a CPU
+without bf16 instructions multiplies matrices of the shipped sizes for minutes."""
+
+LARGE_TARGET = DecoderConfig(num_hidden_layers=10)
+"""7.6 M parameters, 15.3 MB in bf16: the shipped target with ten layers, since sinks form in the
+middle of deeper stacks (arXiv 2410.10781), and as many heads, so that it splits in two ranks too.
+"""
+LARGE_AUX_LAYERS = (2, 5, 8)
+_LARGE_LAYER = DecoderConfig(num_hidden_layers=1)
+LARGE_DRAFTERS = {
+    "eagle3": DrafterConfig(layer=_LARGE_LAYER, aux_layers=LARGE_AUX_LAYERS),
+    "eagle31": DrafterConfig(
+        layer=_LARGE_LAYER, aux_layers=LARGE_AUX_LAYERS, fc_norm=True, norm_output=True
+    ),
+}
+"""1.3 M parameters each."""
+LARGE = Recipe(
+    target_model=LARGE_TARGET,
+    drafter_models=LARGE_DRAFTERS,
+    long_prompts=True,
+    target=TargetRecipe(
+        steps=16_000,
+        tokens_per_step=65_536,
+        lengths=(512, 512, 1024),
+        warmup_steps=200,
+        log_every=100,
+        validate_every=1000,
+        validation_tokens=128 * 512,
+        checkpoint_every=500,
+    ),
+    sampling=SamplingRecipe(batches=32, batch_size=128, length=1024, prompt_tokens=(30, 700)),
+    drafters=DrafterRecipe(
+        steps=8000,
+        batch_size=16,
+        length=1024,
+        depths=4,
+        warmup_steps=200,
+        log_every=100,
+        save_every=1000,
+        checkpoint_every=500,
+    ),
+)
+"""For a GPU: 1.05e9 tokens of the target, of the larger corpus; each row starts with `<s>`, which
+is what a sink forms on. Drafters learn four depths on rows of 1024."""

@@ -1,0 +1,163 @@
+"""Train EAGLE-3 and EAGLE-3.1 drafters side by side: same seed, same batches, same steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from driftscope.inspect.reference.config import DrafterConfig
+from driftscope.inspect.reference.model import Drafter, Target, save_drafter
+from driftscope_lab.trio import recipe
+from driftscope_lab.trio.checkpoint import Checkpoint
+from driftscope_lab.trio.compute import device_of
+from driftscope_lab.trio.draft_loss import DraftLoss, Teaching, draft_loss, teach
+from driftscope_lab.trio.optimizer import Optimizer, Schedule
+from driftscope_lab.trio.progress import Progress
+from driftscope_lab.trio.recipe import DrafterRecipe
+from driftscope_lab.trio.rows import RowMaker
+
+INIT_STD = 0.02
+
+
+class Trainee:
+    """A drafter, its optimizer, and the factors on its captured states.
+
+    A target's layers differ in scale and grow with depth. EAGLE-3.1 norms them; EAGLE-3 has no such
+    norm, so here each is divided by its RMS, a constant that `exported` folds into `fc`. Without
+    that EAGLE-3 trains worse, and the comparison would be unfair.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: DrafterConfig,
+        target: Target,
+        aux_rms: Sequence[float],
+        s: DrafterRecipe,
+    ) -> None:
+        torch.manual_seed(s.seed)
+        self.name = name
+        self._settings = s
+        self.drafter = Drafter(config)
+        _initialize(self.drafter, target)
+        self.drafter.to(device_of(target))
+        fc_norm = self.drafter.config.fc_norm
+        self.aux_factors = [1.0 if fc_norm else 1.0 / rms for rms in aux_rms]
+        self.optimizer = Optimizer(
+            self.drafter,
+            adamw_rate=s.learning_rate,
+            muon_rate=s.muon_learning_rate,
+            muon_weight_decay=0.0,
+            not_muon="lm_head",
+            schedule=_schedule(s),
+        )
+
+    def learn(self, teaching: Teaching, step: int) -> DraftLoss:
+        """Take one step on a batch."""
+        s = self._settings
+        figures = draft_loss(
+            self.drafter, self.aux_factors, teaching, depths=s.depths, decay=s.decay
+        )
+        self.optimizer.step(figures.loss, step)
+        return figures
+
+    def exported(self) -> Drafter:
+        """A copy that takes the captured states as they are."""
+        copy = Drafter(self.drafter.config)
+        copy.load_state_dict(self.drafter.state_dict())  # on the CPU, whence it is saved
+        size = copy.config.layer.hidden_size
+        factors = torch.tensor(self.aux_factors).repeat_interleave(size)
+        copy.fc.weight.data.mul_(factors)
+        return copy.eval()
+
+
+def train_drafters(
+    target: Target,
+    rows: RowMaker,
+    written: Tensor,
+    s: DrafterRecipe,
+    folder: Path,
+    log: Progress,
+    *,
+    models: Mapping[str, DrafterConfig] = recipe.DRAFTERS,
+    checkpoint: Path | None = None,
+) -> dict[str, Drafter]:
+    """Train both, save them under `folder` as it goes, and return them.
+
+    `written` [rows, length] is target-generated text: half of each batch, the rest is real text.
+    Both drafters of `models` capture the same layers. Goes on from `checkpoint` where there is one.
+    """
+    target.requires_grad_(False)
+    (aux_layers,) = {config.aux_layers for config in models.values()}
+    aux_rms = _aux_rms(target, written[:16], aux_layers)
+    trainees = [Trainee(name, one, target, aux_rms, s) for name, one in models.items()]
+    kept = Checkpoint(
+        checkpoint or folder / "drafters.checkpoint",
+        s.checkpoint_every,
+        {t.name: t.drafter for t in trainees} | {f"{t.name} opt": t.optimizer for t in trainees},
+    )
+    start = kept.restore(device_of(target))
+    batches = itertools.islice(_batches(rows, written, s), start, None)
+    for step, ids in zip(range(start, s.steps), batches, strict=False):
+        teaching = teach(target, ids, aux_layers)
+        for trainee in trainees:
+            figures = trainee.learn(teaching, step)
+            if step % s.log_every == 0 or step + 1 == s.steps:
+                log.step(
+                    trainee.name,
+                    step,
+                    s.steps,
+                    loss=figures.loss.item(),
+                    agreement=figures.agreement,
+                    prenorm_rms=figures.prenorm_rms,
+                )
+        if (step + 1) % s.save_every == 0 or step + 1 == s.steps:
+            for trainee in trainees:
+                save_drafter(trainee.exported(), folder / trainee.name)
+        kept.save(step + 1, s.steps)
+    return {trainee.name: trainee.exported() for trainee in trainees}
+
+
+def _initialize(drafter: Drafter, target: Target) -> None:
+    """Normal(0, 0.02); the head and the final norm start as the target's."""
+    for parameter in drafter.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, 0.0, INIT_STD)
+    drafter.lm_head.weight.data.copy_(target.model.embed_tokens.weight)
+    drafter.norm.weight.data.copy_(target.model.norm.weight)
+
+
+@torch.no_grad()
+def _aux_rms(target: Target, ids: Tensor, aux_layers: Sequence[int]) -> list[float]:
+    """RMS of each captured layer over all positions of `ids`."""
+    aux = target(ids, aux_layers=aux_layers).aux
+    return [layer.square().mean().sqrt().item() for layer in aux]
+
+
+def _batches(rows: RowMaker, written: Tensor, s: DrafterRecipe) -> Iterator[Tensor]:
+    half = s.batch_size // 2
+    generator = torch.Generator().manual_seed(s.seed)
+    for epoch in itertools.count():
+        real = torch.from_numpy(rows.rows(s.length, held_out=False, seed=777 + epoch))
+        # Drawn on the CPU, so that every device gets the same batches.
+        real = real[torch.randperm(len(real), generator=generator)].to(written.device)
+        own = written[torch.randperm(len(written), generator=generator)]
+        for first, second in zip(torch.split(own, half), torch.split(real, half), strict=False):
+            if len(first) == len(second) == half:
+                yield torch.cat([first, second])
+
+
+def _schedule(s: DrafterRecipe) -> Schedule:
+    """Warm up, then a cosine down to `final_share`."""
+
+    def factor(step: int) -> float:
+        cosine = 0.5 * (1 + math.cos(math.pi * step / s.steps))
+        warm = min(1.0, (step + 1) / s.warmup_steps)
+        return warm * (s.final_share + (1 - s.final_share) * cosine)
+
+    return factor

@@ -1,0 +1,128 @@
+"""Train the target on the corpus."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from driftscope.inspect.reference.config import PAD_ID, DecoderConfig
+from driftscope.inspect.reference.model import Target, save_target
+from driftscope_lab.trio import recipe
+from driftscope_lab.trio.checkpoint import Checkpoint
+from driftscope_lab.trio.compute import autocast
+from driftscope_lab.trio.optimizer import Optimizer, Schedule
+from driftscope_lab.trio.progress import Progress
+from driftscope_lab.trio.recipe import TargetRecipe
+from driftscope_lab.trio.rows import RowMaker
+
+INIT_STD = 0.02
+CPU = torch.device("cpu")
+
+
+def train_target(
+    rows: RowMaker,
+    settings: TargetRecipe,
+    folder: Path,
+    log: Progress,
+    *,
+    model: DecoderConfig = recipe.TARGET,
+    device: torch.device = CPU,
+    checkpoint: Path | None = None,
+) -> Target:
+    """Train, save into `folder` at each validation, and return the target.
+
+    Goes on from `checkpoint` where there is one.
+    """
+    torch.manual_seed(settings.seed)
+    target = Target(model)
+    _initialize(target)
+    target.to(device)
+    optimizer = Optimizer(
+        target,
+        adamw_rate=settings.learning_rate,
+        muon_rate=settings.learning_rate,
+        muon_weight_decay=settings.muon_weight_decay,
+        not_muon="embed_tokens",
+        schedule=_schedule(settings),
+    )
+    validation = torch.from_numpy(rows.rows(settings.lengths[0], held_out=True, seed=7))
+    validation = validation[: settings.validation_tokens // settings.lengths[0]].to(device)
+    kept = Checkpoint(
+        checkpoint or folder / "target.checkpoint",
+        settings.checkpoint_every,
+        {"target": target, "optimizer": optimizer},
+    )
+    start = kept.restore(device)
+    batches = itertools.islice(_batches(rows, settings, device), start, None)
+    for step, batch in zip(range(start, settings.steps), batches, strict=False):
+        loss = next_token_loss(target, batch)
+        optimizer.step(loss, step)
+        if step % settings.log_every == 0:
+            log.step("target", step, settings.steps, loss_nats=loss.item())
+        if (step + 1) % settings.validate_every == 0 or step + 1 == settings.steps:
+            held_out_nats = validation_loss(target, validation)
+            log.step("target", step + 1, settings.steps, held_out_nats=held_out_nats)
+            save_target(target, folder)
+        kept.save(step + 1, settings.steps)
+    return target
+
+
+def next_token_loss(target: Target, ids: Tensor) -> Tensor:
+    """Mean cross-entropy, nats per token, over `ids` [B, S] without the padding."""
+    with autocast(ids.device):
+        logits = target.logits(target(ids[:, :-1]).hidden)
+    wanted = ids[:, 1:].flatten()
+    return functional.cross_entropy(logits.float().flatten(0, 1), wanted, ignore_index=PAD_ID)
+
+
+@torch.no_grad()
+def validation_loss(target: Target, ids: Tensor) -> float:
+    """`next_token_loss` averaged over batches of 8 rows."""
+    losses = [next_token_loss(target, batch).item() for batch in torch.split(ids, 8)]
+    return sum(losses) / len(losses)
+
+
+def _initialize(target: Target) -> None:
+    """Normal(0, 0.02); what writes to the residual stream scaled down by sqrt(2 layers)."""
+    residual_std = INIT_STD / (2 * target.config.num_hidden_layers) ** 0.5
+    for name, parameter in target.named_parameters():
+        if parameter.dim() == 2:
+            into_residual = "o_proj" in name or "down_proj" in name
+            nn.init.normal_(parameter, 0.0, residual_std if into_residual else INIT_STD)
+
+
+def _batches(rows: RowMaker, settings: TargetRecipe, device: torch.device) -> Iterator[Tensor]:
+    """Batches of `tokens_per_step`, their row lengths taking turns."""
+    streams = {
+        length: _stream(rows, length, settings.tokens_per_step // length, device)
+        for length in settings.lengths
+    }
+    for length in itertools.cycle(settings.lengths):
+        yield next(streams[length])
+
+
+def _stream(rows: RowMaker, length: int, batch_size: int, device: torch.device) -> Iterator[Tensor]:
+    """Each epoch's rows lie on the device as a whole: no batch waits for a copy."""
+    for epoch in itertools.count():
+        # One seed per length and epoch, so that no two passes cut the files alike.
+        epoch_rows = torch.from_numpy(rows.rows(length, held_out=False, seed=length + epoch))
+        epoch_rows = epoch_rows.to(device)
+        yield from (
+            batch for batch in torch.split(epoch_rows, batch_size) if len(batch) == batch_size
+        )
+
+
+def _schedule(settings: TargetRecipe) -> Schedule:
+    hold = int(settings.steps * settings.hold_share)
+
+    def factor(step: int) -> float:
+        warm = min(1.0, (step + 1) / settings.warmup_steps)
+        fall = 1.0 - max(0, step - hold) / (settings.steps - hold)
+        return warm * max(settings.final_share, fall)
+
+    return factor

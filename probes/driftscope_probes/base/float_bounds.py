@@ -1,0 +1,6 @@
+"""Bounds of float32 that several ways of computing a softmax share."""
+
+from __future__ import annotations
+
+LEAST = -80.0
+"""Lower bound of exponents: float32 exp is ten times slower for -inf and below about -87."""

@@ -1,0 +1,158 @@
+"""Changes to a running probe: asked for over vLLM's RPC to its workers, or in the run directory.
+
+Both end in one place, `Control.apply`. What came over RPC is also written to the control file, so
+that the run's other processes follow; they look at it on their writer's thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from driftscope.trace.format.control_file import (
+    CONTROL,
+    Change,
+    ControlValueError,
+    ask,
+    read_control,
+)
+from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.recording.request_selection import RequestSelection
+
+if TYPE_CHECKING:
+    from driftscope_probes.recording.recorder import Recorder
+
+_CHANGES = {"start": Change(recording=True), "stop": Change(recording=False), "status": Change()}
+
+
+class Control:
+    """What can be changed in one process while it records.
+
+    ====================  =====================================================================
+    `watch()`             look at the run's control file from now on
+    `answer(action, ...)` do what came over RPC, and say how things stand
+    `apply(change)`       from any thread
+    ====================  =====================================================================
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        writer: TraceWriter,
+        selection: RequestSelection,
+        recorder: Recorder | None = None,
+        *,
+        governed: bool = True,
+    ) -> None:
+        """Without a `recorder`, as in the engine core, there is the selection to change.
+
+        `governed`: a budget may be set.
+        """
+        self._run, self._writer, self._governed = run, writer, governed
+        self._file = run / CONTROL
+        self._selection, self._recorder = selection, recorder
+        self._seen: tuple[int, ...] | None = None
+        self._revision = 0
+        self._lock = threading.RLock()
+        self._unkept = 0
+        """Changes that the control file does not have yet; until it does, it is out of date."""
+        self._tell()
+
+    def watch(self) -> None:
+        """Follow the control file, one `stat` each time that the writer looks."""
+        self._writer.watch(self._look)
+
+    def answer(self, action: str, values: dict[str, Any]) -> dict[str, Any]:
+        """The status of this process once `action` is done; an "error" where it cannot be."""
+        try:
+            change = Change.checked(values)
+            if action != "set":
+                if action not in _CHANGES or values:
+                    raise ControlValueError(
+                        f"{action}: give status, start or stop, or set and what to change"
+                    )
+                change = _CHANGES[action]
+            if change.given():
+                with self._lock:
+                    self.apply(change)
+                    self._unkept += self._writer.put(lambda: self._keep(change))
+        except ControlValueError as error:
+            return {"error": str(error)}
+        status = self._writer.status()
+        return {"run": str(self._run), **dataclasses.asdict(status), "control": self._settings()}
+
+    def apply(self, change: Change) -> None:
+        """Change what differs; raises ControlValueError for a budget where there can be none."""
+        if change.budget is not None and not self._governed:
+            raise ControlValueError("budget: tensor-parallel ranks follow none, give every")
+        with self._lock:
+            if change.labels is not None:
+                self._selection.labels = change.labels
+            if self._recorder is not None:
+                _apply(change, self._recorder)
+            self._tell()
+
+    def _look(self) -> None:
+        try:
+            found = self._file.stat()
+        except FileNotFoundError:
+            return
+        seen = (found.st_mtime_ns, found.st_ino, found.st_size)
+        if seen == self._seen:
+            return
+        # The serving thread takes the lock for an RPC and must never wait for the disk: the file is
+        # read before. What it said is out of date if something came over RPC meanwhile.
+        try:
+            asked = read_control(self._run)
+        except ControlValueError:
+            self._seen = seen  # it is counted once
+            raise
+        with self._lock:
+            if self._unkept:
+                return
+            self._seen, self._revision = seen, asked.revision
+            self.apply(asked.change)
+
+    def _keep(self, change: Change) -> tuple[()]:
+        try:
+            ask(self._run, change)
+        finally:
+            with self._lock:
+                self._unkept -= 1
+        return ()
+
+    def _tell(self) -> None:
+        self._writer.set_gauges(control=self._settings())
+        if self._recorder is not None:
+            sampler = self._recorder.sampler
+            rate = sampler.rate if sampler.recording else 0.0
+            self._writer.set_gauges(recording=sampler.recording, rate=rate)
+
+    def _settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "revision": self._revision,
+            "labels": list(self._selection.labels),
+        }
+        if self._recorder is not None:
+            sampler = self._recorder.sampler
+            governed = sampler.every is None
+            found |= {
+                "every": sampler.every,
+                "budget": sampler.budget if governed else None,
+                "per_head": self._recorder.per_head,
+            }
+        return found
+
+
+def _apply(change: Change, recorder: Recorder) -> None:
+    sampler = recorder.sampler
+    if change.recording is not None:
+        (sampler.start if change.recording else sampler.stop)()
+    if change.every is not None and change.every != sampler.every:
+        sampler.set(every=change.every)
+    if change.budget is not None and (sampler.every, sampler.budget) != (None, change.budget):
+        sampler.set(budget=change.budget)
+    if change.per_head is not None:
+        recorder.per_head = change.per_head

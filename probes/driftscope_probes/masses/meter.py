@@ -1,0 +1,297 @@
+"""Measures the attention masses of a drafted chain, layer by layer, into the chain's buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from driftscope.trace.format.records import Strategy
+from driftscope_probes.base.chain_buffers import MASSES, ChainBuffers
+from driftscope_probes.base.host_arrays import Array, array_of
+from driftscope_probes.base.step_view import DeviceStep, DraftStep
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.drafter.attention_layer import AttentionLayer
+from driftscope_probes.drafter.drafter import Drafter
+from driftscope_probes.drafter.key_reader import KeyReader
+from driftscope_probes.masses.packed_meter import MassJob, MassSlot, PackedMeter
+from driftscope_probes.masses.sink_search import SLOTS
+from driftscope_probes.masses.torch_masses import (
+    Chains,
+    Score,
+    at_once,
+    masses,
+    sink_mask,
+    slot_weights,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layer:
+    layer: AttentionLayer
+    kind: AttentionKind
+    reader: KeyReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerViews:
+    """Of the buffers: what belongs to a layer and to chains of one length in a batch of one size.
+    The buffers stay where they are, so these views are made once."""
+
+    queries: torch.Tensor
+    """[B, K, heads * size]."""
+    lse: torch.Tensor
+    """[B, K, heads]."""
+    masses: torch.Tensor
+    """[B, K, 5]."""
+    mean: Array
+    """The same, for numbers on the host."""
+
+
+class MassPlan(NamedTuple):
+    """Masses that are still to be taken."""
+
+    fill: Callable[[], None]
+    """Takes them, on any thread, before the engine's next draft."""
+    little: bool
+    """It is sooner done than handed to another thread, and may then be done now or never."""
+
+
+class Meter:
+    """All attention layers of one drafter.
+
+    `strategy` is "lse" where the served kernel's own log-sum-exp is at hand, so that only the
+    short classes' keys are read; "keys" where every key is read, once per chain; "none" without
+    attention.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        buffers: ChainBuffers,
+        sink_slots: tuple[int, ...],
+        *,
+        use_lse: bool,
+        use_triton: bool,
+    ) -> None:
+        """Raises ProbeError for an attention backend that is not supported."""
+        self._buffers, self._drafter = buffers, drafter.kind
+        self._triton = use_triton and drafter.kind.causal
+        self._on_host = buffers.device.type == "cpu" and not self._triton
+        self._layers = {
+            name: _Layer(layer=layer, kind=layer.kind, reader=layer.reader)
+            for name, layer in drafter.layers.items()
+        }
+        self._packed = PackedMeter(
+            drafter.layers if self._on_host else {},
+            drafter.dtype,
+        )
+        self._rooms: dict[tuple[str, int, int, int], LayerViews] = {}
+        self._parts: dict[tuple[str, int, int, int], MassSlot] = {}
+        self.set_sinks(sink_slots)
+        for name, part in self._layers.items():
+            heads = part.kind.heads
+            buffers.add_layer(name, heads * part.layer.query_size, heads, drafter.dtype)
+        plain = all(part.kind.sinks is None for part in self._layers.values())
+        lse = use_lse and self._triton and plain and drafter.offer_lse()
+        self.strategy = "lse" if lse else "keys"
+        if not self._layers:
+            self.strategy = "none"
+
+    @property
+    def heads(self) -> int:
+        """Attention heads of a layer on this rank, 0 without attention."""
+        return max((part.kind.heads for part in self._layers.values()), default=0)
+
+    def set_sinks(self, slots: tuple[int, ...]) -> None:
+        """What counts as the sink from the next step on; called on the serving thread."""
+        device = self._buffers.device
+        self._sinks = self._plain(torch.tensor(slots, dtype=torch.int64, device=device))
+        self._is_sink = self._plain(sink_mask(slots).to(device))
+
+    def forget(self, rows: int) -> None:
+        """A call that gives no log-sum-exp must not find the one of the chain before."""
+        if self.strategy == Strategy.LSE:
+            for name in self._layers:
+                self._buffers.lse[name][:rows].fill_(torch.nan)
+
+    def measure(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> None:
+        """Fill the buffers' masses for the chains of a step.
+
+        `per_head` [B, K, layers, heads, 5] float32 takes each head's, if wanted.
+        """
+        if not self._layers:
+            return
+        batch, context = len(step.requests), self._context(at)
+        chains = self._chains(step, at, seen=int(at.prompt_tokens.min()))
+        for index, (name, part) in enumerate(self._layers.items()):
+            table = at.block_tables[name][:batch]
+            heads = None if per_head is None else per_head[:, : chains.k, index]
+            room = self._room(name, batch, len(at.rows), chains.k)
+            self._layer(part, room, chains, table, context, heads)
+
+    def plan(
+        self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None
+    ) -> MassPlan | None:
+        """What does the same as `measure` without the interpreter; None where nothing can."""
+        batch, k, context = len(step.requests), self._k(step, at), self._context(at)
+        if not self._packed.takes(batch, k, context):
+            return None
+        little, rows = self._packed.little(batch, k, context), len(at.rows)
+        wanted = [
+            MassJob(
+                self._part(name, batch, rows, k),
+                at.block_tables[name],
+                None if per_head is None else per_head[:, :k, index],
+            )
+            for index, name in enumerate(self._layers)
+        ]
+        fill = self._packed.plan(wanted, self._chains(step, at), at_once=little)
+        return None if fill is None else MassPlan(fill, little)
+
+    def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
+        """[B, SLOTS + 1] of `driftscope_probes.masses.torch_masses.slot_weights`, mean over the
+        layers in which a slot is seen. From the keys, whatever the strategy: it is wanted of few
+        chains only."""
+        batch, chains, context = len(step.requests), self._chains(step, at), self._context(at)
+        shape = (len(self._layers), batch, SLOTS + 1)
+        found = torch.full(shape, torch.nan, device=self._buffers.device)
+        for of_layer, (name, part) in zip(found, self._layers.items(), strict=True):
+            cache, table = part.layer.cache(), at.block_tables[name][:batch]
+            room = self._room(name, batch, len(at.rows), chains.k)
+            queries = part.reader.queries(room.queries)
+            slots = _slots(context, chains, table, cache)
+            size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
+            for first in range(0, batch, size):
+                some = slice(first, first + size)
+                score = _scorer(part.reader, cache, table[some], slots)
+                of_layer[some] = slot_weights(queries[some], score, chains[some], part.kind)
+        return found.nanmean(0)
+
+    def _k(self, step: DraftStep, at: DeviceStep) -> int:
+        return min(step.k, self._buffers.layout.depths * (len(at.rows) // len(step.requests)))
+
+    def _chains(self, step: DraftStep, at: DeviceStep, seen: int = 0) -> Chains:
+        kind = self._drafter
+        position = at.position + kind.lead if kind.lead else at.position
+        return Chains(
+            k=self._k(step, at),
+            position=self._plain(position),
+            prompt_tokens=at.prompt_tokens
+            if self._on_host
+            else _to(at.prompt_tokens, self._buffers.device),
+            sink_slots=self._sinks,
+            is_sink=self._is_sink,
+            ahead=kind.ahead,
+            causal=kind.causal,
+            seen=seen,
+        )
+
+    def _plain(self, x: torch.Tensor) -> Array:
+        """For `masses`, unless a kernel takes it."""
+        return array_of(x) if self._on_host else x
+
+    def _context(self, at: DeviceStep) -> int:
+        """Slots up to the first query's own."""
+        return at.max_context + self._drafter.lead + self._drafter.ahead
+
+    def _room(self, name: str, batch: int, rows: int, k: int) -> LayerViews:
+        """For the layer's chains, of which the buffers have one row for each, or for each query."""
+        key = (name, batch, rows, k)
+        if key not in self._rooms:
+            buffers, layout = self._buffers, self._buffers.layout
+            shape = (rows, layout.depths, layout.layers, len(MASSES))
+            every = _by_request(buffers.part("masses", rows).view(shape), batch)
+            masses_ = every[:, :k, list(self._layers).index(name)]
+            self._rooms[key] = LayerViews(
+                queries=_by_request(buffers.queries[name][:rows], batch)[:, :k],
+                lse=_by_request(buffers.lse[name][:rows], batch)[:, :k],
+                masses=masses_,
+                mean=array_of(masses_),
+            )
+        return self._rooms[key]
+
+    def _part(self, name: str, batch: int, rows: int, k: int) -> MassSlot:
+        """The same for what the packed keys' meter takes."""
+        key = (name, batch, rows, k)
+        if key not in self._parts:
+            room = self._room(name, batch, rows, k)
+            self._parts[key] = self._packed.part(name, room.queries, room.mean)
+        return self._parts[key]
+
+    def _layer(
+        self,
+        part: _Layer,
+        room: LayerViews,
+        chains: Chains,
+        table: torch.Tensor,
+        context: int,
+        per_head: torch.Tensor | None,
+    ) -> None:
+        cache, queries = part.layer.cache(), part.reader.queries(room.queries)
+        if self._triton and part.reader.paged:
+            from driftscope_probes.masses.triton_masses import paged_masses
+
+            own = None if per_head is None else torch.empty_like(per_head).contiguous()
+            paged_masses(
+                queries,
+                part.reader.pages(cache),
+                table,
+                chains,
+                part.kind,
+                room.masses,
+                max_context=context,
+                per_head=own,
+                lse=room.lse.contiguous() if self.strategy == "lse" else None,
+            )
+            if per_head is not None and own is not None:
+                per_head.copy_(own)
+            return
+        slots, batch = _slots(context, chains, table, cache), len(queries)
+        size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
+        if size == batch:  # most often; cutting costs as much as some of the sums
+            score = _scorer(part.reader, cache, table, slots)
+            _keep(masses(queries, score, chains, part.kind), room.mean, per_head)
+            return
+        for first in range(0, batch, size):
+            some = slice(first, first + size)
+            score = _scorer(part.reader, cache, table[some], slots)
+            found = masses(queries[some], score, chains[some], part.kind)
+            _keep(found, room.mean[some], None if per_head is None else per_head[some])
+
+
+def _keep(found: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> None:
+    """Of each head's masses [B, K, heads, 5] their mean, and themselves if they are wanted."""
+    of_heads = array_of(found)
+    mean[:] = of_heads.sum(2) / of_heads.shape[2]
+    if per_head is not None:
+        per_head.copy_(found)
+
+
+def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:
+    """[B * queries, depths, ...] as [B, queries * depths, ...], a view: one of the two is 1."""
+    queries, depths = values.shape[0] // batch, values.shape[1]
+    if queries == 1:
+        return values
+    return values.view(batch, queries, depths, *values.shape[2:]).flatten(1, 2)
+
+
+def _scorer(reader: KeyReader, cache: torch.Tensor, table: torch.Tensor, slots: int) -> Score:
+    return lambda queries: reader.score(queries, cache, table, slots)
+
+
+def _slots(context: int, chains: Chains, table: torch.Tensor, cache: torch.Tensor) -> int:
+    """Everything that a query can see, a chain's own slots too."""
+    return min(context + chains.k, table.shape[1] * _page_size(cache))
+
+
+def _page_size(cache: torch.Tensor) -> int:
+    """Of [blocks, heads, page, size], or [blocks, page, size] of latents."""
+    return int(cache.shape[1 if cache.dim() == 3 else 2])
+
+
+def _to(array: Any, device: torch.device) -> torch.Tensor:
+    """A few numbers: CUDA takes them along with the launch, without waiting for the device."""
+    return torch.from_numpy(array).to(device, non_blocking=True)

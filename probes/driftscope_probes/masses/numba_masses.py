@@ -1,0 +1,187 @@
+"""Attention masses from packed keys, in one call without the interpreter: the twin of `masses` for
+vLLM's CPU backend, with a running maximum over blocks of slots.
+
+On a CPU `masses` costs what its many small ops cost, and the engine's thread waits for them. This
+runs beside that thread (see `driftscope_probes.base.side_thread`), on one core.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import overload
+
+from driftscope_probes.base.numba_compile import compiled, exp_less
+
+_Floats = npt.NDArray[np.float32]
+_Ints = npt.NDArray[np.int64]
+_SIXTEEN = np.int32(16)
+_ZERO = np.float32(0)
+_SIGNATURE = (
+    "void(float32[:,:,::1], {keys}[:,::1], int64[::1], boolean, int32[:,::1], int64[::1], "
+    "int64[::1], int64[::1], float32[::1], int64, boolean, int64, int64, float32, "
+    "float32[:,:,:,::1], float32[:,:,:])"
+)
+
+
+@functools.cache
+def packed_masses(key_type: str) -> Callable[..., None]:
+    """`_packed_masses` as machine code for keys of a type, "float32" or "int16"."""
+    made: Callable[..., None] = compiled(_SIGNATURE.format(keys=key_type), error_model="numpy")(
+        _packed_masses
+    )
+    return made
+
+
+def _unpack(row: Any, order: _Ints, in_order: bool, bits: npt.NDArray[np.int32]) -> None:
+    """A packed block of keys as float32 in `bits`, [head_size, block_size]."""
+
+
+@overload(_unpack, inline="always")  # type: ignore[untyped-decorator]
+def _overload_unpack(row: Any, order: Any, in_order: Any, bits: Any) -> Any:  # noqa: ARG001
+    """By type of key; Numba has the arguments have the same names."""
+    if row.dtype.bitwidth == 32:
+
+        def unpack_float32(row: Any, order: Any, in_order: Any, bits: Any) -> None:
+            values = bits.view(np.float32)
+            if in_order:
+                for i in range(row.size):
+                    values[i] = row[i]
+            else:
+                for i in range(row.size):
+                    values[i] = row[order[i]]
+
+        return unpack_float32
+
+    def unpack_bfloat16(row: Any, order: Any, in_order: Any, bits: Any) -> None:  # noqa: ARG001
+        for i in range(row.size):  # a bfloat16 is the upper half of a float32
+            bits[i] = np.int32(row[order[i]]) << _SIXTEEN
+
+    return unpack_bfloat16
+
+
+@compiled()
+def _multiply(queries: _Floats, keys: _Floats, width: int, out: _Floats) -> None:
+    """`out` [Q, width] of [Q, size] and [size, slots]; `size` is a multiple of 4."""
+    out[:, :width] = _ZERO
+    for d in range(0, queries.shape[1], 4):
+        k0, k1, k2, k3 = keys[d], keys[d + 1], keys[d + 2], keys[d + 3]
+        for q in range(queries.shape[0]):
+            q0, q1, q2, q3 = queries[q, d], queries[q, d + 1], queries[q, d + 2], queries[q, d + 3]
+            row = out[q]
+            for t in range(width):
+                row[t] += (q0 * k0[t] + q1 * k1[t]) + (q2 * k2[t] + q3 * k3[t])
+
+
+@compiled()
+def _most(x: _Floats) -> np.float32:
+    found: np.float32 = x[0]
+    for i in range(len(x)):
+        found = x[i] if x[i] > found else found
+    return found
+
+
+@compiled()
+def _sum(x: _Floats) -> np.float32:
+    total = _ZERO
+    for i in range(len(x)):
+        total += x[i]
+    return total
+
+
+def _packed_masses(
+    queries: _Floats,
+    keys: Any,
+    order: _Ints,
+    in_order: bool,
+    table: npt.NDArray[np.int32],
+    position: _Ints,
+    prompt_tokens: _Ints,
+    sink_slots: _Ints,
+    biases: _Floats,
+    ahead: int,
+    causal: bool,
+    window: int,
+    kv_heads: int,
+    scale: np.float32,
+    out: _Floats,
+    mean: _Floats,
+) -> None:
+    """Fill `out` [B, K, heads, 5], and `mean` [B, K, 5] over the heads, for `queries`
+    [B, K, heads * head_size].
+
+    `keys` [2 * blocks * kv_heads, head_size * block_size]: of each block and head a row of keys,
+    float32 or a bfloat16's bits as int16, and one of values. `order`: where element (dim, slot)
+    lies in a row; `in_order`: at dim * block_size + slot. `table` [B, blocks of the longest
+    context]. `biases` [heads] or none. `window`: 0 for all. The rest as in
+    `driftscope_probes.masses.torch_masses.Chains`.
+    """
+    batch, depths, heads = queries.shape[0], queries.shape[1], out.shape[2]
+    size = queries.shape[2] // heads
+    block, groups = keys.shape[1] // size, heads // kv_heads
+    blocks = keys.shape[0] // (2 * kv_heads)
+    scaled = np.empty((groups * depths, size), np.float32)
+    scores = np.empty((groups * depths, block), np.float32)
+    most = np.empty(groups * depths, np.float32)
+    held = np.empty((groups * depths, 4), np.float64)
+    key_bits, bits = np.empty(size * block, np.int32), np.empty(block, np.int32)
+    unpacked = key_bits.view(np.float32).reshape(size, block)
+    for b in range(batch):
+        first, context = position[b] + ahead, position[b] + 1
+        prompt = min(prompt_tokens[b], context)
+        slots = min(first + depths, table.shape[1] * block)
+        begin = max(0, first - window + 1) // block if window else 0
+        for kv in range(kv_heads):
+            for q in range(groups * depths):
+                head = kv * groups + q // depths
+                for d in range(size):
+                    scaled[q, d] = queries[b, q % depths, head * size + d] * scale
+                most[q] = biases[head] if biases.size else -np.inf
+                held[q] = 0.0
+            for j in range(begin, (slots + block - 1) // block):
+                page = min(max(table[b, j], 0), blocks - 1)
+                _unpack(keys[(page * kv_heads + kv) * 2], order, in_order, key_bits)
+                here, width = j * block, min(block, slots - j * block)
+                _multiply(scaled, unpacked, width, scores)
+                for q in range(groups * depths):
+                    own = first + q % depths
+                    last = own if causal else first + depths - 1
+                    low = max(0, own - window + 1 - here) if window else 0
+                    high = min(width, last + 1 - here)
+                    if low < high:
+                        row = scores[q]
+                        highest = _most(row[low:high])
+                        if highest > most[q]:
+                            held[q] *= math.exp(most[q] - highest)
+                            most[q] = highest
+                        exp_less(row[low:high], most[q], bits)
+                        ends = min(max(context - here, low), high)
+                        turns = min(max(prompt - here, low), ends)
+                        for slot in sink_slots:
+                            if here + low <= slot < here + ends:
+                                held[q, 0] += row[slot - here]
+                                row[slot - here] = _ZERO
+                        held[q, 1] += _sum(row[low:turns])
+                        held[q, 2] += _sum(row[turns:ends])
+                        held[q, 3] += _sum(row[ends:high])
+            for q in range(groups * depths):
+                head, depth = kv * groups + q // depths, q % depths
+                null = math.exp(biases[head] - most[q]) if biases.size else 0.0
+                total = held[q].sum() + null
+                out[b, depth, head, :4] = held[q] / total
+                out[b, depth, head, 4] = null / total if biases.size else np.nan
+                own = first + depth
+                unseen = window > 0 and sink_slots.size and sink_slots[-1] <= own - window
+                if unseen or not sink_slots.size:
+                    out[b, depth, head, 0] = np.nan
+        for depth in range(depths):
+            for c in range(out.shape[3]):
+                of_heads = 0.0
+                for head in range(heads):
+                    of_heads += out[b, depth, head, c]
+                mean[b, depth, c] = of_heads / heads

@@ -1,0 +1,191 @@
+"""Measures drafted chains beside the engine, from the keys that vLLM's CPU backend has packed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from driftscope_probes.base.chain_buffers import MASSES
+from driftscope_probes.base.host_arrays import Array
+from driftscope_probes.drafter.attention_layer import AttentionLayer
+from driftscope_probes.drafter.key_reader import PackedKeyReader
+from driftscope_probes.masses.torch_masses import Chains
+
+KEY_TYPES = {torch.float32: "float32", torch.bfloat16: "int16"}
+"""As NumPy reads their bits; other keys are measured at once, with torch."""
+LITTLE = 1 << 16
+"""Scores of a layer up to which they are measured at once: handing them over takes longer."""
+MUCH = 1 << 18
+"""And beyond which torch measures them where vLLM computes on several cores, with all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MassSlot:
+    """A layer's place for chains of one shape; what is in it changes from step to step."""
+
+    layer: str
+    queries: torch.Tensor
+    """[B, K, heads * head_size]."""
+    mean: Array
+    """[B, K, 5], to be filled."""
+    floats: Array | None
+    """The queries' own memory, where that can be read as it is."""
+    found: npt.NDArray[np.float32]
+    """[B, K, heads, 5], room for each head's."""
+
+
+class MassJob(NamedTuple):
+    """What a step has for a part: nothing of it changes before the next chain is drafted."""
+
+    part: MassSlot
+    table: torch.Tensor
+    """[>= B, blocks] int32, the engine's own."""
+    per_head: torch.Tensor | None
+    """[B, K, heads, 5], to be filled if it is wanted."""
+
+
+class PackedMeter:
+    """All attention layers of a drafter, if Numba and `packed_masses` can have them."""
+
+    def __init__(self, layers: Mapping[str, AttentionLayer], dtype: torch.dtype) -> None:
+        """`dtype`: the keys'. Compiles, which may take seconds and happens once on a machine."""
+        self._layers = {
+            name: (layer, layer.kind, layer.reader)
+            for name, layer in layers.items()
+            if isinstance(layer.reader, PackedKeyReader)
+            and not layer.kind.softcap
+            and layer.kind.head_size % 4 == 0
+        }
+        self._dtype, self._run = dtype, None
+        if layers and len(self._layers) == len(layers) and dtype in KEY_TYPES:
+            self._run = _compiled(KEY_TYPES[dtype])
+        self._room: dict[str, npt.NDArray[np.float32]] = {}
+        """Of a layer, for parts of every shape: one is in use at a time."""
+        self._known: dict[str, tuple[torch.Tensor, tuple[Any, ...]]] = {}
+        self._of_layer: dict[str, tuple[Any, ...]] = {
+            name: (
+                _floats(kind.sinks) if kind.sinks is not None else np.empty(0, np.float32),
+                kind.window or 0,
+                kind.kv_heads,
+                np.float32(kind.scale),
+            )
+            for name, (_, kind, _) in self._layers.items()
+        }
+        """What else `packed_masses` wants to know of each."""
+        self._heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
+
+    def part(self, layer: str, queries: torch.Tensor, mean: Array) -> MassSlot:
+        """See MassSlot."""
+        _, kind, _ = self._layers[layer]
+        plain = queries.dtype == torch.float32 and queries.is_contiguous()
+        shape = (*queries.shape[:2], kind.heads, len(MASSES))
+        size, room = math.prod(shape), self._room.get(layer, np.empty(0, np.float32))
+        if room.size < size:  # what it was keeps those that are in use already
+            room = self._room[layer] = np.empty(2 * size, np.float32)
+        return MassSlot(
+            layer=layer,
+            queries=queries,
+            mean=mean,
+            floats=queries.numpy() if plain else None,
+            found=room[:size].reshape(shape),
+        )
+
+    def takes(self, batch: int, k: int, context: int) -> bool:
+        """Whether chains of so many requests, up to that context, had better be measured here."""
+        few = torch.get_num_threads() == 1 or self._scores(batch, k, context) <= MUCH
+        return self._run is not None and few
+
+    def little(self, batch: int, k: int, context: int) -> bool:
+        """Whether they had better be measured at once."""
+        return self._scores(batch, k, context) <= LITTLE
+
+    def _scores(self, batch: int, k: int, context: int) -> int:
+        return batch * k * self._heads * context
+
+    def plan(
+        self, wanted: Iterable[MassJob], chains: Chains, *, at_once: bool = False
+    ) -> Callable[[], None] | None:
+        """What fills the parts, on any thread; None where a cache is of another type. Unless it is
+        called `at_once`, what the engine changes before its next draft is copied now."""
+        run, sink_slots, causal = self._run, chains.sink_slots, chains.causal
+        if run is None:
+            return None
+        position, prompt = chains.position, chains.prompt_tokens
+        if not at_once:
+            position, prompt = position.copy(), prompt.copy()
+        tables: dict[int, npt.NDArray[np.int32]] = {}
+        todo: list[tuple[Any, ...]] = []
+        by_head: list[tuple[Array, Array]] = []
+        for part, table, per_head in wanted:
+            layer, _, reader = self._layers[part.layer]
+            cache = layer.cache()
+            if cache.dtype != self._dtype:
+                return None
+            blocks = tables.get(id(table))
+            if blocks is None:
+                blocks = tables[id(table)] = _blocks(table, len(position), at_once=at_once)
+            queries = part.floats if part.floats is not None else _floats(part.queries)
+            biases, *rest = self._of_layer[part.layer]
+            todo.append(
+                (
+                    queries,
+                    *self._keys(part.layer, reader, cache),
+                    blocks,
+                    position,
+                    prompt,
+                    sink_slots,
+                    biases,
+                    chains.ahead,
+                    causal,
+                    *rest,
+                    part.found,
+                    part.mean,
+                )
+            )
+            if per_head is not None:
+                # Another thread may not write to vLLM's inference tensors but as arrays.
+                by_head.append((per_head.numpy(), part.found))
+
+        def fill() -> None:
+            for arguments in todo:
+                run(*arguments)
+            for room, found in by_head:
+                room[:] = found
+
+        return fill
+
+    def _keys(self, name: str, reader: PackedKeyReader, cache: torch.Tensor) -> tuple[Any, ...]:
+        """A layer's keys, their order, and whether that is the plain one."""
+        known = self._known.get(name)
+        if known is None or known[0] is not cache:  # vLLM may lay out its caches anew
+            packed = reader.packed(cache)
+            keys = (packed if cache.dtype == torch.float32 else packed.view(torch.int16)).numpy()
+            known = self._known[name] = cache, (keys, reader.order(cache).numpy(), reader.in_order)
+        return known[1]
+
+
+def _compiled(key_type: str) -> Callable[..., None] | None:
+    try:
+        from driftscope_probes.masses.numba_masses import packed_masses
+    except ImportError:
+        return None
+    return packed_masses(key_type)
+
+
+def _blocks(table: torch.Tensor, rows: int, *, at_once: bool) -> npt.NDArray[np.int32]:
+    """The first `rows`, as they are or as they were."""
+    found: npt.NDArray[np.int32] = table.numpy()[:rows]
+    if at_once and found.dtype == np.int32 and found.flags.c_contiguous:
+        return found
+    return np.array(found, dtype=np.int32, order="C")
+
+
+def _floats(x: torch.Tensor) -> npt.NDArray[np.float32]:
+    found: npt.NDArray[np.float32] = np.ascontiguousarray(x.float().numpy())
+    return found

@@ -1,0 +1,199 @@
+"""Attention mass of a chain's queries by class of slot, from the keys of a layer.
+
+Definition: the softmax of q.k * scale over all visible slots (see
+driftscope.trace.format.records.DraftRow), summed over the slots of a class. A chain's keys all lie
+in the engine's cache once it is drafted, so its K queries are measured together, after the last
+depth: the keys are read once per chain, outside whatever graph the drafter ran in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn.functional import threshold
+
+from driftscope_probes.base.chain_buffers import MASSES
+from driftscope_probes.base.float_bounds import LEAST
+from driftscope_probes.base.host_arrays import Array, array_of, count_up, empty, lesser, tensor_of
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses.sink_search import RECENT, SLOTS
+
+SCORES_AT_ONCE = {"cpu": 1 << 18}
+"""Bound of the attention scores that a pass holds, in elements; more requests take more passes. On
+a CPU a pass, and the keys that it reads, should stay in the core's cache."""
+SCORES_ELSEWHERE = 1 << 24
+NOTHING = 1e-34
+"""A weight, relative to the highest, up to which it is none: somewhat over exp(LEAST)."""
+SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chains:
+    """B chains of K queries each; request b's query of depth d is slot position[b] + d - 1."""
+
+    k: int
+    position: Array
+    """[B] int64: last verified slot."""
+    prompt_tokens: Array
+    """[B] int64."""
+    sink_slots: Array
+    """[S] int64, ascending; none where there is no sink."""
+    is_sink: Array
+    """The same as `sink_mask` gives it."""
+    ahead: int = 0
+    """Slots from `position` to the first query's own."""
+    causal: bool = True
+    """A query sees no slot after its own; else all of the chain's."""
+    seen: int = 0
+    """So many slots, or more, lie before any of the queries."""
+
+    def __getitem__(self, some: slice) -> Chains:
+        """The chains of some of the requests."""
+        return replace(self, position=self.position[some], prompt_tokens=self.prompt_tokens[some])
+
+
+Score = Callable[[torch.Tensor], torch.Tensor]
+"""[B, kv_heads, Q, head_size] float32 queries -> [B, blocks, kv_heads, Q, size] float32, their
+products with the keys of so many blocks of slots, more than every slot that a query sees; what lies
+beyond may be anything."""
+
+
+def masses(
+    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
+) -> torch.Tensor:
+    """[B, K, heads, 5] float32 in the order of MASSES; NaN where a class cannot be.
+
+    `queries` [B, K, heads * head_size].
+    """
+    slot, own, scores = _attend(queries, score, chains, kind)
+    batch, blocks, _, _, size = scores.shape
+    most = scores.amax(-1).amax(1)
+    null = None
+    if kind.sinks is not None:
+        bias = kind.sinks.to(scores)[None, :, None]
+        most = most.maximum(bias)
+        null = (bias - most).exp_()
+    weights = scores.sub_(most[:, None, ..., None]).clamp_min_(LEAST).exp_()
+    hidden = 0 if kind.window else chains.seen // size
+    threshold(weights[:, hidden:], NOTHING, 0.0, inplace=True)
+    by_block = weights.view(batch, blocks, -1, size) @ _classes(chains, slot).mT
+    sums = by_block.sum(1).view(batch, kind.heads, chains.k, NULL)
+    found = array_of(sums.transpose(1, 2))
+    total = found.sum(-1)
+    out = empty((batch, chains.k, kind.heads, len(MASSES)), found)
+    out[..., NULL] = torch.nan
+    if null is not None:
+        learned = array_of(null.transpose(1, 2))
+        total = total + learned
+        out[..., NULL] = learned / total
+    out[..., :NULL] = found / total[..., None]
+    if not len(chains.sink_slots):
+        out[..., SINK] = torch.nan
+    elif kind.window is not None:
+        gone = _sink_out_of_sight(chains, own, kind.window)
+        tensor_of(out)[..., SINK].masked_fill_(tensor_of(gone), torch.nan)
+    return tensor_of(out)
+
+
+def slot_weights(
+    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
+) -> torch.Tensor:
+    """[B, SLOTS + 1] float32: weight of each of the first slots at depth 1, mean over heads, then
+    what a slot of the context that the query sees holds on average.
+
+    NaN for a slot that the query does not see, or that is less than RECENT before it. Arguments as
+    for `masses`.
+    """
+    slot, own, scores = _attend(queries, score, chains, kind)
+    slot = slot.reshape(-1)
+    first = _softmax(scores[:, :, :, 0].transpose(1, 2).flatten(2), kind.sinks).mean(1)
+    seen = slot <= chains.position[:, None]
+    if kind.window is not None:
+        seen &= slot > own[:, :1] - kind.window
+    telling = tensor_of(seen & (slot <= own[:, :1] - RECENT))
+    seen = tensor_of(seen)
+    even = first.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    out = first.new_full((len(queries), SLOTS + 1), torch.nan)
+    shown = min(SLOTS, len(slot))
+    out[:, :shown] = first.masked_fill(~telling, torch.nan)[:, :shown]
+    out[:, SLOTS:] = even
+    return out
+
+
+def _attend(
+    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
+) -> tuple[Array, Array, torch.Tensor]:
+    """Slots [blocks, size], the queries' own [B, K], and the scores [B, blocks, heads, K, size],
+    -inf where a query sees nothing."""
+    batch, k = len(queries), chains.k
+    groups = kind.heads // kind.kv_heads
+    q = (queries.float() * kind.scale).view(batch, k, kind.kv_heads, groups, kind.head_size)
+    # One product for all depths and for all heads that share keys.
+    scores = score(q.permute(0, 2, 3, 1, 4).reshape(batch, kind.kv_heads, groups * k, -1))
+    if kind.softcap:
+        scores = (scores / kind.softcap).tanh_().mul_(kind.softcap)
+    blocks, size = scores.shape[1], scores.shape[-1]
+    scores = scores.view(batch, blocks, kind.heads, k, size)
+    slot = count_up(blocks * size, chains.position)
+    own = (chains.position + chains.ahead)[:, None] + slot[:k]
+    slot = slot.reshape(blocks, size)
+    by_slot = slot[None, :, None, None]
+    last = (own if chains.causal else own[:, -1:])[:, None, None, :, None]
+    # Blocks that every query has seen go by are most of a long context.
+    seen = chains.seen // size
+    scores[:, seen:].masked_fill_(tensor_of(by_slot[:, seen:] > last), -torch.inf)
+    if kind.window is not None:
+        gone = by_slot <= own[:, None, None, :, None] - kind.window
+        scores.masked_fill_(tensor_of(gone), -torch.inf)
+    return slot, own, scores
+
+
+def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Over the last dimension of [B, heads, N], learned biases [heads] taking their share."""
+    if sinks is None:
+        return torch.softmax(scores, -1)
+    bias = sinks.to(scores)[None, :, None].expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat((scores, bias), -1), -1)[..., :-1]
+
+
+def sink_mask(slots: tuple[int, ...]) -> torch.Tensor:
+    """[last of the slots + 1] float32: 1 at each of them."""
+    mask = torch.zeros(max(slots, default=-1) + 1)
+    mask[list(slots)] = 1.0
+    return mask
+
+
+def _classes(chains: Chains, slot: Array) -> torch.Tensor:
+    """[B, blocks, 4, size] float one-hot: sink, prompt, generated, self."""
+    blocks, size = slot.shape
+    # A class's slots go from its edge to the next one's; sinks are taken out of them below.
+    edges = empty((len(chains.position), NULL + 1), slot, "int64")
+    edges[:, :2] = 0
+    edges[:, 3] = context = chains.position + 1
+    edges[:, 2] = lesser(chains.prompt_tokens, context)
+    edges[:, 4] = blocks * size
+    reached = slot[:, None] >= edges[:, None, :, None]
+    classes = empty((len(edges), blocks, NULL, size), slot)
+    classes[:] = reached[:, :, :-1] > reached[:, :, 1:]
+    known = chains.is_sink[: blocks * size]
+    some = -(-len(known) // size)
+    is_sink = empty((some * size,), slot)
+    is_sink[: len(known)], is_sink[len(known) :] = known, 0.0
+    is_sink = is_sink.reshape(some, size)
+    first = classes[:, :some]
+    first[:, :, 0] = (first[:, :, 1] + first[:, :, 2]) * is_sink
+    first[:, :, 1:3] *= 1.0 - is_sink[:, None]
+    return tensor_of(classes)
+
+
+def _sink_out_of_sight(chains: Chains, own: Array, window: int) -> Array:
+    """[B, K, 1]: no sink slot is within the window."""
+    return (chains.sink_slots[-1] <= own - window)[..., None]
+
+
+def at_once(batch: int, k: int, heads: int, slots: int, device: torch.device) -> int:
+    """Requests whose scores fit into one pass, at least one."""
+    bound = SCORES_AT_ONCE.get(device.type, SCORES_ELSEWHERE)
+    return max(1, min(batch, bound // max(1, k * heads * slots)))

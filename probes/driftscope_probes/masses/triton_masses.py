@@ -1,0 +1,314 @@
+"""The masses of `driftscope_probes.masses.torch_masses` read straight from a paged cache, as
+Triton kernels.
+
+Each chain's keys are read once for all of its queries, in splits that run side by side; nothing is
+gathered and nothing waits for the host.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses.torch_masses import Chains
+
+BLOCK_N = 64
+"""Slots that a program handles at once."""
+MAX_SPLITS = 32
+TARGET_PROGRAMS = 264
+"""Enough programs to fill a large GPU twice (132 multiprocessors on Hopper)."""
+FAR = -1.0e30
+
+
+@triton.jit(do_not_specialize=["blocks_in_row", "splits"])  # type: ignore[untyped-decorator]
+def _partial(  # type: ignore[no-untyped-def]
+    queries,
+    cache,
+    table,
+    position,
+    prompt,
+    sinks_at,
+    lse,
+    partial,
+    q_request,
+    q_depth,
+    k_block,
+    k_slot,
+    k_head,
+    blocks_in_row,
+    splits,
+    scale,
+    softcap,
+    K: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    LSE: tl.constexpr,
+    ROWS: tl.constexpr,
+    D_PADDED: tl.constexpr,
+    N: tl.constexpr,
+):
+    """Running maximum and the classes' sums of exp(score - maximum) over one split of the slots.
+
+    With LSE the maximum is the served kernel's own log-sum-exp, and the longer of the two classes
+    prompt and generated is not read at all: it is what is missing from 1.
+    """
+    b, h, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    p = tl.load(position + b).to(tl.int32)
+    prompt_end = tl.load(prompt + b).to(tl.int32)
+    row = tl.arange(0, ROWS)  # group-major: group * K + depth - 1
+    d = row % K
+    live_row = row < GROUPS * K
+    head = h * GROUPS + row // K
+    dim = tl.arange(0, D_PADDED)
+    q = tl.load(
+        queries + b * q_request + d[:, None] * q_depth + head[:, None] * D + dim[None, :],
+        mask=live_row[:, None] & (dim < D)[None, :],
+        other=0.0,
+    )
+    own = p + d
+    if LSE:
+        m = tl.load(lse + (b * K + d) * (GROUPS * KV_HEADS) + head, mask=live_row, other=0.0)
+    else:
+        m = tl.full((ROWS,), -1.0e30, tl.float32)
+    sink = tl.zeros((ROWS,), tl.float32)
+    in_prompt = tl.zeros((ROWS,), tl.float32)
+    generated = tl.zeros((ROWS,), tl.float32)
+    self_ = tl.zeros((ROWS,), tl.float32)
+
+    # Slots to pass over: none, or those of the longer class.
+    skip_from, skip_to = 0, 0
+    if LSE:
+        last_sink = tl.load(sinks_at + SINKS - 1).to(tl.int32) + 1 if SINKS > 0 else 0
+        if prompt_end - last_sink > p + 1 - prompt_end:
+            skip_from, skip_to = last_sink, prompt_end
+        else:
+            skip_from, skip_to = tl.maximum(prompt_end, last_sink), p + 1
+        # Whole tiles only; the classes' own conditions tell the rest apart.
+        skip_from = tl.cdiv(skip_from, N) * N
+        skip_to = tl.maximum(skip_to // N * N, skip_from)
+    total = p + K - (skip_to - skip_from)
+    tiles = tl.cdiv(total, N)
+    per_split = tl.cdiv(tiles, splits)
+    first = split * per_split
+    for tile in range(first, tl.minimum(first + per_split, tiles)):
+        start = tile * N
+        if LSE:
+            start = tl.where(start >= skip_from, start + (skip_to - skip_from), start)
+        slot = start + tl.arange(0, N)
+        seen = slot < p + K
+        page = tl.load(table + b * blocks_in_row + slot // PAGE, mask=seen, other=0).to(tl.int64)
+        keys = tl.load(
+            cache
+            + page[None, :] * k_block
+            + (slot % PAGE)[None, :] * k_slot
+            + h * k_head
+            + dim[:, None],
+            mask=seen[None, :] & (dim < D)[:, None],
+            other=0.0,
+        )
+        scores = tl.dot(q, keys, input_precision="ieee").to(tl.float32) * scale
+        if SOFTCAP:
+            x = scores / softcap
+            scores = softcap * (2.0 * tl.sigmoid(2.0 * x) - 1.0)
+        visible = (slot[None, :] <= own[:, None]) & live_row[:, None]
+        if WINDOW > 0:
+            visible = visible & (slot[None, :] > own[:, None] - WINDOW)
+        if LSE:
+            e = tl.where(visible, tl.exp(scores - m[:, None]), 0.0)
+        else:
+            scores = tl.where(visible, scores, -1.0e30)
+            new = tl.maximum(m, tl.max(scores, 1))
+            shrink = tl.exp(m - new)
+            sink, in_prompt = sink * shrink, in_prompt * shrink
+            generated, self_ = generated * shrink, self_ * shrink
+            m = new
+            e = tl.where(visible, tl.exp(scores - m[:, None]), 0.0)
+        is_self = slot > p
+        is_sink = slot < 0
+        for i in tl.static_range(SINKS):
+            is_sink = is_sink | (slot == tl.load(sinks_at + i).to(tl.int32))
+        is_sink = is_sink & (slot <= p)
+        is_prompt = (slot < prompt_end) & (slot <= p) & (is_sink == 0)
+        is_generated = (slot <= p) & (slot >= prompt_end) & (is_sink == 0)
+        sink += tl.sum(tl.where(is_sink[None, :], e, 0.0), 1)
+        in_prompt += tl.sum(tl.where(is_prompt[None, :], e, 0.0), 1)
+        generated += tl.sum(tl.where(is_generated[None, :], e, 0.0), 1)
+        self_ += tl.sum(tl.where(is_self[None, :], e, 0.0), 1)
+    to = partial + (((b * KV_HEADS + h) * splits + split) * ROWS + row) * 5
+    tl.store(to, m)
+    tl.store(to + 1, sink)
+    tl.store(to + 2, in_prompt)
+    tl.store(to + 3, generated)
+    tl.store(to + 4, self_)
+
+
+@triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
+def _combine(  # type: ignore[no-untyped-def]
+    partial,
+    bias,
+    position,
+    prompt,
+    sinks_at,
+    out,
+    per_head,
+    out_request,
+    out_depth,
+    splits,
+    K: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    BIAS: tl.constexpr,
+    LSE: tl.constexpr,
+    PER_HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEADS_PADDED: tl.constexpr,
+):
+    """Joins the splits of all heads of one (request, depth) and averages over heads."""
+    b, d = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    p = tl.load(position + b).to(tl.int32)
+    heads: tl.constexpr = GROUPS * KV_HEADS
+    head = tl.arange(0, HEADS_PADDED)
+    live = head < heads
+    at = (b * KV_HEADS + head // GROUPS) * splits * ROWS + (head % GROUPS) * K + d
+    m = tl.full((HEADS_PADDED,), -1.0e30, tl.float32)
+    if BIAS:
+        m = tl.load(bias + head, mask=live, other=0.0).to(tl.float32)
+    for split in range(splits):
+        m = tl.maximum(m, tl.load(partial + (at + split * ROWS) * 5, mask=live, other=-1.0e30))
+    sink = tl.zeros((HEADS_PADDED,), tl.float32)
+    in_prompt = tl.zeros((HEADS_PADDED,), tl.float32)
+    generated = tl.zeros((HEADS_PADDED,), tl.float32)
+    self_ = tl.zeros((HEADS_PADDED,), tl.float32)
+    for split in range(splits):
+        source = partial + (at + split * ROWS) * 5
+        weight = tl.exp(tl.load(source, mask=live, other=-1.0e30) - m)
+        sink += weight * tl.load(source + 1, mask=live, other=0.0)
+        in_prompt += weight * tl.load(source + 2, mask=live, other=0.0)
+        generated += weight * tl.load(source + 3, mask=live, other=0.0)
+        self_ += weight * tl.load(source + 4, mask=live, other=0.0)
+    null = tl.zeros((HEADS_PADDED,), tl.float32)
+    if BIAS:
+        null = tl.exp(tl.load(bias + head, mask=live, other=0.0).to(tl.float32) - m)
+    if LSE:
+        prompt_end = tl.load(prompt + b).to(tl.int32)
+        last_sink = tl.load(sinks_at + SINKS - 1).to(tl.int32) + 1 if SINKS > 0 else 0
+        if prompt_end - last_sink > p + 1 - prompt_end:
+            in_prompt = 1.0 - sink - generated - self_
+        else:
+            generated = 1.0 - sink - in_prompt - self_
+    else:
+        total = sink + in_prompt + generated + self_ + null
+        sink, in_prompt = sink / total, in_prompt / total
+        generated, self_, null = generated / total, self_ / total, null / total
+    nan = float("nan")
+    if SINKS == 0:
+        sink = tl.full((HEADS_PADDED,), nan, tl.float32)
+    elif WINDOW > 0:
+        last = tl.load(sinks_at + SINKS - 1).to(tl.int32)
+        if last <= p + d - WINDOW:
+            sink = tl.full((HEADS_PADDED,), nan, tl.float32)
+    if not BIAS:
+        null = tl.full((HEADS_PADDED,), nan, tl.float32)
+    to = out + b * out_request + d * out_depth
+    tl.store(to, tl.sum(tl.where(live, sink, 0.0)) / heads)
+    tl.store(to + 1, tl.sum(tl.where(live, in_prompt, 0.0)) / heads)
+    tl.store(to + 2, tl.sum(tl.where(live, generated, 0.0)) / heads)
+    tl.store(to + 3, tl.sum(tl.where(live, self_, 0.0)) / heads)
+    tl.store(to + 4, tl.sum(tl.where(live, null, 0.0)) / heads)
+    if PER_HEAD:
+        one = per_head + ((b * K + d) * heads + head) * 5
+        tl.store(one, sink, mask=live)
+        tl.store(one + 1, in_prompt, mask=live)
+        tl.store(one + 2, generated, mask=live)
+        tl.store(one + 3, self_, mask=live)
+        tl.store(one + 4, null, mask=live)
+
+
+def paged_masses(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    block_table: torch.Tensor,
+    chains: Chains,
+    kind: AttentionKind,
+    out: torch.Tensor,
+    *,
+    max_context: int,
+    lse: torch.Tensor | None = None,
+    per_head: torch.Tensor | None = None,
+) -> None:
+    """Write mean masses over heads into `out` [B, K, 5] float32 (last dimension dense).
+
+    `queries` [B, >= K, heads * head_size]; `keys` [blocks, block_size, kv_heads, head_size] with
+    any strides but the last's; `block_table` [B, blocks] int; `lse` [B, K, heads] float32 dense, if
+    the served kernel's own is at hand; `per_head` [B, K, heads, 5] float32 dense, if wanted.
+    """
+    batch, groups = len(chains.position), kind.heads // kind.kv_heads
+    rows = max(16, triton.next_power_of_2(groups * chains.k))
+    free = max(1, TARGET_PROGRAMS // max(1, batch * kind.kv_heads))
+    splits = max(1, min(MAX_SPLITS, free, triton.cdiv(max_context, 4 * BLOCK_N)))
+    partial = torch.empty(
+        (batch, kind.kv_heads, splits, rows, 5), dtype=torch.float32, device=out.device
+    )
+    table = block_table[:batch]
+    same = {
+        "K": chains.k,
+        "GROUPS": groups,
+        "KV_HEADS": kind.kv_heads,
+        "ROWS": rows,
+        "WINDOW": kind.window or 0,
+        "SINKS": len(chains.sink_slots),
+        "LSE": lse is not None,
+    }
+    queries = queries if queries.dtype == keys.dtype else queries.to(keys.dtype)
+    _partial[(batch, kind.kv_heads, splits)](
+        queries,
+        keys,
+        table,
+        chains.position,
+        chains.prompt_tokens,
+        chains.sink_slots,
+        lse,
+        partial,
+        queries.stride(0),
+        queries.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        keys.stride(2),
+        table.stride(0),
+        splits,
+        kind.scale,
+        kind.softcap,
+        **same,
+        D=kind.head_size,
+        PAGE=keys.shape[1],
+        SOFTCAP=kind.softcap > 0,
+        D_PADDED=triton.next_power_of_2(kind.head_size),
+        N=BLOCK_N,
+        num_warps=4,
+    )
+    _combine[(batch, chains.k)](
+        partial,
+        kind.sinks,
+        chains.position,
+        chains.prompt_tokens,
+        chains.sink_slots,
+        out,
+        per_head,
+        out.stride(0),
+        out.stride(1),
+        splits,
+        **same,
+        BIAS=kind.sinks is not None,
+        PER_HEAD=per_head is not None,
+        HEADS_PADDED=triton.next_power_of_2(kind.heads),
+        num_warps=1,
+    )

@@ -1,0 +1,43 @@
+"""A process's part in a run: its place, its trace writer, and the end of that.
+
+vLLM's processes finish in several ways.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.util
+import os
+
+from driftscope.trace.format.privacy import Pseudonyms
+from driftscope.trace.read.ranks import Place
+from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.base.cpu_cores import CORES
+from driftscope_probes.base.resource_sample import sample
+from driftscope_probes.base.settings import Settings, request_key
+
+CLOSE_PRIORITY = 100
+
+
+def role_of(place: Place) -> str:
+    """Its name among a run's sources, as `driftscope.trace.read.ranks` reads it."""
+    replica = "" if place.replica is None else f".dp{place.replica}"
+    return f"worker{place.rank}{replica}"
+
+
+def open_writer(settings: Settings, role: str) -> TraceWriter:
+    """The writer of this process under `role`, such as "worker0".
+
+    Closed by the seam's shutdown hook; failing that when the process ends: multiprocessing's
+    children leave through os._exit, which runs finalizers but no atexit functions.
+    Raises TraceError when the run directory cannot be written, ProbeError for a bad key.
+    """
+    writer = TraceWriter(
+        settings.trace,
+        source=f"{role}-{os.getpid()}",
+        max_bytes=settings.max_mb << 20,
+        sampler=lambda: sample(writer.source),
+        cpus=CORES,
+        pseudonyms=None if settings.identifiers else Pseudonyms(request_key()),
+    )
+    multiprocessing.util.Finalize(None, writer.close, exitpriority=CLOSE_PRIORITY)
+    return writer

@@ -1,0 +1,85 @@
+"""The workload label as an HTTP header, for clients that cannot change their request's body.
+
+`vllm serve ... --middleware driftscope_probes.server.label_header.LabelHeader`, which `driftscope
+serve` adds by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from driftscope_probes.vllm.scheduler.request_label import LABEL
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+App = Callable[[Message, Receive, Any], Awaitable[None]]
+
+HEADER = b"x-driftscope-label"
+PATHS = ("/v1/completions", "/v1/chat/completions")
+"""Requests that have `vllm_xargs` in every version of vLLM that is supported."""
+
+
+class LabelHeader:
+    """ASGI middleware: X-Driftscope-Label becomes vllm_xargs["driftscope_label"] of the body.
+
+    A label in the body wins. A request without the header, or with a body that is no JSON object,
+    goes by as it came.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Any) -> None:
+        """One request."""
+        label = _label(scope)
+        if label is None:
+            await self._app(scope, receive, send)
+            return
+        messages = [await receive()]
+        while messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False):
+            messages.append(await receive())
+        if messages[-1]["type"] == "http.request":  # else the client has gone
+            body = b"".join(message.get("body", b"") for message in messages)
+            body = _labelled(body, label)
+            scope = {**scope, "headers": _sized(scope["headers"], len(body))}
+            messages = [{"type": "http.request", "body": body, "more_body": False}]
+        waiting = iter(messages)
+
+        async def replay() -> Message:
+            message = next(waiting, None)
+            return await receive() if message is None else message
+
+        await self._app(scope, replay, send)
+
+
+def _label(scope: Message) -> str | None:
+    if scope["type"] != "http" or scope.get("method") != "POST":
+        return None
+    headers = {name.lower(): value for name, value in scope.get("headers", ())}
+    path = str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
+    if path not in PATHS or b"content-encoding" in headers:
+        return None
+    return bytes(headers.get(HEADER, b"")).decode("utf-8", "replace").strip() or None
+
+
+def _labelled(body: bytes, label: str) -> bytes:
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        return body  # vLLM says what is wrong with it
+    if not isinstance(request, dict):
+        return body
+    arguments = request.get("vllm_xargs") or {}
+    if not isinstance(arguments, dict):
+        return body
+    request["vllm_xargs"] = {LABEL: label, **arguments}
+    return json.dumps(request).encode()
+
+
+def _sized(headers: Any, length: int) -> list[tuple[bytes, bytes]]:
+    """The headers of a body of `length` bytes that comes in one piece."""
+    told = (b"content-length", b"transfer-encoding")
+    kept = [(name, value) for name, value in headers if name.lower() not in told]
+    return [*kept, (b"content-length", str(length).encode())]

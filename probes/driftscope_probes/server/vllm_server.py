@@ -1,0 +1,144 @@
+"""Turns this process into vLLM's OpenAI-compatible server with the probe on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from driftscope.errors import ProbeError, UsageError
+from driftscope.trace.format.control_file import Change, ControlValueError, share_of
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope_probes.base.settings import fix_run_directory, settings_from, sinks_of
+
+DRAIN_S = "10"
+"""Seconds that running requests get to finish after SIGINT, and the trace to close. vLLM's default
+of 0 kills its processes at once, and with them the last rows."""
+
+
+LABEL_HEADER = "driftscope_probes.server.label_header.LabelHeader"
+DEV_MODE = "VLLM_SERVER_DEV_MODE"
+"""vLLM's switch of /collective_rpc, and of much else."""
+OPENED = (
+    "--control opens vLLM's development endpoints: who reaches this port may then call any method "
+    "of the workers, put the engine to sleep, drop its caches and replace its weights, also "
+    "without an API key; keep the port private, or control the run directory instead"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What `driftscope serve` sets of the probe's settings.
+
+    `every`, `budget`, `labels` at None: as the environment has it. Raises ControlValueError for a
+    value that cannot be used.
+    """
+
+    trace: Path
+    every: int | None = None
+    budget: str | None = None
+    """Such as "1%"."""
+    labels: tuple[str, ...] | None = None
+    sink_tokens: str | None = None
+    """Such as "4", "0,1,17" or "auto"."""
+    token_ids: bool = False
+    otlp: str | None = None
+    """An OpenTelemetry collector's URL."""
+    prometheus: str | None = None
+    """Port, or host:port, that scrapes are answered at."""
+
+    def __post_init__(self) -> None:
+        share = None if self.budget is None else share_of(self.budget)
+        Change(every=self.every, budget=share, labels=self.labels)
+        if self.sink_tokens is not None:
+            _check_sinks(self.sink_tokens)
+
+    def environment(self) -> dict[str, str]:
+        """As DRIFTSCOPE_* variables."""
+        rate = None if self.every is None else str(self.every)
+        values = {
+            "TRACE": str(self.trace),
+            "EVERY": rate if self.budget is None else "",
+            "BUDGET": self.budget,
+            "LABELS": None if self.labels is None else ",".join(self.labels),
+            "SINK_TOKENS": self.sink_tokens,
+            "TOKEN_IDS": "1" if self.token_ids else None,
+            "OTLP": self.otlp,
+            "PROMETHEUS": self.prometheus,
+        }
+        return {f"DRIFTSCOPE_{name}": value for name, value in values.items() if value is not None}
+
+
+def _check_sinks(value: str) -> None:
+    try:
+        sinks_of(value)
+    except ControlValueError as error:
+        raise ControlValueError(f"sink-tokens: {error}") from error
+
+
+def replace_with_server(
+    model: str, options: Sequence[str], recording: Recording, *, control: bool = False
+) -> NoReturn:
+    """exec vLLM's server for `model`; `control` opens its RPC to the workers.
+
+    Raises UsageError when vLLM would have nothing to record, ProbeError without a vLLM or when the
+    run directory already holds a run.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise ProbeError("no vLLM here: install driftscope into the environment of your vLLM")
+    if not _given(options, "--speculative-config", "-sc", "--spec-", "--config"):
+        raise UsageError(
+            "no --speculative-config: without a drafter there is nothing to record; example: "
+            '--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
+            '"num_speculative_tokens": 4}\''
+        )
+    os.environ.update(recording.environment())
+    settings = settings_from(os.environ)
+    if settings is not None:
+        fix_run_directory(settings)
+        _announce(Path(os.environ["DRIFTSCOPE_TRACE"]))
+        options = [*options, "--middleware", LABEL_HEADER]
+    if control:
+        os.environ[DEV_MODE] = "1"
+        _say(OPENED)
+    command = server_command(model, options)
+    os.execv(command[0], command)  # noqa: S606  vLLM of this environment, no shell
+
+
+def _announce(run: Path) -> None:
+    if (run / MANIFEST).exists():
+        raise ProbeError(f"{run}: already holds a run; give --trace a new directory")
+    _say(f"recording to {run}")
+    _say(f"while it serves, run: driftscope probe status {run}")
+    _say(f"when it has served, run: driftscope analyze {run}")
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"driftscope: {words}\n")
+    sys.stderr.flush()
+
+
+def server_command(model: str, options: Sequence[str]) -> list[str]:
+    """What starts vLLM's OpenAI-compatible server with `options`.
+
+    `vllm serve` asks for the version of the distribution "vllm", which a CPU build has not.
+    """
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        server = ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    else:
+        server = ["-m", "vllm.entrypoints.cli.main", "serve", model]
+    drain = [] if _given(options, "--shutdown-timeout") else ["--shutdown-timeout", DRAIN_S]
+    return [sys.executable, *server, *options, *drain]
+
+
+def _given(options: Sequence[str], *names: str) -> bool:
+    """Whether an option is among those for vLLM, spelt with dashes or underscores."""
+    spelt = [option.partition("=")[0].replace("_", "-") for option in options]
+    return any(option.startswith(names) for option in spelt)

@@ -1,0 +1,232 @@
+"""What the taps compute, in plain PyTorch: the twin of `kernels_triton`, and what runs on a CPU.
+
+The host knows the depth here, because every forward passes through Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from driftscope_probes.base.chain_buffers import ChainBuffers
+from driftscope_probes.base.float_bounds import LEAST
+
+
+class Kernels(Protocol):
+    """Writes what passes a tap into the chain's buffers, for the depth under way.
+
+    A tensor has one row per token at depth 1 and one per request later; the buffers say which rows
+    are wanted. It stays as it is until `finish`, or is said to be `fleeting`. Nothing happens while
+    the gate is shut.
+    """
+
+    def begin(self, batch: int) -> None:
+        """Open the gate for `batch` requests, whose `rows` stand in the buffers; depth 0."""
+
+    def finish(self, position: torch.Tensor) -> None:
+        """The chain is drafted: what stands in the buffers becomes final, with each row's
+        `position` [rows] int64."""
+
+    def skip(self) -> None:
+        """Shut the gate: the chains to come are not recorded."""
+
+    def advance(self) -> None:
+        """The next depth's forward is about to run."""
+
+    def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
+        """||row||_2 / sqrt(dim) of the wanted rows of [rows, dim] into `name` at this depth."""
+
+    def rms_of_chunks(
+        self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *, fleeting: bool = False
+    ) -> None:
+        """The same of each of `chunks` equal parts of a row, before depth 1, from number `first`
+        of the quantity on."""
+
+    def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:
+        """Keep the wanted rows of [rows, heads * head_size] for the masses."""
+
+    def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
+        """Keep the wanted columns of [heads, rows]."""
+
+    def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
+        """Top-1 probability and entropy (nats) of the softmax of [requests, vocabulary]."""
+
+    def keeps(self, logits: torch.Tensor) -> bool:
+        """Whether those of a chain are few enough to be kept until it is drafted."""
+
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+LOGITS_AT_ONCE = 1 << 18
+"""Logits of a chain, in elements, up to which they are measured together. Beyond, each depth's are
+measured while they are in the core's cache."""
+
+
+_States = tuple[torch.Tensor, int, int]
+"""Hidden states to be measured, [B, parts * dim], the buffers' column of the first part, and how
+many parts there are."""
+
+
+class TorchKernels:
+    """See Kernels. What stays until the chain is drafted is measured then, all of it together: on a
+    CPU the number of small ops is what a tap costs."""
+
+    def __init__(self, buffers: ChainBuffers) -> None:
+        self._buffers = buffers
+        self._depth = self._batch = 0
+        self._columns = {name: at for name, (at, _) in buffers.layout.columns.items()}
+        self._host = buffers.values.numpy()
+        self._found: dict[tuple[Any, ...], tuple[IntArray, IntArray]] = {}
+        """Places in the buffers by what was seen."""
+        self._forget()
+
+    def begin(self, batch: int) -> None:
+        self._forget()
+        self._batch, self._depth = batch, 0
+        self._rows, self._values = self._buffers.rows[:batch], self._host[:batch]
+
+    def skip(self) -> None:
+        if self._batch:
+            self._batch = 0
+            self._forget()
+
+    def finish(self, position: torch.Tensor) -> None:
+        self._buffers.put_int("position", position)
+        if self._batch:
+            self._measure_states()
+            self._gather_queries()
+            if self._logits:
+                self._measure_logits()
+        self.skip()
+
+    def advance(self) -> None:
+        self._depth += 1
+
+    def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
+        if self._open:
+            states = self._wanted(x)
+            if fleeting and self._depth > 1:
+                states = states.clone()
+            self._states.append((states, self._columns[name] + self._depth - 1, 1))
+
+    def rms_of_chunks(
+        self,
+        x: torch.Tensor,
+        name: str,
+        chunks: int,
+        first: int = 0,
+        *,
+        fleeting: bool = False,  # noqa: ARG002  the wanted rows are copied
+    ) -> None:
+        if self._batch:
+            wanted = x.index_select(0, self._rows)
+            self._states.append((wanted, self._columns[name] + first, chunks))
+
+    def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:
+        if self._open:
+            self._queries.setdefault(layer, []).append(query.clone() if fleeting else query)
+
+    def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
+        if self._open:
+            depth = self._depth - 1
+            self._buffers.lse[layer][: self._batch, depth] = self._wanted(lse.T)
+
+    def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
+        if not self._open:
+            return
+        logits = self._cut(logits)
+        if self.keeps(logits):
+            self._logits.append(logits.clone() if fleeting else logits)
+        else:
+            self._put_confidence(logits[None], self._depth - 1)
+
+    def keeps(self, logits: torch.Tensor) -> bool:
+        return self._buffers.layout.depths * logits.numel() <= LOGITS_AT_ONCE
+
+    def _forget(self) -> None:
+        self._states: list[_States] = []
+        self._queries: dict[str, list[torch.Tensor]] = {}
+        """Layer -> queries by depth."""
+        self._logits: list[torch.Tensor] = []
+        """By depth, if they are measured together."""
+
+    def _measure_states(self) -> None:
+        alike: dict[tuple[int, torch.dtype], list[_States]] = {}
+        for states in self._states:
+            x, _, parts = states
+            alike.setdefault((x.shape[-1] // parts, x.dtype), []).append(states)
+        for (size, _), of_size in alike.items():
+            every = torch.cat([x if parts == 1 else x.reshape(-1, size) for x, _, parts in of_size])
+            length = torch.linalg.vector_norm(every, dim=-1, dtype=torch.float32).numpy()
+            self._values[self._places(of_size)] = length * size**-0.5
+
+    def _places(self, of_size: list[_States]) -> tuple[IntArray, IntArray]:
+        """Row and column of the buffers for each part of each state, in the order of both."""
+        key = (self._batch, *(states[1:] for states in of_size))
+        if key not in self._found:
+            sizes = [self._batch * parts for *_, parts in of_size]
+            request = [np.arange(n) // parts for n, (*_, parts) in zip(sizes, of_size, strict=True)]
+            column = [
+                first + np.arange(n) % parts
+                for n, (_, first, parts) in zip(sizes, of_size, strict=True)
+            ]
+            self._found[key] = np.concatenate(request), np.concatenate(column)
+        return self._found[key]
+
+    def _gather_queries(self) -> None:
+        for layer, queries in self._queries.items():
+            self._check_depths(layer, len(queries))
+            self._gather_layer(queries, self._room_for(layer, len(queries)))
+
+    def _check_depths(self, layer: str, depths: int) -> None:
+        if depths != min(self._depth, self._buffers.layout.depths):
+            raise ValueError(f"{layer}: {depths} queries seen at {self._depth} depths")
+
+    def _room_for(self, layer: str, depths: int) -> torch.Tensor:
+        """[B, depths, heads * head_size] of the buffers."""
+        return self._buffers.queries[layer][: self._batch, :depths]
+
+    def _gather_layer(self, queries: list[torch.Tensor], kept: torch.Tensor) -> None:
+        """Of one layer, by depth, into `kept` [B, depths, heads * head_size]."""
+        first = queries[0].index_select(0, self._rows)
+        room = kept.view(*kept.shape[:2], *first.shape[1:])
+        torch.stack([first, *(self._cut(q) for q in queries[1:])], 1, out=room)
+
+    def _measure_logits(self) -> None:
+        """Of all depths at once."""
+        self._put_confidence(torch.stack(self._logits), 0)
+
+    def _put_confidence(self, logits: torch.Tensor, depth: int) -> None:
+        """Of [depths, B, vocabulary] from a depth on, counted from 0."""
+        for name, found in zip(("top1", "entropy"), _confidence(logits), strict=True):
+            at = self._columns[name] + depth
+            self._values[:, at : at + len(found)] = found.T
+
+    @property
+    def _open(self) -> bool:
+        return self._batch > 0 and self._depth <= self._buffers.layout.depths
+
+    def _wanted(self, x: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, self._rows) if self._depth == 1 else self._cut(x)
+
+    def _cut(self, x: torch.Tensor) -> torch.Tensor:
+        """Without a batch's padding."""
+        return x if x.shape[0] == self._batch else x[: self._batch]
+
+
+def _confidence(logits: torch.Tensor) -> tuple[FloatArray, FloatArray]:
+    """Top-1 probability and entropy of the last dimension's softmax.
+
+    With x less its maximum, Z the sum of exp(x): 1 / Z, and log Z - sum(exp(x) x) / Z. A logit may
+    be -inf, as that of a token that may not be drafted.
+    """
+    x = logits.float()
+    x = (x - x.amax(-1, keepdim=True)).clamp_min_(LEAST)
+    e = x.exp()
+    z: FloatArray = e.sum(-1).numpy()
+    mean: FloatArray = e.mul_(x).sum(-1).numpy()
+    return np.reciprocal(z), np.log(z) - mean / z

@@ -1,0 +1,289 @@
+"""The hooks on a drafter: each sends what passes it to the kernels that write the chain's buffers.
+
+Between two forwards of a CPU each function of Python's costs more than most of what it does, since
+none of it is in the processor's caches: there, from the third forward of a chain on, hooks only
+note what they saw, and the kernels are told of it when the chain is drafted.
+`Taps.attach` puts them on, `Taps.detach` takes them off again; where nothing has captured them they
+come off while steps pass unrecorded. On a GPU they run while vLLM captures its CUDA graphs, which
+then replay them; the device's own gate says whether they write.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import wrapt
+
+from driftscope.trace.format.records import Execution
+from driftscope_probes.base.guard import Guard
+from driftscope_probes.drafter.drafter import Drafter
+from driftscope_probes.taps.kernels import Kernels
+from driftscope_probes.taps.residual_op import tap_residual
+
+
+class TappedModel(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """Stands where a runner keeps its drafter and lets the taps see every forward.
+
+    A proxy because vLLM's compiled classes replace `__call__`, where module hooks never fire.
+    """
+
+    def __init__(self, model: Any, around: Callable[..., Any]) -> None:
+        super().__init__(model)
+        self._self_around = around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward of the drafter."""
+        return self._self_around(self.__wrapped__, *args, **kwargs)
+
+
+class Taps:
+    """All hooks of one drafter: `active` while a step is recorded."""
+
+    def __init__(self, drafter: Drafter, kernels: Kernels, guard: Guard, *, in_graph: bool) -> None:
+        """`in_graph`: let CUDA graphs record the taps."""
+        self._drafter, self._kernels, self._guard = drafter, kernels, guard
+        self.observe: Callable[..., Any] = guard.run
+        """Of `switch.Switch`: at once, or `_note`."""
+        self._notes: list[tuple[Any, ...]] = []
+        """Arguments of `guard.run`, in order."""
+        self._hooks: list[Callable[[], Callable[[], None]]] = []
+        """Each puts a hook on and gives the undoing."""
+        self._undo: list[Callable[[], None]] = []
+        """Of the hooks that are on."""
+        self.active = False
+        """A step is being recorded."""
+        self._unconditional = in_graph
+        """Until the first step that is served: vLLM warms up and captures, and what it captures
+        has to hold the taps. Their gate is shut."""
+        self._in_graph, self._compiled = in_graph, drafter.compiled
+        self._chained, self._mode = drafter.kind.chained, drafter.forward_mode
+        self._outputs = tuple(drafter.kind.outputs.items())
+        self._may_rest = not in_graph and not drafter.compiled
+        """No graph and no compiled code holds the hooks."""
+        # Compiled code uses memory again as soon as it can.
+        self._logits_change = drafter.samples or drafter.compiled
+        stays = self._may_rest and not self._logits_change and drafter.device.type == "cpu"
+        self._notes_fit = stays and self._chained
+        """What hooks see of a chain stays as it is until that is drafted."""
+        self._noting = False
+        """They take notes of the chain under way from its third forward on."""
+        self._residual: torch.Tensor | None = None
+        """The residual stream of the forward under way, if it stays as it is until its end."""
+        self.aliased_columns: dict[str, str] = {}
+        """Columns that are not written because they are others': the same tensor."""
+        self.forwards: list[str] = []
+        """How each forward of the step under way ran, of those that Python saw."""
+
+    @property
+    def should_record(self) -> bool:
+        """Whether a hook that fires now has to run its kernels."""
+        return self.active or self._unconditional or (self._in_graph and _capturing())
+
+    def attach(self, holder: Any, attribute: str) -> None:
+        """Put every hook on; the drafter is `attribute` of `holder`, a proposer or speculator."""
+        drafter, model = self._drafter, getattr(holder, attribute)
+        hooks: list[Callable[[], Callable[[], None]]] = []
+        for name, layer in drafter.layers.items():
+            observer = functools.partial(self._on_attention, name)
+            hooks.append(functools.partial(layer.tap, observer, self))
+        for norm in drafter.final_norms:
+            out = torch.zeros(1, device=drafter.device)
+            show = self._on_residual if drafter.compiled else self._keep_residual
+            hooks.append(
+                functools.partial(tap_residual, norm, out, show, compiled=drafter.compiled)
+            )
+        for method, observe in (
+            ("compute_logits", self._on_logits),
+            ("combine_hidden_states", self._on_combined if drafter.aux_states else None),
+        ):
+            if observe is not None and hasattr(drafter.model, method):
+                hooks.append(functools.partial(self._wrap, drafter.model, method, observe))
+        hooks += [
+            functools.partial(_after_forward, norm, self._after_aux_norm)
+            for norm in drafter.aux_norms
+        ]
+        hooks.append(functools.partial(self._stand_in, holder, attribute, model))
+        self._hooks = hooks
+        self.install()
+
+    def detach(self) -> None:
+        """Take every hook off for good, in reverse order."""
+        self._hooks = []
+        self._take_off()
+
+    def uninstall(self) -> None:
+        """The step under way is not recorded: even hooks that do nothing are paid for in Python."""
+        if self._may_rest:
+            self._take_off()
+
+    def install(self) -> None:
+        """The step under way is recorded."""
+        if not self._undo:
+            for hook in self._hooks:
+                self._undo.append(hook())  # what is on before one fails comes off
+
+    def _take_off(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def serving(self) -> None:
+        """A real step is under way: warm-up is over."""
+        self._unconditional = False
+        self.forwards.clear()
+        self._notes.clear()  # of a chain that was never finished
+        self.observe, self._noting = self._guard.run, False
+
+    def flush_notes(self) -> None:
+        """The chain is drafted: tell the kernels what was noted."""
+        self.observe = run = self._guard.run
+        for note in self._notes:
+            run(*note)
+        self._notes.clear()
+
+    def _note(self, *note: Any) -> None:
+        self._notes.append(note)
+
+    def execution(self, depths: int) -> str:
+        """How the chain just drafted ran: forwards that Python did not see were replayed whole."""
+        modes = list(dict.fromkeys(self.forwards))
+        if len(self.forwards) < depths:
+            modes.append(Execution.FULL)
+        return "+".join(dict.fromkeys(modes))
+
+    def _wrap(
+        self, owner: Any, name: str, observe: Callable[[Any, Any], None]
+    ) -> Callable[[], None]:
+        """Let `observe(argument, result)` see each call of the one-argument method `name`."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def observed(argument: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(argument, *args, **kwargs)
+            if self.should_record:
+                self.observe(name, observe, argument, result)
+            return result
+
+        setattr(owner, name, observed)
+        return lambda: delattr(owner, name)
+
+    def _stand_in(self, holder: Any, attribute: str, model: Any) -> Callable[[], None]:
+        """Have every forward pass through here."""
+        setattr(holder, attribute, TappedModel(model, self._around_forward))
+        return lambda: setattr(holder, attribute, model)
+
+    def _around_forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self.should_record:
+            return model(*args, **kwargs)
+        # What enters a later depth is what the one before fed forward: runners copy it.
+        if self._chained and self.active and len(self.forwards) > 1:
+            if self._noting:
+                self.observe = self._note
+            self.observe("forward_in", self._on_later_forward)
+        else:
+            self.observe("forward_in", self._on_forward_in, args, kwargs)
+        output = model(*args, **kwargs)
+        residual, self._residual = self._residual, None
+        self.observe("forward_out", self._on_forward_out, output, residual)
+        return output
+
+    def _on_forward_in(self, args: Any, kwargs: Any) -> None:
+        hidden = self._hidden(args, kwargs)
+        later = self.active and len(self.forwards) > 0
+        self.forwards.append(self.forwards[-1] if len(self.forwards) > 1 else self._mode())
+        self._kernels.advance()
+        if hidden is not None and not (later and self._chained):
+            self._kernels.rms(hidden, "in_rms", fleeting=True)  # the runner's own memory
+
+    def _on_later_forward(self) -> None:
+        self.forwards.append(self.forwards[-1])
+        self._kernels.advance()
+
+    def _hidden(self, args: Any, kwargs: Any) -> torch.Tensor | None:
+        """The hidden states that a forward gets, a row for each query."""
+        kind = self._drafter.kind
+        if not kind.fed:
+            return None
+        if kind.heads:
+            found: torch.Tensor = args[0].repeat_interleave(self._drafter.k, 0)
+            return found
+        hidden: torch.Tensor | None = kwargs.get("hidden_states")
+        return hidden
+
+    def _on_forward_out(self, output: Any, residual: torch.Tensor | None) -> None:
+        if isinstance(output, list):
+            output = _by_request(output)
+        results = output if isinstance(output, tuple) else (output,)
+        measured: dict[int, str] = {}
+        if residual is not None:
+            self._kernels.rms(residual, "prenorm_rms")
+            if self.active:
+                measured[residual.data_ptr()] = "prenorm_rms"
+        for name, index in self._outputs:
+            result = results[index]
+            at = result.data_ptr()
+            if at in measured:  # the same tensor under two names
+                if name not in self.aliased_columns:
+                    self.aliased_columns[name] = measured[at]
+            else:
+                self._kernels.rms(result, name, fleeting=self._compiled)
+                measured[at] = name
+
+    def _on_attention(self, name: str, query: torch.Tensor, lse: torch.Tensor | None) -> None:
+        self._kernels.copy_query(name, query, fleeting=self._compiled)
+        if lse is not None:
+            self._kernels.copy_lse(name, lse)
+
+    def _on_residual(self, residual: torch.Tensor) -> None:
+        """In compiled code, which may give its memory to another tensor before the forward ends."""
+        if self.should_record:
+            self.observe("residual", self._on_fleeting_residual, residual)
+
+    def _on_fleeting_residual(self, residual: torch.Tensor) -> None:
+        self._kernels.rms(residual, "prenorm_rms", fleeting=True)
+
+    def _keep_residual(self, residual: torch.Tensor) -> None:
+        if self.should_record:
+            self._residual = residual
+
+    def _on_logits(self, hidden: Any, logits: Any) -> None:
+        if logits is not None:
+            if isinstance(logits, list):
+                logits = _by_request(logits)
+            if len(self.forwards) == 1:  # many of them are not to wait in memory
+                self._noting = self._notes_fit and self._kernels.keeps(logits)
+            self._kernels.confidence(logits, fleeting=self._logits_change)
+
+    def _on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
+        fleeting = self._compiled
+        self._kernels.rms_of_chunks(
+            captured, "aux_rms", self._drafter.aux_states, fleeting=fleeting
+        )
+        self._kernels.rms_of_chunks(combined, "fc_rms", 1, fleeting=fleeting)
+
+    def _after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
+        if self.should_record:
+            self.observe("aux_norm", self._on_aux_norm, module, output)
+
+    def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:
+        norms, states = self._drafter.aux_norms, self._drafter.aux_states
+        # One norm over all captured layers, or one for each.
+        chunks = states if len(norms) == 1 else 1
+        at = 0 if len(norms) == 1 else norms.index(module)
+        self._kernels.rms_of_chunks(normed, "aux_norm_rms", chunks, at, fleeting=self._compiled)
+
+
+def _by_request(heads: list[torch.Tensor]) -> torch.Tensor:
+    """[B * K, size] of K tensors [B, size], one for each head."""
+    return torch.stack(heads, 1).flatten(0, 1)
+
+
+def _after_forward(module: Any, observe: Callable[..., None]) -> Callable[[], None]:
+    undo: Callable[[], None] = module.register_forward_hook(observe).remove
+    return undo
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

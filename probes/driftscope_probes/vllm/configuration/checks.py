@@ -1,0 +1,76 @@
+"""Refuses at start-up an engine or a drafter that would be recorded wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from driftscope.errors import ProbeError
+from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, methods
+
+
+def check_speculation(config: Any) -> None:
+    """Raise ProbeError when the engine's `VllmConfig` asks for nothing that can be recorded."""
+    speculation = getattr(config, "speculative_config", None)
+    if speculation is None:
+        raise ProbeError(
+            "DRIFTSCOPE_TRACE is set, but this engine does not speculate: start it with "
+            "--speculative-config, or unset DRIFTSCOPE_TRACE"
+        )
+    if speculation.method not in methods():
+        raise ProbeError(
+            f"speculation method {speculation.method!r} is not supported by this driftscope; "
+            f"supported: {', '.join(methods())}"
+        )
+    _check_parallelism(config.parallel_config)
+
+
+def _check_parallelism(parallel: Any) -> None:
+    """Tensor, pipeline or data parallelism is recorded.
+
+    A dense model's replicas are alone for all that they know: of those that know of each other, a
+    mixture of experts', some draft for no request, to keep the others company.
+    """
+    sizes = {name: getattr(parallel, f"{name}_size", 1) for name in _PARALLELISM}
+    for name, detail in _PARALLELISM.items():
+        if sizes[name] > 1 and detail is not None:
+            raise ProbeError(f"{name}_size > 1{detail} is not supported by this driftscope")
+    if sizes["tensor_parallel"] > 1 and sizes["pipeline_parallel"] > 1:
+        raise ProbeError(
+            "tensor_parallel_size and pipeline_parallel_size > 1 at once are not supported by this "
+            "driftscope"
+        )
+
+
+_PARALLELISM = {
+    "tensor_parallel": None,
+    "pipeline_parallel": None,
+    "data_parallel": " for a mixture of experts",
+    "prefill_context_parallel": "",
+    "decode_context_parallel": "",
+}
+"""Kinds of parallelism; what is said of one that is refused, None for the others."""
+
+
+def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:
+    """Raise ProbeError when a loaded drafter has a part that would be measured wrongly."""
+    if kind.attention and not layers:
+        raise ProbeError(f"drafter {type(model).__name__}: no attention layer found")
+    for name, layer in layers.items():
+        if found := _unsupported_attention(layer):
+            raise ProbeError(f"drafter layer {name} has {found}: not supported by this driftscope")
+
+
+def _unsupported_attention(layer: Any) -> str | None:
+    impl = layer.impl
+    if type(layer).__name__ == "ChunkedLocalAttention":
+        return "attention in chunks"
+    if getattr(layer, "attn_type", "decoder") != "decoder":
+        return "attention that is not a decoder's"
+    if getattr(impl, "is_sparse", False):
+        return "sparse attention"
+    if getattr(impl, "alibi_slopes", None) is not None:
+        return "ALiBi slopes"
+    if str(getattr(impl, "kv_cache_dtype", "auto")).startswith("fp8"):
+        return "an fp8 KV cache"
+    return None

@@ -1,0 +1,151 @@
+"""The places in vLLM that the probe hooks, and the versions in which they were tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
+"""Versions that the test suite or a release check has run; others work while every hook holds."""
+OLDEST_VLLM = (0, 25)
+RECORDED = (
+    "per chain and depth: attention mass on sink, prompt, generated and self slots; RMS of the "
+    "hidden state fed in, pre-norm, post-norm and fed forward; top-1 probability and entropy. "
+    "Per chain: RMS of the captured target layers before and after their norms and of the fc "
+    "output. "
+    "Per decode step: drafted and accepted tokens, or why nothing was drafted. "
+    "Per request: TTFT, TPOT, lengths, finish reason."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """One place in vLLM that the probe takes hold of."""
+
+    module: str
+    name: str
+    """Dotted name inside the module."""
+    purpose: str
+    optional: bool = False
+    """Wanted for one kind of drafter or of recording only, or not in every version of vLLM."""
+
+
+HOOKS = {
+    "v1": (
+        Hook(
+            module="vllm.v1.worker.gpu_model_runner",
+            name="GPUModelRunner.execute_model",
+            purpose="step time, the step's requests",
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu_model_runner",
+            name="GPUModelRunner.sample_tokens",
+            purpose="step time",
+        ),
+        Hook(
+            module="vllm.v1.spec_decode.llm_base_proposer",
+            name="SpecDecodeBaseProposer.load_model",
+            purpose="taps on the drafter",
+        ),
+        Hook(
+            module="vllm.v1.spec_decode.llm_base_proposer",
+            name="SpecDecodeBaseProposer.propose",
+            purpose="the draft itself",
+        ),
+        Hook(
+            module="vllm.v1.spec_decode.llm_base_proposer",
+            name="SpecDecodeBaseProposer._determine_batch_execution_and_padding",
+            purpose="chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
+            optional=True,
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu_model_runner",
+            name="GPUModelRunner._get_eagle3_aux_layers_from_config",
+            purpose="where the captured layers come from",
+            optional=True,
+        ),
+        Hook(
+            module="vllm.v1.spec_decode.medusa",
+            name="MedusaProposer.propose",
+            purpose="Medusa's draft",
+            optional=True,
+        ),
+    ),
+    "v2": (
+        Hook(
+            module="vllm.v1.worker.gpu.model_runner",
+            name="GPUModelRunner.execute_model",
+            purpose="step time",
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu.model_runner",
+            name="GPUModelRunner.sample_tokens",
+            purpose="step time and the step's requests",
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
+            name="EagleSpeculator.load_model",
+            purpose="taps on the drafter",
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
+            name="EagleSpeculator.propose",
+            purpose="the draft itself",
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
+            name="get_eagle3_aux_layers_from_config",
+            purpose="where the captured layers come from",
+            optional=True,
+        ),
+        *(
+            Hook(
+                module=f"vllm.v1.worker.gpu.spec_decode.{module}.speculator",
+                name=f"{speculator}.propose",
+                purpose="the draft itself",
+                optional=True,
+            )
+            for module, speculator in (
+                ("mtp", "MTPSpeculator"),
+                ("standalone_ar", "StandaloneARSpeculator"),
+                ("dflash", "DFlashSpeculator"),
+                ("multi_module_mtp", "MultiModuleMTPSpeculator"),
+            )
+        ),
+    ),
+    "worker": (
+        Hook(
+            module="vllm.v1.worker.worker_base",
+            name="WorkerBase",
+            purpose="control while it runs",
+        ),
+        Hook(
+            module="vllm.v1.worker.gpu_worker",
+            name="Worker.load_model",
+            purpose="the run's beginning, once every model is loaded; drafters without a model",
+        ),
+        Hook(
+            module="vllm.model_executor.models.interfaces",
+            name="EagleModelMixin.aux_hidden_state_layers",
+            purpose="which target layers are captured",
+            optional=True,
+        ),
+    ),
+    "engine": (
+        Hook(
+            module="vllm.v1.core.sched.scheduler",
+            name="Scheduler.update_from_output",
+            purpose="verification",
+        ),
+        Hook(
+            module="vllm.v1.core.sched.scheduler",
+            name="Scheduler._free_request",
+            purpose="finished requests",
+        ),
+        Hook(
+            module="vllm.v1.engine.core",
+            name="EngineCore.shutdown",
+            purpose="closing the trace",
+        ),
+    ),
+}
+"""By seam: V1 model runner, V2 model runner, their worker, engine core."""

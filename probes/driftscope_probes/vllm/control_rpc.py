@@ -1,0 +1,35 @@
+"""Gives vLLM's workers a method for changes to a running probe, called over `collective_rpc`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from driftscope_probes.control.remote import METHOD
+from driftscope_probes.vllm.attach import recorder_of_runner
+from driftscope_probes.vllm.configuration.place import is_last_stage
+
+
+def install_worker(module: Any) -> None:
+    """Give the workers of vllm.v1.worker.worker_base a method for vLLM's `collective_rpc`."""
+    setattr(module.WorkerBase, METHOD, _driftscope_control)
+
+
+def _driftscope_control(
+    worker: Any, action: str = "status", **values: Any
+) -> dict[str, Any] | None:
+    """status, start, stop, or set with every=, budget=, per_head=, labels=; never raises.
+
+    None from a pipeline stage before the last, which has no drafter.
+    """
+    try:
+        recorder = recorder_of_runner(worker.model_runner)
+        control = getattr(recorder, "control", None)
+        if control is None:
+            config = getattr(worker, "vllm_config", None)
+            if config is not None and not is_last_stage(config):
+                return None
+            return {"error": "this worker has no drafter that is recorded"}
+        answer: dict[str, Any] = control.answer(action, values)
+        return answer
+    except Exception as error:  # an engine does not fail for its probe
+        return {"error": f"{type(error).__name__}: {error}"}

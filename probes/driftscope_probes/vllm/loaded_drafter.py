@@ -1,0 +1,172 @@
+"""A drafter that vLLM has loaded, and its checks."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from driftscope_probes.drafter.attention_layer import AttentionLayer
+from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.vllm.configuration import checks
+from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, kind_for
+from driftscope_probes.vllm.layers.attention_layer import VllmAttentionLayer, offer_lse
+from driftscope_probes.vllm.layers.forward_mode import forward_mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VllmDrafter:
+    """What the probe needs of a drafter that vLLM has loaded; see `Drafter`."""
+
+    model: Any
+    """vLLM's drafter module, such as Eagle3LlamaForCausalLM."""
+    attention: dict[str, Any]
+    """vLLM's attention modules by name, in order of depth in the network."""
+    config: Any
+    """The engine's VllmConfig."""
+    device: torch.device
+    kind: Kind = EAGLE3
+    layers: dict[str, AttentionLayer] = field(init=False)
+    """The same modules as taps and meters use them."""
+
+    def __post_init__(self) -> None:
+        """Wrap the attention modules."""
+        backend = self.backend
+        wrapped = {name: VllmAttentionLayer(each, backend) for name, each in self.attention.items()}
+        object.__setattr__(self, "layers", wrapped)
+
+    @property
+    def backend(self) -> str:
+        """vLLM's name of the attention backend, such as CPU_ATTN; empty without attention."""
+        if not self.attention:
+            return ""
+        layer = next(iter(self.attention.values()))
+        get = getattr(layer, "get_attn_backend", None)
+        return str((get() if get else layer.attn_backend).get_name())
+
+    def offer_lse(self) -> bool:
+        """See Drafter: FlashAttention computes it anyway."""
+        return self.backend == "FLASH_ATTN" and offer_lse()
+
+    def forward_mode(self) -> str:
+        """See Drafter."""
+        return forward_mode(self.compiled)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its activations; a parameter may be a table of token ids."""
+        dtype: torch.dtype = self.config.speculative_config.draft_model_config.dtype
+        return dtype
+
+    @property
+    def k(self) -> int:
+        """Longest chain."""
+        return int(self.config.speculative_config.num_speculative_tokens)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether vLLM compiles models."""
+        mode = getattr(self.config.compilation_config, "mode", 0) or 0
+        return not self.config.model_config.enforce_eager and int(mode) > 0
+
+    @property
+    def samples(self) -> bool:
+        """Whether vLLM may change logits in place once it has them, to draw or to mask tokens."""
+        speculation = self.config.speculative_config
+        greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
+        return not greedy or bool(getattr(speculation, "use_heterogeneous_vocab", False))
+
+    @property
+    def max_requests(self) -> int:
+        """Most requests in a step."""
+        return int(self.config.scheduler_config.max_num_seqs)
+
+    @property
+    def max_slots(self) -> int:
+        """Slots of the longest context; what a drafter drafts past it does not count."""
+        return int(self.config.model_config.max_model_len)
+
+    @property
+    def queries(self) -> int:
+        """Queries of a request in one forward that are measured: 1, or K for a block drafter."""
+        return self.k if self.kind.block else 1
+
+    @property
+    def shares_cache(self) -> bool:
+        """Whether other layers may write where the drafter's keys lie, in blocks that are free
+        again: vLLM has layers of different kinds use the same memory."""
+        layers = self.config.compilation_config.static_forward_context
+        own = [_extent(layer) for layer in self.attention.values()]
+        others = [_extent(layer) for name, layer in layers.items() if name not in self.attention]
+        return any(
+            low < other_high and other_low < high
+            for low, high in own
+            for other_low, other_high in others
+        )
+
+    @property
+    def final_norms(self) -> tuple[Any, ...]:
+        """The modules whose input is the pre-norm residual stream; one for each head, if any."""
+        paths = self.kind.norms
+        return tuple(
+            module
+            for name, module in self.model.named_modules()
+            if any(fnmatch.fnmatchcase(name, path) for path in paths)
+        )
+
+    @property
+    def aux_states(self) -> int:
+        """Number of captured target layers that are combined for the drafter.
+
+        0 for a block drafter: they have the target's rows, not those of its queries.
+        """
+        inner: Any = getattr(self.model, "model", None)
+        if self.kind.block or not getattr(inner, "use_aux_hidden_state", False):
+            return 0
+        # vLLM's Qwen3-style drafter has another name for it.
+        count = getattr(inner, "num_aux_hidden_states", None)
+        return int(inner.num_aux_layers if count is None else count)
+
+    @property
+    def aux_norms(self) -> tuple[Any, ...]:
+        """The norms whose output goes to fc: `fc_norm`, else that of norm_before_fc."""
+        if not self.aux_states:
+            return ()
+        inner = self.model.model
+        if per_layer := getattr(inner, "fc_norm", None):
+            return tuple(per_layer)
+        over_all = getattr(inner, "input_norm", None)
+        return () if over_all is None else (over_all,)
+
+
+def open_drafter(model: Any, layer_names: set[str], config: Any) -> VllmDrafter:
+    """The drafter, checked; raises ProbeError when it cannot be recorded."""
+    context = config.compilation_config.static_forward_context
+    names = sorted(layer_names, key=_numbers_apart)
+    # Several MTP modules may be loaded, of which the runners that come here run the first alone.
+    modules = int(getattr(getattr(model, "model", None), "num_mtp_layers", 1))
+    attention = {name: context[name] for name in names[: len(names) // modules]}
+    checks.check_speculation(config)
+    kind = kind_for(config.speculative_config, type(model).__name__)
+    checks.check_drafter(model, attention, kind)
+    device = next(model.parameters()).device
+    return VllmDrafter(model=model, attention=attention, config=config, device=device, kind=kind)
+
+
+def _extent(layer: Any) -> tuple[int, int]:
+    """Addresses of a layer's KV cache; none where it has no cache."""
+    cache = getattr(layer, "kv_cache", None)
+    cache = cache[0] if isinstance(cache, list | tuple) and cache else cache
+    if not isinstance(cache, torch.Tensor):
+        return 0, 0
+    spans = ((n - 1) * stride for n, stride in zip(cache.shape, cache.stride(), strict=True))
+    size = (sum(spans) + 1) * cache.element_size() if cache.numel() else 0
+    return cache.data_ptr(), cache.data_ptr() + size
+
+
+def _numbers_apart(name: str) -> list[tuple[int, str]]:
+    """A sort key by which layers.9 comes before layers.10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,141 @@
+"""The manifest of a run, read off a vLLM engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import driftscope
+from driftscope.inspect.weights_digest import weights_digest
+from driftscope.trace.format.manifest import Manifest, Model
+from driftscope.trace.format.records import SINK_FOUND, SINK_SOUGHT, Strategy
+from driftscope_probes.base.settings import EAGER, Settings
+from driftscope_probes.masses.sink_search import MIN_CHAINS, MIN_REQUESTS, Found
+from driftscope_probes.vllm.configuration.place import place_in, run_id_of
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+
+SINKS_SOUGHT = (
+    "the sink set was still being looked for: attention masses are taken once it is found, "
+    f"{MIN_CHAINS} recorded chains of {MIN_REQUESTS} requests into the run"
+)
+"""Note of a run until then."""
+IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was recorded"
+"""Note of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
+_NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+
+
+def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, strategy: str) -> Manifest:
+    """What is recorded and under which settings; `runner` is "v1" or "v2"."""
+    speculation = drafter.config.speculative_config
+    return _manifest(
+        drafter.config,
+        runner,
+        settings,
+        drafter=_model(drafter.config, speculation.draft_model_config),
+        norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
+        drafter_layers=len(drafter.attention),
+        attention_backend=drafter.backend,
+        attention_strategy=strategy,
+        per_head=settings.per_head,
+        query_kind=drafter.kind.query_kind,
+        notes=(SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else (),
+    )
+
+
+def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest:
+    """The same where only acceptance and timing are recorded."""
+    speculation = config.speculative_config
+    drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
+    if speculation.method == "mtp":
+        drafter = _model(config, speculation.draft_model_config)
+    return _manifest(
+        config,
+        runner,
+        settings,
+        drafter=drafter,
+        norm_flags={},
+        drafter_layers=0,
+        attention_backend="",
+        attention_strategy=Strategy.NONE,
+    )
+
+
+def _manifest(
+    config: Any, runner: str, settings: Settings, *, notes: tuple[str, ...] = (), **of_drafter: Any
+) -> Manifest:
+    import vllm
+
+    speculation, parallel = config.speculative_config, config.parallel_config
+    return Manifest(
+        run_id=run_id_of(config),
+        created_s=time.time(),
+        driftscope_version=driftscope.__version__,
+        engine="vllm",
+        engine_version=str(vllm.__version__).partition("+")[0],
+        runner=runner,
+        mode=_mode(config),
+        recording="sampled eager" if settings.recording == EAGER else settings.recording,
+        method=speculation.method,
+        k=speculation.num_speculative_tokens,
+        target=_model(config, config.model_config),
+        kv_cache_dtype=str(config.cache_config.cache_dtype),
+        rank=place_in(config).rank,
+        tensor_parallel=getattr(parallel, "tensor_parallel_size", 1),
+        data_parallel=getattr(parallel, "data_parallel_size", 1),
+        pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
+        every=settings.every or 1,
+        budget=None if settings.every else settings.budget,
+        sink_tokens=len(settings.sink_slots),
+        sink_slots=settings.sink_slots,
+        sink_source=settings.sink_source,
+        notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
+        **of_drafter,
+    )
+
+
+def with_sinks(manifest: Manifest, found: Found) -> Manifest:
+    """`manifest` of a run whose sink set was looked for, once it is found."""
+    return replace(
+        manifest,
+        sink_tokens=len(found.slots),
+        sink_slots=found.slots,
+        sink_source=SINK_FOUND,
+        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), found.note),
+    )
+
+
+def _mode(config: Any) -> str:
+    compilation = config.compilation_config
+    if config.model_config.enforce_eager or int(getattr(compilation, "mode", 0) or 0) == 0:
+        return "eager"
+    return "compiled"
+
+
+def _model(config: Any, model_config: Any) -> Model:
+    hf_config = model_config.hf_config
+    raw = json.dumps(hf_config.to_dict(), sort_keys=True, default=str)
+    return Model(
+        name=str(model_config.model),
+        architecture=",".join(getattr(hf_config, "architectures", None) or ()),
+        config_digest=hashlib.sha256(raw.encode()).hexdigest()[:16],
+        dtype=str(model_config.dtype).removeprefix("torch."),
+        weights_digest=_weights_digest(config, model_config),
+    )
+
+
+def _weights_digest(config: Any, model_config: Any) -> str | None:
+    """None for random weights, which come from no file."""
+    if getattr(getattr(config, "load_config", None), "load_format", None) == "dummy":
+        return None
+    return weights_digest(str(model_config.model), getattr(model_config, "revision", None))
+
+
+def _flag(model: Any, flag: str) -> bool:
+    """A norm flag as the loaded drafter has it, which is not always what its config says."""
+    value = getattr(getattr(model, "model", None), flag, None)
+    if value is None:
+        value = getattr(model.config, flag, False)
+    return value is not None and value is not False

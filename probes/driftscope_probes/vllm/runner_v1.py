@@ -1,0 +1,239 @@
+"""vLLM's V1 model runner: the one module that knows its insides.
+
+Read with vllm.v1.worker.gpu_model_runner and vllm.v1.spec_decode.llm_base_proposer, 0.27 to 0.32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
+from driftscope_probes.base.method_hooks import hook_method, hook_object
+from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
+from driftscope_probes.drafter.captured_layers import captured_by
+from driftscope_probes.vllm.attach import (
+    RECORDER,
+    attach_recorder,
+    attach_timer,
+    begin_run,
+    check_attached,
+    recorder_of,
+)
+from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
+
+LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
+"""Proposers without a model."""
+ASKED_K = "num_speculative_tokens"
+_CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
+
+
+def install_runner(module: Any) -> None:
+    """Hook vllm.v1.worker.gpu_model_runner."""
+    hook_method(module, "GPUModelRunner.execute_model", _execute_model)
+    hook_method(module, "GPUModelRunner.sample_tokens", _sample_tokens)
+
+
+def install_proposer(module: Any) -> None:
+    """Hook vllm.v1.spec_decode.llm_base_proposer."""
+    hook_method(module, "SpecDecodeBaseProposer.load_model", _load_model)
+    hook_method(module, "SpecDecodeBaseProposer.propose", _propose)
+
+
+def install_medusa(module: Any) -> None:
+    """Hook vllm.v1.spec_decode.medusa, whose proposer has nothing in common with the others."""
+    hook_method(module, "MedusaProposer.load_model", _load_medusa)
+    hook_method(module, "MedusaProposer.propose", _propose_lookup)
+
+
+def models_loaded(runner: Any) -> None:
+    """Begin the run; time a drafter without a model; refuse one that no hook has seen."""
+    drafter, config = runner.drafter, runner.vllm_config
+    if type(drafter).__name__ in LOOKUPS and recorder_of(drafter) is None:
+        attach_timer(drafter, "v1", config=config)
+        hook_object(drafter, "propose", _propose_lookup)
+    check_attached(drafter, "V1", config)
+    begin_run(
+        drafter,
+        captured_by(runner.get_model(), lambda: runner._get_eagle3_aux_layers_from_config()),
+    )
+
+
+def _load_medusa(original: Any) -> Callable[..., Any]:
+    def load_model(proposer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(proposer, *args, **kwargs)
+        attach_recorder(
+            proposer, "v1", layer_names=set(), config=proposer.vllm_config, draft_sampling=GREEDY
+        )
+        return result
+
+    return load_model
+
+
+def _propose_lookup(original: Any) -> Callable[..., Any]:
+    def propose(proposer: Any, *args: Any, **kwargs: Any) -> Any:
+        runner = getattr(proposer, "_driftscope_runner", None)
+        recorder = getattr(proposer, RECORDER, None)
+        if recorder is None or runner is None:
+            return original(proposer, *args, **kwargs)
+        k = kwargs.get(ASKED_K, getattr(runner, "num_spec_tokens", None))
+        return recorder.draft(
+            make_draft_call(_LookupCall, (k, runner, proposer, original, args, kwargs))
+        )
+
+    return propose
+
+
+class _LookupCall(DraftCallBase):
+    """Of a drafter that begins after the step's tokens were entered, and never runs in a graph."""
+
+    __slots__ = ()
+
+    def step(self) -> DraftStep:
+        return _step_of(self.runner, self.k)
+
+    def on_device(self) -> DeviceStep:
+        runner, batch = self.runner, self.runner.input_batch
+        count = batch.num_reqs
+        position = torch.from_numpy(batch.num_tokens_no_spec[:count].astype("int64")) - 2
+        return DeviceStep(
+            rows=torch.arange(count * self.k, device=runner.device),
+            position=position.to(runner.device),
+            block_tables={},
+            prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
+            max_context=int(batch.num_tokens_no_spec[:count].max()),
+        )
+
+    def without_graphs(self) -> Any:
+        return self.original(self.owner, *self.args, **self.kwargs)
+
+
+def _step_of(runner: Any, k: int) -> DraftStep:
+    batch = runner.input_batch
+    count = batch.num_reqs
+    discarded = runner.discard_request_mask.np[:count].tobytes()
+    return DraftStep(tuple(batch.req_ids[:count]), discarded, k)
+
+
+def _load_model(original: Any) -> Callable[..., Any]:
+    def load_model(proposer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(proposer, *args, **kwargs)
+        attach_recorder(
+            proposer,
+            "v1",
+            layer_names=set(proposer._draft_attn_layer_names),
+            config=proposer.vllm_config,
+            without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
+            cache=CacheFaultTracker(),
+            draft_sampling=_draft_sampling(proposer),
+        )
+        return result
+
+    return load_model
+
+
+def _draft_sampling(proposer: Any) -> str | None:
+    """V1 draws from the drafter's distribution where its configuration asks for that and vLLM's
+    standard rejection sampling is in force."""
+    draws = getattr(proposer, "_enable_probabilistic_draft_probs", None)
+    return None if draws is None else PROBABILISTIC if draws else GREEDY
+
+
+def _execute_model(original: Any) -> Callable[..., Any]:
+    def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        proposer = getattr(runner, "drafter", None)
+        recorder = getattr(proposer, RECORDER, None)
+        if proposer is not None and recorder is not None:
+            proposer._driftscope_runner = runner  # which it does not know
+            recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
+        return original(runner, *args, **kwargs)
+
+    return execute_model
+
+
+def _sample_tokens(original: Any) -> Callable[..., Any]:
+    def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = getattr(getattr(runner, "drafter", None), RECORDER, None)
+        has_step = getattr(runner, "execute_model_state", None) is not None
+        result = original(runner, *args, **kwargs)
+        if recorder and has_step:
+            recorder.step_ended(runner.input_batch.num_reqs)
+        return result
+
+    return sample_tokens
+
+
+def _propose(original: Any) -> Callable[..., Any]:
+    def propose(proposer: Any, *args: Any, **kwargs: Any) -> Any:
+        runner = getattr(proposer, "_driftscope_runner", None)
+        recorder = getattr(proposer, RECORDER, None)
+        if recorder is None or runner is None:
+            return original(proposer, *args, **kwargs)
+        call = (kwargs.get(ASKED_K), runner, proposer, original, args, kwargs)
+        return recorder.draft(make_draft_call(_ModelCall, call))
+
+    return propose
+
+
+class _ModelCall(DraftCallBase):
+    """Of a drafter with a model. vLLM calls `propose` by keyword in every supported version."""
+
+    __slots__ = ()
+
+    def step(self) -> DraftStep:
+        return _step_of(self.runner, self.k)
+
+    def on_device(self) -> DeviceStep:
+        batch, common = self.runner.input_batch, self.kwargs["common_attn_metadata"]
+        count, rows = batch.num_reqs, self.kwargs["token_indices_to_sample"]
+        if rows is None:
+            rows = common.query_start_loc[1 : count + 1] - 1
+        rows = rows[:count].long()
+        return DeviceStep(
+            rows=_rows_drafted_from(self.owner, rows, self.k),
+            position=self.kwargs["target_positions"].index_select(0, rows).long(),
+            block_tables=dict.fromkeys(
+                self.owner._draft_attn_layer_names, common.block_table_tensor[:count]
+            ),
+            prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
+            max_context=int(common.max_seq_len),
+        )
+
+    def without_graphs(self) -> Any:
+        """`propose` changes its attention metadata in place."""
+        common, proposer = self.kwargs["common_attn_metadata"], self.owner
+        own = {
+            field.name: value.clone()
+            for field in dataclasses.fields(common)
+            if isinstance(value := getattr(common, field.name), torch.Tensor)
+            and field.name not in ("block_table_tensor", "slot_mapping")
+        }
+        whole = getattr(proposer, _CHOOSES_GRAPH)
+        setattr(proposer, _CHOOSES_GRAPH, functools.partial(whole, use_cudagraphs=False))
+        changed = {"common_attn_metadata": dataclasses.replace(common, **own)}
+        try:
+            return self.original(self.owner, **{**self.kwargs, **changed})
+        finally:
+            delattr(proposer, _CHOOSES_GRAPH)
+
+
+def _rows_drafted_from(proposer: Any, rows: torch.Tensor, k: int) -> torch.Tensor:
+    """Rows of the drafter's first forward: some drafters add rows to the target's.
+
+    `rows` [B] are those of the last verified slots in the target's forward.
+    """
+    blocks = proposer.method == "dflash"
+    if not blocks and not getattr(proposer, "needs_extra_input_slots", False):
+        return rows
+    request = torch.arange(len(rows), device=rows.device)
+    if blocks:  # the newest token, then K masks, and no context
+        return (request[:, None] * (1 + k) + 1 + torch.arange(k, device=rows.device)).flatten()
+    rows = rows + request * proposer.net_num_new_slots_per_request
+    if not proposer.pass_hidden_states_to_model:  # not shifted: the newest token has its own row
+        return rows + 1
+    own = proposer.extra_slots_per_request
+    return (rows[:, None] + torch.arange(own, device=rows.device)).flatten()

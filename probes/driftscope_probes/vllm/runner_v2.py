@@ -1,0 +1,224 @@
+"""vLLM's V2 model runner: the one module that knows its insides.
+
+Read with vllm.v1.worker.gpu.model_runner and vllm.v1.worker.gpu.spec_decode, 0.31 and 0.32.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
+from driftscope_probes.base.method_hooks import hook_method, hook_object
+from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
+from driftscope_probes.drafter.captured_layers import captured_by
+from driftscope_probes.vllm.attach import (
+    RECORDER,
+    attach_recorder,
+    attach_timer,
+    begin_run,
+    check_attached,
+    recorder_of,
+)
+
+ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
+LOOKUP = "NgramGPUSpeculator"
+_PASSES_GRAPHS_BY = "is_profile"
+"""vLLM's flag of a profiling run; this is all that it does in a speculator."""
+SPECULATORS = (
+    "EagleSpeculator",
+    "MTPSpeculator",
+    "StandaloneARSpeculator",
+    "DFlashSpeculator",
+    ONE_MODULE_PER_DEPTH,
+)
+
+
+def install_runner(module: Any) -> None:
+    """Hook vllm.v1.worker.gpu.model_runner."""
+    hook_method(module, "GPUModelRunner.execute_model", _execute_model)
+    hook_method(module, "GPUModelRunner.sample_tokens", _sample_tokens)
+
+
+def install_speculator(module: Any) -> None:
+    """Hook the speculator of a module below vllm.v1.worker.gpu.spec_decode.
+
+    The classes themselves, since their bases were renamed in 0.32 and are not the same for all.
+    """
+    (name,) = (name for name in SPECULATORS if _is_defined_in(module, name))
+    hook_method(module, f"{name}.load_model", _load_model)
+    hook_method(module, f"{name}.propose", _propose)
+
+
+def models_loaded(runner: Any) -> None:
+    """Begin the run; time a drafter without a model; refuse one that no hook has seen."""
+    speculator, config = runner.speculator, runner.vllm_config
+    if type(speculator).__name__ == LOOKUP and recorder_of(speculator) is None:
+        attach_timer(speculator, "v2", config=config)
+        hook_object(speculator, "propose", _propose)
+    check_attached(speculator, "V2", config)
+    begin_run(
+        speculator,
+        captured_by(runner.get_model(), lambda: _layers_in_config(config.speculative_config)),
+    )
+
+
+def _layers_in_config(speculation: Any) -> Any:
+    """The captured layers that this runner finds in the drafter's config, if any."""
+    from vllm.v1.worker.gpu.spec_decode.eagle import eagle3_utils
+
+    return eagle3_utils.get_eagle3_aux_layers_from_config(speculation)
+
+
+def _draft_sampling(speculator: Any) -> str | None:
+    """V2 keeps the drafter's logits where it draws from them."""
+    if not hasattr(speculator, "draft_logits"):
+        return None
+    return GREEDY if speculator.draft_logits is None else PROBABILISTIC
+
+
+def _is_defined_in(module: Any, name: str) -> bool:
+    found: Any = getattr(module, name, None)
+    return bool(found and found.__module__ == module.__name__)
+
+
+def _load_model(original: Any) -> Callable[..., Any]:
+    def load_model(speculator: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(speculator, *args, **kwargs)
+        if type(speculator).__name__ == ONE_MODULE_PER_DEPTH:
+            attach_timer(
+                speculator,
+                "v2",
+                config=speculator.vllm_config,
+                draft_sampling=_draft_sampling(speculator),
+            )
+            return result
+        attach_recorder(
+            speculator,
+            "v2",
+            layer_names=set(speculator.draft_attn_layer_names),
+            config=speculator.vllm_config,
+            without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
+            draft_sampling=_draft_sampling(speculator),
+        )
+        return result
+
+    return load_model
+
+
+def _execute_model(original: Any) -> Callable[..., Any]:
+    def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = getattr(getattr(runner, "speculator", None), RECORDER, None)
+        if recorder is not None:
+            recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
+        return original(runner, *args, **kwargs)
+
+    return execute_model
+
+
+def _sample_tokens(original: Any) -> Callable[..., Any]:
+    def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        speculator = getattr(runner, "speculator", None)
+        recorder = getattr(speculator, RECORDER, None)
+        state = getattr(runner, "execute_model_state", None)
+        if speculator is None or recorder is None or state is None:
+            return original(runner, *args, **kwargs)
+        speculator._driftscope_runner = runner
+        try:
+            result = original(runner, *args, **kwargs)
+        finally:
+            speculator._driftscope_runner = None
+        recorder.step_ended(state.input_batch.num_reqs)
+        return result
+
+    return sample_tokens
+
+
+def _propose(original: Any) -> Callable[..., Any]:
+    def propose(speculator: Any, *args: Any, **kwargs: Any) -> Any:
+        runner = getattr(speculator, "_driftscope_runner", None)
+        recorder = getattr(speculator, RECORDER, None)
+        if recorder is None or runner is None:
+            return original(speculator, *args, **kwargs)
+        k = kwargs.get("num_speculative_tokens")  # by keyword, where vLLM gives it
+        if k is None:
+            k = getattr(speculator, "num_speculative_steps", None)
+        return recorder.draft(
+            make_draft_call(_ModelCall, (k, runner, speculator, original, args, kwargs))
+        )
+
+    return propose
+
+
+class _ModelCall(DraftCallBase):
+    """A call of a speculator's `propose`."""
+
+    __slots__ = ()
+
+    def step(self) -> DraftStep:
+        batch = self.given("input_batch")
+        count = batch.num_reqs
+        done = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
+        prefilling = (done < batch.prefill_len_np)[:count].tobytes()
+        return DraftStep(tuple(batch.req_ids[:count]), prefilling, self.k)
+
+    def on_device(self) -> DeviceStep:
+        batch, metadata = self.given("input_batch"), self.given("attn_metadata")
+        count, speculator = batch.num_reqs, self.owner
+        ends = batch.query_start_loc[1 : count + 1] - 1
+        rows = (ends - self.given("num_rejected")[:count]).long()
+        prompts = self.runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]]
+        return DeviceStep(
+            rows=_rows_drafted_from(speculator, rows),
+            position=batch.positions[rows].long(),
+            block_tables={
+                name: _block_table(metadata[name]) for name in speculator.draft_attn_layer_names
+            },
+            prompt_tokens=prompts.astype("int64"),
+            max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
+        )
+
+    def without_graphs(self) -> Any:
+        return self.original(self.owner, *self.args, **{**self.kwargs, _PASSES_GRAPHS_BY: True})
+
+    def given(self, name: str) -> Any:
+        """An argument of the call, however it was given."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[_parameter_names(self.original).index(name)]
+
+
+@functools.cache
+def _parameter_names(function: Any) -> tuple[str, ...]:
+    """Of a method, without `self`; looked up once, for it takes longer than the rest."""
+    return tuple(inspect.signature(function).parameters)[1:]
+
+
+def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of the drafter's first forward: some drafters have others than the target.
+
+    `rows` [B] are those of the last verified slots in the target's forward.
+    """
+    request = torch.arange(len(rows), device=rows.device)
+    if type(speculator).__name__ == "DFlashSpeculator":  # the newest token, then K masks
+        size = speculator.num_query_per_req
+        own: torch.Tensor = request[:, None] * size + torch.arange(1, size, device=rows.device)
+        return own.flatten()
+    if type(speculator).__name__ == "StandaloneARSpeculator":  # a row more, for the newest token
+        after: torch.Tensor = rows + request + 1
+        return after
+    return rows
+
+
+def _block_table(metadata: Any) -> torch.Tensor:
+    """[B, blocks]; latent attention keeps its own for requests that decode, which come first."""
+    if hasattr(metadata, "block_table"):
+        found: torch.Tensor = metadata.block_table
+        return found
+    parts = [part for part in (metadata.decode, metadata.prefill) if part is not None]
+    whole: torch.Tensor = torch.cat([part.block_table for part in parts])
+    return whole

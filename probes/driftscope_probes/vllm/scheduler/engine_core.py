@@ -1,0 +1,185 @@
+"""vLLM's engine core: verification and requests, as its scheduler counts them.
+
+The scheduler sees every step's outcome on the host, whichever runner made it, so this costs no
+device synchronisation and agrees with vLLM's own counters by construction.
+Read with vllm.v1.core.sched.scheduler and vllm.v1.engine.core, 0.27 to 0.32.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from driftscope.trace.format.records import RequestRow, Structured
+from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.base.guard import CORE, Guard
+from driftscope_probes.base.method_hooks import hook_method
+from driftscope_probes.base.settings import Settings, settings_from
+from driftscope_probes.control.control import Control
+from driftscope_probes.recording import telemetry_feed
+from driftscope_probes.recording.process_writer import open_writer
+from driftscope_probes.recording.request_selection import RequestSelection
+from driftscope_probes.vllm.configuration import checks
+from driftscope_probes.vllm.scheduler.request_label import label_of
+from driftscope_probes.vllm.scheduler.verification_tracker import VerificationTracker
+
+_ATTRIBUTE = "_driftscope_observer"
+STOP_OR_ABORT = "stop_string_or_abort"
+"""Finish reason of a request with stop strings that was aborted."""
+
+
+def install_scheduler(module: Any) -> None:
+    """Hook vllm.v1.core.sched.scheduler."""
+    hook_method(module, "Scheduler.__init__", _init)
+    hook_method(module, "Scheduler.update_from_output", _update_from_output)
+    hook_method(module, "Scheduler._free_request", _free_request)
+
+
+def install_engine(module: Any) -> None:
+    """Hook vllm.v1.engine.core."""
+    hook_method(module, "EngineCore.shutdown", _shutdown)
+
+
+def _init(original: Any) -> Callable[..., Any]:
+    def init(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        original(scheduler, *args, **kwargs)
+        settings = settings_from(os.environ)
+        if settings is not None:
+            checks.check_speculation(scheduler.vllm_config)
+            setattr(scheduler, _ATTRIBUTE, EngineObserver(scheduler, settings))
+
+    return init
+
+
+def _update_from_output(original: Any) -> Callable[..., Any]:
+    def update_from_output(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        if observer := getattr(scheduler, _ATTRIBUTE, None):
+            observer.before_update(*args, **kwargs)
+        return original(scheduler, *args, **kwargs)
+
+    return update_from_output
+
+
+def _free_request(original: Any) -> Callable[..., Any]:
+    def free_request(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        if observer := getattr(scheduler, _ATTRIBUTE, None):
+            observer.request_finished(*args, **kwargs)
+        return original(scheduler, *args, **kwargs)
+
+    return free_request
+
+
+def _shutdown(original: Any) -> Callable[..., Any]:
+    """Close first: vLLM then waits for its workers, and may be killed while it does."""
+
+    def shutdown(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        observer = getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None)
+        if observer is not None:
+            observer.close()
+        try:
+            return original(engine, *args, **kwargs)
+        finally:
+            if observer is not None:
+                observer.workers_closed()
+
+    return shutdown
+
+
+class EngineObserver:
+    """Turns the scheduler's view of each step into rows."""
+
+    def __init__(self, scheduler: Any, settings: Settings) -> None:
+        self._scheduler = scheduler
+        self._writer: TraceWriter = open_writer(settings, _role(scheduler))
+        self._speaker = telemetry_feed.speak(
+            self._writer, settings, getattr(scheduler.vllm_config, "model_config", None)
+        )
+        self._guard = Guard(
+            self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
+        )
+        self._selection = RequestSelection(settings.labels)
+        Control(settings.trace, self._writer, self._selection).watch()
+        self._rows = VerificationTracker(scheduler, self._writer.count_error).rows
+
+    def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
+        """A step's outcome is about to be applied to the requests."""
+        self._guard.run("verify", self._observe, scheduled, output)
+
+    def request_finished(self, request: Any, *_: Any, **__: Any) -> None:
+        """A request is about to be freed."""
+        self._guard.run("request", self._finish, request)
+
+    def close(self) -> None:
+        """Seal the trace."""
+        self._writer.close()
+
+    def workers_closed(self) -> None:
+        """What the workers said last can be told."""
+        if self._speaker is not None:
+            self._speaker.close()
+
+    def _observe(self, scheduled: Any, output: Any) -> None:
+        requests, served = self._scheduler.requests, []
+        sampled, index = output.sampled_token_ids, output.req_id_to_index
+        for name in scheduled.num_scheduled_tokens:
+            request = requests.get(name)
+            if request is None:
+                continue
+            stale = getattr(request, "num_stale_output_tokens", 0)  # after a preemption
+            if stale > 0 and getattr(request, "drop_stale_output", False):
+                continue  # vLLM is about to throw it away
+            served.append(
+                (
+                    request,
+                    request.num_tokens,
+                    request.num_prompt_tokens,
+                    request.status,
+                    len(sampled[index[name]]) if sampled else 0,
+                )
+            )
+        self._writer.put((self._rows, (time.time(), scheduled, served)))
+
+    def _finish(self, request: Any) -> None:
+        sampling = request.sampling_params
+        label = label_of(sampling)
+        row = RequestRow(
+            time_s=time.time(),
+            request=request.request_id,
+            label=label,
+            arrival_s=request.arrival_time,
+            prompt_tokens=request.num_prompt_tokens,
+            output_tokens=request.num_output_tokens,
+            ttft_s=None,  # the ledger knows
+            tpot_s=None,
+            finish_reason=_finish_reason(request),
+            temperature=getattr(sampling, "temperature", None),
+            max_tokens=getattr(sampling, "max_tokens", None),
+            traced=self._selection.selects(label),
+            structured=_structured(sampling),
+            traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
+        )
+        self._writer.put((self._rows, row))
+
+
+def _role(scheduler: Any) -> str:
+    """One name for each data-parallel engine core, dense or not: a dense model's are all rank 0."""
+    parallel = scheduler.vllm_config.parallel_config
+    return f"engine{getattr(parallel, 'data_parallel_index', parallel.data_parallel_rank)}"
+
+
+def _finish_reason(request: Any) -> str:
+    """A stop string is found by the front end, which then aborts: here the two look the same."""
+    reason = str(request.get_finished_reason())
+    sampling = request.sampling_params
+    return STOP_OR_ABORT if reason == "abort" and getattr(sampling, "stop", None) else reason
+
+
+def _structured(sampling: Any) -> str | None:
+    """What the output is held to; None where this vLLM has another way to say so."""
+    if not hasattr(sampling, "structured_outputs"):
+        return None
+    asked = sampling.structured_outputs
+    held = (kind for kind in Structured.KINDS if getattr(asked, kind, None) is not None)
+    return next(held, Structured.NONE)

@@ -1,0 +1,30 @@
+"""vLLM's worker, once its models are loaded: whatever drafts has a recorder by then, or is refused.
+
+Read with vllm.v1.worker.gpu_worker, 0.25 to 0.32, from which the CPU's worker inherits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from driftscope_probes.base.method_hooks import hook_method
+from driftscope_probes.vllm import runner_v1, runner_v2
+
+
+def install_worker(module: Any) -> None:
+    """Hook vllm.v1.worker.gpu_worker."""
+    hook_method(module, "Worker.load_model", _load_model)
+
+
+def _load_model(original: Any) -> Callable[..., Any]:
+    def load_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(worker, *args, **kwargs)
+        runner = worker.model_runner
+        if getattr(runner, "speculator", None) is not None:
+            runner_v2.models_loaded(runner)
+        elif getattr(runner, "drafter", None) is not None:
+            runner_v1.models_loaded(runner)
+        return result
+
+    return load_model
