@@ -1,9 +1,9 @@
 """What sets two runs apart: differences in acceptance by depth and segment, with intervals.
 
 Paired where both runs answered the same prompts: what makes a prompt easy then drops out. The
-acceptance length and all depths are tested jointly (`driftscope.analysis.statistics.joint_test`).
-Labels are tested beside that, corrected by Holm's rule, with a share of the error of their own
-(Wiens 2003).
+acceptance length and all depths are tested jointly
+(`driftscope.analysis.statistics.joint_difference`). Labels are tested beside that, corrected by
+Holm's rule, with a share of the error of their own (Wiens 2003).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from driftscope.analysis.statistics.interval import (
     student,
     two_sided,
 )
-from driftscope.analysis.statistics.joint_test import LEAST, Joint, joint
-from driftscope.analysis.statistics.multiple_tests import ALPHA, holm
+from driftscope.analysis.statistics.joint_difference import LEAST, Joint, joint
+from driftscope.analysis.statistics.multiple_comparisons import ALPHA, holm
 from driftscope.errors import MixedTraceError
 from driftscope.trace.format.manifest import Manifest
 

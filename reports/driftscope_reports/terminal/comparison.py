@@ -27,7 +27,7 @@ from driftscope.analysis.number_words import (
     number,
     runs_of_numbers,
 )
-from driftscope.analysis.statistics.multiple_tests import ALPHA
+from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.boundary import strict_json
 from driftscope_reports.terminal.run_table import plain
 

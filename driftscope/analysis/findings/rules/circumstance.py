@@ -14,7 +14,7 @@ from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.number_words import listed, number, percent
 from driftscope.analysis.statistics.contrast import Contrast
-from driftscope.analysis.statistics.multiple_tests import ALPHA
+from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 
 COLLAPSE_BELOW = 0.7

@@ -17,8 +17,8 @@ from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.suspects import suspects_of
 from driftscope.analysis.number_words import count, largest, percent, runs_of_numbers
-from driftscope.analysis.statistics.joint_test import LEAST
-from driftscope.analysis.statistics.multiple_tests import ALPHA
+from driftscope.analysis.statistics.joint_difference import LEAST
+from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 
 ALIKE_WITHIN = 0.05
 """Marginal acceptance: runs are called alike where no larger difference is compatible with them. At
