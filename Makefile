@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadsco
 NO_ENGINE := tests/trace tests/metrics tests/analysis tests/cli/test_analyze.py tests/cli/test_check.py
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit lint type layers truth harmless seeds situations broken faults faults-coverage disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test unit dev docs pages lint type layers truth harmless seeds situations broken faults faults-coverage disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,7 +19,10 @@ help:
 demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM, write the report
 	$(BIN)/driftscope demo
 
-test: $(VENV)/installed-dev lint type layers browser prometheus $(TESTED_IN) ## all checks and tests
+dev: $(VENV)/installed-dev ## set up .venv for work on driftscope, and the checks before each commit
+	$(BIN)/pre-commit install
+
+test: $(VENV)/installed-dev lint type layers docs browser prometheus $(TESTED_IN) ## all checks and tests
 	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(PYTEST) --durations 20
 
 unit: $(VENV)/installed-dev ## tests that start no engine, browser, server or process (3 minutes)
@@ -35,6 +38,18 @@ type: $(VENV)/installed-dev ## mypy, strict
 
 layers: $(VENV)/installed-dev ## who may import whom
 	$(BIN)/lint-imports
+
+docs: $(VENV)/installed-dev ## the documentation as a site, strictly, into site/ (needs no network to be read)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
+
+pages: $(VENV)/installed-dev kinds-table ## write the generated pages of docs/
+	$(BIN)/driftscope findings --markdown > docs/findings.md
+	$(BIN)/python -m driftscope.telemetry.metrics_docs > docs/metrics.md
+	$(BIN)/python -m driftscope.trace.format.columns_page > docs/trace-format.md
+	$(BIN)/python -m driftscope.trace.format.privacy_page > docs/privacy.md
+	$(BIN)/python -m driftscope_probes.server.settings_page > docs/configuration.md
+	$(BIN)/driftscope dashboards -o build/dashboards && cp build/dashboards/runbooks/*.md docs/runbooks/
 
 truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as a table
 	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/truth.py
@@ -86,8 +101,8 @@ versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLL
 kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM against its witness, as a table
 	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.engines $(abspath $(ARCTIC))
 
-kinds-table: $(VENV)/installed-dev ## write the list of kinds into the README
-	$(BIN)/python -m driftscope_probes.vllm.configuration.drafter_kinds README.md
+kinds-table: $(VENV)/installed-dev ## write the list of kinds into docs/drafters.md
+	$(BIN)/python -m driftscope_probes.vllm.configuration.drafter_kinds docs/drafters.md
 
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))
@@ -176,4 +191,4 @@ $(ARCTIC): $(VENV)/arctic-inference-%: | $(VENV)/installed-dev
 	mv $@.partial $@
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist driftscope-demo
+	rm -rf $(VENV) build dist site driftscope-demo

@@ -13,9 +13,10 @@ from driftscope.telemetry.export.scrape import metric_name
 _HEAD = """# Metrics and spans
 
 Written by `python -m driftscope.telemetry.metrics_docs` from
-`driftscope/telemetry/collect/instruments.py`; the descriptions are what OTLP and Prometheus carry.
-Every series also has `gen_ai.request.model` (the served name), `driftscope.drafter` and
-`driftscope.engine`. In Prometheus dots are underscores.
+`driftscope/telemetry/collect/instruments.py`. OTLP and Prometheus carry the same descriptions.
+[Monitoring](monitoring.md) says how to switch export on. Every series also has
+`gen_ai.request.model` (the served name), `driftscope.drafter` and `driftscope.engine`. In
+Prometheus dots are underscores.
 
 | metric | in Prometheus | unit | kind | attributes | bounds of buckets |
 |---|---|---|---|---|---|
@@ -32,15 +33,15 @@ length by request and hidden growth carry exemplars that point at such spans.
 
 ## OpenTelemetry's variables
 
-Taken by OpenTelemetry's own exporters and SDK: endpoints, headers, certificates, compression and
+Read by OpenTelemetry's own exporters and SDK: endpoints, headers, certificates, compression and
 timeouts (`OTEL_EXPORTER_OTLP_*`), `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`,
-`OTEL_TRACES_SAMPLER` and its argument, `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` limits. Taken by
+`OTEL_TRACES_SAMPLER` and its argument, `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` limits. Read by
 driftscope: `OTEL_SDK_DISABLED`, `OTEL_METRICS_EXPORTER`, `OTEL_TRACES_EXPORTER`,
 `OTEL_EXPORTER_OTLP_PROTOCOL` (also by signal), `OTEL_METRIC_EXPORT_INTERVAL`,
 `OTEL_METRIC_EXPORT_TIMEOUT`, `OTEL_BSP_SCHEDULE_DELAY`, `OTEL_BSP_MAX_QUEUE_SIZE`,
 `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`, `OTEL_METRICS_EXEMPLAR_FILTER`,
 `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`, `OTEL_EXPORTER_PROMETHEUS_HOST` and `_PORT`.
-Of no effect: `OTEL_PROPAGATORS` (W3C's `traceparent` is what vLLM hands on),
+Without effect: `OTEL_PROPAGATORS` (W3C's `traceparent` is what vLLM hands on),
 `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` (buckets are explicit),
 `OTEL_BSP_EXPORT_TIMEOUT` (the exporter's own timeout counts), and the variables of logs.
 """

@@ -2,7 +2,7 @@
 
     python queries.py RUN
 
-Nothing here imports driftscope. What the columns mean: docs/trace-columns.md.
+Nothing here imports driftscope. What the columns mean: docs/trace-format.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The list of kinds: what is found in it, what is not, and that the README shows it."""
+"""The list of kinds: what is found in it, what is not, and that docs/drafters.md shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
 from driftscope_probes.vllm.configuration import drafter_kinds
 from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, KINDS, kind_for
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "drafters.md"
 BEGIN, END = "<!-- kinds: `make kinds-table` writes this -->", "<!-- /kinds -->"
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_claimed_of_a_drafter_without_a_model() -> None:
         assert ("masses" in kind.recorded) == (kind.model and kind.attention)
 
 
-def test_the_readme_has_the_table() -> None:
-    text = README.read_text(encoding="utf-8")
+def test_the_page_has_the_table() -> None:
+    text = PAGE.read_text(encoding="utf-8")
     shown = text.partition(BEGIN)[2].partition(END)[0]
     assert shown.strip() == drafter_kinds.table().strip(), "run `make kinds-table`"

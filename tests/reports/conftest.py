@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-
-CHROMIUM = Path("/usr/bin/chromium")
-SWITCHES = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from playwright.sync_api import Browser
+from support.chromium import chromium
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Ended with its tests: while it lives, its event loop is the thread's."""
-    if not CHROMIUM.exists():
-        pytest.skip("no /usr/bin/chromium: the report was not seen in a browser")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
+    """Return a browser that ends with the module's tests."""
+    with chromium() as started:
         yield started
-        started.close()

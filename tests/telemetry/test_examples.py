@@ -61,12 +61,14 @@ def test_no_service_of_the_example_is_open_to_other_machines() -> None:
 
 
 def test_the_page_on_kubernetes_names_what_there_is() -> None:
-    page, readme = ((ROOT / name).read_text() for name in ("docs/kubernetes.md", "README.md"))
+    page, settings = (
+        (ROOT / "docs" / name).read_text() for name in ("kubernetes.md", "configuration.md")
+    )
     values, monitor = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     (model,) = values["servingEngineSpec"]["modelSpec"]
     given = {entry["name"]: entry["value"] for entry in model["env"]}
     for name in re.findall(r"DRIFTSCOPE_\w+", page):
-        assert f"`{name}`" in readme, name
+        assert f"`{name}`" in settings, name
     (mount,) = model["extraVolumeMounts"]
     assert given["DRIFTSCOPE_TRACE"].startswith(mount["mountPath"])
     assert [mount["name"]] == [volume["name"] for volume in model["extraVolumes"]]

@@ -16,7 +16,7 @@ from driftscope.trace.format.records import RECORDS
 from driftscope.trace.format.schema import schema_of
 from driftscope.trace.read.reader import read_trace
 
-PAGE = Path(__file__).parents[2] / "docs" / "trace-columns.md"
+PAGE = Path(__file__).parents[2] / "docs" / "trace-format.md"
 
 
 def test_the_page_is_up_to_date() -> None:

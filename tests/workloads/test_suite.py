@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ def test_a_shipped_suite_is_a_controlled_experiment(name: str) -> None:
             assert prompts[0] != first and prompts[0].key == first.key
 
 
-def test_the_suites_that_the_readme_names_are_there() -> None:
-    expected = {"template", "system-prompt", "long-context", "agent", "concurrency", "smoke"}
-    assert expected <= set(shipped_suites())
+def test_the_documentation_names_every_shipped_suite() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
+    section = page.split("## Shipped suites\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE)) == set(shipped_suites())
 
 
 @pytest.mark.parametrize("name", shipped_sets())

@@ -13,8 +13,14 @@ from driftscope.boundary.server_url import BadUrlError, ServerUrl, public
 from driftscope.errors import TelemetryError
 
 OTLP = "DRIFTSCOPE_OTLP"
+"""Send metrics and spans to this OpenTelemetry collector, such as `http://localhost:4318`; `OTEL_*`
+variables work too."""
 PROMETHEUS = "DRIFTSCOPE_PROMETHEUS"
+"""Answer Prometheus at this port of 127.0.0.1, or at `host:port` (`0.0.0.0:9464` for scrapes from
+other machines); replica n answers at the n-th port after it."""
 METRIC_LABELS = "DRIFTSCOPE_METRIC_LABELS"
+"""Workload labels that become an attribute of per-request metrics, at most 8, separated by commas;
+others count as `other`."""
 METRICS, TRACES = "metrics", "traces"
 HTTP, GRPC = "http/protobuf", "grpc"
 DEFAULT_INTERVAL_MS = 60_000

@@ -1,6 +1,6 @@
 """Print the columns of a trace as a page of the documentation.
 
-    python -m driftscope.trace.format.columns_page > docs/trace-columns.md
+    python -m driftscope.trace.format.columns_page > docs/trace-format.md
 
 Names and types are those of the schema, meanings those of the docstrings in
 `driftscope.trace.format.records`. The part of a docstring from "None: " on says what null means.
@@ -70,7 +70,7 @@ _UNITS = {
     "attempts": "1",
 }
 _UNITS_IN = {("client", "rate"): "request/s"}
-_HEAD = f"""# Columns of a trace
+_HEAD = f"""# Trace format
 
 Written by `python -m driftscope.trace.format.columns_page` from
 `driftscope/trace/format/records.py`. Schema version {SCHEMA_VERSION}: a new column raises the
@@ -85,7 +85,7 @@ manifest is the sum over the processes that have ended. Where the run has a proc
 already, as containers that share a folder may, `.2` is added to the name of the second.
 
 Depth is 1-based: the first element of every list by depth is depth 1. RMS is ‖x‖₂ / √dim. Times of
-day are seconds since the Unix epoch. [examples/queries](../examples/queries) asks five questions of
+day are seconds since the Unix epoch. `examples/queries` asks five questions of
 these files in plain DuckDB and in pandas.
 
 ## What sealed files leave out
@@ -95,9 +95,9 @@ A stream has every column below, exactly. A sealed file holds the same rows, sma
 - a time of day ({{times}}) is a Parquet timestamp in microseconds, UTC without a time zone;
 - a measured number (each list of floats, {{measured}}) keeps 16 bits of its mantissa: a relative
   error of at most 2⁻¹⁷;
-- a list that follows from others in every row of the segment is left out, and its column is not
-  there. The file's metadata says so under the key `{derived_columns.DERIVED_KEY.decode()}`, JSON
-  from the column to what it follows from:
+- a list that follows from others in every row of the segment is left out: its column is missing.
+  The file's metadata names it under the key `{derived_columns.DERIVED_KEY.decode()}`, JSON from the
+  column to its origin:
 
 | column left out | follows from | how to get it back |
 |---|---|---|
@@ -106,8 +106,8 @@ A stream has every column below, exactly. A sealed file holds the same rows, sma
 | `generated_mass` | `complement` | 1 less all other masses; null and NaN count as 0 |
 
 - `generated_mass` comes back with an absolute error of at most 1e-5, the other two bit for bit;
-- a run of an older version has no columns that came later; they are marked "later" below, with
-  what a missing one reads as.
+- a run of an older version lacks columns that were added later; they are marked "Later" below, with
+  the value that a missing one reads as.
 
 `driftscope.trace.read.reader.read_trace(path)` gives all of that back as Arrow tables.
 """

@@ -23,10 +23,10 @@ _PROBE = ("draft", "verify", "step", "request", "resource")
 """Records that a probe in an engine writes; a replay writes the others."""
 _WITHOUT = {REQUEST: "16 hex digits, a keyed hash", TRACEPARENT: "null"}
 """What columns of the probe's records hold under DRIFTSCOPE_IDENTIFIERS=off."""
-_HEAD = f"""# What a run tells about people and their texts
+_HEAD = f"""# Privacy
 
-Written by `python -m driftscope.trace.format.privacy_page` from
-`driftscope/trace/format/privacy.py`. Each column of a run is one of three kinds:
+What a run tells about people and their texts: each column is one of three kinds. Written by
+`python -m driftscope.trace.format.privacy_page` from `driftscope/trace/format/privacy.py`.
 
 | kind | meaning |
 |---|---|

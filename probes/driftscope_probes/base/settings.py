@@ -42,33 +42,38 @@ in production (issue 3)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One attribute per setting; its variable is DRIFTSCOPE_ and the name in capitals."""
+    """One attribute per setting; its variable is DRIFTSCOPE_ and the name in capitals.
+
+    The docstring below each is its row in docs/configuration.md.
+    """
 
     trace: Path
-    """Run directory to write. `{time}` and `{pid}` are replaced once, when the engine starts."""
+    """Run directory to write; `{time}` and `{pid}` are replaced once, when the engine starts."""
     every: int | None = None
-    """Record the chains of each n-th draft step; None: as many as the budget allows. Verification
-    is always recorded."""
+    """Record the chains of each n-th draft step; verification is always recorded."""
     budget: float = DEFAULT_BUDGET
-    """Share of the time per output token that the probe may take, where `every` is not given."""
+    """Share of the time per output token that the probe may take: a governor sets the rate, unless
+    `DRIFTSCOPE_EVERY` is given."""
     sink_tokens: int | tuple[int, ...] | None = DEFAULT_SINK_TOKENS
-    """The sink set: the first n slots, or these slots, or None: looked for in the first chains."""
+    """The sink set: the first n slots, or slots such as `0,1,17` (`7,` for one), or `auto`: search
+    for it in the first chains."""
     sink_source: str = SINK_DEFAULT
     per_head: bool = False
     """Also record attention masses by head."""
     recording: str = "in-graph"
-    """"in-graph": CUDA graphs record the taps; "eager": a recorded step's drafter runs without
-    graphs; "shadow": it runs a second time, without graphs, only to be measured."""
+    """`in-graph`: CUDA graphs record the taps; `eager`: a recorded step's drafter runs without
+    graphs; `shadow`: it runs once more without graphs, only to be measured."""
     strategy: str = "auto"
-    """Attention masses: "lse" with the served kernel's log-sum-exp, "keys" from all keys."""
+    """Attention masses: `lse` with the served kernel's own log-sum-exp (FlashAttention), `keys`
+    from all keys, `auto` with `lse` where the kernel gives it."""
     token_ids: bool = False
     """Also record the drafted token ids."""
     identifiers: bool = True
-    """Record request ids and trace context as clients give them; False: hashed ids, no context."""
+    """`off`: record request ids as keyed hashes, and no trace context."""
     labels: tuple[str, ...] = ()
-    """Record the chains of requests with one of these workload labels only; (): of all."""
+    """Record only the chains of requests with one of these workload labels, separated by commas."""
     max_mb: int = DEFAULT_MAX_MB
-    """Bound of each process's record files, MiB."""
+    """Bound of each process's record files, in MiB."""
     telemetry: telemetry.Settings | None = None
     """Where figures are sent while it records; None: nowhere. OpenTelemetry's own variables count
     beside `otlp`, `prometheus` and `metric_labels`."""

@@ -15,13 +15,18 @@ _PIPE_WIDTH = 160
 """Width in columns when the output is not a terminal."""
 _INTRODUCTION = """# Findings
 
-What `driftscope analyze` can find in a run or a replay, and what `driftscope check --fail-on ID`
-can be told to fail on. Written by `driftscope findings --markdown`.
+The catalogue of what `driftscope analyze` can find in a run or a replay. `driftscope check
+--fail-on ID` fails on any of them. Written by `driftscope findings --markdown`.
 
-Each finding of a run has a statement with its numbers, evidence with 95% intervals, a confidence
-with the reason for it, what to do with the option to paste, and what it costs in output tokens per
-second where the cost model can tell. Findings that ask for action come first, dearest first. A
-finding that lacks what it needs is neither made nor denied: `check` calls it undecided.
+Each finding of a run has a statement with its numbers, evidence with 95 % intervals, a confidence
+with the reason for it, and what to do, with the option of vLLM to paste. Where the cost model knows
+it, a finding states its cost in output tokens per second.
+
+Findings that ask for action come first, the most expensive first. If a run lacks what a finding
+needs, the finding is neither made nor denied: `check` calls it undecided.
+
+A drafter of which nothing is accepted is called dead. Its finding lists what to check, in order of
+how often it happens and how well the recording supports it.
 """
 
 

@@ -1,7 +1,7 @@
 """Every kind of drafter that this version knows, in one list, and what is recorded of each.
 
-The start-up check, `driftscope doctor` and the README's table all read this list. A drafter that is
-not in it is refused.
+The start-up check, `driftscope doctor` and the table in docs/drafters.md all read this list. A
+drafter that is not in it is refused.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def table() -> str:
 
 
 BEGIN, END = "<!-- kinds: `make kinds-table` writes this -->\n", "<!-- /kinds -->\n"
-"""Around the table in the README."""
+"""Marks around the table in docs/drafters.md."""
 
 
 def main() -> None:
