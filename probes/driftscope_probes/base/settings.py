@@ -1,4 +1,4 @@
-"""The probe's settings: environment variables first, then the file that DRIFTSCOPE_CONFIG names."""
+"""The probe's settings, read from environment variables first, then the file in DRIFTSCOPE_CONFIG."""
 
 from __future__ import annotations
 
@@ -20,71 +20,77 @@ from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValue
 from driftscope.trace.format.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 
 DEFAULT_SINK_TOKENS = 4
-"""Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
+"""Number of initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
 MAX_SINK_TOKENS = 4096
 AUTO = "auto"
 DEFAULT_MAX_MB = 2048
 IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
 RUN_ID = "DRIFTSCOPE_RUN_ID"
-"""Variable by which the processes of one start know each other; not a setting."""
+"""Variable that the processes of one start use to recognise each other; not a setting."""
 REQUEST_KEY = "DRIFTSCOPE_REQUEST_KEY"
-"""Variable by which the processes of one start hash request ids alike, 32 hex digits; written to no
-file."""
+"""Variable with the key that all processes of one start use to hash request ids: 32 hex digits,
+never written to a file."""
 KEY_BYTES = 16
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 
 DEFAULT_BUDGET = 0.01
-"""Share of the time per output token that the probe may take: what users said they would leave on
-in production (issue 3)."""
+"""Share of the time per output token that the probe may use: the share that users said they would
+accept in production (issue 3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One attribute per setting; its variable is DRIFTSCOPE_ and the name in capitals."""
+    """Settings with one attribute each; the variable is DRIFTSCOPE_ and the name in capitals."""
 
     trace: Path
     """Run directory to write. `{time}` and `{pid}` are replaced once, when the engine starts."""
     every: int | None = None
-    """Record the chains of each n-th draft step; None: as many as the budget allows. Verification
+    """Record the chains of every n-th draft step; None: as many as the budget allows. Verification
     is always recorded."""
     budget: float = DEFAULT_BUDGET
-    """Share of the time per output token that the probe may take, where `every` is not given."""
+    """Share of the time per output token that the probe may use if `every` is not given."""
     sink_tokens: int | tuple[int, ...] | None = DEFAULT_SINK_TOKENS
-    """The sink set: the first n slots, or these slots, or None: looked for in the first chains."""
+    """The sink set: an int n means the first n slots, a tuple these slots, and None that the sink
+    slots are determined from the first chains."""
     sink_source: str = SINK_DEFAULT
     per_head: bool = False
-    """Also record attention masses by head."""
+    """Whether attention masses are also recorded for each head."""
     recording: str = "in-graph"
-    """"in-graph": CUDA graphs record the taps; "eager": a recorded step's drafter runs without
-    graphs; "shadow": it runs a second time, without graphs, only to be measured."""
+    """Recording mode. "in-graph": CUDA graphs record the taps; "eager": the drafter runs without
+    graphs in recorded steps; "shadow": it runs a second time, without graphs, only to be
+    measured."""
     strategy: str = "auto"
-    """Attention masses: "lse" with the served kernel's log-sum-exp, "keys" from all keys."""
+    """How attention masses are computed: "lse" with the serving kernel's log-sum-exp, "keys" from
+    all keys."""
     token_ids: bool = False
-    """Also record the drafted token ids."""
+    """Whether the drafted token ids are also recorded."""
     identifiers: bool = True
-    """Record request ids and trace context as clients give them; False: hashed ids, no context."""
+    """Whether request ids and trace context are recorded as clients give them; False: ids are
+    hashed and the context is left out."""
     labels: tuple[str, ...] = ()
-    """Record the chains of requests with one of these workload labels only; (): of all."""
+    """Workload labels whose requests' chains are recorded; (): all requests."""
     max_mb: int = DEFAULT_MAX_MB
-    """Bound of each process's record files, MiB."""
+    """Upper bound of each process's record files, in MiB."""
     telemetry: telemetry.Settings | None = None
-    """Where figures are sent while it records; None: nowhere. OpenTelemetry's own variables count
-    beside `otlp`, `prometheus` and `metric_labels`."""
+    """Where metrics are sent while the probe records; None: nowhere. OpenTelemetry's own variables
+    apply in addition to `otlp`, `prometheus` and `metric_labels`."""
 
     @property
     def sink_slots(self) -> tuple[int, ...]:
-        """The sink set, ascending; () while it is looked for."""
+        """Sink set, ascending; () until it has been determined."""
         given = self.sink_tokens
         return tuple(range(given)) if isinstance(given, int) else given or ()
 
     test_raise: str = ""
-    """Tests only: every hook raises "before" or "after" its work; the output must not change."""
+    """For tests only: every hook raises "before" or "after" its work; the output must not
+    change."""
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings | None:
-    """The settings in force, or None when the probe is off. Raises ProbeError for a bad value."""
+    """Return the settings in force, or None if the probe is off. Raises ProbeError for a bad
+    value."""
     if _flag("DISABLE", environ.get("DRIFTSCOPE_DISABLE", "")):
         return None
     values = {**_file(environ.get("DRIFTSCOPE_CONFIG", "")), **_environment(environ)}
@@ -108,8 +114,8 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
 
 
 def fix_run_directory(settings: Settings) -> None:
-    """Settle the run's directory, its id and its key for request ids, for this process and those
-    that it starts."""
+    """Fix the run directory, the run id and the key for request ids, for this process and its child
+    processes."""
     now = time.strftime("%Y%m%d-%H%M%S")
     path = str(settings.trace).replace("{time}", now).replace("{pid}", str(os.getpid()))
     os.environ["DRIFTSCOPE_TRACE"] = path
@@ -119,9 +125,11 @@ def fix_run_directory(settings: Settings) -> None:
 
 
 def request_key() -> bytes:
-    """Return the key that this start hashes request ids with, a random one if there is none yet.
+    """Return the key that this start uses to hash request ids; create a random key if there is
+    none.
 
-    Raises ProbeError for one that is not hexadecimal: a weak key would be no protection.
+    Raises ProbeError for a key that is not hexadecimal or has the wrong length: a weak key would be
+    no protection.
     """
     given = os.environ.setdefault(REQUEST_KEY, secrets.token_hex(KEY_BYTES))
     try:
@@ -206,7 +214,7 @@ def _share(name: str, value: object) -> float:
 
 
 def sinks_of(value: str) -> int | tuple[int, ...] | None:
-    """A sink set as `Settings.sink_tokens` has it; raises ControlValueError."""
+    """Parse a sink set into the form of `Settings.sink_tokens`; raises ControlValueError."""
     if value.strip().lower() == AUTO:
         return None
     parts = [part.strip() for part in value.split(",")]
