@@ -1,4 +1,5 @@
-"""What runs inside a serving engine: hooks on a drafter, and the reference that defines them.
+"""The part that runs inside a serving engine: hooks on a drafter, and the reference that defines
+them.
 
 Nothing here imports torch or vllm until the engine has loaded them.
 """
