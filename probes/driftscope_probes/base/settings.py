@@ -1,4 +1,4 @@
-"""The probe's settings, read from environment variables first, then the file in DRIFTSCOPE_CONFIG."""
+"""The probe's settings: environment variables take precedence over the DRIFTSCOPE_CONFIG file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of one draft step that a runner module gives the recorder: all it may see of a runner."""
+"""The view of a draft step that a runner module gives the recorder: all it sees of a runner."""
 
 from __future__ import annotations
 
