@@ -28,8 +28,8 @@ class Round:
     """One draft and its verification.
 
     `drafted` is K, `accepted` the number of leading drafted tokens equal to the target's greedy
-    ones, and `emitted` the tokens that the request got: accepted + 1, unless it ended first.
-    `draft_s` and `step_s` are the seconds that drafting and the whole round took.
+    ones, and `emitted` the number of tokens that the request got: accepted + 1, unless it ended
+    first. `draft_s` and `step_s` are the durations of drafting and of the whole round, in seconds.
     """
 
     chain: Chain
@@ -161,7 +161,7 @@ class _Request:
     def _draft(self) -> Chain:
         last = len(self._ids) - 2
         self._extend_context()
-        assert self._context is not None  # it was just extended
+        assert self._context is not None  # noqa: S101 it was just extended
         (chain,) = draft_chains(
             self._target,
             self._drafter,

@@ -15,7 +15,8 @@ from driftscope_probes.reference.layers import MLP, Attention, RMSNorm, Rotary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOutput:
-    """`hidden` [B, S, H] after the final norm; `aux` [B, S, H] per captured layer, un-normed."""
+    """Output of the target: `hidden` [B, S, H] after the final norm, and `aux` [B, S, H] per
+    captured layer, not normed."""
 
     hidden: Tensor
     aux: tuple[Tensor, ...]
