@@ -78,9 +78,9 @@ class Manifest:
     runner: Text
     """"v1", "v2" (vLLM's model runner generations) or "reference"."""
     mode: Text
-    """How the drafter executes: "eager", "compiled", "piecewise graphs", "full graphs"."""
+    """Execution mode of the drafter: "eager", "compiled", "piecewise graphs", "full graphs"."""
     recording: Text
-    """How rounds are recorded: "in-graph" (the probe's kernels are part of the drafter's graph),
+    """Recording mode of rounds: "in-graph" (the probe's kernels are part of the drafter's graph),
     "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs a
     second time, eagerly) or "taps" (hooks in the served execution; before version 1.1 the only
     way)."""
@@ -102,8 +102,8 @@ class Manifest:
     aux_layers_source: Text | None = None
     """Source of `aux_layers`: AUX_FROM_CONFIG or AUX_FROM_ENGINE. None: not recorded."""
     draft_sampling: Text | None = None
-    """How the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or no model
-    drafts."""
+    """Rule by which the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or
+    no model drafts."""
     attention_backend: Text
     kv_cache_dtype: Text
     rank: RankNumber = 0
@@ -118,7 +118,7 @@ class Manifest:
     """Share of the time per output token that the probe may use; its governor samples accordingly.
     None: there is no governor."""
     attention_strategy: Text = Strategy.KEYS
-    """How masses are measured, see `Strategy`; the strategy in force is stored in every row."""
+    """Method of measuring masses, see `Strategy`; the strategy in force is stored in every row."""
     per_head: bool = False
     """Whether masses by head were requested."""
     query_kind: Text = BY_DEPTH
@@ -139,8 +139,7 @@ class Manifest:
     `Status.dropped`. {}: none of them lost a row, or none has ended. A disk that stays full
     prevents this from being written; the status files count in any case."""
     workload: Mapping[str, Any] = field(default_factory=dict)
-    """What a replay requested from which server, see `driftscope.workloads.manifest`; {} in a
-    probe's run."""
+    """Requests and server of a replay, see `driftscope.workloads.manifest`; {} in a probe's run."""
 
     def __post_init__(self) -> None:
         if not self.sink_slots and self.sink_source not in (SINK_FOUND, SINK_SOUGHT):
