@@ -62,8 +62,8 @@ class Settings:
     graphs in recorded steps; "shadow": it runs a second time, without graphs, only to be
     measured."""
     strategy: str = "auto"
-    """How attention masses are computed: "lse" with the serving kernel's log-sum-exp, "keys" from
-    all keys."""
+    """Method of computing attention masses: "lse" with the serving kernel's log-sum-exp, "keys"
+    from all keys."""
     token_ids: bool = False
     """Whether the drafted token ids are also recorded."""
     identifiers: bool = True
@@ -74,7 +74,7 @@ class Settings:
     max_mb: int = DEFAULT_MAX_MB
     """Upper bound of each process's record files, in MiB."""
     telemetry: telemetry.Settings | None = None
-    """Where metrics are sent while the probe records; None: nowhere. OpenTelemetry's own variables
+    """Destinations of metrics while the probe records; None: none. OpenTelemetry's own variables
     apply in addition to `otlp`, `prometheus` and `metric_labels`."""
 
     @property

@@ -46,7 +46,7 @@ class Kind:
     ahead: int = 0
     """Number of slots from the last verified one to that of the first query."""
     v1: str = NOT_SERVED
-    """How the kind was checked on vLLM's V1 runner."""
+    """Kind of check done on vLLM's V1 runner."""
     v2: str = NOT_SERVED
     note: str = ""
 

@@ -151,8 +151,8 @@ def _measure(
 
 
 _Kept = tuple[torch.Tensor, int, int, bool]
-"""What a tap stores of a state while the drafter runs: the tensor, the buffer column, the number of
-parts, and whether only the wanted rows are measured."""
+"""Data that a tap stores of a state while the drafter runs: the tensor, the buffer column, the
+number of parts, and whether only the wanted rows are measured."""
 
 
 class CompiledKernels(TorchKernels):
