@@ -1,5 +1,4 @@
-"""Static device memory of the taps: one row of numbers per request, filled while a chain is
-drafted.
+"""Static device memory of the taps: a row of numbers per request, filled during a draft.
 
 Shapes never change, so a CUDA graph can record the taps that write here. A row holds everything
 that is recorded of a chain, so that one copy of the first B rows moves all of it to the host.
@@ -31,8 +30,7 @@ class Layout:
     """Number of captured target layers."""
 
     def column(self, name: str) -> int:
-        """Return the index of a quantity's first number; per-depth numbers follow in order of
-        depth."""
+        """Return the index of a quantity's first number; per-depth numbers follow by depth."""
         return self.columns[name][0]
 
     @property
@@ -86,18 +84,15 @@ class ChainBuffers:
             self.values = torch.full((requests, layout.width), torch.nan)
             """[R, width] float32: the rows."""
             self.gate = torch.zeros(2, dtype=torch.int32)
-            """[2] int32: 1 if the chains in progress are recorded, else 0; and how many chains
-            there are."""
+            """[2] int32: 1 if the chains in progress are recorded, else 0; and their number."""
             self.depth = torch.zeros(requests, dtype=torch.int32)
             """[R] int32: depth of the forward in progress."""
             self.rows = torch.zeros(requests, dtype=torch.int64)
-            """[R] int64: each request's row in the depth-1 forward; at later depths request b has
-            row b."""
+            """[R] int64: each request's row in the depth-1 forward; row b at later depths."""
         self.queries: dict[str, torch.Tensor] = {}
         """Layer -> [R, depths, heads * head_size] queries in the drafter's dtype."""
         self.lse: dict[str, torch.Tensor] = {}
-        """Layer -> [R, depths, heads] float32: log-sum-exp computed by the serving kernel
-        itself."""
+        """Layer -> [R, depths, heads] float32: log-sum-exp of the serving kernel itself."""
         self._columns = layout.columns
         self._ints = array_of(self.values.view(torch.int32))
 

@@ -26,8 +26,7 @@ CORES = _found()
 
 
 def free_cpu_cores() -> frozenset[int]:
-    """Return the cores that the calling thread is not bound to, or all cores if it is bound to
-    all."""
+    """Return the cores that the calling thread is not bound to; all if it is bound to all."""
     if CORES is None:
         return frozenset()
     return CORES - os.sched_getaffinity(0) or CORES

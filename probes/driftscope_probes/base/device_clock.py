@@ -44,8 +44,7 @@ class Marks:
         return len(self._events)
 
     def between(self, first: int, last: int) -> float | None:
-        """Return the seconds between two marks, or None if they are missing; wait for the
-        device."""
+        """Return the seconds between two marks, None without them; wait for the device."""
         if len(self._events) <= max(first, last):
             return None
         self._events[last].synchronize()

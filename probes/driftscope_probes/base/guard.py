@@ -45,8 +45,7 @@ class Guard:
         self.taken_s = 0.0
         """Total time spent in hooks, in seconds, on the thread that runs them."""
         self.failed = False
-        """Whether a hook has raised since this was last set to False; the captured data is then
-        incomplete."""
+        """Whether a hook has raised since the last reset: the captured data is then incomplete."""
 
     def succeeds(self, hook: str, action: Callable[..., None], *args: Any) -> bool:
         """Run `action(*args)`; return False if it raised."""

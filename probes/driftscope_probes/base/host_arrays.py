@@ -17,8 +17,7 @@ Array = Any
 
 
 def array_of(x: torch.Tensor) -> Array:
-    """Return a NumPy array that shares the tensor's memory on a CPU, otherwise the tensor
-    itself."""
+    """Return a NumPy array that shares the tensor's memory on a CPU, else the tensor."""
     return x.numpy() if x.device.type == "cpu" else x
 
 
@@ -34,8 +33,7 @@ def count_up(n: int, like: Array) -> Array:
 
 
 def empty(shape: tuple[int, ...], like: Array, dtype: str = "float32") -> Array:
-    """Return an uninitialised array on the device of `like`; `dtype` is a name known to both
-    libraries."""
+    """Return an uninitialised array on the device of `like`; both libraries know `dtype`."""
     if isinstance(like, np.ndarray):
         return np.empty(shape, dtype=dtype)
     return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)

@@ -40,16 +40,14 @@ class Landing:
 
     @property
     def failed(self) -> bool:
-        """Whether there is nothing to take because the job that fills the slot failed. Waits for
-        the job."""
+        """Whether the job that fills the slot failed, so that nothing can be taken. Waits."""
         if self._event is None:
             return False
         self._event.synchronize()
         return bool(getattr(self._event, "failed", False))
 
     def take(self) -> npt.NDArray[np.float32]:
-        """Wait for the copy, free the slot and return the values; called once, on the writer's
-        thread."""
+        """Wait for the copy, free the slot, return the values; called once, by the writer."""
         if self._event is not None:
             self._event.synchronize()
         rows, numbers = self._shape
@@ -84,8 +82,7 @@ class HostRing:
         return Landing(self, slot, (rows, numbers), event)
 
     def hold(self, rows: int, numbers: int, event: Any) -> Landing | None:
-        """Reserve a slot that is filled before `event` occurs; return None if every slot is
-        taken."""
+        """Reserve a slot that is filled before `event` occurs; None if every slot is taken."""
         slot = self._reserve()
         return None if slot is None else Landing(self, slot, (rows, numbers), event)
 

@@ -22,8 +22,7 @@ MARK = "__driftscope__"
 
 
 def hook_method(module: Any, name: str, around: Around) -> None:
-    """Replace `Class.method` of `module` for all instances; raises AttributeError if it is
-    missing."""
+    """Replace `Class.method` of `module` for all instances; raises AttributeError."""
     owner_name, _, method = name.rpartition(".")
     owner = operator.attrgetter(owner_name)(module)
     setattr(owner, method, _in_place_of(inspect.getattr_static(owner, method), around))

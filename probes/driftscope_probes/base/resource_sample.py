@@ -14,8 +14,7 @@ _KIB = 1024
 
 
 def sample(source: str) -> Iterable[ResourceRow]:
-    """Return one row with the current values. Called on the writer's thread, because it reads
-    files."""
+    """Return one row, with current values. It reads files: call it on the writer's thread."""
     return (
         ResourceRow(
             time_s=time.time(),
@@ -37,8 +36,7 @@ def _available_bytes() -> int:
 
 
 def _head(path: str) -> bytes:
-    """Return the first 256 bytes of a file; Python's file objects take several times as long to
-    read."""
+    """Return a file's first 256 bytes; Python's file objects take several times as long."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 256)

@@ -62,8 +62,8 @@ class Settings:
     graphs in recorded steps; "shadow": it runs a second time, without graphs, only to be
     measured."""
     strategy: str = "auto"
-    """Method of computing attention masses: "lse" with the serving kernel's log-sum-exp, "keys"
-    from all keys."""
+    """Computation of attention masses: "lse" with the kernel's log-sum-exp, "keys" from all
+    keys."""
     token_ids: bool = False
     """Whether the drafted token ids are also recorded."""
     identifiers: bool = True
@@ -84,13 +84,14 @@ class Settings:
         return tuple(range(given)) if isinstance(given, int) else given or ()
 
     test_raise: str = ""
-    """For tests only: every hook raises "before" or "after" its work; the output must not
-    change."""
+    """For tests only: every hook raises "before" or "after" its work; output stays the same."""
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings | None:
-    """Return the settings in force, or None if the probe is off. Raises ProbeError for a bad
-    value."""
+    """Return the settings in force, or None if the probe is off.
+
+    Raises ProbeError for a bad value.
+    """
     if _flag("DISABLE", environ.get("DRIFTSCOPE_DISABLE", "")):
         return None
     values = {**_file(environ.get("DRIFTSCOPE_CONFIG", "")), **_environment(environ)}
@@ -114,8 +115,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
 
 
 def fix_run_directory(settings: Settings) -> None:
-    """Fix the run directory, the run id and the key for request ids, for this process and its child
-    processes."""
+    """Fix run directory, run id and request-id key for this process and its children."""
     now = time.strftime("%Y%m%d-%H%M%S")
     path = str(settings.trace).replace("{time}", now).replace("{pid}", str(os.getpid()))
     os.environ["DRIFTSCOPE_TRACE"] = path
@@ -125,8 +125,7 @@ def fix_run_directory(settings: Settings) -> None:
 
 
 def request_key() -> bytes:
-    """Return the key that this start uses to hash request ids; create a random key if there is
-    none.
+    """Return the key with which this start hashes request ids; create one if there is none.
 
     Raises ProbeError for a key that is not hexadecimal or has the wrong length: a weak key would be
     no protection.

@@ -33,8 +33,7 @@ class Job:
         """CPU time of the job, in seconds. This and `failed` are valid once the job is over."""
 
     def synchronize(self) -> None:
-        """Wait until the job is over, for at most JOIN_S; after that it is given up and has
-        failed."""
+        """Wait until the job is over, JOIN_S at most; then it is given up and has failed."""
         if not self._over.wait(JOIN_S):
             self.failed = self.given_up = True
 
@@ -80,8 +79,7 @@ class SideThread:
         """Whether `join` might have to wait."""
 
     def post(self, job: Job, action: Callable[[], bool]) -> None:
-        """Run `action` on the thread; see `Job.run`. Raises RuntimeError, once, if no thread can be
-        started."""
+        """Run `action`, see `Job.run`. Raises RuntimeError, once, if no thread can start."""
         if self._stopped:
             job.refuse()
             return

@@ -66,13 +66,11 @@ class DraftCall(Protocol):
         """Run the engine's own call; return [B, K] int tokens."""
 
     def without_graphs(self) -> Any:
-        """Run the same drafts eagerly and leave the engine's inputs unchanged, so that `serve` can
-        follow."""
+        """Run the same drafts eagerly; keep the engine's inputs, so that `serve` can follow."""
 
 
 class DraftCallBase(NamedTuple):
-    """A call of `original`, a drafting method of `owner`: the common fields of every runner's
-    DraftCall."""
+    """A call of `original`, a drafting method of `owner`: base of every runner's DraftCall."""
 
     k: Any
     runner: Any
