@@ -31,5 +31,4 @@ class AttentionLayer(Protocol):
         """Return the layer's KV cache, which an engine may reallocate."""
 
     def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
-        """Pass each call to `observer` while `switch` is on; return a function that removes the
-        tap."""
+        """Pass each call to `observer` while `switch` is on; return the tap's removal."""

@@ -56,8 +56,7 @@ class Drafter(Protocol):
 
     @property
     def queries(self) -> int:
-        """Number of a request's queries in one forward that are measured: 1, or K for a block
-        drafter."""
+        """Number of queries measured per request and forward: 1, or K for a block drafter."""
 
     @property
     def shares_cache(self) -> bool:
@@ -65,8 +64,7 @@ class Drafter(Protocol):
 
     @property
     def final_norms(self) -> tuple[Any, ...]:
-        """Modules whose input is the pre-norm residual stream; one for each head, if there are
-        heads."""
+        """Modules whose input is the pre-norm residual stream; one per head, if any."""
 
     @property
     def aux_states(self) -> int:

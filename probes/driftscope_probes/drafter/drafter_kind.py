@@ -30,19 +30,18 @@ class Kind:
     fed: bool = True
     """Whether the input is the target's hidden state and, from depth 2 on, the drafter's own."""
     outputs: Mapping[str, int] = field(default_factory=dict)
-    """Outputs of a forward: RMS column -> index in its tuple; a single tensor counts as a tuple of
-    one."""
+    """Outputs of a forward: RMS column -> index in its tuple; one tensor is a 1-tuple."""
     norms: tuple[str, ...] = ()
     """Paths, which may contain *, of the modules whose input is the pre-norm residual stream."""
     block: bool = False
-    """Whether all K tokens come from one forward with K queries per request: query indices, no
-    depths."""
+    """Whether all K tokens come from one forward with K queries per request, without depths."""
     heads: bool = False
     """Whether a list of K states is computed from one row per request."""
     causal: bool = True
     """Whether a query sees only slots up to its own; otherwise it sees all queries of its block."""
     lead: int = 0
-    """Number of verified slots after p: 1 if slot i holds token i and so also the newest token."""
+    """Number of verified slots after p: 1 for a drafter whose slot i holds token i, because it then
+    also has a slot for the newest token."""
     ahead: int = 0
     """Number of slots from the last verified one to that of the first query."""
     v1: str = NOT_SERVED
@@ -52,8 +51,7 @@ class Kind:
 
     @property
     def chained(self) -> bool:
-        """Whether later depths have one row per request, fed with the output of the previous
-        depth."""
+        """Whether later depths have one row per request, fed with the previous depth's output."""
         return self.fed and not (self.block or self.heads or self.modules)
 
     @property

@@ -28,8 +28,7 @@ class KeyReader(Protocol):
         """Return a view of the keys, [blocks, block_size, kv_heads, head_size]."""
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
-        """Return the queries [B, K, heads * head_size] in the form in which they meet these
-        keys."""
+        """Return the queries [B, K, heads * head_size], transformed to match these keys."""
 
 
 @runtime_checkable

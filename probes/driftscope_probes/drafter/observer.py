@@ -21,5 +21,4 @@ class Switch(Protocol):
 
     @property
     def observe(self) -> Callable[..., Any]:
-        """Function that runs a hook guarded; called with the hook's name, its action and its
-        arguments."""
+        """Function that runs a hook guarded; takes the hook's name, action and arguments."""
