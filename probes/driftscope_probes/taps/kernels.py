@@ -27,8 +27,7 @@ class Kernels(Protocol):
         """Open the gate at depth 0 for `batch` requests, whose `rows` are in the buffers."""
 
     def finish(self, position: torch.Tensor) -> None:
-        """Finalise the buffers after the chain is drafted, with each row's `position` [rows]
-        int64."""
+        """Finalise the buffers of the drafted chain, with each row's `position` [rows] int64."""
 
     def skip(self) -> None:
         """Close the gate: the following chains are not recorded."""
@@ -37,8 +36,7 @@ class Kernels(Protocol):
         """Advance the depth by one, before the forward of that depth runs."""
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
-        """Write the RMS, ||row||_2 / sqrt(dim), of the wanted rows of [rows, dim] to `name` at this
-        depth."""
+        """Write the RMS, ||row||_2 / sqrt(dim), of the wanted rows of [rows, dim] to `name`."""
 
     def rms_of_chunks(
         self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *, fleeting: bool = False
@@ -68,8 +66,7 @@ depth's logits are measured while they are in the core's cache."""
 
 
 _States = tuple[torch.Tensor, int, int]
-"""Hidden states to measure: [B, parts * dim], the buffer column of the first part, and the number
-of parts."""
+"""Hidden states to measure, [B, parts * dim]; buffer column of the first part; number of parts."""
 
 
 class TorchKernels:
@@ -202,8 +199,7 @@ class TorchKernels:
         self._put_confidence(torch.stack(self._logits), 0)
 
     def _put_confidence(self, logits: torch.Tensor, depth: int) -> None:
-        """Write the confidence of [depths, B, vocabulary], starting at the 0-based index
-        `depth`."""
+        """Write the confidence of [depths, B, vocabulary], from the 0-based index `depth` on."""
         for name, found in zip(("top1", "entropy"), _confidence(logits), strict=True):
             at = self._columns[name] + depth
             self._values[:, at : at + len(found)] = found.T

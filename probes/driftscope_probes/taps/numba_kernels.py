@@ -42,8 +42,7 @@ def _pointer(_: Any, address: Any) -> Any:
 
 @compiled()
 def _load(address: int, first: int, n: int, half: bool, bits: _Bits) -> None:
-    """Load n numbers, starting at index `first`, into `bits` as float32; `half`: the source is
-    bfloat16."""
+    """Load n numbers from index `first` on into `bits` as float32; `half`: from bfloat16."""
     if half:
         halves = carray(_pointer(address), first + n, np.int16)
         for i in range(n):
@@ -56,8 +55,7 @@ def _load(address: int, first: int, n: int, half: bool, bits: _Bits) -> None:
 
 @compiled()
 def _rms(states: _Ints, rows: _Ints, values: _Floats) -> None:
-    """Write the root mean squares of states, described as in `_described_states`, to `values` [B,
-    width]."""
+    """Write RMS of states, as described by `_described_states`, to `values` [B, width]."""
     longest = 0
     for i in range(len(states)):
         longest = max(longest, states[i, 2])
@@ -156,8 +154,7 @@ number of parts, and whether only the wanted rows are measured."""
 
 
 class CompiledKernels(TorchKernels):
-    """Kernels compiled with Numba; tensors other than float32 and bfloat16 are measured with
-    torch."""
+    """Kernels compiled with Numba; types other than float32 and bfloat16 use torch."""
 
     def __init__(self, buffers: ChainBuffers) -> None:
         super().__init__(buffers)
@@ -248,8 +245,7 @@ class CompiledKernels(TorchKernels):
         return found
 
     def _described_logits(self) -> tuple[list[int], int, bool]:
-        """Return address and row stride by depth, the vocabulary size, and whether they are
-        bfloat16."""
+        """Return address and row stride by depth, the vocabulary size, whether bfloat16."""
         logits = self._logits
         if not logits or not all(_fits(x) and x.dtype == logits[0].dtype for x in logits):
             return [], 0, False

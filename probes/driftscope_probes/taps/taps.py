@@ -57,14 +57,14 @@ class Taps:
         self.active = False
         """Whether a step is being recorded."""
         self._unconditional = in_graph
-        """Whether hooks always run: True until the first served step, because vLLM warms up and
-        captures before it, and what it captures must contain the taps. The gate is closed then."""
+        """Whether hooks run whatever is recorded: with graph recording, True until the first served
+        step. vLLM warms up and captures before that step, and what it captures must contain the
+        taps. The gate is closed then."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
         self._chained, self._mode = drafter.kind.chained, drafter.forward_mode
         self._outputs = tuple(drafter.kind.outputs.items())
         self._may_rest = not in_graph and not drafter.compiled
-        """Whether hooks can be removed between steps: no graph and no compiled code contains
-        them."""
+        """Whether hooks can be removed between steps: no graph or compiled code has them."""
         # Compiled code reuses memory as soon as it can.
         self._logits_change = drafter.samples or drafter.compiled
         stays = self._may_rest and not self._logits_change and drafter.device.type == "cpu"
@@ -73,14 +73,11 @@ class Taps:
         self._noting = False
         """Whether hooks only take notes, from the third forward of the chain in progress on."""
         self._residual: torch.Tensor | None = None
-        """Residual stream of the forward in progress, if it stays unchanged until the forward
-        ends."""
+        """Residual stream of the forward in progress, if it stays unchanged until its end."""
         self.aliased_columns: dict[str, str] = {}
-        """Columns that are not written because another column holds the same tensor: name -> that
-        column."""
+        """Column that is not written -> column that holds the same tensor."""
         self.forwards: list[str] = []
-        """Execution mode of each forward of the step in progress, as far as Python saw the
-        forward."""
+        """Execution mode of each forward of the step in progress that Python saw."""
 
     @property
     def should_record(self) -> bool:
@@ -120,8 +117,7 @@ class Taps:
         self._take_off()
 
     def uninstall(self) -> None:
-        """Remove the hooks for a step that is not recorded: even hooks that do nothing cost Python
-        time."""
+        """Remove the hooks for a step that is not recorded: even idle hooks cost time."""
         if self._may_rest:
             self._take_off()
 
@@ -153,8 +149,7 @@ class Taps:
         self._notes.append(note)
 
     def execution(self, depths: int) -> str:
-        """Return how the chain just drafted ran; forwards not seen by Python were replayed
-        whole."""
+        """Return how the chain just drafted ran; forwards that Python missed were replayed."""
         modes = list(dict.fromkeys(self.forwards))
         if len(self.forwards) < depths:
             modes.append(Execution.FULL)
@@ -177,8 +172,7 @@ class Taps:
         return lambda: delattr(owner, name)
 
     def _stand_in(self, holder: Any, attribute: str, model: Any) -> Callable[[], None]:
-        """Replace the drafter by a proxy, so that every forward passes through
-        `_around_forward`."""
+        """Replace the drafter by a proxy that calls `_around_forward`."""
         setattr(holder, attribute, TappedModel(model, self._around_forward))
         return lambda: setattr(holder, attribute, model)
 
@@ -245,8 +239,7 @@ class Taps:
             self._kernels.copy_lse(name, lse)
 
     def _on_residual(self, residual: torch.Tensor) -> None:
-        """Observe in compiled code, which may reuse the memory for another tensor before the
-        forward ends."""
+        """Observe in compiled code, which may reuse the memory before the forward ends."""
         if self.should_record:
             self.observe("residual", self._on_fleeting_residual, residual)
 

@@ -196,7 +196,7 @@ class TritonKernels:
         self._copy(lse.T, lse.stride(1), lse.stride(0), self._buffers.lse[layer])
 
     def keeps(self, logits: torch.Tensor) -> bool:  # noqa: ARG002
-        """Return False: keeping logits would save no launch."""
+        """Return False: measuring one depth's logits costs only a launch."""
         return False
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
