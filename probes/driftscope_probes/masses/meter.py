@@ -56,8 +56,8 @@ class MassPlan(NamedTuple):
     fill: Callable[[], None]
     """Measures them, on any thread, before the engine's next draft."""
     little: bool
-    """Whether running `fill` takes less time than passing it to another thread; `fill` may then be
-    run now or never."""
+    """Whether running `fill` takes less time than passing it to another thread. `fill` must then be
+    called at once or not at all, because its inputs are not copied."""
 
 
 class Meter:
@@ -112,8 +112,7 @@ class Meter:
         self._is_sink = self._plain(sink_mask(slots).to(device))
 
     def forget(self, rows: int) -> None:
-        """Clear the log-sum-exp of the previous chain, so that a call that returns none does not
-        find it."""
+        """Clear the previous chain's log-sum-exp, so that a call without one does not find it."""
         if self.strategy == Strategy.LSE:
             for name in self._layers:
                 self._buffers.lse[name][:rows].fill_(torch.nan)
@@ -136,8 +135,7 @@ class Meter:
     def plan(
         self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None
     ) -> MassPlan | None:
-        """Return a plan that measures the same as `measure` without the interpreter, or None if
-        impossible."""
+        """Return a plan that replaces `measure` without the interpreter; None if impossible."""
         batch, k, context = len(step.requests), self._k(step, at), self._context(at)
         if not self._packed.takes(batch, k, context):
             return None
@@ -265,8 +263,7 @@ class Meter:
 
 
 def _keep(found: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> None:
-    """Store the mean over heads of `found` [B, K, heads, 5], and `found` itself if `per_head` is
-    given."""
+    """Store the mean over heads of `found` [B, K, heads, 5], and `found` if wanted."""
     of_heads = array_of(found)
     mean[:] = of_heads.sum(2) / of_heads.shape[2]
     if per_head is not None:
@@ -274,8 +271,7 @@ def _keep(found: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> No
 
 
 def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:
-    """Return a view of [B * queries, depths, ...] as [B, queries * depths, ...]; one of the two is
-    1."""
+    """View [B * queries, depths, ...] as [B, queries * depths, ...]; one of the two is 1."""
     queries, depths = values.shape[0] // batch, values.shape[1]
     if queries == 1:
         return values

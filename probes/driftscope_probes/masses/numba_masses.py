@@ -68,8 +68,7 @@ def _overload_unpack(row: Any, order: Any, in_order: Any, bits: Any) -> Any:  # 
 
 @compiled()
 def _multiply(queries: _Floats, keys: _Floats, width: int, out: _Floats) -> None:
-    """Write the product of [Q, size] and [size, slots] to `out` [Q, width]; `size` is a multiple of
-    4."""
+    """Write [Q, size] times [size, slots] to `out` [Q, width]; `size` is a multiple of 4."""
     out[:, :width] = _ZERO
     for d in range(0, queries.shape[1], 4):
         k0, k1, k2, k3 = keys[d], keys[d + 1], keys[d + 2], keys[d + 3]

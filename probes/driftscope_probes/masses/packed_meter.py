@@ -43,8 +43,7 @@ class MassSlot:
 
 
 class MassJob(NamedTuple):
-    """One job: a step's inputs for a MassSlot, none of which changes before the next chain is
-    drafted."""
+    """One job: a step's inputs for a MassSlot, unchanged until the next chain is drafted."""
 
     part: MassSlot
     table: torch.Tensor
@@ -57,7 +56,7 @@ class PackedMeter:
     """Measures all attention layers of a drafter, if Numba and `packed_masses` support them."""
 
     def __init__(self, layers: Mapping[str, AttentionLayer], dtype: torch.dtype) -> None:
-        """`dtype`: type of the keys. Compiles the kernel, which may take seconds, once per
+        """`dtype`: type of the keys. Compiles the kernel: this may take seconds, once per
         machine."""
         self._layers = {
             name: (layer, layer.kind, layer.reader)
@@ -101,8 +100,7 @@ class PackedMeter:
         )
 
     def takes(self, batch: int, k: int, context: int) -> bool:
-        """Return whether chains of `batch` requests with up to `context` slots should be measured
-        here."""
+        """Return whether `batch` chains with up to `context` slots should be measured here."""
         few = torch.get_num_threads() == 1 or self._scores(batch, k, context) <= MUCH
         return self._run is not None and few
 

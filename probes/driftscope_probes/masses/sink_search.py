@@ -56,8 +56,7 @@ class SinkSearch:
     def __init__(self) -> None:
         self.found: Found | None = None
         self.tell: Callable[[Found], None] = lambda _: None
-        """Callback run before `found` is set; if it raises, the decision is deferred to the next
-        chains."""
+        """Callback run before `found` is set; if it raises, the next chains decide."""
         self._requests: set[str] = set()
         self._chains = self._looked_at = 0
         self._held, self._even = np.zeros(SLOTS), np.zeros(SLOTS)

@@ -25,8 +25,7 @@ SCORES_AT_ONCE = {"cpu": 1 << 18}
 a CPU a pass and the keys that it reads should fit in the core's cache."""
 SCORES_ELSEWHERE = 1 << 24
 NOTHING = 1e-34
-"""Weight, relative to the highest, up to which a weight counts as zero: slightly above
-exp(LEAST)."""
+"""Weight, relative to the highest, up to which it counts as zero: just above exp(LEAST)."""
 SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
 
 
@@ -152,8 +151,7 @@ def _attend(
 
 
 def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Return the softmax over the last dimension of [B, heads, N], including learned biases
-    [heads]."""
+    """Return the softmax over the last dimension of [B, heads, N], with biases [heads]."""
     if sinks is None:
         return torch.softmax(scores, -1)
     bias = sinks.to(scores)[None, :, None].expand(*scores.shape[:-1], 1)
