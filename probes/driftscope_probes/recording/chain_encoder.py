@@ -72,13 +72,11 @@ class ChainEncoder:
         recorded chains, and the number of steps."""
 
     def handed_over(self, steps: list[tuple[Any, ...]]) -> list[Block]:
-        """Return the rows of steps that the serving thread passed as plain tuples of StepRecord's
-        fields."""
+        """Return the rows of steps given as plain tuples of StepRecord's fields."""
         return self.rows(list(map(step_record_from_tuple, steps)))
 
     def rows(self, steps: list[StepRecord]) -> list[Block]:
-        """Return the steps' rows, then those of the recorded chains, one block for each chain
-        length."""
+        """Return the steps' rows, then one block of recorded chains for each chain length."""
         lost = {
             done.number
             for done in steps
@@ -129,8 +127,7 @@ class ChainEncoder:
                 )
 
     def _note_writing(self, encoded_s: float, steps: int) -> None:
-        """Report the writing time of the previous flush, which the writer knows completely by
-        now."""
+        """Report the writing time of the previous flush, which is completely known by now."""
         spent_s = self._writer.spent_s
         before_s, recorded_s, count = self._before
         if count:
@@ -200,8 +197,7 @@ class ChainEncoder:
             self._writer.count_error("sinks", error)
 
     def _tokens(self, capture: Capture, k: int) -> npt.NDArray[np.int32] | None:
-        """Return the served tokens if they are kept, after comparing a shadow's tokens with
-        them."""
+        """Compare a shadow's tokens with the served ones; return these if they are kept."""
         if capture.ids is None:
             return None
         ids = capture.ids.take().view(np.int32)
@@ -341,8 +337,7 @@ def _by_head(parts: list[npt.NDArray[np.float32]], void: npt.NDArray[np.bool_]) 
 
 
 def complete(depths: dict[str, npt.NDArray[np.float32]], same: Mapping[str, str]) -> None:
-    """Fill in the per-depth values that the taps left out because they are already measured (see
-    Taps).
+    """Fill in per-depth values that the taps left out as already measured (see Taps).
 
     A column in `same` equals another column. The input of each depth from 2 on is what the previous
     depth fed forward.

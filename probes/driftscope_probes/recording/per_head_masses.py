@@ -11,8 +11,7 @@ from driftscope_probes.base.host_ring import HostRing, Landing
 
 
 class PerHeadMasses:
-    """[R, depths * layers * heads * 5] on the device, with a separate ring for copies to the
-    host."""
+    """[R, depths * layers * heads * 5] on the device, with a separate ring for host copies."""
 
     def __init__(self, layout: Layout, requests: int, device: torch.device, heads: int) -> None:
         self._shape = (layout.depths, layout.layers, heads, len(MASSES))

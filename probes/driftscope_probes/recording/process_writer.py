@@ -19,8 +19,7 @@ CLOSE_PRIORITY = 100
 
 
 def role_of(place: Place) -> str:
-    """Return the process's name among a run's sources, as `driftscope.trace.read.ranks` parses
-    it."""
+    """Return the process's name among a run's sources; `driftscope.trace.read.ranks` parses it."""
     replica = "" if place.replica is None else f".dp{place.replica}"
     return f"worker{place.rank}{replica}"
 

@@ -35,8 +35,7 @@ from driftscope_probes.taps.taps import Taps
 
 
 class Recorder:
-    """Records steps; the order of calls in a step is `step_started`, perhaps `draft`,
-    `step_ended`."""
+    """Records steps: call `step_started`, perhaps `draft`, `step_ended` for each, in order."""
 
     def __init__(
         self,
@@ -56,8 +55,7 @@ class Recorder:
         self._schedules, self._new_requests = schedules, schedules.new_requests
         self._guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
         self._told_s, self._core_s = 0.0, CORE.probe_s
-        """Hook time already attributed to finished steps, in seconds: this worker's and the engine
-        core's."""
+        """Hook time attributed to finished steps, in seconds: the worker's, the engine core's."""
         self._drafter = drafter
         self._beside = SideThread()
         self._beside_guard = Guard(writer, test_raise=settings.test_raise)
@@ -240,8 +238,7 @@ class Recorder:
             self.search = None
 
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
-        """Measure a chain that is not served, and stop recording before the chain that is
-        served."""
+        """Measure a chain that is not served, and stop recording before the served one."""
         drafts = without_graphs().clone()
         self.taps.flush_notes()
         self._measure(at_once=True)

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 REMEMBERED_LABELS = 65_536
-"""Number of requests whose labels are remembered, the latest first; far more than ever run at
-once."""
+"""Number of requests with remembered labels, the latest; far more than ever run at once."""
 
 
 class RequestSelection:
@@ -29,16 +28,14 @@ class RequestSelection:
         self._known: OrderedDict[str, str] = OrderedDict()
 
     def learn(self, labels: Iterable[tuple[str, str]]) -> None:
-        """Remember the labels of new requests, including requests that are not selected at
-        present."""
+        """Remember the labels of new requests, even of those not selected at present."""
         for request, label in labels:
             self._known[request] = label
             if len(self._known) > REMEMBERED_LABELS:
                 self._known.popitem(last=False)
 
     def chosen(self, ids: Sequence[str]) -> npt.NDArray[np.bool_] | None:
-        """Return which of the requests `ids` are recorded; None, at no cost, without a
-        selection."""
+        """Return which of the requests `ids` are recorded; None without a selection."""
         labels = self.labels
         if not labels:
             return None

@@ -45,8 +45,7 @@ class Costs:
 
 
 class Sampler:
-    """Decides for each draft step; `every` fixes the rate at 1 / every, otherwise `budget` governs
-    it.
+    """Decides for each draft step: `every` fixes the rate at 1 / every, else `budget` governs.
 
     =======================  ==================================================================
     `take()`                 whether to record the step that is about to be drafted
@@ -130,13 +129,11 @@ class Sampler:
             self._govern()
 
     def note_encoding(self, seconds: float) -> None:
-        """Report the time that building a recorded step's rows took on the writer's thread, in
-        seconds."""
+        """Report the time spent building a recorded step's rows on the writer's thread."""
         self._encoding.append(seconds)
 
     def note_writing(self, seconds: float) -> None:
-        """Report the time that the writer's thread takes per step whether or not it is recorded, in
-        seconds."""
+        """Report the time that the writer's thread takes per step, recorded or not."""
         self._writing.append(seconds)
 
     def set(self, *, every: int | None = None, budget: float | None = None) -> None:
@@ -167,8 +164,7 @@ class Sampler:
 
     @property
     def overhead(self) -> float:
-        """Expected share of a step that the probe takes at the rate in force, as of the last
-        decision."""
+        """The probe's expected share of a step at the rate in force, as of the last decision."""
         costs = self._known if self._known.step_s else self.costs
         taken = costs.passed_s + (costs.recorded_s - costs.passed_s) * self.rate
         return taken / costs.step_s if costs.step_s else 0.0

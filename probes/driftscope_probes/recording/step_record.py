@@ -40,8 +40,7 @@ class Capture:
     """[B, K * layers * heads * 5]."""
     execution: str = ""
     sought: bool = False
-    """Whether the sink search is still in progress: `slot_weights` were measured instead of
-    masses."""
+    """Whether the sink search goes on: `slot_weights` were measured, masses were not."""
     slot_weights: Landing | None = None
     """[B, SLOTS + 1]; see `driftscope_probes.masses.sink_search`."""
 
@@ -68,8 +67,7 @@ class StepRecord(NamedTuple):
     draft_s: float
     probe_s: float
     core_s: float
-    """Time of the engine core's hooks since the previous step, in seconds, if they share this
-    process."""
+    """Time of the engine core's hooks since the previous step, if in this process."""
 
     @property
     def recorded(self) -> bool:

@@ -48,8 +48,7 @@ class ScheduleReader(Protocol):
 
     @property
     def faults(self) -> CacheFaults | None:
-        """Tracker of cache faults; None for an engine that leaves no fault in the drafter's
-        cache."""
+        """Tracker of faults in the drafter's cache; None if the engine leaves none."""
 
     def prompt_lengths(self, scheduled: Any) -> Mapping[str, int]:
         """Return the number of tokens to compute for each new request."""
