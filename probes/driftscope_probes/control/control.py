@@ -1,5 +1,4 @@
-"""Applies changes to a running probe, requested over vLLM's RPC to its workers or in the control
-file.
+"""Applies changes to a running probe, requested over vLLM's RPC or in the control file.
 
 Both ways end in `Control.apply`. A change received over RPC is also written to the control file, so
 that the run's other processes apply it; they read the file on their writer's thread.
@@ -58,8 +57,7 @@ class Control:
         self._revision = 0
         self._lock = threading.RLock()
         self._unkept = 0
-        """Number of changes not yet written to the control file; until they are, it is out of
-        date."""
+        """Number of changes not yet written to the control file, which until then is outdated."""
         self._tell()
 
     def watch(self) -> None:
@@ -67,8 +65,7 @@ class Control:
         self._writer.watch(self._look)
 
     def answer(self, action: str, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the status of this process after `action`, or an "error" if the action is not
-        possible."""
+        """Return the status of this process after `action`, or an "error" if it is impossible."""
         try:
             change = Change.checked(values)
             if action != "set":
@@ -87,8 +84,7 @@ class Control:
         return {"run": str(self._run), **dataclasses.asdict(status), "control": self._settings()}
 
     def apply(self, change: Change) -> None:
-        """Apply the values that differ; raises ControlValueError for a budget if none can be
-        set."""
+        """Apply the values that differ; raises ControlValueError for a budget if not `governed`."""
         if change.budget is not None and not self._governed:
             raise ControlValueError("budget: tensor-parallel ranks follow none, give every")
         with self._lock:

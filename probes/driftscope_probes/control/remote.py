@@ -40,8 +40,7 @@ Processes = list[dict[str, Any]]
 
 
 class Remote(Protocol):
-    """A probe in another process. Every method raises ControlError, or TraceError for a run
-    directory."""
+    """A probe in another process. Methods raise ControlError; TraceError for a run directory."""
 
     def status(self) -> Processes:
         """Return the status of its processes."""
