@@ -51,8 +51,7 @@ def attach_recorder(
     cache: CacheFaultTracker | None = None,
     draft_sampling: str | None = None,
 ) -> None:
-    """Attach a recorder to the drafter `proposer.model`, unless the probe is off; `begin_run`
-    follows.
+    """Attach a recorder to the drafter `proposer.model` if the probe is on; `begin_run` follows.
 
     `without_graphs`: the runner can draft a chain without its CUDA graphs. `cache`: tracker of this
     runner's faults in the drafter's cache, if it has any. `draft_sampling`: see the manifest.
@@ -149,7 +148,7 @@ def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
 
 
 def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:
-    """Return the recorder of a runner's proposer, an attribute whose name depends on V1 or V2."""
+    """Return the recorder of a runner's proposer, which V1 and V2 keep under different names."""
     proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
     found = (recorder_of(proposer) for proposer in proposers)
     return next((recorder for recorder in found if recorder is not None), None)

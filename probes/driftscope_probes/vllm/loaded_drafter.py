@@ -57,8 +57,7 @@ class VllmDrafter:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Data type of activations; the type of a parameter may differ, as for a table of token
-        ids."""
+        """Data type of activations; a parameter may have another, such as a table of token ids."""
         dtype: torch.dtype = self.config.speculative_config.draft_model_config.dtype
         return dtype
 
@@ -75,8 +74,7 @@ class VllmDrafter:
 
     @property
     def samples(self) -> bool:
-        """Whether vLLM may change logits in place after it receives them, to sample or to mask
-        tokens."""
+        """Whether vLLM may change received logits in place, to sample or to mask tokens."""
         speculation = self.config.speculative_config
         greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
         return not greedy or bool(getattr(speculation, "use_heterogeneous_vocab", False))
@@ -93,8 +91,7 @@ class VllmDrafter:
 
     @property
     def queries(self) -> int:
-        """Number of a request's queries in one forward that are measured: 1, or K for a block
-        drafter."""
+        """Number of queries measured per request and forward: 1, or K for a block drafter."""
         return self.k if self.kind.block else 1
 
     @property
@@ -112,8 +109,7 @@ class VllmDrafter:
 
     @property
     def final_norms(self) -> tuple[Any, ...]:
-        """Modules whose input is the pre-norm residual stream; one for each head, if there are
-        heads."""
+        """Modules whose input is the pre-norm residual stream; one per head, if any."""
         paths = self.kind.norms
         return tuple(
             module

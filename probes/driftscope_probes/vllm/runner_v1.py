@@ -90,8 +90,7 @@ def _propose_lookup(original: Any) -> Callable[..., Any]:
 
 
 class _LookupCall(DraftCallBase):
-    """A call of a drafter that starts after the step's tokens are stored and never runs in a
-    graph."""
+    """A call of a drafter that starts once the step's tokens are stored, never in a graph."""
 
     __slots__ = ()
 

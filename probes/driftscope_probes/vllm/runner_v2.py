@@ -75,8 +75,7 @@ def _layers_in_config(speculation: Any) -> Any:
 
 
 def _draft_sampling(speculator: Any) -> str | None:
-    """Return how V2 samples drafts: it keeps the drafter's logits if it samples from them; None if
-    unknown."""
+    """Return how V2 samples drafts: it keeps logits if it draws from them; None if unknown."""
     if not hasattr(speculator, "draft_logits"):
         return None
     return GREEDY if speculator.draft_logits is None else PROBABILISTIC
@@ -200,8 +199,7 @@ def _parameter_names(function: Any) -> tuple[str, ...]:
 
 
 def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
-    """Return the rows of the drafter's first forward: some drafters have other rows than the
-    target.
+    """Return the rows of the drafter's first forward, which may differ from the target's.
 
     `rows` [B]: rows of the last verified slots in the target's forward.
     """
@@ -217,8 +215,7 @@ def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _block_table(metadata: Any) -> torch.Tensor:
-    """Return [B, blocks]; latent attention has a separate table for decoding requests, which come
-    first."""
+    """Return [B, blocks]; latent attention has its own for decoding requests, which come first."""
     if hasattr(metadata, "block_table"):
         found: torch.Tensor = metadata.block_table
         return found

@@ -26,11 +26,11 @@ def check_speculation(config: Any) -> None:
 
 
 def _check_parallelism(parallel: Any) -> None:
-    """Raise ProbeError for an unsupported combination; tensor, pipeline or data parallelism is
-    recorded.
+    """Raise ProbeError for parallelism that cannot be recorded.
 
-    Replicas of a dense model do not know of each other. Replicas of a mixture of experts do, and
-    some of them draft without a request so that the others can run; they are refused.
+    Tensor, pipeline or data parallelism can be recorded. Replicas of a dense model do not know of
+    each other. Replicas of a mixture of experts do, and some of them draft without a request so
+    that the others can run; they are refused.
     """
     sizes = {name: getattr(parallel, f"{name}_size", 1) for name in _PARALLELISM}
     for name, detail in _PARALLELISM.items():
@@ -50,8 +50,7 @@ _PARALLELISM = {
     "prefill_context_parallel": "",
     "decode_context_parallel": "",
 }
-"""Kinds of parallelism -> words for the error message of a refused kind; None: the kind is
-supported."""
+"""Kinds of parallelism -> words of the error that refuses it; None: supported."""
 
 
 def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
-"""Versions that the test suite or a release check has run; other versions work if every hook
-exists."""
+"""Versions that the test suite or a release check has run; others work if every hook exists."""
 OLDEST_VLLM = (0, 25)
 RECORDED = (
     "per chain and depth: attention mass on sink, prompt, generated and self slots; RMS of the "

@@ -73,8 +73,7 @@ def cache_of(layer: Any) -> torch.Tensor:
 
 
 def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
-    """Pass each call of a layer with an active cache to `observer`; return a function that removes
-    the tap."""
+    """Pass each call of a layer with an active cache to `observer`; return the removal."""
     if is_latent(layer):
         return tap_latent(layer, observer, switch)
     original = layer.impl.forward
@@ -106,8 +105,7 @@ _caught: list[torch.Tensor] | None = None
 
 @contextlib.contextmanager
 def catch_lse() -> Iterator[list[torch.Tensor]]:
-    """Collect the log-sum-exp that FlashAttention's kernel computes anyway and vLLM does not
-    request."""
+    """Collect the log-sum-exp, which FlashAttention computes and vLLM does not request."""
     global _caught
     found: list[torch.Tensor] = []
     _caught = found
@@ -118,8 +116,7 @@ def catch_lse() -> Iterator[list[torch.Tensor]]:
 
 
 def offer_lse() -> bool:
-    """Patch vLLM's FlashAttention backend to serve `catch_lse`; return whether this vLLM allows
-    it."""
+    """Make vLLM's FlashAttention serve `catch_lse`; return whether this vLLM allows it."""
     global _offered
     try:
         module = importlib.import_module(FLASH_ATTENTION)

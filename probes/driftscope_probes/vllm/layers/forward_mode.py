@@ -11,16 +11,14 @@ from driftscope.trace.format.records import Execution
 
 @functools.cache
 def _forward_context() -> tuple[Callable[[], bool], Callable[[], Any]]:
-    """Return two functions of vLLM, whether there is a context and the context; imported only
-    once."""
+    """Return vLLM's functions that test for and get the context; imported once."""
     from vllm.forward_context import get_forward_context, is_forward_context_available
 
     return is_forward_context_available, get_forward_context
 
 
 def forward_mode(compiled: bool) -> str:
-    """Return the execution mode that vLLM reports for the forward in progress, one of
-    `Execution`."""
+    """Return the mode that vLLM reports for the forward in progress, one of `Execution`."""
     plain = Execution.COMPILED if compiled else Execution.EAGER
     available, context = _forward_context()
     if not available():

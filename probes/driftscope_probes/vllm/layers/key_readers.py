@@ -90,8 +90,7 @@ class CpuAttnKeys:
         return kv_cache.view(2 * blocks * heads, block_size * size // 2)
 
     def order(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """Return [head_size * block_size] int64: the index of element (dim, slot) in a row of
-        `packed`."""
+        """Return [head_size * block_size] int64: index of (dim, slot) in a row of `packed`."""
         if self._order is None:
             _, heads, block_size, size = kv_cache.shape
             self._order = self._find_order(kv_cache.dtype, block_size, size // 2)

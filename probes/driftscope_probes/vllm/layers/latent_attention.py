@@ -30,8 +30,7 @@ def query_size(layer: Any) -> int:
 
 
 def tap_latent(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
-    """Tap a latent layer like `attention_layer.tap_attention`; some implementations have no
-    `forward`."""
+    """Tap a latent layer like `tap_attention`; some implementations have no `forward`."""
     original = layer.forward_impl
 
     @functools.wraps(original)
@@ -78,8 +77,7 @@ class LatentKeys:
         return (queries @ keys)[:, None]
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
-        """Absorb queries [B, K, heads * (nope + rope)]; return [B, K, heads * (latent + rope)]
-        float32."""
+        """Absorb [B, K, heads * (nope + rope)] to [B, K, heads * (latent + rope)] float32."""
         q = queries.float()
         q = q.view(*q.shape[:-1], len(self._weight), -1)
         nope, rope = q[..., : self._nope], q[..., self._nope :]

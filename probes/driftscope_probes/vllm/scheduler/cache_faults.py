@@ -17,8 +17,7 @@ context there are about K such steps."""
 
 
 class CacheFaultTracker:
-    """Tracks possible cache faults of one engine; `step` is called for each step, in order, on the
-    writer's thread."""
+    """Tracks cache faults of one engine; call `step` in order, on the writer's thread."""
 
     def __init__(self) -> None:
         self._faulty = False
@@ -51,8 +50,7 @@ class CacheFaultTracker:
 
 
 def _hits(scheduled: Any) -> list[str]:
-    """Return requests that begin, or resume after a preemption, with blocks from the prefix
-    cache."""
+    """Return requests that begin, or resume after preemption, with prefix-cache blocks."""
     found = [new.req_id for new in scheduled.scheduled_new_reqs if new.num_computed_tokens]
     cached = scheduled.scheduled_cached_reqs
     if not cached.resumed_req_ids:

@@ -164,8 +164,7 @@ class EngineObserver:
 
 
 def _role(scheduler: Any) -> str:
-    """Return a unique name for each data-parallel engine core; all cores of a dense model have rank
-    0."""
+    """Return a unique name per data-parallel engine core; a dense model's all have rank 0."""
     parallel = scheduler.vllm_config.parallel_config
     return f"engine{getattr(parallel, 'data_parallel_index', parallel.data_parallel_rank)}"
 

@@ -22,8 +22,7 @@ class PromptTracker:
 
     def __init__(self) -> None:
         self._prompts: OrderedDict[str, int] = OrderedDict()
-        """Prompt length of each request, needed because a preempted request also recomputes its
-        output."""
+        """Prompt lengths: a preempted request recomputes its output as well."""
         self._incomplete: dict[str, int] = {}
         """Number of tokens to compute before a request's next token can be sampled."""
 

@@ -76,8 +76,7 @@ class Schedule:
         return bool(used >= limits.tokens or kept >= limits.kept_tokens)
 
     def drafted(self, request: str) -> int:
-        """Return the number of a request's places that can hold a draft, without those that a
-        grammar emptied."""
+        """Return how many of a request's places can hold a draft: not those a grammar emptied."""
         if request in self.admitted:
             return 0
         places = len(self._places.get(request, ()))
@@ -88,8 +87,7 @@ class Schedule:
         return self._emptied(request) > 0
 
     def at_limit(self, request: str) -> bool:
-        """Return whether the request's last scheduled slot is the last that the context limit
-        allows."""
+        """Return whether the request's last scheduled slot is the last within the context limit."""
         return self._ends[request] >= self._limits.last_slot
 
     def _emptied(self, request: str) -> int:

@@ -16,8 +16,7 @@ from driftscope.trace.format.row_block import Block
 from driftscope_probes.vllm.scheduler.schedule import Limits, Schedule, undrafted_reason
 
 REMEMBERED_REQUESTS = 65_536
-"""Largest number of requests remembered at once, so that dropped end events leave no permanent
-state."""
+"""Largest number of requests remembered at once, so that dropped ends leave no state for good."""
 
 
 Served = tuple[Any, int, int, Any, int]
