@@ -110,11 +110,11 @@ def draft_chains(
 
 
 def class_masses(attention: Tensor, slots: int, prompt_tokens: int, n_sink: int) -> Tensor:
-    """Sum attention [N, A, slots + d - 1] to [A, 4]: sink, prompt, generated, self; mean over
-    heads.
+    """Sum attention [N, A, slots + d - 1] to [A, 4] by class, averaged over heads.
 
-    Slots after p hold 0, so classes can be cut without regard to p. If the prompt is shorter than
-    the sink set, the sink set takes precedence and the classes still sum to 1.
+    The classes are sink, prompt, generated and self. Slots after p hold 0, so classes can be cut
+    without regard to p. If the prompt is shorter than the sink set, the sink set takes precedence
+    and the classes still sum to 1.
     """
     mean = attention.mean(0)
     sink_end = min(n_sink, slots)

@@ -64,21 +64,17 @@ class DrafterConfig:
     fc_norm: bool = False
     """Whether each captured layer passes an RMSNorm before `fc`."""
     norm_before_fc: bool = False
-    """Whether the concatenated captured layers pass one RMSNorm before `fc` (and before
-    `fc_norm`)."""
+    """Whether the concatenated captured layers pass one RMSNorm before `fc` and `fc_norm`."""
     norm_before_residual: bool = False
-    """Whether the residual stream starts from the normed hidden state instead of the input
-    state."""
+    """Whether the residual stream starts from the normed hidden state, not the input state."""
     norm_output: bool = False
-    """Whether the post-norm hidden state is fed to the next depth instead of the residual
-    stream."""
+    """Whether the next depth gets the post-norm hidden state, not the residual stream."""
     qk_norm: bool = False
     """Whether each head's queries and keys pass an RMSNorm before the rotation, as in Qwen3."""
     draft_vocab_size: int | None = None
     """Size of the drafter's vocabulary if it is smaller than the target's; None: the same size."""
     target_hidden_size: int | None = None
-    """The target's hidden size if it differs from the drafter's, which then has its own
-    embedding."""
+    """The target's hidden size if it differs; the drafter then has its own embedding."""
 
     @property
     def aux_size(self) -> int:

@@ -82,13 +82,11 @@ class LaterLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(size, eps)
 
     def enter(self, embedding: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Return the input of attention, and the residual stream [B, S, H] that attention is added
-        to."""
+        """Return attention's input, and the residual stream [B, S, H] that it is added to."""
         return self.input_layernorm(hidden), hidden
 
     def leave(self, residual: Tensor, heads: Tensor) -> Tensor:
-        """Return the residual stream [B, S, H] after attention, given its heads [B, N, S, D], and
-        MLP."""
+        """Return the residual stream [B, S, H] after attention, heads [B, N, S, D], and MLP."""
         residual = residual + self.self_attn.output(heads)
         mixed: Tensor = residual + self.mlp(self.post_attention_layernorm(residual))
         return mixed
@@ -137,16 +135,14 @@ class Drafter(nn.Module):
         self.rotary = Rotary(layer)
 
     def embed(self, ids: Tensor, target: Target) -> Tensor:
-        """Embed target token ids [...] to [..., H], with the drafter's own embedding or the
-        target's."""
+        """Embed target token ids [...] to [..., H], by the drafter's embedding or the target's."""
         if not self.config.target_hidden_size:
             return target.embed(ids)
         embedded: Tensor = self.embed_tokens(ids)
         return embedded
 
     def target_ids(self, ids: Tensor) -> Tensor:
-        """Convert ids from the drafter's vocabulary to the target's; `d2t` holds the
-        differences."""
+        """Convert ids from the drafter's vocabulary to the target's, by differences in `d2t`."""
         return ids + self.d2t[ids] if self.config.draft_vocab_size else ids
 
     def normed_aux(self, aux: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
@@ -163,8 +159,7 @@ class Drafter(nn.Module):
         return tuple(aux)
 
     def fuse(self, aux: Sequence[Tensor]) -> Tensor:
-        """Combine captured states, one [..., H] per layer, into the hidden state [..., H] of depth
-        1."""
+        """Combine captured states, one [..., H] per layer, into depth 1's state [..., H]."""
         fused: Tensor = self.fc(torch.cat(list(self.normed_aux(aux) or aux), -1))
         return fused
 
@@ -231,8 +226,7 @@ class Drafter(nn.Module):
     def _attention(
         self, queries: Tensor, anchors: Tensor, context: Slots, own: tuple[Slots, ...]
     ) -> Tensor:
-        """Return the softmax of q.k / sqrt(D) over slots 0..p and the chain's own; 0 on slots after
-        p."""
+        """Return the softmax of q.k / sqrt(D) over slots 0..p and the chain's own; 0 after p."""
         queries = queries * self.config.layer.head_dim**-0.5
         slots = torch.arange(context.keys.shape[2], device=context.keys.device)
         scores = queries @ context.keys.transpose(-1, -2)

@@ -68,8 +68,7 @@ def generate(
     on_round: Callable[[Round], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Generation:
-    """Generate up to `max_tokens` tokens with K drafts per round; pass each finished round to
-    `on_round`.
+    """Generate up to `max_tokens` tokens, K drafts per round; pass rounds to `on_round`.
 
     Raises ValueError if the positions do not suffice for prompt, output and a last chain.
     """

@@ -13,8 +13,7 @@ from driftscope_probes.reference.config import DecoderConfig
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which norms and softmaxes are computed: float32, or float64 for
-    float64."""
+    """Return the dtype of norms and softmaxes: float32, or float64 for float64."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -80,8 +79,7 @@ class Attention(nn.Module):
         return rotary(self.q_norm(self._heads(self.q_proj(x))), positions)
 
     def keys_values(self, x: Tensor, rotary: Rotary, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Project [B, S, input] to keys and values, each [B, N, S, D], with the G key heads
-        repeated."""
+        """Project [B, S, input] to keys and values [B, N, S, D], with key heads repeated."""
         keys = rotary(self.k_norm(self._heads(self.k_proj(x))), positions)
         repeats = self.config.num_attention_heads // self.config.num_key_value_heads
         values = self._heads(self.v_proj(x))

@@ -23,8 +23,7 @@ class TargetOutput:
 
 
 class KVCache:
-    """Keys and values of one batch of sequences, allocated once; rejected tokens are cut off
-    again."""
+    """Keys and values of one batch of sequences, allocated once; can be truncated again."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -32,8 +31,7 @@ class KVCache:
         self._store: dict[int, tuple[Tensor, Tensor]] = {}
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write [B, N, S, D] after the first `length` positions; return everything up to the new
-        end."""
+        """Write [B, N, S, D] after the first `length` positions; return all up to the end."""
         if layer not in self._store:
             shape = (*keys.shape[:2], self.capacity, keys.shape[3])
             self._store[layer] = (keys.new_zeros(shape), values.new_zeros(shape))
@@ -61,8 +59,7 @@ class TargetLayer(nn.Module):
     def forward(
         self, x: Tensor, rotary: Rotary, positions: Tensor, cache: KVCache | None, index: int
     ) -> Tensor:
-        """Run the layer on [B, S, H] at `positions` [S]; `index` is the layer's key in the
-        cache."""
+        """Run the layer on [B, S, H] at `positions` [S]; `index` is its key in the cache."""
         normed = self.input_layernorm(x)
         queries = self.self_attn.queries(normed, rotary, positions)
         keys, values = self.self_attn.keys_values(normed, rotary, positions)
@@ -117,8 +114,7 @@ class Target(nn.Module):
 
 
 def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-    """Return softmax attention [B, N, S, D], in which the query at position i sees the keys
-    0..i."""
+    """Return softmax attention [B, N, S, D]; the query at position i sees the keys 0..i."""
     queries = queries.to(values.dtype)
     keys = keys.to(values.dtype)
     attend = functional.scaled_dot_product_attention
