@@ -29,8 +29,7 @@ CONDITIONS: tuple[Condition, ...] = ("in_distribution", "plain_text_roles")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A held-out prompt; both texts contain their special tokens, `source` is a path in the
-    corpus."""
+    """A held-out prompt; both texts contain special tokens, `source` is a corpus path."""
 
     id: str
     source: str

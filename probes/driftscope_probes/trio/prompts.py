@@ -67,8 +67,7 @@ def _prompt(tokenizer: Tokenizer, piece: Piece, index: int) -> Prompt:
 
 
 def _piece_tokens(lengths: tuple[int, int]) -> int:
-    """Return the piece size: a head is at most 0.6 of it, so twice the longest prompt covers all
-    lengths."""
+    """Return the piece size: a head is at most 0.6 of it, so twice the longest prompt is enough."""
     return PIECE_TOKENS if lengths == LENGTH_TOKENS else 2 * lengths[1]
 
 

@@ -28,8 +28,7 @@ the recipe, because it changes the weights."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRecipe:
-    """Muon on the matrices, AdamW on embedding and norms; the rate warms up, holds, falls
-    linearly."""
+    """Muon on matrices, AdamW on embedding and norms; the rate warms up, holds, then falls."""
 
     steps: int = 600
     tokens_per_step: int = 4096
@@ -62,8 +61,7 @@ class SamplingRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterRecipe:
-    """Training-time test: the loss is summed over `depths`, each weighted `decay` times the
-    previous."""
+    """Training-time test: losses are summed over `depths`, weighted by `decay`^(depth-1)."""
 
     steps: int = 800
     batch_size: int = 8
@@ -100,8 +98,7 @@ class Recipe:
         )
 
     def shortened(self, steps: int) -> Recipe:
-        """Return a recipe with `steps` steps of target and drafters on the smallest batches, as a
-        smoke test."""
+        """Return a smoke test: `steps` steps of target and drafters, smallest batches."""
         target, drafters = self.target, self.drafters
         return replace(
             self,

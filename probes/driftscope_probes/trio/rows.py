@@ -19,8 +19,7 @@ Ids = npt.NDArray[np.int64]
 TEMPLATE_TOKENS = 40
 """Approximate number of tokens that the template takes in a row."""
 HEAD_SHARE = (0.1, 0.6)
-"""Smallest and largest share of a piece given to the model as the user's code; the rest is the
-answer."""
+"""Range of the share of a piece given to the model as the user's code; the rest is the answer."""
 FIRST_LINES = 20
 """Number of first lines at one of which a file's pieces start, so that epochs cut differently."""
 
@@ -37,8 +36,10 @@ class EncodedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One piece of a file: `head` is the user's code, `body` its continuation; `last` at the file's
-    end."""
+    """One piece of a file: `head` is the user's code, `body` its continuation.
+
+    `last`: whether the file ends with the body.
+    """
 
     path: str
     head: Ids

@@ -61,8 +61,7 @@ def _pick(logits: Tensor, temperature: float, generator: torch.Generator) -> Ten
 
 
 def _prompt_batches(rows: RowMaker, settings: SamplingRecipe) -> list[tuple[Tensor, int]]:
-    """Return full rows of similar prompt length, cut at the end of the longest prompt of their
-    batch."""
+    """Return full rows of similar prompt length, cut at their batch's longest prompt."""
     candidates = rows.rows(settings.length, held_out=False, seed=555)
     candidates = candidates[(candidates != PAD_ID).all(1)]
     prompt_ends = (candidates == ASSISTANT_ID).argmax(1) + 1

@@ -1,7 +1,7 @@
 """Trains the trio: tokenizer, target, EAGLE-3 and EAGLE-3.1 drafters, prompts.
 
-python -m driftscope_probes.trio.train -o DIR [--recipe quick|full|large] [--device cuda] [--seed N]
-[--corpus-cache DIR | --corpus-dir DIR]
+python -m driftscope_probes.trio.train -o DIR [--recipe quick|full|large] [--device cuda]
+                                       [--seed N] [--corpus-cache DIR | --corpus-dir DIR]
 
 `full` takes about half an hour on one CPU core and 1 GB of memory. Seeds are fixed and one thread
 is used, so the same machine and library versions give the same weights; other CPUs round bf16
@@ -88,8 +88,7 @@ def _train(files: list[SourceFile], recipe: Recipe, folder: Path, device: torch.
 def _written(
     target: Target, rows: RowMaker, recipe: Recipe, path: Path, log: Progress
 ) -> torch.Tensor:
-    """Return the target's text; it is stored next to the drafters' checkpoint, which depends on
-    it."""
+    """Return the target's text, stored with the drafters' checkpoint, which needs it."""
     device = device_of(target)
     if recipe.drafters.checkpoint_every and path.is_file():
         kept: torch.Tensor = torch.load(path, map_location=device, weights_only=True)
@@ -137,8 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _corpus(
     folder: Path | None, cache: Path | None, output: Path, manifest: Path
 ) -> list[SourceFile]:
-    """Return a folder's own files, or those of the pinned wheels, whose notices go to the
-    output."""
+    """Return a folder's own files, or those of the pinned wheels, and write their notices."""
     if folder:
         return load_folder(folder)
     cache = cache or output / "corpus"

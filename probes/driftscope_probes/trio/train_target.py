@@ -88,8 +88,7 @@ def validation_loss(target: Target, ids: Tensor) -> float:
 
 
 def _initialize(target: Target) -> None:
-    """Initialise with Normal(0, 0.02), divided by sqrt(2 layers) for weights that write to the
-    residual."""
+    """Initialise with Normal(0, 0.02); divide residual outputs by sqrt(2 layers)."""
     residual_std = INIT_STD / (2 * target.config.num_hidden_layers) ** 0.5
     for name, parameter in target.named_parameters():
         if parameter.dim() == 2:
@@ -108,8 +107,7 @@ def _batches(rows: RowMaker, settings: TargetRecipe, device: torch.device) -> It
 
 
 def _stream(rows: RowMaker, length: int, batch_size: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield batches; each epoch's rows are on the device as a whole, so that no batch waits for a
-    copy."""
+    """Yield batches; each epoch is on the device as a whole, so that no batch waits."""
     for epoch in itertools.count():
         # Use one seed per length and epoch, so that no two passes cut the files identically.
         epoch_rows = torch.from_numpy(rows.rows(length, held_out=False, seed=length + epoch))
