@@ -59,8 +59,7 @@ def array_of(values: Any, kind: pa.DataType) -> pa.Array:
 
 @cache
 def builder_of(kind: pa.DataType) -> Callable[[Any], pa.Array]:
-    """Return `array_of` for one type, cached because pyarrow compares types slowly, by their
-    texts."""
+    """Return `array_of` for one type, cached because pyarrow compares types slowly, as texts."""
     if kind in _NUMPY:
         return partial(_array_of_numbers, kind, _NUMPY[kind])
     if pa.types.is_list(kind):
@@ -138,8 +137,7 @@ def lists_of(items: NDArray[Any], lengths: NDArray[np.int32], valid: NDArray[np.
 
 
 def with_validity(numbers: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return `numbers` as an Arrow array of the same type; null where `valid` is given and
-    False."""
+    """Return `numbers` as an Arrow array of the same type; null where `valid` is False."""
     bitmap = None if valid is None or valid.all() else _bits(valid)
     buffers = [bitmap, pa.py_buffer(numbers)]
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
@@ -172,8 +170,7 @@ def _checked(array: NDArray[Any], kinds: str) -> NDArray[Any]:
 
 
 def _ends(values: list[Any]) -> pa.Buffer:
-    """Return the offset of each of `values` when they are concatenated, and the end of the last
-    one."""
+    """Return where each of `values` begins when they are concatenated, and where the last ends."""
     return pa.py_buffer(packed_array("i", accumulate(map(len, values), initial=0)))
 
 

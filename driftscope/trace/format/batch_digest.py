@@ -1,5 +1,4 @@
-"""A checksum in each message of an Arrow stream, so that a flipped bit never becomes another
-figure.
+"""A checksum in each message of an Arrow stream, so that a flipped bit does not go unnoticed.
 
 A message of the Arrow IPC format is `FFFFFFFF`, the length of its metadata, the metadata and a
 body. Readers of the format find what they need from the start of the metadata and ignore the rest
@@ -46,8 +45,7 @@ def has_digest(content: bytes) -> bool:
 
 
 def first_is_torn(content: bytes) -> bool:
-    """Return whether a stream ends within its first message, as after a kill: nothing follows
-    it."""
+    """Return whether a stream ends within its first message, as after a kill."""
     if len(content) < _HEAD.size:
         return _CONTINUATION.startswith(content[: len(_CONTINUATION)])
     continuation, length = _HEAD.unpack_from(content)
@@ -101,8 +99,7 @@ def _message(content: bytes, start: int) -> tuple[pa.Message | None, int]:
 
 
 def _metadata_end(content: bytes, start: int) -> int | None:
-    """Return where the metadata of the message at `start` ends, or None if no message can begin
-    there."""
+    """Return where the metadata of the message at `start` ends; None if no message begins there."""
     begin = start + _HEAD.size
     if begin > len(content):
         return None

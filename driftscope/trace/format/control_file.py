@@ -39,13 +39,11 @@ class Change:
     """
 
     recording: bool | None = None
-    """Whether draft steps are recorded; False applies until the next True. Verification is always
-    recorded."""
+    """Whether draft steps are recorded until this is set again; verification always is."""
     every: int | None = None
     """Record the chains of every n-th draft step."""
     budget: float | None = None
-    """Share of the time per output token that the probe may use; its governor enforces the
-    limit."""
+    """Share of the time per output token that the probe may use; its governor enforces it."""
     per_head: bool | None = None
     """Whether attention masses are also recorded for each head."""
     labels: tuple[str, ...] | None = None

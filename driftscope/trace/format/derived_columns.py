@@ -36,8 +36,7 @@ from driftscope.trace.format.rounding import rounded
 DERIVED_KEY = b"driftscope.derived"
 """Metadata key of a JSON object: column left out -> its source."""
 COMPLEMENT_WITHIN = 1e-6
-"""Largest deviation from 1 of the sum of all masses: they are float32 sums of a few thousand
-terms."""
+"""Largest deviation from 1 of the sum of all masses: float32 sums of a few thousand terms."""
 MICROSECONDS = 1_000_000
 TIMES = ("time_s", "arrival_s")
 _LATEST_S = 2**53 / MICROSECONDS
@@ -98,8 +97,7 @@ def _check_types(columns: Mapping[str, pa.Array]) -> None:
 
 
 def encodings(table: pa.Table) -> dict[str, Any]:
-    """Return the arguments of `write_table` that set Parquet's encoding of a compact table's
-    columns."""
+    """Return arguments of `write_table` that set Parquet's encoding of a compact table."""
     explicit = {}
     for f in table.schema:
         if pa.types.is_list(f.type) and pa.types.is_floating(f.type.value_type):
@@ -200,8 +198,7 @@ def _coarser(name: str, column: pa.ChunkedArray) -> pa.Array:
 
 
 def _rounded_alike(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round numbers that were float32 as float32, because the same number may be in a list or
-    derived."""
+    """Round numbers that were float32 as float32: they may also be in a list or derived."""
     with np.errstate(over="ignore"):
         narrow = numbers.astype(np.float32)
     both = np.asarray(narrow == numbers)

@@ -91,8 +91,7 @@ class Manifest:
     target: Model
     drafter: Model
     norm_flags: Mapping[str, bool]
-    """Values of fc_norm, norm_output, norm_before_fc and norm_before_residual on the loaded
-    drafter."""
+    """fc_norm, norm_output, norm_before_fc, norm_before_residual of the loaded drafter."""
     drafter_layers: LayerCount
     aux_layers: tuple[LayerCount, ...] = ()
     """Target layers captured for the drafter, in the order in which it receives them. Index i is

@@ -59,8 +59,7 @@ MARKED: Mapping[str, Mapping[str, str]] = {
 
 REQUEST, TRACEPARENT = "request", "traceparent"
 NAME_BYTES = 8
-"""Size of a hashed request id in bytes. Two of a million requests share one with probability
-3e-8."""
+"""Bytes of a hashed request id. Two of a million requests share one with probability 3e-8."""
 
 
 def kind_of(record: str, column: str) -> str:

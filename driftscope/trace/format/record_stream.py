@@ -46,8 +46,7 @@ class StreamFile:
         self._batches += 1
 
     def close(self) -> None:
-        """End the stream and wait until it is on disk; if this raises OSError the file is closed as
-        well."""
+        """End the stream and wait until it is on disk; raises OSError, but closes it anyway."""
         try:
             write_all(self._file, [END])
             os.fsync(self._file)
@@ -133,7 +132,6 @@ def _undigested(content: bytes) -> StreamContent:
 
 
 def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Validate a batch: Arrow trusts offsets and lengths by default, and a wrong one crashes
-    later."""
+    """Validate a batch: Arrow trusts offsets and lengths, and a wrong one crashes later."""
     batch.validate(full=True)
     return batch

@@ -18,8 +18,7 @@ from driftscope.trace.format.arrow_arrays import list_array
 from driftscope.trace.format.schema import builders_of, schema_of
 
 LEAST_CONSTANT = 256
-"""Smallest number of rows of a cached constant column, so that it is long enough for the next
-flush."""
+"""Smallest length of a cached constant column, so that it is long enough for the next flush."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,8 +43,7 @@ class Block:
     columns: Mapping[str, Any]
 
     def to_batch(self) -> pa.RecordBatch:
-        """Return an Arrow batch. Raises KeyError for a missing column, and whatever array_of
-        raises."""
+        """Return an Arrow batch. Raises KeyError for a missing column, and as array_of does."""
         columns, arrays = self.columns, []
         for name, kind, build in builders_of(self.record):
             column = columns[name]
@@ -59,15 +57,13 @@ class Block:
 
 
 _constant: dict[tuple[str, str], tuple[Any, pa.Array]] = {}
-"""(record, column) -> the value of all rows at the last flush, and an array of it, at least as
-long."""
+"""(record, column) -> value of all rows at the last flush, and an array of it, at least as long."""
 
 
 def _repeated(
     of: tuple[str, str], value: Any, rows: int, kind: pa.DataType, build: Callable[[Any], pa.Array]
 ) -> pa.Array:
-    """Return an array that repeats `value`, cached because the value rarely changes between
-    flushes."""
+    """Return an array that repeats `value`, cached because the value rarely changes."""
     before, known = _constant.get(of, (None, None))
     if known is None or len(known) < rows or before is not value:
         number = max(rows, LEAST_CONSTANT)

@@ -42,8 +42,7 @@ def _arrow_type(annotation: Any) -> tuple[pa.DataType, bool]:
 
 @cache
 def schema_of(record: str) -> pa.Schema:
-    """Return the Arrow schema of the record named `record`; raises KeyError for an unknown
-    record."""
+    """Return the Arrow schema of the record named `record`; raises KeyError if unknown."""
     hints = typing.get_type_hints(RECORDS[record])
     columns = [(name, *_arrow_type(hint)) for name, hint in hints.items()]
     return pa.schema([pa.field(name, kind, nullable=null) for name, kind, null in columns])
@@ -51,8 +50,7 @@ def schema_of(record: str) -> pa.Schema:
 
 @cache
 def builders_of(record: str) -> tuple[tuple[str, pa.DataType, Callable[[Any], pa.Array]], ...]:
-    """Return the columns of a record: name, type, and function that builds an Arrow array from
-    values."""
+    """Return the columns of a record: name, type, and builder of an Arrow array of values."""
     return tuple((field.name, field.type, builder_of(field.type)) for field in schema_of(record))
 
 

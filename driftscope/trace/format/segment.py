@@ -84,8 +84,7 @@ def seal(stream: Path) -> Path:
 
 
 def write_sealed(table: pa.Table, path: Path, *, level: int = ZSTD_LEVEL) -> None:
-    """Write the rows of a finished stream as Parquet; a lower `level` is faster and gives a larger
-    file.
+    """Write the rows of a finished stream as Parquet; lower `level`: faster, larger file.
 
     Statistics are written for the `step` column only, so that a query for some steps need not read
     all rows. Every page has a checksum.

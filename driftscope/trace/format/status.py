@@ -22,8 +22,7 @@ requested: each rewrite waits for the interpreter several times."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Status file, rewritten every STATUS_S at a flush, next to the record files of its
-    `source`."""
+    """Status file, rewritten every STATUS_S at a flush, next to its source's record files."""
 
     source: Text
     """Process that wrote it: role, rank and pid, such as "worker0-4711"."""

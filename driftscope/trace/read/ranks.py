@@ -26,8 +26,7 @@ from driftscope.boundary.bounds import MAX_RANKS
 
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 _SLOWEST = ("probe_s", "gpu_draft_s", "gpu_probe_s")
-"""Columns of a step for which the largest value of all ranks counts: the slowest rank delays the
-others."""
+"""Columns of a step that take the largest value of all ranks: the slowest delays the others."""
 _KEYS = {"draft": ("replica", "step", "request", "position"), "step": ("replica", "step")}
 _SOURCE = re.compile(
     r"(?P<role>worker|engine)(?P<number>[0-9]{1,18})(?:\.dp(?P<replica>[0-9]{1,18}))?-[0-9]+(?:\.[0-9]+)?"
@@ -181,8 +180,7 @@ def _by_head(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
 
 
 def _heads_of(lists: list[Any], queries: int, rows: Rows) -> Any:
-    """Return the heads of one group; None unless every rank has them, because a gap would shift
-    heads."""
+    """Return the heads of one group; None unless every rank has them: a gap would shift heads."""
     if any(lists[row] is None for row in rows):
         return None
     parts = [np.reshape(lists[row], (queries, -1)) for row in rows]

@@ -9,8 +9,7 @@ T = TypeVar("T")
 
 
 class BoundedQueue(Generic[T]):
-    """A queue with many producers and one consumer. `deque.append` is atomic, so a put takes no
-    lock."""
+    """A queue with many producers and one consumer. `append` is atomic: a put takes no lock."""
 
     def __init__(self, capacity: int) -> None:
         self._items: deque[T] = deque()
@@ -19,8 +18,7 @@ class BoundedQueue(Generic[T]):
         """Number of items refused because the queue was full."""
 
     def put(self, item: T) -> bool:
-        """Append `item`; return False if the queue is closed or full, and count the item if it is
-        full."""
+        """Append `item`; False if the queue is closed, or if it is full: then it is counted."""
         if len(self._items) >= self._capacity:
             self.dropped += self._open
             return False

@@ -28,8 +28,7 @@ without hard links."""
 
 
 def check_unused(run: Path, run_id: str | None = None) -> None:
-    """Raise TraceError if `run` already holds a run, unless it is run `run_id` and still in
-    progress.
+    """Raise TraceError if `run` holds a run, other than `run_id` while it is in progress.
 
     Engines that one process starts one after the other have the same id.
     """

@@ -24,8 +24,7 @@ class StatusFile:
         create_whole(self._path, _padded(text))
 
     def write(self, text: str) -> None:
-        """Write `text`, a JSON object and a newline, to the file; raises OSError if neither way is
-        possible."""
+        """Write `text`, a JSON object and a newline; raises OSError if neither way is possible."""
         content = _padded(text)
         try:
             write_file(self._path, content, mode=PRIVATE_FILE, durable=False)
@@ -36,8 +35,7 @@ class StatusFile:
                 raise error from None
 
     def _overwrite(self, content: bytes) -> None:
-        """Overwrite the file in place; a reader may see an incomplete file, and then reads it
-        again.
+        """Overwrite the file in place; a reader who sees an incomplete file reads it again.
 
         If the file is too short, it first grows by blanks: if the disk has no room even for these,
         or the process is killed meanwhile, the file keeps its content.

@@ -35,8 +35,7 @@ from driftscope.trace.write.status_file import StatusFile
 from driftscope.trace.write.writer_thread import writer_thread_of
 
 Deferred = Callable[[], Iterable[Row]]
-"""Function that builds rows, called on the writer's thread: it is cheap to pass on and costly to
-run."""
+"""Function that builds rows on the writer's thread: cheap to pass on, costly to run."""
 
 
 Encode = Callable[[list[Any]], Iterable[Row | Block]]
@@ -52,8 +51,7 @@ flush costs about a millisecond of the serving process's interpreter, whatever i
 SAMPLE_S = 10.0
 """Shortest time between two samples of the process's resources, in seconds."""
 QUEUE_ITEMS = 4096
-"""Number of items (a step's chains are one) that may wait for the writer before new ones are
-dropped."""
+"""Number of items (a step's chains are one) that may wait before new ones are dropped."""
 ERROR_CHARS = 2000
 """Number of characters of the first error that the status file keeps."""
 MAX_BYTES = 2 << 30
@@ -149,8 +147,7 @@ class TraceWriter:
         self._urgent = True
 
     def _words(self, error: BaseException) -> str:
-        """Return an error's words; without identifiers only its class, as a message may quote a
-        request id."""
+        """Return an error's words; without identifiers only its class: words may quote an id."""
         name = type(error).__name__
         return name if self._pseudonyms else f"{name}: {error}"[:ERROR_CHARS]
 
@@ -173,8 +170,7 @@ class TraceWriter:
         return self._status(closed=not self._open)
 
     def watch(self, look: Callable[[], None]) -> None:
-        """Call `look` on the writer's thread at each flush; exceptions that it raises are
-        counted."""
+        """Call `look` on the writer's thread at each flush; its exceptions are counted."""
         self._look = look
 
     def subscribe(
@@ -321,8 +317,7 @@ class TraceWriter:
             self.count_error("write", error)
 
     def _write_status(self, *, closed: bool, write: Callable[[str], None] | None = None) -> None:
-        """Rewrite the status file if something changed; `write`: create it with this function
-        instead."""
+        """Rewrite the status file if something changed, or have `write` create it."""
         self._status_at, self._urgent = time.monotonic(), False
         content = self._status(closed=closed).to_json()
         if content == self._last_status:

@@ -17,8 +17,7 @@ Work = Callable[[], bool]
 
 
 class WriterThread:
-    """Calls each work function once per period, and when woken, until the function reports its last
-    turn."""
+    """Calls each work function once per period, and when woken, until it reports its last turn."""
 
     def __init__(self, period_s: float, cpus: frozenset[int] | None) -> None:
         self._period_s, self._cpus = period_s, cpus
@@ -62,7 +61,7 @@ class WriterThread:
 
 
 _scribes: dict[tuple[float, frozenset[int] | None], WriterThread] = {}
-os.register_at_fork(after_in_child=_scribes.clear)  # a forked process has none of these threads
+os.register_at_fork(after_in_child=_scribes.clear)  # a forked process has no such threads
 
 
 def writer_thread_of(period_s: float, cpus: frozenset[int] | None) -> WriterThread:
