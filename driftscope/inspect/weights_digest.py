@@ -1,8 +1,8 @@
-"""A digest of a model's weights that is cheap enough for every start-up.
+"""A digest of a model's weights that is cheap enough to compute at every start.
 
-The whole files may be hundreds of gigabytes, so a sample of each tensor's bytes is read. Training
-changes every tensor from end to end, and a changed table or flag-dependent norm is a tensor of its
-own, so that other weights show in the sample.
+The files may be hundreds of gigabytes, so only a sample of each tensor's bytes is read. Training
+changes every tensor throughout, and a changed table or flag-dependent norm is a separate tensor, so
+other weights change the sample.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _SAMPLE_BYTES = 4096
-"""Read from either end of a tensor: one page."""
+"""Number of bytes read from each end of a tensor: one page."""
 _MOST_TENSORS = 1024
-"""Tensors of a file that are sampled, spread evenly: a bound on the time of a start from a slow
+"""Number of a file's tensors that are sampled, spread evenly. It bounds the start-up time on a slow
 file system. A dense model of 70 billion parameters has 723 tensors in 30 files."""
 _MOST_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
+"""Limit defined by the safetensors format."""
 _DIGITS = 16
 
 
 def weights_digest(model: str, revision: str | None = None) -> str | None:
     """Return a digest of the safetensors files of `model`, a directory or a cached repository.
 
-    None where there are none on this machine, or where they cannot be read: a start never fails
-    for it, and nothing is downloaded.
+    Return None if this machine has none or if they cannot be read: a start never fails because of
+    the digest, and nothing is downloaded.
     """
     try:
         folder = _folder(model, revision)
@@ -38,7 +38,7 @@ def weights_digest(model: str, revision: str | None = None) -> str | None:
         for path in files:
             for part in _parts(path):
                 digest.update(part)
-    except Exception:  # a model's files are not what an engine should fail to start for
+    except Exception:  # unreadable model files must not prevent an engine from starting
         return None
     return digest.hexdigest()[:_DIGITS]
 
@@ -53,7 +53,7 @@ def _folder(model: str, revision: str | None) -> Path | None:
 
 
 def _parts(path: Path) -> Iterator[bytes]:
-    """The header, the size and the sampled bytes of one file."""
+    """Yield the header, the size and the sampled bytes of one file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _MOST_HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""Keeps the old path of the label middleware for a release.
+"""Keeps the label middleware available at its old path for one release.
 
 Servers name it in their start command: `--middleware driftscope_probes.label_header.LabelHeader`.
 """

@@ -1,10 +1,9 @@
 """One drafted chain and everything measured on it: the ground truth of what a probe records.
 
-With p the last verified slot, the query of depth d (1-based) is slot p+d-1 and sees slots
-0..p+d-1. Its attention, averaged over heads, falls into classes that sum to 1: sink = [0, n_sink),
-prompt = [n_sink, P), generated = [P, p], self = [p+1, p+d-1]. The reference drafters have no
-learned sink bias, so the null class is absent here. RMS is ||x||_2 / sqrt(dim), as in arXiv
-2605.09992.
+With p the last verified slot, the query of depth d (1-based) is slot p+d-1 and sees slots 0..p+d-1.
+Its attention, averaged over heads, falls into classes that sum to 1: sink = [0, n_sink), prompt =
+[n_sink, P), generated = [P, p], self = [p+1, p+d-1]. The reference drafters have no learned sink
+bias, so there is no null class here. RMS is ||x||_2 / sqrt(dim), as in arXiv 2605.09992.
 """
 
 from __future__ import annotations
@@ -25,16 +24,17 @@ PER_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entrop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """One chain of K drafted tokens. Tuples over depth have K entries, the first of depth 1.
+    """One chain of K drafted tokens. Tuples over depth have K entries, starting with depth 1.
 
-    `position` is p. `token_ids[d-1]`, drafted at depth d, guesses token p+1+d; it is the target's
+    `position` is p. `token_ids[d-1]`, drafted at depth d, predicts token p+1+d; it is the target's
     id of the token, whatever the drafter's vocabulary. With several layers the masses have one
-    entry per depth and layer, depth-major. `in_rms` is of the hidden state that enters the first
-    layer (at depth 1 what `fc` gave, `fc_rms`), `prenorm_rms` of the residual stream after the last
-    MLP, `postnorm_rms` of it after the final norm, `fed_rms` of what the next depth gets. `aux_rms`
-    has one entry per captured target layer, at slot p; `aux_norm_rms` the same after
-    `norm_before_fc` and `fc_norm`, None without either. `top1` is the largest probability of the
-    drafter's softmax, over its own vocabulary, `entropy` is in nats.
+    entry per depth and layer, depth-major. `in_rms` is the RMS of the hidden state that enters the
+    first layer (at depth 1 the output of `fc`, whose RMS is `fc_rms`), `prenorm_rms` of the
+    residual stream after the last MLP, `postnorm_rms` of that stream after the final norm,
+    `fed_rms` of the state fed to the next depth. `aux_rms` has one entry per captured target layer,
+    at slot p; `aux_norm_rms` has the RMS of the same states after `norm_before_fc` and `fc_norm`,
+    None without either. `top1` is the largest probability of the drafter's softmax, over its own
+    vocabulary; `entropy` is in nats.
     """
 
     position: int
@@ -57,7 +57,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """What one depth of A chains gave, each [A]; `masses` [A, 4, layers], see `class_masses`."""
+    """Results of one depth of A chains, each [A]; `masses` [A, 4, layers], see `class_masses`."""
 
     token_ids: Tensor
     masses: Tensor
@@ -84,8 +84,9 @@ def draft_chains(
 ) -> list[Chain]:
     """Draft K tokens greedily from each anchor, all anchors at once.
 
-    `anchors` [A] are the p of the chains and `next_ids` [A] the known token p+1; `aux` holds one
-    [1, A, H] of captured states per layer, at slot p; `context` at least the slots 0..max p.
+    `anchors` [A] are the positions p of the chains and `next_ids` [A] the known tokens p+1; `aux`
+    holds one [1, A, H] tensor of captured states per layer, at slot p; `context` covers at least
+    the slots 0..max p.
     """
     fused = drafter.fuse(aux)
     ids, hidden, chain_keys = next_ids, fused, ChainKeys()
@@ -109,10 +110,11 @@ def draft_chains(
 
 
 def class_masses(attention: Tensor, slots: int, prompt_tokens: int, n_sink: int) -> Tensor:
-    """Attention [N, A, slots + d - 1] -> [A, 4]: sink, prompt, generated, self; mean over heads.
+    """Sum attention [N, A, slots + d - 1] to [A, 4] by class, averaged over heads.
 
-    Slots after p hold 0, so each class may be cut without regard to p. Where the prompt is shorter
-    than the sink set, the sink set goes first and the classes still sum to 1.
+    The classes are sink, prompt, generated and self. Slots after p hold 0, so classes can be cut
+    without regard to p. If the prompt is shorter than the sink set, the sink set takes precedence
+    and the classes still sum to 1.
     """
     mean = attention.mean(0)
     sink_end = min(n_sink, slots)
@@ -122,12 +124,12 @@ def class_masses(attention: Tensor, slots: int, prompt_tokens: int, n_sink: int)
 
 
 def rms(x: Tensor) -> Tensor:
-    """||x||_2 / sqrt(dim) over the last axis."""
+    """Return ||x||_2 / sqrt(dim) over the last axis."""
     return x.to(at_least_float32(x.dtype)).square().mean(-1).sqrt()
 
 
 def _measure(drafter: Drafter, hidden: Tensor, step: StepOutput, masses: Tensor) -> Depth:
-    """`hidden` [1, A, H] entered the first layer."""
+    """Measure one depth; `hidden` [1, A, H] is the input of the first layer."""
     logits = drafter.lm_head(step.postnorm)[0]
     log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
     probs = log_probs.exp()
@@ -173,12 +175,12 @@ def _assemble(
 
 
 def _over_depth(depths: list[Depth], name: str) -> list[tuple[float, ...]]:
-    """One tuple over depth per anchor."""
+    """Return one tuple over depth per anchor."""
     return _rows(torch.stack([getattr(depth, name) for depth in depths], 1))
 
 
 def _over_layers(aux: tuple[Tensor, ...]) -> list[tuple[float, ...]]:
-    """RMS of each captured layer, one tuple per anchor."""
+    """Return the RMS of each captured layer, one tuple per anchor."""
     return _rows(torch.stack([rms(layer[0]) for layer in aux], 1))
 
 

@@ -1,4 +1,4 @@
-"""What a `config.json` says about a target or a drafter, in the fields that vLLM reads."""
+"""The fields of a target's or drafter's `config.json` that vLLM reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
 _AUX = "eagle_aux_hidden_state_layer_ids"
 _STATES = 3
-"""Captured layers of a drafter whose config names none."""
+"""Number of captured layers of a drafter whose config names none."""
 LLAMA_DRAFTER, QWEN3_DRAFTER = "LlamaForCausalLMEagle3", "Eagle3Qwen3ForCausalLM"
 
 
@@ -33,7 +33,7 @@ class DecoderConfig:
         return cls(**{name: fields[name] for name in cls.__dataclass_fields__})
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields common to the `config.json` of a target and of a drafter."""
+        """Return the fields that the `config.json` of a target and of a drafter have in common."""
         sizes = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
             "model_type": "llama",
@@ -49,32 +49,32 @@ class DecoderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterConfig:
-    """An EAGLE-3 drafter; `fc_norm` and `norm_output` together make it EAGLE-3.1.
+    """An EAGLE-3 drafter; with both `fc_norm` and `norm_output` it is an EAGLE-3.1 drafter.
 
-    Source: the fields that vLLM's method `eagle3` reads, and what their absence means there.
+    Source: the fields that vLLM's method `eagle3` reads, and the meaning of their absence there.
     """
 
     layer: DecoderConfig
-    """Sizes of the drafter itself; `num_hidden_layers` is how many layers it has."""
+    """Sizes of the drafter itself; `num_hidden_layers` is its number of layers."""
     aux_layers: tuple[int, ...] = (1, 2, 3)
     """Target layers whose output is captured, counted from 1 (0 is the embedding)."""
     names_aux_layers: bool = True
-    """Whether `config.json` names them. Most published drafters' does not, and vLLM then captures
-    its default layers, see `default_aux_layers`."""
+    """Whether `config.json` names the captured layers. The config of most published drafters does
+    not, and vLLM then captures its default layers, see `default_aux_layers`."""
     fc_norm: bool = False
-    """One RMSNorm per captured layer ahead of `fc`."""
+    """Whether each captured layer passes an RMSNorm before `fc`."""
     norm_before_fc: bool = False
-    """One RMSNorm over the concatenated captured layers, ahead of `fc` (and of `fc_norm`)."""
+    """Whether the concatenated captured layers pass one RMSNorm before `fc` and `fc_norm`."""
     norm_before_residual: bool = False
-    """The residual stream starts from the normed hidden state instead of the one that came in."""
+    """Whether the residual stream starts from the normed hidden state, not the input state."""
     norm_output: bool = False
-    """The post-norm hidden state goes to the next depth instead of the residual stream."""
+    """Whether the next depth gets the post-norm hidden state, not the residual stream."""
     qk_norm: bool = False
-    """An RMSNorm on each head's queries and keys ahead of the rotation: a Qwen3-style drafter."""
+    """Whether each head's queries and keys pass an RMSNorm before the rotation, as in Qwen3."""
     draft_vocab_size: int | None = None
-    """Tokens that the drafter knows, fewer than the target's; None: all of them."""
+    """Size of the drafter's vocabulary if it is smaller than the target's; None: the same size."""
     target_hidden_size: int | None = None
-    """The target's hidden size where it is not the drafter's, which then has its own embedding."""
+    """The target's hidden size if it differs; the drafter then has its own embedding."""
 
     @property
     def aux_size(self) -> int:
@@ -85,8 +85,8 @@ class DrafterConfig:
     def from_hf(cls, fields: dict[str, Any], target_layers: int | None = None) -> DrafterConfig:
         """Read a parsed `config.json`; absent norm flags mean EAGLE-3.
 
-        `target_layers` is the target's number of layers, from which vLLM's default layers follow.
-        Raises KeyError for a config that names no auxiliary layers where it is not given.
+        `target_layers` is the target's number of layers, which determines vLLM's default layers.
+        Raises KeyError for a config that names no auxiliary layers if it is not given.
         """
         if "speculators_model_type" in fields:
             fields = _from_speculators(fields)
@@ -109,10 +109,10 @@ class DrafterConfig:
         )
 
     def to_hf(self) -> dict[str, Any]:
-        """The `config.json` of the drafter.
+        """Return the `config.json` of the drafter.
 
-        The auxiliary layers are written unless asked otherwise: vLLM's default for them collapses
-        on a target of few layers.
+        The auxiliary layers are written unless `names_aux_layers` is off, because vLLM's default
+        for them collapses on a target of few layers.
         """
         aux = {_AUX: list(self.aux_layers)} if self.names_aux_layers else {}
         only_if_set = {
@@ -135,10 +135,10 @@ class DrafterConfig:
 
 
 def default_aux_layers(target_layers: int) -> tuple[int, ...]:
-    """Return the layers that vLLM captures where a drafter's config names none.
+    """Return the layers that vLLM captures if a drafter's config names none.
 
-    Source: vllm.model_executor.models.interfaces, 0.27 to 0.32. Raises ValueError for a target of
-    so few layers that they are not three.
+    Source: vllm.model_executor.models.interfaces, 0.27 to 0.32. Raises ValueError for a target with
+    too few layers to give three different ones.
     """
     layers = tuple(sorted({2, target_layers // 2, target_layers - 3}))
     if len(layers) != _STATES or layers[0] < 1:
@@ -147,9 +147,9 @@ def default_aux_layers(target_layers: int) -> tuple[int, ...]:
 
 
 def _from_speculators(fields: dict[str, Any]) -> dict[str, Any]:
-    """A config in the speculators format, as vLLM turns it into one of its own.
+    """Convert a config from the speculators format to vLLM's own, as vLLM does.
 
-    There, and only there, an absent `norm_before_residual` means that it is on.
+    In this format only, an absent `norm_before_residual` means that it is on.
     """
     layer = fields["transformer_layer_config"]
     names = ("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm", "norm_output")
@@ -163,5 +163,5 @@ def _from_speculators(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unless(value: int | None, usual: int) -> int | None:
-    """`value`, or None where it says no more than the usual one."""
+    """Return `value`, or None if it equals the usual one."""
     return None if value == usual else value

@@ -1,9 +1,9 @@
-"""The drafter: EAGLE-3 and EAGLE-3.1 with their options, one step of many chains at once.
+"""The reference drafter: EAGLE-3 and EAGLE-3.1 with their options, one step of many chains at once.
 
 Slot i pairs the target's captured hidden states of token i with the embedding of token i+1. The
-chain anchored at slot p asks, at depth d (1-based), from slot p+d-1, and sees the slots 0..p+d-1:
-those up to p as the target's true states make them, those after it as the chain made them.
-Training, replay and generation all run these methods.
+chain anchored at slot p queries, at depth d (1-based), from slot p+d-1 and sees the slots 0..p+d-1:
+slots up to p contain the target's true states, later slots the chain's own. Training, replay and
+generation all run these methods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Slots:
     values: Tensor
 
     def append(self, other: Slots) -> Slots:
-        """These slots and later ones behind them."""
+        """Return these slots followed by later ones."""
         return Slots(
             torch.cat([self.keys, other.keys], 2), torch.cat([self.values, other.values], 2)
         )
@@ -41,13 +41,13 @@ class Context:
 
     @property
     def slots(self) -> int:
-        """S."""
+        """Number of slots S."""
         return self.layers[0].keys.shape[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainKeys:
-    """What the chains made themselves: per layer one [B, N, A, D] per depth from 2 on."""
+    """Keys and values computed by the chains: per layer one [B, N, A, D] per depth from 2 on."""
 
     layers: tuple[tuple[Slots, ...], ...] = ()
 
@@ -56,9 +56,10 @@ class ChainKeys:
 class StepOutput:
     """One depth of A chains.
 
-    `prenorm` [B, A, H]: the residual stream after the MLP; `postnorm`: after the final norm, what
-    `lm_head` reads; `fed`: what the next depth gets, one of the two. `attention`, per layer
-    [B, N, A, S + d - 1]: softmax over the context slots, then over the chain's own, in order.
+    `prenorm` [B, A, H] is the residual stream after the MLP; `postnorm` is that stream after the
+    final norm, the input of `lm_head`; `fed` is the one of the two that the next depth gets.
+    `attention` [B, N, A, S + d - 1] per layer is the softmax over the context slots, then over the
+    chain's own slots, in order.
     """
 
     prenorm: Tensor
@@ -69,7 +70,7 @@ class StepOutput:
 
 
 class LaterLayer(nn.Module):
-    """A layer behind the first, under the prefix `layers.`: reads the residual stream alone."""
+    """A layer after the first, under the prefix `layers.`; it reads only the residual stream."""
 
     def __init__(self, config: DrafterConfig, inputs: int = 1) -> None:
         super().__init__()
@@ -81,11 +82,11 @@ class LaterLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(size, eps)
 
     def enter(self, embedding: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """What attention reads, and the residual stream [B, S, H] that it adds to."""
+        """Return attention's input, and the residual stream [B, S, H] that it is added to."""
         return self.input_layernorm(hidden), hidden
 
     def leave(self, residual: Tensor, heads: Tensor) -> Tensor:
-        """The residual stream [B, S, H] behind attention, whose heads are [B, N, S, D], and MLP."""
+        """Return the residual stream [B, S, H] after attention, heads [B, N, S, D], and MLP."""
         residual = residual + self.self_attn.output(heads)
         mixed: Tensor = residual + self.mlp(self.post_attention_layernorm(residual))
         return mixed
@@ -100,14 +101,14 @@ class FirstLayer(LaterLayer):
         self._norm_before_residual = config.norm_before_residual
 
     def enter(self, embedding: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention reads [B, S, 2H]."""
+        """Return the input of attention, [B, S, 2H], and the residual stream [B, S, H]."""
         normed = self.hidden_norm(hidden)
         x = torch.cat([self.input_layernorm(embedding), normed], -1)
         return x, normed if self._norm_before_residual else hidden
 
 
 class Drafter(nn.Module):
-    """Decoder layers over the target's captured states, with an output head of their own."""
+    """Decoder layers over the target's captured states, with a separate output head."""
 
     d2t: Tensor
 
@@ -134,20 +135,20 @@ class Drafter(nn.Module):
         self.rotary = Rotary(layer)
 
     def embed(self, ids: Tensor, target: Target) -> Tensor:
-        """Target token ids [...] -> [..., H]; by an embedding of its own, or the target's."""
+        """Embed target token ids [...] to [..., H], by the drafter's embedding or the target's."""
         if not self.config.target_hidden_size:
             return target.embed(ids)
         embedded: Tensor = self.embed_tokens(ids)
         return embedded
 
     def target_ids(self, ids: Tensor) -> Tensor:
-        """Ids in the drafter's vocabulary -> in the target's; `d2t` holds the differences."""
+        """Convert ids from the drafter's vocabulary to the target's, by differences in `d2t`."""
         return ids + self.d2t[ids] if self.config.draft_vocab_size else ids
 
     def normed_aux(self, aux: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-        """The captured states, each [..., H], as `fc` reads them; None if it reads them raw.
+        """Return the captured states, each [..., H], as `fc` reads them; None if it reads them raw.
 
-        After `norm_before_fc` these are the chunks of the one normed concatenation.
+        After `norm_before_fc` they are the chunks of the one normed concatenation.
         """
         if not (self.config.norm_before_fc or self.config.fc_norm):
             return None
@@ -158,14 +159,15 @@ class Drafter(nn.Module):
         return tuple(aux)
 
     def fuse(self, aux: Sequence[Tensor]) -> Tensor:
-        """Captured states, one [..., H] per layer -> the hidden state [..., H] of depth 1."""
+        """Combine captured states, one [..., H] per layer, into depth 1's state [..., H]."""
         fused: Tensor = self.fc(torch.cat(list(self.normed_aux(aux) or aux), -1))
         return fused
 
     def context(self, embedding: Tensor, fused: Tensor, before: Context | None = None) -> Context:
-        """The context `before`, if any, with the next S verified slots behind it.
+        """Return the context `before`, if any, followed by the next S verified slots.
 
-        `embedding` [B, S, H] is of each slot's NEXT token, `fused` [B, S, H] what `fuse` gave.
+        `embedding` [B, S, H] belongs to each slot's NEXT token, `fused` [B, S, H] is the output of
+        `fuse`.
         """
         start = before.slots if before else 0
         positions = torch.arange(start, start + fused.shape[1], device=fused.device)
@@ -193,8 +195,8 @@ class Drafter(nn.Module):
     ) -> StepOutput:
         """Run depth `depth` of the chains anchored at slots `anchors` [A].
 
-        `embedding` [B, A, H] is of the newest token of each chain, `hidden` [B, A, H] is `fuse`'s
-        output at depth 1 and the previous `fed` after it.
+        `embedding` [B, A, H] belongs to the newest token of each chain; `hidden` [B, A, H] is
+        `fuse`'s output at depth 1 and the previous `fed` after it.
         """
         positions = anchors + depth - 1
         attention, owns = list[Tensor](), list[tuple[Slots, ...]]()
@@ -218,13 +220,13 @@ class Drafter(nn.Module):
         )
 
     def _layers(self) -> tuple[LaterLayer, ...]:
-        """All layers, in the order of the network."""
+        """Return all layers, in the order of the network."""
         return (self.midlayer, *self.layers.values())  # type: ignore[arg-type]
 
     def _attention(
         self, queries: Tensor, anchors: Tensor, context: Slots, own: tuple[Slots, ...]
     ) -> Tensor:
-        """Softmax of q.k / sqrt(D) over slots 0..p and the chain's own; 0 on slots after p."""
+        """Return the softmax of q.k / sqrt(D) over slots 0..p and the chain's own; 0 after p."""
         queries = queries * self.config.layer.head_dim**-0.5
         slots = torch.arange(context.keys.shape[2], device=context.keys.device)
         scores = queries @ context.keys.transpose(-1, -2)
@@ -234,7 +236,7 @@ class Drafter(nn.Module):
 
 
 def _mix(attention: Tensor, context: Slots, own: tuple[Slots, ...]) -> Tensor:
-    """Values weighted by `attention` [B, N, A, S + d - 1] -> [B, N, A, D]."""
+    """Return the values weighted by `attention` [B, N, A, S + d - 1], as [B, N, A, D]."""
     slots = context.values.shape[2]
     mixed = attention[..., :slots] @ context.values
     for at, one in enumerate(own, start=slots):

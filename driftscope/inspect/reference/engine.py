@@ -1,4 +1,4 @@
-"""A speculative decoding engine in its plainest form: one request, greedy, one chain per round.
+"""A minimal speculative decoding engine: one request, greedy, one chain per round.
 
 It generates what greedy decoding of the target alone would, and records each round as a probe in a
 serving engine does.
@@ -28,8 +28,8 @@ class Round:
     """One draft and its verification.
 
     `drafted` is K, `accepted` the number of leading drafted tokens equal to the target's greedy
-    ones, and `emitted` the tokens that the request got: accepted + 1, unless it ended first.
-    `draft_s` and `step_s` are the seconds that drafting and the whole round took.
+    ones, and `emitted` the number of tokens that the request got: accepted + 1, unless it ended
+    first. `draft_s` and `step_s` are the durations of drafting and of the whole round, in seconds.
     """
 
     chain: Chain
@@ -44,8 +44,8 @@ class Round:
 class Generation:
     """One request. `token_ids` is the output, whose first token came with the prefill.
 
-    `ttft_s` is the time to that token, `duration_s` to the last one. `finish_reason` is `stop`
-    when the output ends with the end token, else `length`.
+    `ttft_s` is the time to that token, `duration_s` the time to the last one, in seconds.
+    `finish_reason` is `stop` if the output ends with the end token, else `length`.
     """
 
     token_ids: tuple[int, ...]
@@ -68,9 +68,9 @@ def generate(
     on_round: Callable[[Round], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Generation:
-    """Generate up to `max_tokens` tokens, drafting K per round; `on_round` gets each as it ends.
+    """Generate up to `max_tokens` tokens, K drafts per round; pass rounds to `on_round`.
 
-    Raises ValueError when the positions do not suffice for prompt, output and a last chain.
+    Raises ValueError if the positions do not suffice for prompt, output and a last chain.
     """
     request = _Request(target, drafter, prompt_ids, max_tokens, k, n_sink, eos_token_id, clock)
     start = clock()
@@ -93,8 +93,8 @@ def generate(
 class _Request:
     """The state of a request between rounds.
 
-    `_ids` are all tokens known, the last of which the target has not yet run over. `_unseen_aux`
-    are the captured states of the slots that the drafter's context does not hold yet.
+    `_ids` are all known tokens; the target has not yet run on the last one. `_unseen_aux` are the
+    captured states of the slots that the drafter's context does not contain yet.
     """
 
     def __init__(
@@ -137,14 +137,14 @@ class _Request:
         self._ids.append(greedy[-1])
 
     def round(self) -> Round:
-        """Draft a chain behind the last verified slot, verify it, keep what was accepted."""
+        """Draft a chain after the last verified slot, verify it, keep what was accepted."""
         start = self._clock()
         chain = self._draft()
         draft_s = self._clock() - start
         greedy, aux = self._run_target([self._ids[-1], *chain.token_ids])
         accepted = leading_matches(chain.token_ids, greedy)
         verified = accepted + 1
-        # Keep what was verified; the newest token has no keys yet, the next round runs it.
+        # Keep what was verified; the newest token has no keys yet, and the next round runs it.
         self._cache.truncate(len(self._ids) + accepted)
         self._unseen_aux = tuple(layer[:, :verified] for layer in aux)
         emitted = self._emit([*chain.token_ids[:accepted], greedy[accepted]])
@@ -160,7 +160,7 @@ class _Request:
     def _draft(self) -> Chain:
         last = len(self._ids) - 2
         self._extend_context()
-        assert self._context is not None  # noqa: S101  it was just extended
+        assert self._context is not None  # noqa: S101 it was just extended
         (chain,) = draft_chains(
             self._target,
             self._drafter,
@@ -182,7 +182,7 @@ class _Request:
         self._context = self._drafter.context(embedding, fused, self._context)
 
     def _run_target(self, ids: list[int]) -> tuple[list[int], tuple[Tensor, ...]]:
-        """The greedy token behind each of `ids`, and the captured states at each."""
+        """Return the greedy token after each of `ids`, and the captured states at each."""
         output = self._target(
             torch.tensor([ids]), aux_layers=self._drafter.config.aux_layers, cache=self._cache
         )
@@ -190,7 +190,7 @@ class _Request:
         return greedy, output.aux
 
     def _emit(self, ids: list[int]) -> int:
-        """Append `ids` up to the end token or the token limit; how many that were."""
+        """Append `ids` up to the end token or the token limit; return how many were appended."""
         for count, token in enumerate(ids, start=1):
             self._ids.append(token)
             if self.finished:
@@ -199,7 +199,7 @@ class _Request:
 
 
 def leading_matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
-    """How many tokens of `drafted` equal those of `greedy` before the first that does not."""
+    """Return how many tokens of `drafted` equal those of `greedy` before the first difference."""
     for count, (left, right) in enumerate(zip(drafted, greedy, strict=False)):
         if left != right:
             return count

@@ -1,4 +1,4 @@
-"""The parts that the target and the drafter share: RMSNorm, rotary positions, attention, MLP.
+"""Layers that the target and the drafter share: RMSNorm, rotary positions, attention, MLP.
 
 Shapes: B batch, S or A slots, H hidden, N query heads, G key heads, D head size.
 """
@@ -13,7 +13,7 @@ from driftscope.inspect.reference.config import DecoderConfig
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which norms and softmaxes are computed: float32, or float64 for float64."""
+    """Return the dtype of norms and softmaxes: float32, or float64 for float64."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -26,7 +26,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., size] -> [..., size], in the dtype of the weight."""
+        """Normalise [..., size]; return the same shape in the dtype of the weight."""
         wide = x.to(at_least_float32(x.dtype))
         scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (scaled * self.weight).to(self.weight.dtype)
@@ -35,8 +35,8 @@ class RMSNorm(nn.Module):
 class Rotary:
     """Rotary position embedding, halves rotated (the Llama layout of Hugging Face and vLLM).
 
-    The tables are float64 and no part of a module, so that casting a model leaves them exact; they
-    follow to the device that they are first used on.
+    The tables are float64 and not part of a module, so that casting a model leaves them exact; they
+    move to the device on which they are first used.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -58,7 +58,7 @@ class Rotary:
 class Attention(nn.Module):
     """The projections of grouped-query attention. `input_size` is 2H in a drafter's first layer.
 
-    `qk_norm` puts an RMSNorm on each head's queries and keys, as Qwen3 does.
+    `qk_norm` adds an RMSNorm on each head's queries and keys, as in Qwen3.
     """
 
     def __init__(self, config: DecoderConfig, input_size: int, *, qk_norm: bool = False) -> None:
@@ -75,18 +75,18 @@ class Attention(nn.Module):
         self.k_norm: nn.Module = RMSNorm(*head) if qk_norm else nn.Identity()
 
     def queries(self, x: Tensor, rotary: Rotary, positions: Tensor) -> Tensor:
-        """[B, S, input] -> [B, N, S, D], rotated, not scaled."""
+        """Project [B, S, input] to queries [B, N, S, D], rotated, not scaled."""
         return rotary(self.q_norm(self._heads(self.q_proj(x))), positions)
 
     def keys_values(self, x: Tensor, rotary: Rotary, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, S, input] -> keys and values, each [B, N, S, D]: the G key heads repeated."""
+        """Project [B, S, input] to keys and values [B, N, S, D], with key heads repeated."""
         keys = rotary(self.k_norm(self._heads(self.k_proj(x))), positions)
         repeats = self.config.num_attention_heads // self.config.num_key_value_heads
         values = self._heads(self.v_proj(x))
         return keys.repeat_interleave(repeats, 1), values.repeat_interleave(repeats, 1)
 
     def output(self, heads: Tensor) -> Tensor:
-        """[B, N, S, D] -> [B, S, H]."""
+        """Project the heads [B, N, S, D] to [B, S, H]."""
         mixed: Tensor = self.o_proj(heads.transpose(1, 2).flatten(2))
         return mixed
 
@@ -106,6 +106,6 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., H] -> [..., H]."""
+        """Apply the MLP to [..., H]; return [..., H]."""
         down: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return down

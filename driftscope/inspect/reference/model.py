@@ -1,7 +1,7 @@
-"""Load and save the reference models in the files that vLLM and Hugging Face load.
+"""Loads and saves the reference models in the file format of vLLM and Hugging Face.
 
 A model directory holds `config.json` and `model.safetensors` under Hugging Face's parameter names.
-The drafter's file has no embedding where it shares the target's.
+The drafter's file has no embedding if it shares the target's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def load_target(path: Path, dtype: torch.dtype = torch.float32) -> Target:
 def load_drafter(
     path: Path, dtype: torch.dtype = torch.float32, *, target_layers: int | None = None
 ) -> Drafter:
-    """Read a drafter directory. Raises KeyError for a config that names no auxiliary layers, unless
-    `target_layers` says how many layers its target has: then it gets vLLM's default."""
+    """Read a drafter directory. Raises KeyError for a config that names no auxiliary layers,
+    unless `target_layers`, its target's number of layers, is given: the drafter then gets vLLM's
+    default."""
     drafter = Drafter(DrafterConfig.from_hf(_read_config(path), target_layers))
     drafter.load_state_dict(load_file(path / "model.safetensors"))
     return drafter.to(dtype).eval()

@@ -1,4 +1,4 @@
-"""Chains drafted from given anchors of a given token sequence, without generating."""
+"""Drafts chains from given anchors of a given token sequence, without generating."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftscope.inspect.reference.chain import Chain, draft_chains
 from driftscope.inspect.reference.model import Drafter, Target
 
 DEFAULT_N_SINK = 4
-"""Slots counted as sink where nothing else was found from the data."""
+"""Number of slots counted as sink unless the data shows another sink set."""
 
 
 @torch.no_grad()
@@ -25,8 +25,8 @@ def replay(
 ) -> list[Chain]:
     """Draft K tokens from each anchor p, given the true tokens 0..p+1 before it.
 
-    Teacher-forced and vectorised over the anchors: what a run drafted at position p of the same
-    tokens, this drafts again. Computes in the dtype of the models.
+    The replay is teacher-forced and vectorised over the anchors. It repeats what a run drafted at
+    position p of the same tokens, and computes in the dtype of the models.
 
     Raises ValueError for an anchor whose next token is not among `tokens`.
     """

@@ -1,4 +1,4 @@
-"""A run directory written by the reference engine: the same records as from a live server."""
+"""Writes a run directory from the reference engine, with the same records as a live server's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from driftscope.trace.write.writer import TraceWriter
 class ReferenceRun:
     """Generates requests one after the other and records them; a context manager.
 
-    Raises TraceError when `run` already holds a run or cannot be written.
+    Raises TraceError if `run` already holds a run or cannot be written.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ReferenceRun:
     def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, label: str | None = None
     ) -> Generation:
-        """Generate greedily from a prompt, recording each round as it ends."""
+        """Generate greedily from a prompt and record each round as it ends."""
         name = f"reference-{self._requests}"
         self._requests += 1
         arrival_s = time.time()

@@ -1,4 +1,4 @@
-"""The target: a Llama with tied embeddings, whose layer outputs can be captured."""
+"""The reference target: a Llama with tied embeddings, whose layer outputs can be captured."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from driftscope.inspect.reference.layers import MLP, Attention, RMSNorm, Rotary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOutput:
-    """`hidden` [B, S, H] after the final norm; `aux` [B, S, H] per captured layer, un-normed."""
+    """Output of the target: `hidden` [B, S, H] after the final norm, and `aux` [B, S, H] per
+    captured layer, not normed."""
 
     hidden: Tensor
     aux: tuple[Tensor, ...]
 
 
 class KVCache:
-    """Keys and values of one sequence batch, room made once; rejected tokens are cut off again."""
+    """Keys and values of one batch of sequences, allocated once; can be truncated again."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -30,7 +31,7 @@ class KVCache:
         self._store: dict[int, tuple[Tensor, Tensor]] = {}
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write [B, N, S, D] behind the first `length` positions; return everything up to there."""
+        """Write [B, N, S, D] after the first `length` positions; return all up to the end."""
         if layer not in self._store:
             shape = (*keys.shape[:2], self.capacity, keys.shape[3])
             self._store[layer] = (keys.new_zeros(shape), values.new_zeros(shape))
@@ -41,7 +42,7 @@ class KVCache:
         return all_keys[:, :, :end], all_values[:, :, :end]
 
     def truncate(self, length: int) -> None:
-        """Forget what lies behind the first `length` positions."""
+        """Discard everything after the first `length` positions."""
         self.length = min(self.length, length)
 
 
@@ -58,7 +59,7 @@ class TargetLayer(nn.Module):
     def forward(
         self, x: Tensor, rotary: Rotary, positions: Tensor, cache: KVCache | None, index: int
     ) -> Tensor:
-        """[B, S, H] at `positions` [S] -> [B, S, H]; `index` names the layer to the cache."""
+        """Run the layer on [B, S, H] at `positions` [S]; `index` is its key in the cache."""
         normed = self.input_layernorm(x)
         queries = self.self_attn.queries(normed, rotary, positions)
         keys, values = self.self_attn.keys_values(normed, rotary, positions)
@@ -89,14 +90,14 @@ class Target(nn.Module):
         self.rotary = Rotary(config)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Token ids [...] -> [..., H]. The drafter shares this embedding."""
+        """Embed token ids [...] to [..., H]. The drafter shares this embedding."""
         embedded: Tensor = self.model.embed_tokens(ids)
         return embedded
 
     def forward(
         self, ids: Tensor, *, aux_layers: Sequence[int] = (), cache: KVCache | None = None
     ) -> TargetOutput:
-        """Run `ids` [B, S] behind what the cache holds. Layers count from 1, 0 the embedding."""
+        """Run `ids` [B, S] after the cached tokens. Layers count from 1; 0 is the embedding."""
         start = cache.length if cache is not None else 0
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)
         outputs = [self.embed(ids)]
@@ -108,12 +109,12 @@ class Target(nn.Module):
         return TargetOutput(hidden=self.model.norm(outputs[-1]), aux=aux)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., H] after the final norm -> [..., vocabulary]."""
+        """Return the logits [..., vocabulary] for [..., H] after the final norm."""
         return functional.linear(hidden, self.model.embed_tokens.weight)
 
 
 def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-    """Softmax attention in which the query at position i sees the keys 0..i. -> [B, N, S, D]."""
+    """Return softmax attention [B, N, S, D]; the query at position i sees the keys 0..i."""
     queries = queries.to(values.dtype)
     keys = keys.to(values.dtype)
     attend = functional.scaled_dot_product_attention

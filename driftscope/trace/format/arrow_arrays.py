@@ -1,8 +1,8 @@
-"""Arrow arrays from Python values and back to numpy, buffer by buffer.
+"""Converts Python values to Arrow arrays and Arrow arrays to numpy, buffer by buffer.
 
-`pyarrow.array` and `numpy.asarray` do the same and more, and import pandas to do it; in somebody's
-serving process that is too much. Nulls, strings, numbers, booleans and lists of numbers are all
-that a trace has.
+`pyarrow.array` and `numpy.asarray` do this and more, but import pandas to do it, which is too much
+for a user's serving process. A trace contains only nulls, strings, numbers, booleans and lists of
+numbers.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _NUMPY: dict[pa.DataType, np.dtype[Any]] = {
 
 
 _PACKED = {"b": "b", "i": "i", "l": "q", "f": "f", "d": "d"}
-"""NumPy's character of a type -> that of the `array` module, which takes a list in one call."""
+"""NumPy type character -> type code of the `array` module, which converts a list in one call."""
 
 
 def list_array(
     values: NDArray[Any], present: NDArray[np.bool_] | None, kind: pa.DataType
 ) -> pa.Array:
-    """Rows of [rows, numbers] as an Arrow list array, null where not `present`.
+    """Return rows of [rows, numbers] as an Arrow list array, null where not `present`.
 
-    Raises TypeError for numbers that are not those of `kind`.
+    Raises TypeError for numbers whose type does not fit `kind`.
     """
     rows, numbers = values.shape
     dtype = _NUMPY[kind.value_type]
@@ -50,7 +50,7 @@ def list_array(
 
 
 def array_of(values: Any, kind: pa.DataType) -> pa.Array:
-    """`values`, each of a type that `kind` holds or None, as an Arrow array.
+    """Return `values`, each None or of a type that `kind` holds, as an Arrow array.
 
     Raises TypeError, ValueError, OverflowError or AttributeError for a value that does not fit.
     """
@@ -59,7 +59,7 @@ def array_of(values: Any, kind: pa.DataType) -> pa.Array:
 
 @cache
 def builder_of(kind: pa.DataType) -> Callable[[Any], pa.Array]:
-    """What `array_of` does for one type: pyarrow compares types by their texts, and slowly."""
+    """Return `array_of` for one type, cached because pyarrow compares types slowly, as texts."""
     if kind in _NUMPY:
         return partial(_array_of_numbers, kind, _NUMPY[kind])
     if pa.types.is_list(kind):
@@ -72,7 +72,7 @@ def _array_of_numbers(kind: pa.DataType, dtype: np.dtype[Any], values: Any) -> p
     if isinstance(values, list):
         try:
             packed = packed_array(_PACKED[dtype.char], values)
-        except TypeError:  # a null, or what does not fit
+        except TypeError:  # a null, or a value that does not fit
             pass
         else:
             return pa.Array.from_buffers(kind, size, [None, pa.py_buffer(packed)])
@@ -110,7 +110,7 @@ def _array_of_bools(kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 def numbers_of(array: pa.Array) -> NDArray[Any]:
-    """[n] what an array of numbers holds, without a copy; under a null lies anything."""
+    """Return the [n] numbers of an array without a copy; values under nulls are arbitrary."""
     dtype = _NUMPY[array.type]
     if not len(array):
         return np.empty(0, dtype)
@@ -119,58 +119,58 @@ def numbers_of(array: pa.Array) -> NDArray[Any]:
 
 
 def validity_of(array: pa.Array) -> NDArray[np.bool_]:
-    """[n] where `array` is not null."""
+    """Return [n] bool: True where `array` is not null."""
     return numbers_of(array.is_valid().cast(pa.int8())).astype(np.bool_)
 
 
 def lengths_of(lists: pa.ListArray) -> NDArray[np.int32]:
-    """[n] elements of each list, 0 for null."""
+    """Return the [n] lengths of the lists, 0 for null."""
     lengths: NDArray[np.int32] = np.diff(numbers_of(lists.offsets))
     return lengths
 
 
 def lists_of(items: NDArray[Any], lengths: NDArray[np.int32], valid: NDArray[np.bool_]) -> pa.Array:
-    """Lists of these lengths, filled with `items` in order; null where not `valid`."""
+    """Return lists of these lengths, filled with `items` in order; null where not `valid`."""
     child = with_validity(items)
     buffers = [None if valid.all() else _bits(valid), _offsets(lengths)]
     return pa.Array.from_buffers(pa.list_(child.type), len(lengths), buffers, children=[child])
 
 
 def with_validity(numbers: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """`numbers` as an Arrow array of the same type; null where not `valid`, where that is given."""
+    """Return `numbers` as an Arrow array of the same type; null where `valid` is False."""
     bitmap = None if valid is None or valid.all() else _bits(valid)
     buffers = [bitmap, pa.py_buffer(numbers)]
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
 
 
 def _validity(values: list[Any]) -> pa.Buffer | None:
-    """Of an array with nulls."""
+    """Return the validity bitmap, or None if no value is null."""
     if not _some_none(values):
         return None
     return _bits(np.array([value is not None for value in values]))
 
 
 def _without_none(values: list[Any], filler: Any) -> list[Any]:
-    """What stands under a null is never read, but has to be there."""
+    """Replace nulls by `filler`: a value under a null is never read but must exist."""
     if not _some_none(values):
         return values
     return [filler if value is None else value for value in values]
 
 
 def _some_none(values: list[Any]) -> bool:
-    """By identity: a numpy array among the values has no plain answer to `==`."""
+    """Return whether a value is None, by identity: `==` on a numpy array gives no plain answer."""
     return any(value is None for value in values)
 
 
 def _checked(array: NDArray[Any], kinds: str) -> NDArray[Any]:
-    """`array`, whose values numpy must have found to be of one of `kinds`."""
+    """Return `array`; raise TypeError unless numpy found its values to be of one of `kinds`."""
     if array.size and array.dtype.kind not in kinds:
         raise TypeError(f"values of type {array.dtype} do not fit the column")
     return array
 
 
 def _ends(values: list[Any]) -> pa.Buffer:
-    """Where each of `values` begins, all of them laid out in a row, and where the last one ends."""
+    """Return where each of `values` begins when they are concatenated, and where the last ends."""
     return pa.py_buffer(packed_array("i", accumulate(map(len, values), initial=0)))
 
 

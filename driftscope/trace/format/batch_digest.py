@@ -1,8 +1,8 @@
-"""A checksum in each message of an Arrow stream, so that a flipped bit is never another figure.
+"""A checksum in each message of an Arrow stream, so that a flipped bit does not go unnoticed.
 
 A message of the Arrow IPC format is `FFFFFFFF`, the length of its metadata, the metadata and a
-body. Readers of the format find what they need from the start of the metadata and ignore what
-follows within its length: there the digest stands, 8 bytes that every other Arrow reader skips.
+body. Readers of the format find what they need from the start of the metadata and ignore the rest
+of its length. The digest is stored there: 8 bytes that every other Arrow reader skips.
 https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format
 """
 
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 END = b"\xff\xff\xff\xff\0\0\0\0"
-"""The last bytes of a stream that was closed."""
+"""Last bytes of a stream that was closed."""
 _CONTINUATION = END[:4]
 _ALIGNMENT = 8
-"""Messages begin at multiples of it."""
+"""Alignment of messages: they begin at multiples of it, in bytes."""
 _MARK = b"DSc1"
 _HEAD = struct.Struct("<4si")
 _DIGEST = struct.Struct("<4sI")
@@ -29,7 +29,7 @@ Bytes = memoryview | bytes
 def with_digest(message: pa.Buffer) -> Sequence[Bytes]:
     """Return the bytes of a serialised message with its digest, in pieces to be written in order.
 
-    `message` is what `pyarrow.Schema.serialize` or `pyarrow.RecordBatch.serialize` gave.
+    `message` is the result of `pyarrow.Schema.serialize` or `pyarrow.RecordBatch.serialize`.
     """
     view = memoryview(message)
     _, length = _HEAD.unpack_from(view)
@@ -39,13 +39,13 @@ def with_digest(message: pa.Buffer) -> Sequence[Bytes]:
 
 
 def has_digest(content: bytes) -> bool:
-    """Return whether the first message of a stream says that it has a digest."""
+    """Return whether the first message of a stream is marked as having a digest."""
     end = _metadata_end(content, 0)
     return end is not None and _digest_before(content, end) is not None
 
 
 def first_is_torn(content: bytes) -> bool:
-    """Return whether a stream ends within its first message, as after a kill: nothing follows."""
+    """Return whether a stream ends within its first message, as after a kill."""
     if len(content) < _HEAD.size:
         return _CONTINUATION.startswith(content[: len(_CONTINUATION)])
     continuation, length = _HEAD.unpack_from(content)
@@ -57,8 +57,8 @@ def first_is_torn(content: bytes) -> bool:
 
 
 def intact_messages(content: bytes) -> Iterator[pa.Message | None]:
-    """Yield each message whose bytes are those of its digest, and None for each stretch between
-    two that is something else, or at the end of the stream."""
+    """Yield each message whose bytes match its digest, and None for each stretch of other bytes
+    between two messages or at the end of the stream."""
     start, damaged = 0, False
     while start < len(content) and not content.startswith(END, start):
         message, end = _message(content, start)
@@ -75,7 +75,7 @@ def intact_messages(content: bytes) -> Iterator[pa.Message | None]:
 
 
 def _next(content: bytes, start: int) -> int:
-    """Where the next message may begin."""
+    """Return the offset at which the next message may begin."""
     at = content.find(_CONTINUATION, start)
     while at >= 0 and at % _ALIGNMENT:
         at = content.find(_CONTINUATION, at + 1)
@@ -83,7 +83,7 @@ def _next(content: bytes, start: int) -> int:
 
 
 def _message(content: bytes, start: int) -> tuple[pa.Message | None, int]:
-    """The message at `start` and where it ends; None where its bytes are not those of a digest."""
+    """Return the message at `start` and its end; None if its bytes do not match a digest."""
     cut = _metadata_end(content, start)
     if cut is None or (digest := _digest_before(content, cut)) is None:
         return None, start
@@ -99,7 +99,7 @@ def _message(content: bytes, start: int) -> tuple[pa.Message | None, int]:
 
 
 def _metadata_end(content: bytes, start: int) -> int | None:
-    """Where the metadata of the message at `start` ends, if one may begin there."""
+    """Return where the metadata of the message at `start` ends; None if no message begins there."""
     begin = start + _HEAD.size
     if begin > len(content):
         return None

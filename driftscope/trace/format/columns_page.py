@@ -1,9 +1,10 @@
-"""Print the columns of a trace as a page of the documentation.
+"""Prints the columns of a trace as a page of the documentation.
 
     python -m driftscope.trace.format.columns_page > docs/trace-format.md
 
-Names and types are those of the schema, meanings those of the docstrings in
-`driftscope.trace.format.records`. The part of a docstring from "None: " on says what null means.
+Names and types come from the schema, meanings from the docstrings in
+`driftscope.trace.format.records`. The part of a docstring after "None: " states the meaning of
+null.
 """
 
 from __future__ import annotations
@@ -119,18 +120,18 @@ class Column:
 
     name: str
     type: str
-    """Arrow type of the stream."""
+    """Arrow type in the stream."""
     sealed: str
-    """Parquet type where it is another one."""
+    """Parquet type in a sealed file if it differs; otherwise ""."""
     shape: str
     unit: str
     meaning: str
     null: str
-    """Meaning of null; "" where the column is never null."""
+    """Meaning of null; "" if the column is never null."""
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     head = _HEAD.replace("{times}", _named(derived_columns.TIMES)).replace(
         "{measured}", _named(derived_columns.MEASURED)
     )
@@ -138,7 +139,7 @@ def page() -> str:
 
 
 def columns_of(record: str) -> Iterator[Column]:
-    """The columns of a record, in their order."""
+    """Yield the columns of a record, in order."""
     said = docstrings(RECORDS[record].__name__)
     for field in schema_of(record):
         meaning, _, null = said.get(field.name, "").partition("None: ")
@@ -155,7 +156,7 @@ def columns_of(record: str) -> Iterator[Column]:
 
 
 def _later(record: str, name: str) -> str:
-    """Value that the column reads as in a run that is older than it."""
+    """Return the words for the value that the column reads as in a run older than the column."""
     known = record_defaults(record)
     if name not in known:
         return ""
@@ -175,7 +176,7 @@ def _unit(record: str, field: pa.Field) -> str:
 
 @cache
 def docstrings(record: str) -> dict[str, str]:
-    """The docstring below each field of the record class of this name, in one line."""
+    """Return the docstring below each field of the named record class, each as one line."""
     (body,) = (
         node.body
         for node in ast.parse(inspect.getsource(records)).body

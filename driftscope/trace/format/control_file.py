@@ -1,7 +1,7 @@
-"""What a running probe is asked to do: a small file in its run directory, and its fields.
+"""The control file: a small file in a run directory that states what its probe is asked to do.
 
-The file holds all that was ever asked for, not the last change alone, so that a process that looks
-at it late misses nothing.
+The file holds the sum of all requests, not only the last change, so that a process that reads it
+late misses nothing.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from driftscope.boundary.file_output import write_file
 
 CONTROL = "control.json"
 MAX_BYTES = 64 << 10
-"""Bytes of the file; a larger one is not ours and is refused."""
+"""Largest size of the file in bytes; a larger file is not ours and is refused."""
 _READABLE = 0o644
-"""Who asks may be the superuser, and the probe another user; the directory keeps others out."""
+"""File mode: the requester may be the superuser and the probe another user; the directory's mode
+keeps others out."""
 MAX_EVERY = 1_000_000
 MAX_LABELS = 256
 
 
 class ControlValueError(ValueError):
-    """A value that a probe cannot be set to; the message says which and what to give."""
+    """A value that a probe cannot be set to; the message names the setting and the valid values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a probe is asked to change; None: leave it as it is.
+    """Changes that a probe is asked to make; None: leave the setting unchanged.
 
     `every` and `budget` exclude each other, as they do in the probe. Raises ControlValueError.
     """
 
     recording: bool | None = None
-    """False: record no draft step until True again; verification is always recorded."""
+    """Whether draft steps are recorded until this is set again; verification always is."""
     every: int | None = None
-    """Record the chains of each n-th draft step."""
+    """Record the chains of every n-th draft step."""
     budget: float | None = None
-    """Share of the time per output token that the probe may take; its governor keeps it."""
+    """Share of the time per output token that the probe may use; its governor enforces it."""
     per_head: bool | None = None
-    """Also record attention masses by head."""
+    """Whether attention masses are also recorded for each head."""
     labels: tuple[str, ...] | None = None
-    """Record the chains of requests with one of these labels only; (): of all requests."""
+    """Workload labels whose requests' chains are recorded; (): all requests."""
 
     def __post_init__(self) -> None:
         for name in ("recording", "per_head"):
@@ -69,7 +70,7 @@ class Change:
 
     @classmethod
     def checked(cls, values: object) -> Change:
-        """From JSON, which nobody has looked at; raises ControlValueError."""
+        """Build a change from unchecked JSON; raises ControlValueError."""
         if not isinstance(values, Mapping):
             raise ControlValueError("give an object of settings")
         known = [each.name for each in fields(cls)]
@@ -82,11 +83,11 @@ class Change:
         return cls(**found)
 
     def given(self) -> dict[str, Any]:
-        """What is to be changed, as JSON has it."""
+        """Return the settings to change, as for JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def then(self, later: Change) -> Change:
-        """Both, `later` where they differ."""
+        """Return both changes combined; `later` takes precedence."""
         new = later.given()
         if not {"every", "budget"}.isdisjoint(new):
             new = {"every": None, "budget": None, **new}
@@ -98,12 +99,12 @@ class Asked:
     """The content of a control file."""
 
     revision: int = 0
-    """Counts its changes; 0: there was none."""
+    """Count of changes to the file; 0: none."""
     change: Change = field(default_factory=Change)
 
 
 def read_control(run: Path) -> Asked:
-    """What the run's probe was asked for; raises ControlValueError for a file that is not right."""
+    """Return what the run's probe was asked for; raises ControlValueError for an invalid file."""
     path = run / CONTROL
     try:
         raw = read_json(path, limit=MAX_BYTES, follow=False)
@@ -120,8 +121,8 @@ def read_control(run: Path) -> Asked:
 def ask(run: Path, change: Change) -> Asked:
     """Add `change` to what the run's probe is asked for.
 
-    Requests that come at the same time are taken one after the other, each with a revision of its
-    own. A file that is not right is replaced. Raises OSError.
+    Concurrent requests are processed one after the other, each with its own revision. An invalid
+    file is replaced. Raises OSError.
     """
     with locked(run):
         try:
@@ -136,7 +137,7 @@ def ask(run: Path, change: Change) -> Asked:
 
 
 def share_of(text: str) -> float:
-    """A share from "0.01" or "1%"; raises ControlValueError."""
+    """Parse a share from "0.01" or "1%"; raises ControlValueError."""
     number, percent, rest = text.strip().partition("%")
     try:
         share = float(number) / (100 if percent else 1)

@@ -1,15 +1,16 @@
-"""What sealing leaves out of a segment, and how a reader gets it back.
+"""The columns and digits that sealing leaves out of a segment, and their restoration by a reader.
 
-A stream is exact. In a sealed file
+A stream is exact. A sealed file differs from it in three points:
+
 - measured floats (every float list, the durations of a step, `fc_rms`) keep 16 bits of their
-  mantissa: a relative error of at most 2^-17, far below what any figure resolves;
+  mantissa: a relative error of at most 2^-17, far below the resolution of any figure;
 - times are whole microseconds, as Parquet timestamps;
-- a list that follows from others is left out, when it does so in every row of the segment: the
-  state fed forward is the one before or after the norm, the state that enters a depth is the one
-  that the depth before fed, both bit for bit, and the mass on verified output is what the other
-  classes leave of 1 (restored with an absolute error of at most 1e-5).
+- a list that follows from others in every row of the segment is left out. The state fed forward
+  equals the state before or after the norm, and the state that enters a depth equals the one that
+  the previous depth fed, both bit for bit. The mass on verified output is 1 minus the other classes
+  (restored with an absolute error of at most 1e-5).
 
-What was left out stands in the file's metadata under DERIVED_KEY.
+The columns left out are listed in the file's metadata under DERIVED_KEY.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from driftscope.trace.format.arrow_arrays import (
 from driftscope.trace.format.rounding import rounded
 
 DERIVED_KEY = b"driftscope.derived"
-"""JSON: column left out -> what it follows from."""
+"""Metadata key of a JSON object: column left out -> its source."""
 COMPLEMENT_WITHIN = 1e-6
-"""How far from 1 the masses of all classes may sum: float32 sums of a few thousand terms."""
+"""Largest deviation from 1 of the sum of all masses: float32 sums of a few thousand terms."""
 MICROSECONDS = 1_000_000
 TIMES = ("time_s", "arrival_s")
 _LATEST_S = 2**53 / MICROSECONDS
-"""Beyond, a float64 holds no microseconds."""
+"""Largest time, in seconds, at which a float64 still represents microseconds."""
 MEASURED = ("fc_rms", "step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s")
 _STATES = ("prenorm_rms", "postnorm_rms")
 _OTHER_MASSES = ("sink_mass", "prompt_mass", "self_mass", "null_mass")
@@ -48,7 +49,7 @@ _TIMESTAMP = pa.timestamp("us")
 
 
 def compact(table: pa.Table) -> pa.Table:
-    """`table`, of any record, as it is written when its segment is sealed."""
+    """Return `table`, of any record, in the form in which its segment is sealed."""
     derived = _derived(table)
     metadata = dict(table.schema.metadata or {})
     if derived:
@@ -59,7 +60,7 @@ def compact(table: pa.Table) -> pa.Table:
 
 
 def derived_of(schema: pa.Schema) -> Mapping[str, str]:
-    """Return what the columns that a sealed file leaves out follow from, by name.
+    """Return the source of each column that a sealed file leaves out, by column name.
 
     Raises ValueError for metadata that no recorder writes.
     """
@@ -72,9 +73,9 @@ def derived_of(schema: pa.Schema) -> Mapping[str, str]:
 
 
 def restore(table: pa.Table) -> pa.Table:
-    """A sealed `table` with the columns of the stream that it was made of.
+    """Return a sealed `table` with the columns of the stream that it was made from.
 
-    Raises KeyError or ValueError for metadata that the columns do not fit.
+    Raises KeyError or ValueError for metadata that does not fit the columns.
     """
     derived = derived_of(table.schema)
     columns = {name: _seconds(table.column(name)) for name in table.column_names}
@@ -87,7 +88,7 @@ def restore(table: pa.Table) -> pa.Table:
 
 
 def _check_types(columns: Mapping[str, pa.Array]) -> None:
-    """Raise ValueError for a column, which others follow from, of another type than is written."""
+    """Raise ValueError if a source column has another type than a recorder writes."""
     for name in (*_STATES, *_OTHER_MASSES, "fed_rms", "in_rms"):
         if name in columns and columns[name].type != _FLOAT_LIST:
             raise ValueError(f"{name} holds {columns[name].type}")
@@ -96,7 +97,7 @@ def _check_types(columns: Mapping[str, pa.Array]) -> None:
 
 
 def encodings(table: pa.Table) -> dict[str, Any]:
-    """How Parquet is to hold each column of a compact `table`: arguments of `write_table`."""
+    """Return arguments of `write_table` that set Parquet's encoding of a compact table."""
     explicit = {}
     for f in table.schema:
         if pa.types.is_list(f.type) and pa.types.is_floating(f.type.value_type):
@@ -113,7 +114,7 @@ def encodings(table: pa.Table) -> dict[str, Any]:
 
 
 def _derived(table: pa.Table) -> dict[str, str]:
-    """Columns that follow from others in every row, and from which."""
+    """Return the columns that follow from others in every row, with their sources."""
     if "fed_rms" not in table.column_names or not table.num_rows:
         return {}
     columns = {f.name: table.column(f.name).combine_chunks() for f in table.schema}
@@ -129,7 +130,7 @@ def _derived(table: pa.Table) -> dict[str, str]:
 
 
 def _same(a: pa.ListArray, b: pa.ListArray) -> bool:
-    """Bit for bit: the same lists, the same nulls, the same NaN."""
+    """Return whether lists, nulls and NaN are identical, bit for bit."""
     return _same_shape(a, b) and np.array_equal(_bits(_floats(a)), _bits(_floats(b)))
 
 
@@ -144,7 +145,7 @@ def _is_float32(column: pa.Array) -> bool:
 
 
 def _shifted(columns: dict[str, pa.Array]) -> pa.ListArray:
-    """The fc output, then all but the last of `fed_rms`."""
+    """Return the fc output, followed by all but the last element of `fed_rms`."""
     fed = columns["fed_rms"]
     lengths = lengths_of(fed)
     starts = np.cumsum(lengths) - lengths
@@ -174,13 +175,13 @@ def _complement(columns: dict[str, pa.Array]) -> pa.ListArray:
 
 
 def _taken(columns: dict[str, pa.Array]) -> list[pa.ListArray]:
-    """The other classes, but for those of which no row has any."""
+    """Return the masses of the other classes, without classes that are null in every row."""
     masses = [columns[name] for name in _OTHER_MASSES]
     return [column for column in masses if column.null_count < len(column)]
 
 
 def _left(others: list[pa.ListArray]) -> NDArray[np.float64]:
-    """1 less the other masses; a class that does not apply has none."""
+    """Return 1 minus the other masses; a class that does not apply counts as 0."""
     masses = [_floats(other).astype(np.float64) for other in others]
     return np.asarray(1.0 - np.nansum(masses, axis=0))
 
@@ -197,7 +198,7 @@ def _coarser(name: str, column: pa.ChunkedArray) -> pa.Array:
 
 
 def _rounded_alike(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What was a float32 is rounded as that: the same number may stand in a list, or follow."""
+    """Round numbers that were float32 as float32: they may also be in a list or derived."""
     with np.errstate(over="ignore"):
         narrow = numbers.astype(np.float32)
     both = np.asarray(narrow == numbers)
@@ -205,7 +206,7 @@ def _rounded_alike(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _microseconds(seconds: pa.Array) -> pa.Array:
-    """As timestamps, where all of them can be."""
+    """Return seconds as timestamps, or unchanged if any of them cannot be converted."""
     values = numbers_of(seconds)
     if seconds.null_count or not (np.abs(values) < _LATEST_S).all():
         return seconds
@@ -229,7 +230,7 @@ def _bits(values: NDArray[np.float32]) -> NDArray[np.uint32]:
 
 
 def _with_values(lists: pa.ListArray, values: NDArray[np.float32]) -> pa.ListArray:
-    """Lists as long as `lists`, null where those are."""
+    """Return lists with the lengths and the nulls of `lists`."""
     return lists_of(values, lengths_of(lists), validity_of(lists))
 
 
@@ -239,6 +240,6 @@ _RESTORED: dict[str, Callable[[dict[str, pa.Array], str], pa.Array]] = {
     "generated_mass": lambda columns, _: _complement(columns),
 }
 _SOURCES = frozenset({*_STATES, "fed_rms", "complement"})
-"""What a column can follow from."""
+"""Sources that a column can follow from."""
 _ORDER = ("fed_rms", "in_rms", "generated_mass")
-"""in_rms follows from fed_rms, which may itself have been left out."""
+"""Order of restoration: in_rms follows from fed_rms, which may itself have been left out."""

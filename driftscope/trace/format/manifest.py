@@ -1,4 +1,4 @@
-"""What a run is: the engine, the models and the settings under which its rows were recorded."""
+"""The manifest of a run: the engine, models and settings under which its rows were recorded."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ MANIFEST = "manifest.json"
 BY_DEPTH = "depth"
 """`Manifest.query_kind` of an autoregressive chain."""
 BY_QUERY = "query index"
-"""`Manifest.query_kind` of a drafter that guesses all of its tokens in one pass."""
+"""`Manifest.query_kind` of a drafter that predicts all of its tokens in one pass."""
 CLIENT = "client"
 """`Manifest.engine` of a run that was recorded from outside, by the sender of the requests."""
 AUX_FROM_CONFIG = "config"
 """`Manifest.aux_layers_source`: the drafter's config names the layers."""
 AUX_FROM_ENGINE = "engine default"
-"""`Manifest.aux_layers_source`: the config names none that the engine reads, which chose them."""
+"""`Manifest.aux_layers_source`: the engine chose the layers, because it read none in the config."""
 GREEDY = "greedy"
-"""`Manifest.draft_sampling`: the drafter's likeliest token at each depth."""
+"""`Manifest.draft_sampling`: the drafter's most likely token at each depth."""
 PROBABILISTIC = "probabilistic"
-"""`Manifest.draft_sampling`: a token drawn from the drafter's distribution at the request's
+"""`Manifest.draft_sampling`: a token sampled from the drafter's distribution at the request's
 temperature, which is greedy at temperature 0."""
 _RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
-"""Keys of version 1.0 that are called otherwise since."""
+"""Keys of version 1.0 that have been renamed since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +59,15 @@ class Model:
     """sha256 of the model's configuration, first 16 hex digits."""
     dtype: Text
     weights_digest: Text | None = None
-    """sha256 of a sample of the weights' bytes, first 16 hex digits: models of one configuration
-    with other weights differ in it. None: not known, as in an older run or where the weights are no
-    local safetensors files."""
+    """sha256 of a sample of the weights' bytes, first 16 hex digits: it differs between models of
+    one configuration with different weights. None: not known, as in an older run or if the weights
+    are not local safetensors files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One per run, written when the engine has loaded its models; once more, whole, when a sink
-    set that is looked for has been found, and when a process that lost rows has ended."""
+    """Description of a run. It is written when the engine has loaded its models, and rewritten as a
+    whole when a sink search finds its sink set, and when a process that lost rows has ended."""
 
     run_id: Text
     created_s: UnixTime
@@ -78,11 +78,12 @@ class Manifest:
     runner: Text
     """"v1", "v2" (vLLM's model runner generations) or "reference"."""
     mode: Text
-    """How the drafter executes: "eager", "compiled", "piecewise graphs", "full graphs"."""
+    """Execution mode of the drafter: "eager", "compiled", "piecewise graphs", "full graphs"."""
     recording: Text
-    """How rounds are recorded: "in-graph" (the probe's kernels are part of the drafter's graph),
-    "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs once
-    more, eagerly) or "taps" (hooks in the served execution; before version 1.1 the only one)."""
+    """Recording mode of rounds: "in-graph" (the probe's kernels are part of the drafter's graph),
+    "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs a
+    second time, eagerly) or "taps" (hooks in the served execution; before version 1.1 the only
+    way)."""
     method: Text
     """The engine's name of the speculation method, such as "eagle3"."""
     k: DraftLength
@@ -90,42 +91,42 @@ class Manifest:
     target: Model
     drafter: Model
     norm_flags: Mapping[str, bool]
-    """fc_norm, norm_output, norm_before_fc, norm_before_residual as found on the loaded drafter."""
+    """fc_norm, norm_output, norm_before_fc, norm_before_residual of the loaded drafter."""
     drafter_layers: LayerCount
     aux_layers: tuple[LayerCount, ...] = ()
-    """Target layers captured for the drafter, in the order in which it gets them. Index i is the
-    residual stream behind the first i layers of the target: the output of layer i - 1, where layers
-    count from 0; index 0 is the embedding. vLLM counts so too. () where none is captured, or where
-    the run does not say which."""
+    """Target layers captured for the drafter, in the order in which it receives them. Index i is
+    the residual stream after the first i layers of the target: the output of layer i - 1, counting
+    layers from 0; index 0 is the embedding. vLLM counts in the same way. (): none is captured, or
+    the run does not name them."""
     aux_layers_source: Text | None = None
     """Source of `aux_layers`: AUX_FROM_CONFIG or AUX_FROM_ENGINE. None: not recorded."""
     draft_sampling: Text | None = None
-    """How the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or no model
-    drafts."""
+    """Rule by which the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or
+    no model drafts."""
     attention_backend: Text
     kv_cache_dtype: Text
     rank: RankNumber = 0
-    """Tensor-parallel rank of the worker that wrote this."""
+    """Tensor-parallel rank of the worker that wrote this manifest."""
     tensor_parallel: RankCount = 1
     data_parallel: RankCount = 1
     pipeline_parallel: RankCount = 1
     every: SamplingInterval = 1
-    """Each `every`-th draft step is recorded, where no governor changes it: the rate in force is
-    with every row. Verification is always recorded."""
+    """Sampling interval: every `every`-th draft step is recorded unless a governor changes the
+    rate; the rate in force is stored in every row. Verification is always recorded."""
     budget: Share | None = None
-    """Share of the time per output token that the probe may take; its governor samples to keep it.
-    None without a governor."""
+    """Share of the time per output token that the probe may use; its governor samples accordingly.
+    None: there is no governor."""
     attention_strategy: Text = Strategy.KEYS
-    """How masses are taken, see `Strategy`; the one in force is with every row."""
+    """Method of measuring masses, see `Strategy`; the strategy in force is stored in every row."""
     per_head: bool = False
-    """Whether masses by head were asked for."""
+    """Whether masses by head were requested."""
     query_kind: Text = BY_DEPTH
-    """What an element of a per-depth list stands for: BY_DEPTH or BY_QUERY."""
+    """Meaning of an element of a per-depth list: BY_DEPTH or BY_QUERY."""
     sink_tokens: SinkCount
-    """Slots [0, sink_tokens) are the sink set where `sink_slots` does not say."""
+    """Size n of the sink set [0, n) if `sink_slots` does not name the set."""
     sink_slots: SinkSlots = ()
-    """The sink set that was used, not always a prefix; in a run from before version 1.1, and where
-    not given, slots [0, sink_tokens). () with `sink_source` SINK_FOUND: there is no sink."""
+    """Sink set that was used, not always a prefix; slots [0, sink_tokens) in a run from before
+    version 1.1, or if not given. () with `sink_source` SINK_FOUND: there is no sink."""
     sink_source: Text
     """One of SINK_SOURCES."""
     clock: Text = "unix"
@@ -134,10 +135,10 @@ class Manifest:
     """Warnings about this run that a reader must see."""
     lost: Counts = field(default_factory=dict)
     """Rows lost, by cause, summed over the processes that have ended; causes are those of
-    `Status.dropped`. {}: none of them lost a row, or none has ended. A disk that stays full keeps
-    this from being written; the status files count in any case."""
+    `Status.dropped`. {}: none of them lost a row, or none has ended. A disk that stays full
+    prevents this from being written; the status files count in any case."""
     workload: Mapping[str, Any] = field(default_factory=dict)
-    """What a replay asked of which server, see `driftscope.workloads.manifest`; {} in a probe's."""
+    """Requests and server of a replay, see `driftscope.workloads.manifest`; {} in a probe's run."""
 
     def __post_init__(self) -> None:
         if not self.sink_slots and self.sink_source not in (SINK_FOUND, SINK_SOUGHT):
@@ -145,16 +146,16 @@ class Manifest:
 
     @property
     def sinkless(self) -> bool:
-        """A sink was looked for, and there is none."""
+        """Whether a sink search found that there is no sink."""
         return self.sink_source == SINK_FOUND and not self.sink_slots
 
     def to_json(self) -> str:
-        """Stable JSON: sorted keys, indented, newline at the end."""
+        """Return stable JSON: sorted keys, indented, newline at the end."""
         return strict_json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
 
 def read_manifest(run: Path) -> Manifest:
-    """The manifest of the run directory `run`.
+    """Return the manifest of the run directory `run`.
 
     Raises NotATraceError, DamagedTraceError or SchemaVersionError.
     """
@@ -182,11 +183,11 @@ def read_manifest(run: Path) -> Manifest:
 
 _MAJOR = re.compile("[0-9]{1,6}")
 _SHOWN = 40
-"""Characters of a version that an error shows."""
+"""Number of characters of a version that an error shows."""
 
 
 def check_version(version: str, path: Path) -> None:
-    """Raise SchemaVersionError when `version` has a newer major number than this reader."""
+    """Raise SchemaVersionError if `version` has a newer major number than this reader."""
     major, _, _ = version.partition(".")
     ours, _, _ = SCHEMA_VERSION.partition(".")
     if not _MAJOR.fullmatch(major):
@@ -203,7 +204,7 @@ def _words(error: Exception) -> str:
 
 
 def _from_dict(raw: dict[str, Any]) -> Manifest:
-    """Return the manifest; raises ValueError for a field that is missing or of the wrong kind."""
+    """Return the manifest; raises ValueError for a field that is missing or of the wrong type."""
     for old, new in _RENAMED.items():
         if old in raw:
             raw.setdefault(new, raw[old])

@@ -2,7 +2,7 @@
 
 =================================  ==========================================================
 `kind_of("request", "label")`       IDENTIFIER
-`Pseudonyms(key).name("cmpl-7")`    16 hex digits, the same wherever the key is the same
+`Pseudonyms(key).name("cmpl-7")`    16 hex digits, equal wherever the key is equal
 `Pseudonyms(key).batch(...)`        a batch with hashed request ids and without trace context
 =================================  ==========================================================
 """
@@ -18,9 +18,9 @@ from driftscope.trace.format.arrow_arrays import array_of
 from driftscope.trace.format.schema import schema_of
 
 CONTENT = "content"
-"""Text or tokens of a prompt or an answer, or what gives a known text away."""
+"""Text or tokens of a prompt or an answer, or data that reveals a known text."""
 IDENTIFIER = "identifier"
-"""Names that a client, an operator or a machine gave: of a request, a workload, a process."""
+"""Names given by a client, an operator or a machine: of a request, a workload, a process."""
 FIGURE = "figure"
 """Numbers, times, flags, and words that the engine chooses."""
 KINDS = (CONTENT, IDENTIFIER, FIGURE)
@@ -66,7 +66,7 @@ def kind_of(record: str, column: str) -> str:
     """Return CONTENT, IDENTIFIER or FIGURE.
 
     Numbers, flags and lists of measured numbers are figures. Raises KeyError for any other column
-    that MARKED does not name: a new text is never taken for a figure unseen.
+    that MARKED does not name, so that a new text is never taken for a figure by mistake.
     """
     marked = MARKED.get(record, {})
     if column in marked or not _is_measured(schema_of(record).field(column).type):
@@ -83,10 +83,10 @@ def _is_measured(kind: pa.DataType) -> bool:
 
 
 class Pseudonyms:
-    """Keyed hashes in place of request ids, no trace context, nothing else changed.
+    """Replaces request ids by keyed hashes, removes the trace context and changes nothing else.
 
     Rows of one request have the same hash wherever the key is the same, so that records still join.
-    The key is nowhere in the run: without it nobody can try out which id a hash stands for.
+    The key is not stored in the run: without it nobody can test which id a hash stands for.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -111,7 +111,7 @@ class Pseudonyms:
         return batch
 
     def _hashed(self, requests: pa.Array) -> pa.Array:
-        """Each id is hashed once: a batch has many rows of few requests."""
+        """Hash each id once: a batch has many rows of few requests."""
         given = requests.to_pylist()
         hashed = {each: self.name(each) for each in set(given)}
         return array_of([hashed[each] for each in given], requests.type)

@@ -1,7 +1,7 @@
-"""The marks of a trace's columns as a page: `python -m driftscope.trace.format.privacy_page`.
+"""Prints the marks of a trace's columns: `python -m driftscope.trace.format.privacy_page`.
 
-Its output is docs/privacy.md. Kinds are those of `driftscope.trace.format.privacy`, meanings those
-of `driftscope.trace.format.columns_page`.
+Its output is docs/privacy.md. Kinds come from `driftscope.trace.format.privacy`, meanings from
+`driftscope.trace.format.columns_page`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from driftscope.trace.format.records import RECORDS
 _PROBE = ("draft", "verify", "step", "request", "resource")
 """Records that a probe in an engine writes; a replay writes the others."""
 _WITHOUT = {REQUEST: "16 hex digits, a keyed hash", TRACEPARENT: "null"}
-"""What columns of the probe's records hold under DRIFTSCOPE_IDENTIFIERS=off."""
+"""Contents of columns of the probe's records under DRIFTSCOPE_IDENTIFIERS=off."""
 _HEAD = f"""# Privacy
 
 What a run tells about people and their texts: each column is one of three kinds. Written by

@@ -1,4 +1,4 @@
-"""An open Arrow stream of one record, and what of a stream can be read."""
+"""Writes an Arrow stream of one record, and reads the intact parts of a stream."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from driftscope.trace.format.batch_digest import (
 
 
 class StreamFile:
-    """A stream that batches are appended to, each whole and with its digest in one write."""
+    """A stream that batches are appended to, each with its digest in one write."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        """Raises OSError when the file is there already or cannot be made."""
+        """Raises OSError if the file exists already or cannot be created."""
         self.path = path
         self.size = 0
-        """Bytes written."""
+        """Number of bytes written."""
         self._batches = 0
         self._file = create_file(path)
         try:
@@ -39,14 +39,14 @@ class StreamFile:
             raise
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write a batch; raises OSError, after which the file may end in a torn one."""
+        """Write a batch; raises OSError, after which the file may end in a torn batch."""
         if not os.fstat(self._file).st_nlink:
             raise FileNotFoundError(errno.ENOENT, "the file was removed", str(self.path))
         self._write(batch.serialize())
         self._batches += 1
 
     def close(self) -> None:
-        """End the stream and wait until it is on disk; raises OSError, closed all the same."""
+        """End the stream and wait until it is on disk; raises OSError, but closes it anyway."""
         try:
             write_all(self._file, [END])
             os.fsync(self._file)
@@ -54,7 +54,7 @@ class StreamFile:
             os.close(self._file)
 
     def abandon(self) -> None:
-        """Give up after a failed write; a file without a whole batch in it is removed."""
+        """Give up after a failed write; a file without a complete batch is removed."""
         with suppress(OSError):
             os.close(self._file)
         if not self._batches:
@@ -69,22 +69,22 @@ class StreamFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamContent:
-    """What of a stream can be read."""
+    """The readable content of a stream."""
 
     table: pa.Table
     """Rows of every intact batch."""
     torn: bool = False
-    """Whether it ends in an unfinished write, as after a kill."""
+    """Whether the stream ends in an unfinished write, as after a kill."""
     damaged: tuple[int, ...] = ()
-    """Stretches whose bytes are not as they were written: the intact rows before each."""
+    """Damaged stretches: for each, the number of intact rows before it."""
 
 
 def read_stream(path: Path) -> StreamContent:
     """Read the intact batches of a stream.
 
-    A stream of an older version has no digests: it is read up to the first batch that is torn or
-    not valid. One that ends before its columns are complete has no rows. Raises OSError, and
-    ValueError for a file that is no Arrow stream.
+    A stream of an older version has no digests and is read up to the first batch that is torn or
+    invalid. A stream that ends before its columns are complete has no rows. Raises OSError, and
+    ValueError for a file that is not an Arrow stream.
     """
     content = read_bytes(path, limit=MAX_STREAM_BYTES)
     if not content:
@@ -132,6 +132,6 @@ def _undigested(content: bytes) -> StreamContent:
 
 
 def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Arrow trusts offsets and lengths unless it is asked to look: a wrong one is a crash later."""
+    """Validate a batch: Arrow trusts offsets and lengths, and a wrong one crashes later."""
     batch.validate(full=True)
     return batch

@@ -1,6 +1,6 @@
-"""Records made of JSON that nobody has looked at: typed, bounded, or refused with the field's name.
+"""Builds records from unchecked JSON: typed and bounded, or refused with the field's name.
 
-Types and bounds stand with the fields of the record's dataclass, as in
+Types and bounds are declared with the fields of the record's dataclass, as in
 `driftscope.boundary.bounds`.
 """
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 Record = TypeVar("Record")
 
 SHOWN_CHARS = 40
-"""Characters of a wrong value that an error shows."""
+"""Number of characters of an invalid value that an error shows."""
 
 
 def validated(kind: type[Record], value: Any) -> Record:
     """Return the `kind`, a dataclass, that a JSON value describes.
 
-    Fields that `kind` does not have are ignored: a newer minor version may add some. Raises
-    ValueError that names the first field that is missing, of the wrong type or beyond its bound.
+    Fields that `kind` does not have are ignored, because a newer minor version may add some. Raises
+    ValueError that names the first field that is missing, of the wrong type or out of bounds.
     """
     from pydantic import ValidationError
 
     hashable: Any = kind
     try:
-        # As JSON once more: strict validation of it takes a list for a tuple, and "7" for no 7.
+        # Serialise to JSON again: strict validation of JSON accepts a list for a tuple, but not "7"
+        # for 7.
         found: Record = _adapter(hashable).validate_json(strict_json.dumps(value), strict=True)
     except ValidationError as error:
         raise ValueError(_words(error)) from None
@@ -63,7 +64,7 @@ _WANTED = {
     "mapping_type": "an object",
     "dataclass_type": "an object",
 }
-"""By pydantic's name of what is wrong."""
+"""Words for the expected value, by pydantic's error type."""
 
 
 def _wanted(kind: str, message: str) -> str:

@@ -1,4 +1,4 @@
-"""Floats with fewer bits, which compress where full mantissas are noise."""
+"""Rounds floats to fewer mantissa bits, which compress better where the full mantissa is noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEPT_BITS = 16
-"""Bits of a mantissa that are kept, of 23 or 52."""
+"""Number of mantissa bits that are kept, of 23 or 52."""
 RELATIVE_ERROR = 2.0 ** -(KEPT_BITS + 1)
 """Largest relative error of a rounded number."""
 
@@ -16,10 +16,10 @@ Floating = TypeVar("Floating", NDArray[np.float32], NDArray[np.float64])
 
 
 def rounded(values: Floating) -> Floating:
-    """`values`, float32 or float64, to KEPT_BITS, ties to even.
+    """Return `values`, float32 or float64, rounded to KEPT_BITS, ties to even.
 
-    What cannot be rounded within RELATIVE_ERROR stays as it is: subnormal numbers, those that
-    would become infinite, and what is no finite number.
+    Values that cannot be rounded within RELATIVE_ERROR stay unchanged: subnormal numbers, numbers
+    that would become infinite, and non-finite values.
     """
     info: Any = np.finfo(values.dtype)
     kind: Any = np.dtype(f"u{values.dtype.itemsize}").type

@@ -1,7 +1,7 @@
-"""Many rows of one record as columns: what a serving process hands over instead of row objects.
+"""Many rows of one record as columns, which a serving process passes on instead of row objects.
 
-Making an object for every chain costs the serving process's interpreter more than all the rest of
-recording; columns go from numpy to Arrow as they are.
+Creating an object for every chain costs the serving process's interpreter more than the rest of
+recording; columns pass from numpy to Arrow unchanged.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from driftscope.trace.format.arrow_arrays import list_array
 from driftscope.trace.format.schema import builders_of, schema_of
 
 LEAST_CONSTANT = 256
-"""Rows of a column that is kept, so that the next flush finds it long enough."""
+"""Smallest length of a cached constant column, so that it is long enough for the next flush."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lists:
-    """A list column whose rows are equally long, or null."""
+    """A list column whose rows are null or equally long."""
 
     values: npt.NDArray[Any]
     """[rows, numbers] float32 or int32."""
     present: npt.NDArray[np.bool_] | None = None
-    """[rows]; None: every row is there."""
+    """[rows] bool: whether the row is present; None: all rows are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Block:
-    """`rows` rows of `record`.
+    """A block of `rows` rows of `record`.
 
-    A column is an array or a list of values, `Lists`, or one value that all rows share.
+    A column is an array or a list of values, `Lists`, or one value shared by all rows.
     """
 
     record: str
@@ -43,7 +43,7 @@ class Block:
     columns: Mapping[str, Any]
 
     def to_batch(self) -> pa.RecordBatch:
-        """Raises KeyError for a column that is missing, and what array_of raises."""
+        """Return an Arrow batch. Raises KeyError for a missing column, and as array_of does."""
         columns, arrays = self.columns, []
         for name, kind, build in builders_of(self.record):
             column = columns[name]
@@ -57,13 +57,13 @@ class Block:
 
 
 _constant: dict[tuple[str, str], tuple[Any, pa.Array]] = {}
-"""Record and column -> what all its rows had last, and an array of that, at least as long."""
+"""(record, column) -> value of all rows at the last flush, and an array of it, at least as long."""
 
 
 def _repeated(
     of: tuple[str, str], value: Any, rows: int, kind: pa.DataType, build: Callable[[Any], pa.Array]
 ) -> pa.Array:
-    """Of a column that is most often the same at each flush."""
+    """Return an array that repeats `value`, cached because the value rarely changes."""
     before, known = _constant.get(of, (None, None))
     if known is None or len(known) < rows or before is not value:
         number = max(rows, LEAST_CONSTANT)

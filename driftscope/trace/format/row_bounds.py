@@ -1,7 +1,7 @@
-"""What a row may hold: checked before any figure is made of it.
+"""Bounds of the values in a row, checked before any figure is computed from it.
 
-Bounds go by the column's name and are the same in every record. They keep one wrong number (a chain
-of 2^31 tokens, a time in the year 30000) from taking the memory or the hours of whoever reads it.
+Bounds depend on the column's name and are equal in every record. They prevent a single wrong number
+(a chain of 2^31 tokens, a time in the year 30000) from using up a reader's memory or time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
         ("step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s"), (0.0, MAX_SECONDS)
     ),
 }
-"""Least and largest value of a column that holds one number a row, by its name."""
+"""Smallest and largest value of a column with one number per row, by column name."""
 
 
 def check_rows(table: pa.Table, record: str) -> None:

@@ -1,7 +1,7 @@
 """Arrow schemas of the records, derived from the dataclasses so that a column is declared once.
 
-The schema is that of a stream, and of what a reader returns. A sealed file holds the same rows to a
-stated precision: measured numbers within 2^-17 of their value, times within a microsecond (see
+The schema applies to a stream and to what a reader returns. A sealed file holds the same rows with
+limited precision: measured numbers within 2^-17 of their value, times within a microsecond (see
 `driftscope.trace.format.derived_columns`).
 """
 
@@ -20,7 +20,7 @@ from driftscope.trace.format.arrow_arrays import builder_of
 from driftscope.trace.format.records import RECORDS, Floats, Ints, Row
 
 SCHEMA_VERSION = "1.4"
-"""major.minor: a new column raises minor, a changed meaning raises major."""
+"""Version as major.minor: a new column raises minor, a changed meaning raises major."""
 
 _ARROW: dict[Any, pa.DataType] = {
     int: pa.int64(),
@@ -33,7 +33,7 @@ _ARROW: dict[Any, pa.DataType] = {
 
 
 def _arrow_type(annotation: Any) -> tuple[pa.DataType, bool]:
-    """The Arrow type of an annotation, and whether it may be null."""
+    """Return the Arrow type of an annotation, and whether it may be null."""
     if isinstance(annotation, types.UnionType):
         (inner,) = (a for a in typing.get_args(annotation) if a is not type(None))
         return _ARROW[inner], True
@@ -42,7 +42,7 @@ def _arrow_type(annotation: Any) -> tuple[pa.DataType, bool]:
 
 @cache
 def schema_of(record: str) -> pa.Schema:
-    """The Arrow schema of the record named `record`; raises KeyError for an unknown one."""
+    """Return the Arrow schema of the record named `record`; raises KeyError if unknown."""
     hints = typing.get_type_hints(RECORDS[record])
     columns = [(name, *_arrow_type(hint)) for name, hint in hints.items()]
     return pa.schema([pa.field(name, kind, nullable=null) for name, kind, null in columns])
@@ -50,7 +50,7 @@ def schema_of(record: str) -> pa.Schema:
 
 @cache
 def builders_of(record: str) -> tuple[tuple[str, pa.DataType, Callable[[Any], pa.Array]], ...]:
-    """The columns of a record: name, type, and what makes an Arrow array of a list of values."""
+    """Return the columns of a record: name, type, and builder of an Arrow array of values."""
     return tuple((field.name, field.type, builder_of(field.type)) for field in schema_of(record))
 
 
@@ -58,22 +58,22 @@ _NAMES = {cls: name for name, cls in RECORDS.items()}
 
 
 def record_of(row: Row) -> str:
-    """The name of a row's record."""
+    """Return the name of a row's record."""
     return _NAMES[type(row)]
 
 
 def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:
-    """One Arrow batch of `rows`, all of the named record."""
+    """Return one Arrow batch of `rows`, all of the named record."""
     rows = list(rows)
     arrays = [build([getattr(row, name) for row in rows]) for name, _, build in builders_of(record)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(record))
 
 
 def conform(table: pa.Table, record: str, defaults: Mapping[str, Any] | None = None) -> pa.Table:
-    """`table` with this version's columns: newer ones dropped, missing ones as their default.
+    """Return `table` with this version's columns: newer columns dropped, missing ones as defaults.
 
-    The default is `defaults`' for what the run's manifest says of all rows, else the record's, else
-    null. A reader must meet minor versions on either side without failing.
+    The default is the one in `defaults`, which the run's manifest states for all rows, else the
+    record's, else null. A reader must accept minor versions on either side without failing.
     """
     known = {**record_defaults(record), **(defaults or {})}
     schema = schema_of(record)
@@ -89,5 +89,5 @@ def conform(table: pa.Table, record: str, defaults: Mapping[str, Any] | None = N
 
 @cache
 def record_defaults(record: str) -> Mapping[str, Any]:
-    """What the columns that came later than version 1.0 of a record read as in older runs."""
+    """Return the values that columns added after version 1.0 of a record have in older runs."""
     return {f.name: f.default for f in fields(RECORDS[record]) if f.default is not MISSING}

@@ -1,8 +1,9 @@
-"""The record files of a run: names, and which of them count.
+"""The record files of a run: their names, and which of them to read.
 
-A segment is `<record>-<source>-<number>.arrows` (Arrow IPC stream) while written and `.parquet`
-(zstd, see `driftscope.trace.format.derived_columns`) once sealed. While sealing both exist: the
-Parquet file appears whole, by rename, before the stream is removed, so it is the one to read.
+A segment is `<record>-<source>-<number>.arrows` (Arrow IPC stream) while it is written and
+`.parquet` (zstd, see `driftscope.trace.format.derived_columns`) once sealed. During sealing both
+exist. The Parquet file appears as a whole, by rename, before the stream is removed, so it is the
+one to read.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from driftscope.trace.format.record_stream import read_stream
 STREAM = ".arrows"
 SEALED = ".parquet"
 ZSTD_LEVEL = 9
-"""Of what is no noise, the default level leaves a tenth more."""
+"""Compression level; at the default level, data that is not noise takes a tenth more space."""
 VERSION_KEY = b"driftscope.schema_version"
 
 
 def segment_path(run: Path, record: str, source: str, number: int) -> Path:
-    """Path of a segment while it is written."""
+    """Return the path of a segment while it is written."""
     return run / f"{record}-{source}-{number:04d}{STREAM}"
 
 
 def next_number(run: Path, record: str, source: str) -> int:
     """Return the number after the last segment of a record that `source` has, open or sealed.
 
-    A process that was killed may have had the same source: containers start counting processes
-    anew. Its sealed files must not be replaced. Raises OSError.
+    A killed process may have had the same source, because containers restart the numbering of
+    processes. Its sealed files must not be replaced. Raises OSError.
     """
     taken = [
         int(number)
@@ -48,22 +49,23 @@ def next_number(run: Path, record: str, source: str) -> int:
 
 
 def source_of(path: Path, record: str) -> str:
-    """The source that wrote the segment at `path`."""
+    """Return the source that wrote the segment at `path`."""
     return path.stem.removeprefix(f"{record}-").rpartition("-")[0]
 
 
 def segments(run: Path, record: str) -> list[Path]:
-    """Every segment of a record to read, in order of source and number."""
-    # Streams first: one that is sealed between the two looks is then seen twice, never not at all.
+    """Return every segment of a record to read, in order of source and number."""
+    # List streams before sealed files: a file sealed between the two calls is then listed twice,
+    # never missed.
     streams = {p.stem: p for p in run.glob(f"{record}-*{STREAM}")}
     sealed = {p.stem: p for p in run.glob(f"{record}-*{SEALED}")}
     return [path for _, path in sorted({**streams, **sealed}.items())]
 
 
 def seal(stream: Path) -> Path:
-    """Rewrite a finished stream as Parquet, then remove it; returns the new path.
+    """Rewrite a finished stream as Parquet, then remove the stream; return the new path.
 
-    Raises OSError or ValueError and leaves the stream where a part of it is not as it was written.
+    Raises OSError or ValueError, and keeps the stream, if a part of it is not as it was written.
     """
     content = read_stream(stream)
     if content.torn or content.damaged:
@@ -82,10 +84,10 @@ def seal(stream: Path) -> Path:
 
 
 def write_sealed(table: pa.Table, path: Path, *, level: int = ZSTD_LEVEL) -> None:
-    """Write the rows of a finished stream as Parquet; a lower `level` is faster and larger.
+    """Write the rows of a finished stream as Parquet; lower `level`: faster, larger file.
 
-    Statistics are written for steps only, so that a query for some steps need not read them all.
-    Every page has a checksum.
+    Statistics are written for the `step` column only, so that a query for some steps need not read
+    all rows. Every page has a checksum.
     """
     table = compact(table)
     pq.write_table(

@@ -1,4 +1,4 @@
-"""How one recording process fares: what it wrote, dropped and failed at, and whether it closed."""
+"""The status of one recording process: rows written and dropped, errors, and whether it closed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from driftscope.errors import DamagedTraceError
 from driftscope.trace.format.record_validation import validated
 
 STATUS_S = 5.0
-"""Least time between two rewrites while recording, unless something failed or was asked for: each
-waits for the interpreter several times."""
+"""Shortest time between two rewrites while recording, in seconds, unless something failed or was
+requested: each rewrite waits for the interpreter several times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Rewritten every STATUS_S at a flush, beside the record files of its `source`."""
+    """Status file, rewritten every STATUS_S at a flush, next to its source's record files."""
 
     source: Text
     """Process that wrote it: role, rank and pid, such as "worker0-4711"."""
     closed: bool
-    """False while recording, and for ever after a kill."""
+    """Whether the process closed its trace; False while recording, and for ever after a kill."""
     flushed_s: UnixTime
     """Unix time of the last flush."""
     rows: Counts = field(default_factory=dict)
@@ -40,36 +40,36 @@ class Status:
     probe_s: Seconds = 0.0
     """Time spent in hooks on the serving threads of this process."""
     writer_s: Seconds = 0.0
-    """Of a core, that the writer's thread has taken for this source: most of it, the serving thread
-    waits for the interpreter."""
+    """CPU time of the writer's thread for this source, in seconds; for most of it, the serving
+    thread waits for the interpreter."""
     rate: Share | None = None
     """Share of draft steps that are recorded at present."""
     overhead: Ratio | None = None
-    """The probe's share of the step time of late, a moving mean."""
+    """The probe's recent share of the step time, a moving mean."""
     recording: bool | None = None
-    """Whether draft steps are recorded at present; None from a process that has none."""
+    """Whether draft steps are recorded at present; None for a process that has no draft steps."""
     control: Mapping[str, Any] = field(default_factory=dict)
-    """Settings in force that can be changed while it records, as in
-    `driftscope.trace.format.control_file`, and the `revision` of the control file that it has
-    taken up."""
+    """Settings in force that can be changed at run time, as in
+    `driftscope.trace.format.control_file`, and the `revision` of the control file that the process
+    has applied."""
 
     digests: Digests = field(default_factory=dict)
-    """CRC-32 of each sealed file of this process, by the file's name, as 8 hex digits."""
+    """CRC-32 of each sealed file of this process, by file name, as 8 hex digits."""
 
     def to_json(self) -> str:
-        """Stable JSON: sorted keys."""
+        """Return stable JSON: sorted keys."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return strict_json.dumps(values, sort_keys=True) + "\n"
 
 
 def status_path(run: Path, source: str) -> Path:
-    """Where the status of `source` lies."""
+    """Return the path of the status of `source`."""
     return run / f"status-{source}.json"
 
 
 def read_statuses(run: Path) -> tuple[Status, ...]:
-    """Every status in the run directory, by source; raises DamagedTraceError."""
-    # A set: a file that is replaced while the directory is listed may be met twice.
+    """Return every status in the run directory, by source; raises DamagedTraceError."""
+    # Use a set: a file that is replaced while the directory is listed may be listed twice.
     found = {path for path in run.iterdir() if _is_status(path.name)} if run.is_dir() else set()
     paths = sorted(found)
     if len(paths) > MAX_STATUSES:
@@ -85,14 +85,14 @@ def _is_status(name: str) -> bool:
 
 
 _AGAIN_S = 0.02
-"""How long an overwrite of a few kilobytes may take."""
+"""Time that overwriting a few kilobytes may take, in seconds."""
 
 
 def _read(path: Path) -> Status:
     try:
         try:
             return validated(Status, read_json(path))
-        except ValueError:  # perhaps half of it: on a full disk it is overwritten in place
+        except ValueError:  # perhaps incomplete: on a full disk it is overwritten in place
             time.sleep(_AGAIN_S)
             return validated(Status, read_json(path))
     except (ValueError, OSError) as error:

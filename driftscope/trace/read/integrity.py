@@ -1,8 +1,8 @@
-"""Whether the sealed files of a run are as they were written.
+"""Checks whether the sealed files of a run are as they were written.
 
-A process notes the CRC-32 of each file that it seals in its status. A file without one, of an older
-version or sealed just before a kill, is taken as it is; its Parquet pages have checksums of their
-own, which are verified wherever a file is read whole.
+A process notes the CRC-32 of each file that it seals in its status. A file without a CRC-32, from
+an older version or sealed just before a kill, is accepted as it is. Its Parquet pages have their
+own checksums, which are verified whenever a file is read as a whole.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from driftscope.trace.read.parquet_input import open_parquet
 
 
 def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
-    """Return the sealed files whose bytes have changed since, and what of each is damaged, in
-    words. Raises OSError for a file that cannot be read."""
+    """Return the sealed files whose bytes have changed since, with a description of each file's
+    damage. Raises OSError for a file that cannot be read."""
     noted = {name: digest for status in statuses for name, digest in status.digests.items()}
     files = {run / name: digest for name, digest in noted.items() if name == Path(name).name}
     return {
@@ -30,7 +30,7 @@ def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
 
 
 def _damage(path: Path) -> str:
-    """Which columns and rows are not as they were written."""
+    """Return the first damaged column and rows, in words."""
     try:
         with open_parquet(path, checksums=True) as file:
             found = list(_damaged_chunks(file))

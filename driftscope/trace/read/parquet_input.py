@@ -1,4 +1,4 @@
-"""Sealed files opened with care: a regular file, whose sizes are looked at before it is read."""
+"""Opens sealed files safely: regular files only, whose sizes are checked before they are read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from driftscope.boundary.file_input import UnfitFileError, first_line, open_regu
 
 @contextmanager
 def open_parquet(path: Path, *, checksums: bool = False) -> Iterator[pq.ParquetFile]:
-    """Open a sealed file; nothing but its footer is read before its sizes have been checked.
+    """Open a sealed file; only its footer is read before its sizes have been checked.
 
-    `checksums`: verify that of each page as it is read. Raises OSError, of which UnfitFileError
-    for sizes that no recorder writes, and pyarrow.ArrowException.
+    `checksums`: verify each page's checksum as it is read. Raises OSError, including its subclass
+    UnfitFileError for sizes that no recorder writes, and pyarrow.ArrowException.
     """
     with open_regular(path) as descriptor:
         size = os.fstat(descriptor).st_size
@@ -40,12 +40,12 @@ def open_parquet(path: Path, *, checksums: bool = False) -> Iterator[pq.ParquetF
 
 
 def _check_sizes(metadata: pq.FileMetaData, size: int, path: Path) -> None:
-    """Raise UnfitFileError for a file that would take far more memory than its size says."""
+    """Raise UnfitFileError for a file that would take far more memory than its size suggests."""
     if metadata.num_rows > SMALL_FILE_ROWS + MAX_ROWS_PER_BYTE * size:
         raise _unfit(path, f"holds {metadata.num_rows} rows in {size} bytes")
     most = SMALL_FILE_BYTES + MAX_EXPANSION * size
     for group in range(metadata.num_row_groups):
-        # Of the row group alone: to look at a column's metadata that is damaged ends the process.
+        # Check the row group only: reading a column's damaged metadata would crash the process.
         size_in_memory = metadata.row_group(group).total_byte_size
         if size_in_memory > min(most, MAX_ROW_GROUP_BYTES):
             raise _unfit(path, f"grows from {size} to {size_in_memory} bytes")

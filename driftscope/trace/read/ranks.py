@@ -1,14 +1,14 @@
-"""Several processes that record one run, put together when it is read.
+"""Combines the processes that record one run when the run is read.
 
 A file's name says which process wrote it. `worker<r>-<pid>` is tensor-parallel rank r,
-`worker<r>.dp<n>-<pid>` the same of data-parallel replica n, `engine<n>-<pid>` the engine core of
-replica n; any other source counts as rank 0 of replica 0. `.2` after a pid marks the second process
-of that name, such as one of another container.
+`worker<r>.dp<n>-<pid>` is rank r of data-parallel replica n, and `engine<n>-<pid>` is the engine
+core of replica n; any other source counts as rank 0 of replica 0. `.2` after a pid marks the second
+process of that name, such as one of another container.
 
-The ranks of a replica run the same steps. Each records its own attention heads; what does not
-depend on heads (norms, confidence, token ids) the first of them records, and the others write None.
-Replicas have nothing in common: their steps are numbered alike, and offline so are their requests,
-so rows carry the replica.
+The ranks of a replica run the same steps. Each records its own attention heads. The first rank
+records what does not depend on heads (norms, confidence, token ids), and the others write None.
+Replicas share nothing: each numbers its steps from 1, and offline also its requests, so rows carry
+the replica.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from driftscope.boundary.bounds import MAX_RANKS
 
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 _SLOWEST = ("probe_s", "gpu_draft_s", "gpu_probe_s")
-"""Of a step: the rank that takes longest holds up the others."""
+"""Columns of a step that take the largest value of all ranks: the slowest delays the others."""
 _KEYS = {"draft": ("replica", "step", "request", "position"), "step": ("replica", "step")}
 _SOURCE = re.compile(
     r"(?P<role>worker|engine)(?P<number>[0-9]{1,18})(?:\.dp(?P<replica>[0-9]{1,18}))?-[0-9]+(?:\.[0-9]+)?"
@@ -35,15 +35,15 @@ _SOURCE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a process stands among those of a run."""
+    """A process's place among the processes of a run."""
 
     rank: int = 0
     replica: int | None = None
-    """None where the name of the source does not say."""
+    """Data-parallel replica; None if the name of the source does not contain it."""
 
 
 def place_of(source: str) -> Place:
-    """The place of the process that calls itself `source`."""
+    """Return the place of the process whose source is named `source`."""
     found = _SOURCE.fullmatch(source)
     if found is None:
         return Place()
@@ -56,7 +56,7 @@ def place_of(source: str) -> Place:
 
 
 def with_replica(table: pa.Table, place: Place) -> pa.Table:
-    """`table` with the replica that the source's name says, or else its rows themselves."""
+    """Return `table` with the replica from the source's name, or unchanged if the name has none."""
     if place.replica is None or "replica" not in table.column_names:
         return table
     at = table.schema.get_field_index("replica")
@@ -65,10 +65,11 @@ def with_replica(table: pa.Table, place: Place) -> pa.Table:
 
 
 def joined(record: str, by_rank: Mapping[int, pa.Table], problems: list[str]) -> pa.Table:
-    """One table of the rows of every tensor-parallel rank.
+    """Return one table with the rows of every tensor-parallel rank.
 
-    Chains that not all ranks of their replica recorded are left out, and `problems` says how many:
-    a mean over some of the heads is another quantity. A step is as the first rank that has it says.
+    Chains that not all ranks of their replica recorded are left out, and `problems` states how
+    many: a mean over some of the heads is another quantity. A step's values come from the first
+    rank that has the step.
     """
     tables = [by_rank[rank] for rank in sorted(by_rank)]
     if record not in _KEYS or sum(table.num_rows > 0 for table in tables) < 2:
@@ -92,13 +93,13 @@ def joined(record: str, by_rank: Mapping[int, pa.Table], problems: list[str]) ->
 
 
 Rows = list[int]
-"""Rows of one chain or step, the first rank's first."""
+"""Row indices of one chain or step, the first rank's first."""
 
 
 def _groups(table: pa.Table, rank: Any, keys: tuple[str, ...]) -> list[Rows]:
-    """The rows that belong together, in order of first mention.
+    """Return the rows that belong together, in order of first occurrence.
 
-    A rank that has several of one key (a process that was started anew) has them in order.
+    If a rank has several rows of one key (a restarted process), they are matched in order.
     """
     groups: defaultdict[tuple[Any, ...], Rows] = defaultdict(list)
     seen: defaultdict[tuple[Any, ...], int] = defaultdict(int)
@@ -111,7 +112,7 @@ def _groups(table: pa.Table, rank: Any, keys: tuple[str, ...]) -> list[Rows]:
 
 
 def _complete(table: pa.Table, rank: Any, groups: list[Rows]) -> list[Rows]:
-    """Groups with a row of every rank that recorded anything in their replica."""
+    """Return the groups with a row of every rank that recorded anything in their replica."""
     replica = table.column("replica").to_pylist()
     ranks: defaultdict[int, set[int]] = defaultdict(set)
     for of_replica, of_rank in zip(replica, rank.tolist(), strict=True):
@@ -120,7 +121,7 @@ def _complete(table: pa.Table, rank: Any, groups: list[Rows]) -> list[Rows]:
 
 
 def _merged(table: pa.Table, groups: list[Rows], merge: Mapping[str, Any]) -> pa.Table:
-    """A row per group: `merge`'s columns by its functions, others of the first rank with any."""
+    """Return one row per group: columns in `merge` by its functions, others from the first rank."""
     first = table.take(pa.array([rows[0] for rows in groups], pa.int64()))
     merged = {name: combine(table, name, groups) for name, combine in merge.items()}
     columns = [merged.get(f.name, _first_said(table, first, f.name, groups)) for f in table.schema]
@@ -128,7 +129,7 @@ def _merged(table: pa.Table, groups: list[Rows], merge: Mapping[str, Any]) -> pa
 
 
 def _first_said(table: pa.Table, first: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
-    """Of the first rank that has a value; most columns have no nulls at all."""
+    """Return the value of the first rank that has one; most columns have no nulls at all."""
     column = first.column(name)
     if not column.null_count or table.column(name).null_count == table.num_rows:
         return column
@@ -149,7 +150,7 @@ def _total_heads(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
 
 
 def _mean(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
-    """Weighted by heads; where a class does not apply to a rank, the others' mean."""
+    """Return the mean weighted by heads; ranks to which a class does not apply are left out."""
     lists, heads = table.column(name).to_pylist(), table.column("heads").to_pylist()
     kind = table.schema.field(name).type
     if table.column(name).null_count == table.num_rows:
@@ -170,7 +171,7 @@ def _mean_of(lists: list[Any], heads: list[int], rows: Rows) -> Any:
 
 
 def _by_head(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
-    """The heads of all ranks, the first rank's first."""
+    """Return the heads of all ranks, the first rank's first."""
     lists, kind = table.column(name).to_pylist(), table.schema.field(name).type
     if table.column(name).null_count == table.num_rows:
         return pa.nulls(len(groups), kind)
@@ -179,7 +180,7 @@ def _by_head(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
 
 
 def _heads_of(lists: list[Any], queries: int, rows: Rows) -> Any:
-    """None unless every rank has them: a head that is missing would shift the others."""
+    """Return the heads of one group; None unless every rank has them: a gap would shift heads."""
     if any(lists[row] is None for row in rows):
         return None
     parts = [np.reshape(lists[row], (queries, -1)) for row in rows]

@@ -1,4 +1,4 @@
-"""Reads a run directory, whole or broken off."""
+"""Reads a run directory, complete or broken off."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from driftscope.trace.read.ranks import joined, place_of, with_replica
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One run, in memory: a table per record, columns as in `driftscope.trace.format.records`."""
+    """One run in memory: a table per record, columns as in `driftscope.trace.format.records`."""
 
     path: Path
     manifest: Manifest
@@ -41,14 +41,14 @@ class Trace:
     client: pa.Table
     statuses: tuple[Status, ...]
     problems: tuple[str, ...]
-    """What is missing or was lost, in words; empty for a run that closed cleanly."""
+    """Missing or lost data, in words; empty for a run that closed cleanly."""
 
 
 def read_trace(run: str | Path) -> Trace:
     """Read the run directory `run`.
 
-    A run that broke off is read up to its last whole batch, and `problems` says what is missing.
-    Raises NotATraceError, DamagedTraceError or SchemaVersionError.
+    A run that broke off is read up to its last complete batch, and `problems` states what is
+    missing. Raises NotATraceError, DamagedTraceError or SchemaVersionError.
     """
     run = Path(run)
     manifest = read_manifest(run)
@@ -63,7 +63,7 @@ def read_trace(run: str | Path) -> Trace:
 
 
 def defaults_of(manifest: Manifest) -> dict[str, Any]:
-    """What a run's manifest says of all rows that do not say it themselves."""
+    """Return the values that a run's manifest gives to all rows that lack their own."""
     execution = Execution.OF_MODE.get(manifest.mode, Execution.UNSAID)
     return {"execution": execution, "rate": 1.0 / max(manifest.every, 1)}
 
@@ -79,7 +79,7 @@ def read_record(
 ) -> pa.Table:
     """Return all rows of one record, or those of one tensor-parallel `rank`.
 
-    Files that are `left_out` are not read. What is missing is added to `problems`. Raises as
+    Files in `left_out` are not read. Missing data is added to `problems`. Raises the same errors as
     `read_trace`.
     """
     by_rank: defaultdict[int, list[pa.Table]] = defaultdict(list)
@@ -102,8 +102,8 @@ def read_rows(
 ) -> pa.Table:
     """Return the rows of one segment with the columns of this version of `record`.
 
-    `defaults`: what the run's manifest says of all rows. What is missing is added to `problems`.
-    Raises DamagedTraceError for columns or values that are not those of the record.
+    `defaults`: values that the run's manifest gives to all rows. Missing data is added to
+    `problems`. Raises DamagedTraceError for columns or values that do not belong to the record.
     """
     table = read_segment(path, problems)
     try:
@@ -118,7 +118,7 @@ def read_rows(
 
 
 def _said(table: pa.Table, execution: str) -> pa.Table:
-    """`table` with the run's execution in rows that do not say how theirs was."""
+    """Return `table` with the run's execution in rows that do not name their own."""
     if "execution" not in table.column_names:
         return table
     at, said = table.schema.get_field_index("execution"), table.column("execution")
@@ -127,10 +127,10 @@ def _said(table: pa.Table, execution: str) -> pa.Table:
 
 
 def read_segment(path: Path, problems: list[str]) -> pa.Table:
-    """The whole batches of one segment, with the columns of the version that wrote it.
+    """Return the complete batches of one segment, with the columns of the version that wrote it.
 
-    A torn tail, and what is not as it was written, is noted in `problems`. Raises
-    DamagedTraceError or SchemaVersionError.
+    A torn tail and damaged stretches are added to `problems`. Raises DamagedTraceError or
+    SchemaVersionError.
     """
     return _read_sealed(path) if path.suffix == SEALED else _read_stream(path, problems)
 
@@ -153,7 +153,7 @@ def _read_sealed(path: Path) -> pa.Table:
 
 
 def _read_stream(path: Path, problems: list[str]) -> pa.Table:
-    """All intact batches of an Arrow stream; what is missing is noted, not raised."""
+    """Return all intact batches of an Arrow stream; missing data is added to `problems`."""
     try:
         content = read_stream(path)
     except FileNotFoundError:  # sealed since the directory was listed
@@ -178,7 +178,7 @@ def _read_stream(path: Path, problems: list[str]) -> pa.Table:
 
 
 def unreadable(path: Path, error: BaseException) -> DamagedTraceError:
-    """What to raise for a sealed file that cannot be opened."""
+    """Return the exception to raise for a sealed file that cannot be opened."""
     return DamagedTraceError(
         f"{path}: not a readable Parquet file ({first_line(error)}); "
         "move it away to analyse the rest of the run"
@@ -186,7 +186,7 @@ def unreadable(path: Path, error: BaseException) -> DamagedTraceError:
 
 
 def check_segment(schema: pa.Schema, path: Path) -> None:
-    """Raise DamagedTraceError or SchemaVersionError for a file that is not to be read."""
+    """Raise DamagedTraceError or SchemaVersionError for a file that must not be read."""
     version = (schema.metadata or {}).get(VERSION_KEY)
     if version is None:
         raise DamagedTraceError(f"{path}: not written by driftscope (no schema version in it)")
@@ -194,9 +194,9 @@ def check_segment(schema: pa.Schema, path: Path) -> None:
 
 
 def losses_of(statuses: tuple[Status, ...], lost: Mapping[str, int]) -> list[str]:
-    """Return in words what processes of the run lost.
+    """Return in words what the processes of the run lost.
 
-    `lost` is the manifest's count, which stays when a status file is gone.
+    `lost` is the manifest's count, which remains if a status file is missing.
     """
     out = []
     known: Counter[str] = Counter()

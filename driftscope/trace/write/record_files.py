@@ -1,4 +1,4 @@
-"""The open record files of one process: append batches, bound the disk, seal what is full."""
+"""The open record files of one process: appends batches, limits disk use, seals full segments."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from driftscope.trace.format.schema import SCHEMA_VERSION, record_of, schema_of,
 from driftscope.trace.format.segment import VERSION_KEY, digest_of, next_number, seal, segment_path
 
 SEGMENT_BYTES = 64 << 20
-"""A stream is sealed to Parquet when it has grown to this size, so that sealing stays short."""
+"""Size in bytes at which a stream is sealed to Parquet, so that sealing takes little time."""
 
 
 Batch = tuple[str, pa.RecordBatch]
-"""Rows of one record, and which."""
+"""Name of a record and rows of it."""
 
 
 def batches_of(rows: Iterable[Row | Block]) -> Iterator[Batch]:
-    """One batch per record, then one per block; raises for a value that does not fit."""
+    """Yield one batch per record, then one per block; raises for a value that does not fit."""
     by_record: defaultdict[str, list[Row]] = defaultdict(list)
     blocks = []
     for row in rows:
@@ -39,17 +39,17 @@ def batches_of(rows: Iterable[Row | Block]) -> Iterator[Batch]:
 
 
 class DiskLimitError(Exception):
-    """The bound on the process's record files is reached."""
+    """The limit on the process's record files has been reached."""
 
 
 class RecordFiles:
-    """Segments of every record of one source, at most `max_bytes` on disk together."""
+    """Segments of every record of one source, at most `max_bytes` on disk in total."""
 
     def __init__(self, run: Path, source: str, max_bytes: int) -> None:
         self._run, self._source, self._max_bytes = run, source, max_bytes
         self._open: dict[str, StreamFile] = {}
         self._number: dict[str, int] = {}
-        """The next segment of each record that was looked for on disk."""
+        """Number of the next segment of each record whose segments on disk have been listed."""
         self._sealed_bytes = 0
         self.rows: Counter[str] = Counter()
         """Rows written, by record."""
@@ -63,7 +63,7 @@ class RecordFiles:
         self.write(batches_of(rows))
 
     def write(self, batches: Iterable[Batch]) -> None:
-        """Write and flush each of `batches`; raises as `append` does."""
+        """Write and flush each of `batches`; raises the same errors as `append`."""
         if self._sealed_bytes + sum(s.size for s in self._open.values()) >= self._max_bytes:
             raise DiskLimitError
         for record, batch in batches:
@@ -73,8 +73,8 @@ class RecordFiles:
     def seal(self) -> None:
         """Close every open stream and rewrite it as Parquet.
 
-        Raises the first error after all have been tried; a stream that could not be rewritten
-        stays, and readers take it as it is.
+        Raises the first error after all streams have been tried. A stream that could not be
+        rewritten stays, and readers read it.
         """
         errors: list[Exception] = []
         for record in list(self._open):
@@ -89,7 +89,7 @@ class RecordFiles:
         try:
             self._segment(record).append(batch)
         except OSError:
-            # A torn write ends the stream for readers: later rows go to a new one.
+            # A torn write ends the stream for readers: later rows go to a new stream.
             if torn := self._open.pop(record, None):
                 torn.abandon()
             raise

@@ -1,4 +1,4 @@
-"""A bounded hand-over between serving threads and the writer: it drops and counts, never blocks."""
+"""A bounded queue between serving threads and the writer: it drops and counts, never blocks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ T = TypeVar("T")
 
 
 class BoundedQueue(Generic[T]):
-    """Many producers, one consumer. `deque.append` is atomic, so a put takes no lock."""
+    """A queue with many producers and one consumer. `append` is atomic: a put takes no lock."""
 
     def __init__(self, capacity: int) -> None:
         self._items: deque[T] = deque()
         self._capacity, self._open = capacity, True
         self.dropped = 0
-        """Items refused because the queue was full."""
+        """Number of items refused because the queue was full."""
 
     def put(self, item: T) -> bool:
-        """Append `item`; False when the queue is closed, and, counted, when it is full."""
+        """Append `item`; False if the queue is closed, or if it is full: then it is counted."""
         if len(self._items) >= self._capacity:
             self.dropped += self._open
             return False
@@ -26,10 +26,10 @@ class BoundedQueue(Generic[T]):
         return True
 
     def close(self) -> None:
-        """Refuse what comes from now on."""
+        """Refuse all further items."""
         self._open, self._capacity = False, 0
 
     def take_all(self) -> list[T]:
-        """Everything that is queued."""
+        """Remove and return everything that is queued."""
         take = self._items.popleft
         return [take() for _ in range(len(self._items))]

@@ -1,4 +1,4 @@
-"""Begins a run directory: makes it, writes its manifest, and refuses one that is in use."""
+"""Begins a run directory: creates it, writes its manifest, and refuses a directory in use."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from driftscope.trace.format.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.format.status import read_statuses
 
 MANIFEST_S = 2.0
-"""Longest time that a manifest may take to be written once its file is there, on a file system
+"""Longest time, in seconds, that writing a manifest may take once its file exists, on a file system
 without hard links."""
 
 
 def check_unused(run: Path, run_id: str | None = None) -> None:
-    """Raise TraceError when `run` already holds a run, other than that of `run_id` while it lasts.
+    """Raise TraceError if `run` holds a run, other than `run_id` while it is in progress.
 
     Engines that one process starts one after the other have the same id.
     """
@@ -43,16 +43,16 @@ def check_unused(run: Path, run_id: str | None = None) -> None:
 
 
 def rewrite_manifest(run: Path, manifest: Manifest) -> None:
-    """Replace the manifest of `run` whole, by rename; raises OSError."""
+    """Replace the manifest of `run` as a whole, by rename; raises OSError."""
     write_file(run / MANIFEST, manifest.to_json().encode(), mode=PRIVATE_FILE)
 
 
 def note_lost(run: Path) -> None:
     """Write to the manifest of `run` how many rows the processes that have ended lost, by cause.
 
-    The last of several that end at once counts all of them. A run that lost nothing keeps its
-    manifest as it is. Raises OSError, DamagedTraceError and ValueError; the manifest is then as it
-    was.
+    If several processes end at once, the last counts all of them. A run that lost nothing keeps its
+    manifest unchanged. Raises OSError, DamagedTraceError and ValueError, with the manifest
+    unchanged.
     """
     with locked(run):
         lost: Counter[str] = Counter()
@@ -67,7 +67,7 @@ def note_lost(run: Path) -> None:
 
 
 def _run_id(run: Path) -> str:
-    """Of a manifest that another process may be writing just now."""
+    """Return the id in a manifest that another process may be writing at the moment."""
     deadline = time.monotonic() + MANIFEST_S
     while True:
         try:
@@ -79,9 +79,9 @@ def _run_id(run: Path) -> str:
 
 
 def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
-    """Make `run` and write its manifest; raises TraceError when it already holds a run.
+    """Create `run` and write its manifest; raises TraceError if it already holds a run.
 
-    `join`: a run of the same id is this one, begun by another of its processes.
+    `join`: a run with the same id is this run, begun by another of its processes.
     """
     try:
         make_private_directory(run)
@@ -99,9 +99,9 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
 
 
 def _check_owner(run: Path) -> None:
-    """Raise TraceError for a directory of another user, who could exchange what is written there.
+    """Raise TraceError for a directory of another user, who could replace what is written there.
 
-    The superuser may write wherever it was told to.
+    The superuser may write to any directory.
     """
     me, owner = os.geteuid(), run.stat().st_uid
     if me not in (0, owner):

@@ -1,4 +1,4 @@
-"""The status file of one process, which a full disk must not keep from saying that it is full."""
+"""The status file of one process, which must be able to report a full disk even on that disk."""
 
 from __future__ import annotations
 
@@ -9,37 +9,36 @@ from driftscope.boundary.file_output import PRIVATE_FILE, create_whole, write_al
 from driftscope.trace.format.status import status_path
 
 ROOM_BYTES = 8192
-"""The file has a multiple of this size from the start, filled up with blanks: where the disk has no
-room for a new one it is overwritten, which takes no room."""
+"""Unit of the file's size in bytes: the file is padded with blanks to a multiple of it. If the disk
+has no room for a new file, the old one is overwritten, which takes no room."""
 
 
 class StatusFile:
-    """Rewritten whole by rename; in place where that fails."""
+    """A file that is replaced as a whole by rename, or overwritten in place if that fails."""
 
     def __init__(self, run: Path, source: str) -> None:
         self._path = status_path(run, source)
 
     def begin(self, text: str) -> None:
-        """Make the file; raises FileExistsError where another process has it, and OSError."""
+        """Create the file; raises FileExistsError if another process has it, and OSError."""
         create_whole(self._path, _padded(text))
 
     def write(self, text: str) -> None:
-        """Have the file hold `text`, a JSON object and a line's end; raises OSError where neither
-        way is possible."""
+        """Write `text`, a JSON object and a newline; raises OSError if neither way is possible."""
         content = _padded(text)
         try:
             write_file(self._path, content, mode=PRIVATE_FILE, durable=False)
         except OSError as error:
             try:
                 self._overwrite(content)
-            except FileNotFoundError:  # it was never written: what matters is why
+            except FileNotFoundError:  # it was never written: the first error says why
                 raise error from None
 
     def _overwrite(self, content: bytes) -> None:
-        """Write over what is there; a reader may meet half of it, and reads once more.
+        """Overwrite the file in place; a reader who sees an incomplete file reads it again.
 
-        First the file grows by blanks where it is too short: if the disk has no room even for
-        those, or the process is killed meanwhile, it still holds what it held.
+        If the file is too short, it first grows by blanks: if the disk has no room even for these,
+        or the process is killed meanwhile, the file keeps its content.
         """
         descriptor = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

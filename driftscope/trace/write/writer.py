@@ -1,6 +1,6 @@
 """Writes a run directory from inside a serving process.
 
-The serving thread calls `put`, which appends to a bounded queue and returns; one background thread
+The serving thread calls `put`, which appends to a bounded queue and returns. One background thread
 per process, its `WriterThread`, encodes, writes, flushes and seals. What cannot be kept is dropped
 and counted; nothing here ever raises into the serving thread.
 """
@@ -35,27 +35,27 @@ from driftscope.trace.write.status_file import StatusFile
 from driftscope.trace.write.writer_thread import writer_thread_of
 
 Deferred = Callable[[], Iterable[Row]]
-"""Rows that are cheap to hand over and costly to make: called on the writer's thread."""
+"""Function that builds rows on the writer's thread: cheap to pass on, costly to run."""
 
 
 Encode = Callable[[list[Any]], Iterable[Row | Block]]
-"""Makes rows of everything that waits for it: many things at once cost little more than one."""
+"""Function that builds rows of all waiting items: many items at once cost little more than one."""
 Work = tuple[Encode, Any]
-"""Something, and what makes rows of it; a plain tuple, since every step makes one on the serving
-thread."""
+"""An `Encode` function and one item for it; a plain tuple, because every step creates one on the
+serving thread."""
 Item = Row | Deferred | Work
 
 FLUSH_S = 0.95
-"""Longest time a row waits for the writer. Readers are promised one second; each flush costs about
-a millisecond of the serving process's interpreter, whatever it writes."""
+"""Longest time that a row waits for the writer, in seconds. Readers are promised one second; each
+flush costs about a millisecond of the serving process's interpreter, whatever it writes."""
 SAMPLE_S = 10.0
-"""Least time between two samples of the process's resources."""
+"""Shortest time between two samples of the process's resources, in seconds."""
 QUEUE_ITEMS = 4096
-"""Hand-overs (a step's chains are one) that may wait for the writer before new ones are dropped."""
+"""Number of items (a step's chains are one) that may wait before new ones are dropped."""
 ERROR_CHARS = 2000
-"""Characters of the first error that the status file keeps."""
+"""Number of characters of the first error that the status file keeps."""
 MAX_BYTES = 2 << 30
-"""Default bound of one process's record files on disk."""
+"""Default limit on one process's record files on disk, in bytes."""
 
 _LOG = logging.getLogger("driftscope")
 
@@ -64,25 +64,25 @@ GAUGES = frozenset({"rate", "overhead", "recording", "control"})
 
 
 _AT_ONCE = frozenset({"recording", "control"})
-"""Of them, those that somebody waits for when they change."""
+"""Gauges whose change is written to the status file at once."""
 
 
 class TraceWriter:
     """The record files of one process in a run directory.
 
     ======================  ===============================================================
-    `put(item)`             from any thread; False when it was dropped
-    `flush_soon()`          do not wait any longer for more
-    `count_error(hook, e)`  a swallowed exception of the serving path
-    `probe_s`               time that hooks took on serving threads, for them to add to
-    `set_gauges(rate=...)`  what the probe does at present, for the status file
-    `status()`              how this process fares
-    `watch(look)`           have `look` called now and then, on the writer's thread
-    `subscribe(hear, ended)` have `hear` called with what is written, on the writer's thread
+    `put(item)`             queue an item, from any thread; False if it was dropped
+    `flush_soon()`          do not wait any longer for more items
+    `count_error(hook, e)`  count a swallowed exception of the serving path
+    `probe_s`               time of hooks on serving threads, to which hooks add
+    `set_gauges(rate=...)`  set the probe's current state, for the status file
+    `status()`              return the status of this process
+    `watch(look)`           call `look` at each flush, on the writer's thread
+    `subscribe(hear, ended)` call `hear` with what is written, on the writer's thread
     `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
     ======================  ===============================================================
 
-    Raises TraceError only from the constructor, when the directory cannot be made or written.
+    Raises TraceError only from the constructor, if the directory cannot be created or written.
     """
 
     def __init__(
@@ -98,26 +98,25 @@ class TraceWriter:
         cpus: frozenset[int] | None = None,
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
-        """`source`: role and pid, such as "worker0-4711"; where the run has a status of that name,
-        a number is added. `sampler` makes rows of its own, at most every SAMPLE_S and only while
-        others come.
-        `cpus`: where the writer's thread runs, else where the one that opens the writer does.
-        `pseudonyms`: what identifiers are replaced with, in files, in what `subscribe` is given and
-        in errors; None: they are kept."""
+        """`source`: role and pid, such as "worker0-4711"; if the run already has a status of that
+        name, a number is added. `sampler` builds additional rows, at most every SAMPLE_S and only
+        while other rows arrive. `cpus`: cores of the writer's thread; None: those of the thread
+        that opens the writer. `pseudonyms`: replaces identifiers in files, in what `subscribe`
+        passes on and in errors; None: identifiers are kept."""
         self._run, self._clock = run, clock
         self._queue: BoundedQueue[Item] = BoundedQueue(queue_items)
         self.put: Callable[[Item], bool] = self._queue.put
-        """Hand over a row, a function that makes rows, or a `Work`; never blocks, never raises. The
-        queue's own, since every step calls it on the serving thread."""
+        """Queue a row, a function that builds rows, or a `Work`; never blocks, never raises. This
+        is the queue's own method, because every step calls it on the serving thread."""
         self._pseudonyms = pseudonyms
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
         self._writer_s = 0.0
         self.probe_s = 0.0
-        """The probe's own time on serving threads."""
+        """The probe's own time on serving threads, in seconds."""
         self.spent_s = 0.0
-        """Time of a core that the thread has taken for all writers of the process together."""
+        """CPU time of the writer's thread for all writers of the process, in seconds."""
         self._gauges: dict[str, Any] = {}
         self._look: Callable[[], None] | None = None
         self._hear: Callable[[Sequence[Batch]], None] | None = None
@@ -133,11 +132,11 @@ class TraceWriter:
 
     @property
     def source(self) -> str:
-        """The process, as in its status."""
+        """Name of the process, as in its status."""
         return self._source
 
     def flush_soon(self) -> None:
-        """Have what was handed over taken now: whoever holds it has little room left."""
+        """Write the queued items now, because the caller has little room left."""
         self._writer_thread.wake()
 
     def count_error(self, hook: str, error: BaseException) -> None:
@@ -148,42 +147,42 @@ class TraceWriter:
         self._urgent = True
 
     def _words(self, error: BaseException) -> str:
-        """An error's message may quote a request id: without identifiers only its class is kept."""
+        """Return an error's words; without identifiers only its class: words may quote an id."""
         name = type(error).__name__
         return name if self._pseudonyms else f"{name}: {error}"[:ERROR_CHARS]
 
     def count_dropped(self, cause: str, rows: int) -> None:
-        """Count rows that are lost; the first of each cause are reported in the log."""
+        """Count lost rows; the first loss of each cause is logged."""
         if cause not in self._dropped:
             _LOG.warning("%s: rows are being lost (%s); serving goes on", self._run, cause)
         self._dropped[cause] += rows
         self._urgent = True
 
     def set_gauges(self, **values: Any) -> None:
-        """Set `rate`, `overhead`, `recording` or `control` of the status file's next rewrite."""
+        """Set `rate`, `overhead`, `recording` or `control` for the status file's next rewrite."""
         if unknown := values.keys() - GAUGES:
             raise TypeError(f"no gauge of the status file: {', '.join(sorted(unknown))}")
         self._urgent |= any(values.get(n) != self._gauges.get(n) for n in _AT_ONCE & values.keys())
         self._gauges = {**self._gauges, **values}
 
     def status(self) -> Status:
-        """What the status file says, or will next."""
+        """Return the current status, as the status file has it or will have it next."""
         return self._status(closed=not self._open)
 
     def watch(self, look: Callable[[], None]) -> None:
-        """Call `look` on the writer's thread at each flush; what it raises is counted."""
+        """Call `look` on the writer's thread at each flush; its exceptions are counted."""
         self._look = look
 
     def subscribe(
         self, hear: Callable[[Sequence[Batch]], None], ended: Callable[[], None] = lambda: None
     ) -> None:
-        """Call `hear` on the writer's thread with the batches of each flush, none included, also
-        with those that the disk has no room for, and `ended` after the last; what they raise is
-        counted."""
+        """Call `hear` on the writer's thread with the batches of each flush, even if there are none
+        or the disk has no room for them, and `ended` after the last flush; exceptions that they
+        raise are counted."""
         self._hear, self._ended = hear, ended
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Write and seal everything that was handed over, and mark the source closed."""
+        """Write and seal everything in the queue, and mark the source closed."""
         self._queue.close()
         self._open = False
         self._writer_thread.wake()
@@ -192,10 +191,11 @@ class TraceWriter:
         atexit.unregister(self.close)
 
     def _begin(self, source: str, max_bytes: int) -> None:
-        """Make the run directory and a status file that no other process has.
+        """Create the run directory and a status file that no other process has.
 
-        Containers count processes anew, so that two of one run may have the same role and pid: the
-        second would overwrite what the first lost, and the digests of its files.
+        Containers number processes from 1 again, so that two of one run may have the same role and
+        pid. The second would overwrite the first one's record of losses, and the digests of its
+        files.
         """
         try:
             make_private_directory(self._run)
@@ -214,7 +214,7 @@ class TraceWriter:
             ) from error
 
     def _work(self) -> bool:
-        """A turn; True when it was the last."""
+        """Run one turn; return True if it was the last."""
         begun, closing = time.thread_time(), not self._open
         items = self._queue.take_all()
         self._store([*items, *self._due(bool(items))])
@@ -233,18 +233,18 @@ class TraceWriter:
         return True
 
     def _note_lost(self) -> None:
-        """Have the manifest say what was lost, where it can: the status does already."""
+        """Write the losses to the manifest if possible; the status already states them."""
         if not self.status().dropped:
             return
         try:
             note_lost(self._run)
         except FileNotFoundError:  # there is no run: it was removed, or never begun
             pass
-        except Exception as error:  # the border: most often the disk that rows were lost to
+        except Exception as error:  # the border: usually the disk that rows were lost to
             _LOG.warning("%s: its manifest does not say what was lost (%s)", self._run, error)
 
     def _due(self, serving: bool) -> list[Item]:
-        """The sampler, when its time has come: an idle server records nothing."""
+        """Return the sampler if it is due: an idle server records nothing."""
         now = time.monotonic()
         if self._sampler is None or not serving or now - self._sampled_at < SAMPLE_S:
             return []
@@ -256,7 +256,7 @@ class TraceWriter:
             return
         try:
             self._look()
-        except Exception as error:  # the same border: what is asked for wrongly is not done
+        except Exception as error:  # the same border: an invalid request is not applied
             self.count_error("control", error)
 
     def _store(self, items: list[Item]) -> None:
@@ -277,7 +277,7 @@ class TraceWriter:
         try:
             for record, batch in batches_of(rows):
                 named = batch if self._pseudonyms is None else self._pseudonyms.batch(batch)
-                batches.append((record, named))  # what was made before an error is kept
+                batches.append((record, named))  # what was built before an error is kept
         except Exception as error:  # a value that does not fit its column
             number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
             self.count_dropped("encode_error", number - sum(b.num_rows for _, b in batches))
@@ -290,7 +290,7 @@ class TraceWriter:
             self._files.write(batches)
         except DiskLimitError:
             self.count_dropped("disk_limit", unwritten - self._files.rows.total())
-        except OSError as error:  # a full disk, most often
+        except OSError as error:  # usually a full disk
             self._count_lost("disk_error", unwritten)
             self.count_error("write", error)
         except Exception as error:  # the border: rows are lost and counted, not the run
@@ -306,7 +306,7 @@ class TraceWriter:
             self.count_error("telemetry", error)
 
     def _count_lost(self, cause: str, unwritten: int) -> None:
-        """Count the rows of a failed append, less those of records that it had written before."""
+        """Count the rows of a failed append, except those of records already written."""
         if lost := unwritten - self._files.rows.total():
             self.count_dropped(cause, lost)
 
@@ -317,7 +317,7 @@ class TraceWriter:
             self.count_error("write", error)
 
     def _write_status(self, *, closed: bool, write: Callable[[str], None] | None = None) -> None:
-        """Rewrite the status file when something changed, or have `write` make it."""
+        """Rewrite the status file if something changed, or have `write` create it."""
         self._status_at, self._urgent = time.monotonic(), False
         content = self._status(closed=closed).to_json()
         if content == self._last_status:
@@ -345,7 +345,8 @@ class TraceWriter:
 
 
 def _together(items: list[Item]) -> Iterator[tuple[int, Callable[[], Iterable[Row | Block]]]]:
-    """How many items, and what makes their rows; in order, but for work that is done at once."""
+    """Yield counts of items and functions that build their rows: in order, except that work for one
+    function is combined."""
     work: dict[Any, list[Any]] = {}
     latest, waiting = None, None
     for item in items:

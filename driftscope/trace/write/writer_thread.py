@@ -1,7 +1,8 @@
 """The one thread of a process on which its trace writers work.
 
-Whatever this thread does, it does while the serving thread waits for the interpreter: the writers
-take their turns right after each other, seldom, and while what they share is at hand.
+While this thread works, the serving thread waits for the interpreter. The writers therefore take
+their turns in direct succession, seldom, and while the code and data that they share are in the
+caches.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import threading
 from collections.abc import Callable
 
 Work = Callable[[], bool]
-"""One turn of a writer; True when it was the last."""
+"""One turn of a writer; returns True if it was the last."""
 
 
 class WriterThread:
-    """Calls each work once in a period, and when it is hurried, until that says that it is over."""
+    """Calls each work function once per period, and when woken, until it reports its last turn."""
 
     def __init__(self, period_s: float, cpus: frozenset[int] | None) -> None:
         self._period_s, self._cpus = period_s, cpus
@@ -25,7 +26,7 @@ class WriterThread:
         self._thread: threading.Thread | None = None
 
     def add(self, work: Work) -> threading.Thread:
-        """Have `work` called from now on; returns the thread that does."""
+        """Call `work` from now on; return the thread that calls it."""
         with self._lock:
             self._works.append(work)
             if self._thread is None:
@@ -38,19 +39,19 @@ class WriterThread:
         return thread
 
     def wake(self) -> None:
-        """Have the next turns taken now."""
+        """Run the next turns now."""
         self._hurry.set()
 
     def _run(self) -> None:
         if self._cpus:
-            with contextlib.suppress(OSError):  # they may have been taken away since
-                os.sched_setaffinity(0, self._cpus)  # of this thread
+            with contextlib.suppress(OSError):  # cores may have been removed since
+                os.sched_setaffinity(0, self._cpus)  # for this thread
         while self._turns():
             self._hurry.wait(self._period_s)
             self._hurry.clear()
 
     def _turns(self) -> bool:
-        """One of each; False when nothing is left to do."""
+        """Run one turn of each work function; return False if nothing is left to do."""
         over = [work for work in tuple(self._works) if work()]
         with self._lock:
             self._works = [work for work in self._works if work not in over]
@@ -60,12 +61,12 @@ class WriterThread:
 
 
 _scribes: dict[tuple[float, frozenset[int] | None], WriterThread] = {}
-os.register_at_fork(after_in_child=_scribes.clear)  # a forked process has none of these threads
+os.register_at_fork(after_in_child=_scribes.clear)  # a forked process has no such threads
 
 
 def writer_thread_of(period_s: float, cpus: frozenset[int] | None) -> WriterThread:
-    """This process's, for writers that take as long a rest.
+    """Return this process's thread for writers with the same period and cores.
 
-    `cpus`: where its thread runs; None: where the one that first needs it does.
+    `cpus`: cores of the thread; None: those of the thread that first needs it.
     """
     return _scribes.setdefault((period_s, cpus), WriterThread(period_s, cpus))

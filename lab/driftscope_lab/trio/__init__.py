@@ -24,12 +24,12 @@ __all__ = ["CONDITIONS", "Condition", "Prompt", "encode", "load_prompts", "trio_
 
 Condition = Literal["in_distribution", "plain_text_roles"]
 CONDITIONS: tuple[Condition, ...] = ("in_distribution", "plain_text_roles")
-"""The two renderings of a prompt: the chat template, and its roles spelt out in plain text."""
+"""The two renderings of a prompt: the chat template, and its roles written out in plain text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A held-out prompt; both texts hold their special tokens, `source` is a path in the corpus."""
+    """A held-out prompt; both texts contain special tokens, `source` is a corpus path."""
 
     id: str
     source: str
@@ -37,25 +37,25 @@ class Prompt:
     plain_text_roles: str
 
     def text(self, condition: Condition) -> str:
-        """The rendering of that name."""
+        """Return the rendering for `condition`."""
         return self.in_distribution if condition == "in_distribution" else self.plain_text_roles
 
 
 def trio_path() -> Path:
-    """The folder of the shipped trio: `target`, `eagle3`, `eagle31` and `prompts.json`."""
+    """Return the folder of the shipped trio: `target`, `eagle3`, `eagle31` and `prompts.json`."""
     return Path(__file__).parent / "weights"
 
 
 def load_prompts(folder: Path | None = None) -> list[Prompt]:
-    """The held-out prompts of the shipped trio, or of one trained into `folder`."""
+    """Return the held-out prompts of the shipped trio, or of a trio trained into `folder`."""
     text = ((folder or trio_path()) / "prompts.json").read_text(encoding="utf-8")
     return [Prompt(**record) for record in json.loads(text)]
 
 
 def encode(text: str, folder: Path | None = None) -> list[int]:
-    """Token ids of `text`, whose special tokens are spelt out in it; nothing is added.
+    """Return the token ids of `text`, which contains its special tokens; nothing is added.
 
-    By the shipped tokenizer, or that of a trio trained into `folder`.
+    Uses the shipped tokenizer, or that of a trio trained into `folder`.
     """
     ids: list[int] = _tokenizer(folder or trio_path()).encode(text, add_special_tokens=False).ids
     return ids

@@ -1,4 +1,4 @@
-"""Model cards, rendered from the records of an evaluation."""
+"""Renders model cards from the records of an evaluation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ float32, the reference engine. tau is the mean acceptance length, 1 + accepted /
 
 
 def tables(records: Sequence[PromptRecord]) -> str:
-    """Markdown: a table of tau, then one table by depth for each condition and drafter."""
+    """Return Markdown: a table of tau, then one table by depth for each condition and drafter."""
     conditions = tuple(dict.fromkeys(one.condition for one in records)) or CONDITIONS
     parts = [_tau_table(records, conditions)]
     for condition in conditions:
@@ -80,7 +80,7 @@ def write_cards(records: Sequence[PromptRecord], weights: Path) -> None:
 
 
 def card(name: str, records: Sequence[PromptRecord], weights: Path) -> str:
-    """The card of one model."""
+    """Return the card of one model."""
     parameters = f"{_parameters(weights / name) / 1e6:.2f} M"
     return FRAME.format(
         title=f"{TITLES.get(name, 'Target')} of the trio",
@@ -94,7 +94,7 @@ def card(name: str, records: Sequence[PromptRecord], weights: Path) -> str:
 
 
 def _sizes(folder: Path) -> dict[str, Any]:
-    """The fields of a model's config, and its captured layers in words."""
+    """Return the fields of a model's config, and its captured layers in words."""
     fields: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     *most, last = map(str, fields.get("eagle_aux_hidden_state_layer_ids", [0]))
     return {**fields, "aux": f"{', '.join(most)} and {last}"}
@@ -139,7 +139,7 @@ def _select(records: Sequence[PromptRecord], condition: str, drafter: str) -> li
 
 
 def _training(weights: Path, name: str) -> str:
-    """The last figures that training logged for this model."""
+    """Return the last figures that training logged for this model, in words."""
     text = (weights / "training.jsonl").read_text(encoding="utf-8")
     logged = [json.loads(line) for line in text.splitlines()]
     last = [entry for entry in logged if entry["stage"] == name][-1]
@@ -157,7 +157,7 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def _parameters(folder: Path) -> int:
-    """Parameters in a model's file."""
+    """Return the number of parameters in a model's file."""
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         sizes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
     return sum(_product(size) for size in sizes)

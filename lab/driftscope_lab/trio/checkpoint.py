@@ -1,4 +1,4 @@
-"""The state of an unfinished training, so that an interrupted one goes on where it was."""
+"""The state of an unfinished training, so that an interrupted training can be resumed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ class Stateful(Protocol):
     """A module or an optimizer."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Everything that changes in training."""
+        """Return everything that changes in training."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> object:
-        """What `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         ...
 
 
 class Checkpoint:
-    """A file with the steps taken and the parts as they are after them.
+    """A file with the number of steps taken and the state of the parts after them.
 
-    `every` 0: none is written, which is the shipped recipe: its half hour is not worth the disk.
+    `every` 0: no checkpoint is written, as in the shipped recipe, whose half hour is not worth the
+    disk.
     """
 
     def __init__(self, path: Path, every: int, parts: Mapping[str, Stateful]) -> None:
         self._path, self._every, self._parts = path, every, parts
 
     def restore(self, device: torch.device) -> int:
-        """Bring the parts to where they were; the steps that they have taken, 0 without a file."""
+        """Restore the parts; return the number of steps that they have taken, 0 without a file."""
         if not self._every or not self._path.is_file():
             return 0
         state = torch.load(self._path, map_location=device, weights_only=True)
@@ -40,7 +41,7 @@ class Checkpoint:
         return int(state["steps"])
 
     def save(self, taken: int, steps: int) -> None:
-        """After `taken` of `steps`, if that is a multiple of `every` or the end."""
+        """Save the state after `taken` of `steps`, at multiples of `every` and at the end."""
         if not self._every or (taken % self._every and taken != steps):
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where and in which precision the trio is trained."""
+"""The device and the precision in which the trio is trained."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from driftscope_lab.trio import recipe
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """Matrix products in bf16, wherever they run; weights stay float32."""
+    """Return a context in which matrix products run in bf16 on any device; weights stay float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST)
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """That of its parameters."""
+    """Return the device of a module's parameters."""
     return next(module.parameters()).device

@@ -1,8 +1,8 @@
-"""The training text: Python source out of pinned, hashed, pure-Python wheels.
+"""The training text: Python source from pinned, hashed, pure-Python wheels.
 
-The same bytes on every machine: `corpus.txt` (and `corpus-large.txt`) pins version and hash of each
-wheel, and `CORPUS_SHA256` the text taken from them. An interpreter's own library would differ from
-build to build.
+The text is identical on every machine: `corpus.txt` (and `corpus-large.txt`) pins version and hash
+of each wheel, and `CORPUS_SHA256` the text taken from them. An interpreter's own library would
+differ between builds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("corpus.txt")
 LARGE_MANIFEST = Path(__file__).with_name("corpus-large.txt")
-"""The same wheels and six more: a long training sees each text fewer times."""
+"""Manifest with six more wheels than MANIFEST: a long training repeats each text less."""
 CORPUS_SHA256 = {
     MANIFEST: "c0defb1c962fdc5c0933463b888100653ecde0583d07c3ecab4ba03b0537e3cd",
     LARGE_MANIFEST: "3eb1c7efe3649acf5cff0f37dfd0ef3b4b0b9658981cd5a641b099d89ba6b63f",
@@ -26,13 +26,14 @@ CORPUS_SHA256 = {
 HELD_OUT_SHARE = 20
 """One file in this many is held out, chosen by the md5 of its path."""
 EXCLUDED = ("/tests/", "/_tests/", "/testing/", "_emoji_codes", "_spinners", "_unicode_data")
-"""Test suites, and tables that hold no code."""
+"""Test suites, and tables that contain no code."""
 LENGTH_CHARS = (600, 150_000)
-"""Shorter files are re-exports; longer ones would crowd out the rest."""
+"""Shortest and longest file, in characters: shorter files are re-exports, and longer files would
+dominate the corpus."""
 
 
 class CorpusError(Exception):
-    """The corpus cannot be fetched, or is not the one that the shipped trio was trained on."""
+    """The corpus cannot be fetched, or is not the corpus that the shipped trio was trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +45,13 @@ class SourceFile:
 
     @property
     def held_out(self) -> bool:
-        """Whether training must not see it."""
+        """Whether the file is held out from training."""
         digest = hashlib.md5(self.path.encode(), usedforsecurity=False).hexdigest()
         return int(digest, 16) % HELD_OUT_SHARE == 0
 
 
 def load_corpus(cache: Path, manifest: Path = MANIFEST) -> list[SourceFile]:
-    """Fetch what `cache` lacks, read it, and check it. Raises CorpusError."""
+    """Fetch the wheels missing from `cache`, read all, check the text. Raises CorpusError."""
     fetch_wheels(cache, manifest)
     wheels = pinned_wheels(cache, manifest)
     files = _selected(file for wheel in wheels for file in _read_wheel(wheel))
@@ -64,7 +65,7 @@ def load_corpus(cache: Path, manifest: Path = MANIFEST) -> list[SourceFile]:
 
 
 def load_folder(folder: Path) -> list[SourceFile]:
-    """Every Python file under a folder, for a corpus of one's own; not checked."""
+    """Return every Python file under a folder, for a custom corpus; not checked."""
     return _selected(
         SourceFile(path=path.relative_to(folder).as_posix(), text=path.read_text(encoding="utf-8"))
         for path in folder.rglob("*.py")
@@ -86,13 +87,13 @@ def fetch_wheels(cache: Path, manifest: Path = MANIFEST) -> None:
 
 
 def pinned_hashes(manifest: Path = MANIFEST) -> set[str]:
-    """The sha256 of each wheel that the manifest names."""
+    """Return the sha256 of each wheel that the manifest names."""
     words = manifest.read_text(encoding="utf-8").split()
     return {word.removeprefix("--hash=sha256:") for word in words if word.startswith("--hash")}
 
 
 def pinned_wheels(cache: Path, manifest: Path = MANIFEST) -> list[Path]:
-    """The wheels of the manifest that lie in `cache`, by name."""
+    """Return the wheels of the manifest that are in `cache`, sorted by name."""
     wanted = pinned_hashes(manifest)
     return [
         wheel
@@ -102,7 +103,7 @@ def pinned_wheels(cache: Path, manifest: Path = MANIFEST) -> list[Path]:
 
 
 def corpus_digest(files: Iterable[SourceFile]) -> str:
-    """sha256, hex, over path, NUL, text, NUL of each file in order."""
+    """Return the hex sha256 over path, NUL, text, NUL of each file in order."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.path}\0{file.text}\0".encode())
@@ -117,7 +118,7 @@ def _read_wheel(wheel: Path) -> Iterator[SourceFile]:
 
 
 def _selected(files: Iterable[SourceFile]) -> list[SourceFile]:
-    """Drop excluded paths, odd lengths and tab-indented files; sort by path."""
+    """Drop excluded paths, files outside LENGTH_CHARS and tab-indented files; sort by path."""
     shortest, longest = LENGTH_CHARS
     kept = (
         file

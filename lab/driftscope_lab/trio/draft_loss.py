@@ -1,4 +1,6 @@
-"""The loss of the drafters: what the target says of a batch, and how far a drafter is from it."""
+"""The loss of the drafters: the target's predictions for a batch, and a drafter's distance from
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,8 @@ from driftscope_lab.trio.compute import autocast
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teaching:
-    """What the target gives for a batch `ids` [B, S]: embeddings, captured states, and the
-    log-probabilities [B, S, vocabulary] of the token after each.
-    """
+    """The target's output for a batch `ids` [B, S]: embeddings, captured states, and the
+    log-probabilities [B, S, vocabulary] of the token after each token."""
 
     ids: Tensor
     embeddings: Tensor
@@ -30,9 +31,8 @@ class Teaching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLoss:
-    """`loss` is minimised. Per depth: `agreement`, the share of slots where drafter and target
-    favour the same token, and `prenorm_rms`, a mean over slots.
-    """
+    """The loss and its figures. `loss` is minimised. Per depth, `agreement` is the share of slots
+    where drafter and target prefer the same token, and `prenorm_rms` is a mean over slots."""
 
     loss: Tensor
     agreement: list[float]
@@ -56,7 +56,7 @@ def teach(target: Target, ids: Tensor, aux_layers: Sequence[int] = recipe.AUX_LA
 def draft_loss(
     drafter: Drafter, aux_factors: Sequence[float], teaching: Teaching, *, depths: int, decay: float
 ) -> DraftLoss:
-    """Training-time test: from every slot at once, draft `depths` deep on the true tokens.
+    """Run the training-time test: from every slot at once, draft `depths` deep on the true tokens.
 
     The loss is the sum over depth of decay^(depth-1) times the cross-entropy against the target's
     distribution. Captured states are multiplied by `aux_factors` first.
@@ -77,7 +77,7 @@ def draft_loss(
 def _unrolled(
     drafter: Drafter, aux: Sequence[Tensor], embeddings: Tensor, depths: int
 ) -> Iterator[StepOutput]:
-    """Each depth of the chains of all slots; slot i is anchored at token i of the batch."""
+    """Yield each depth of the chains of all slots; slot i is anchored at token i of the batch."""
     slots = embeddings.shape[1] - 1 - depths
     hidden = drafter.fuse([layer[:, :slots] for layer in aux])
     context = drafter.context(embeddings[:, 1 : 1 + slots], hidden)
@@ -96,7 +96,7 @@ def _unrolled(
 
 
 def _compared(logits: Tensor, teaching: Teaching, depth: int) -> tuple[Tensor, float]:
-    """Cross-entropy, nats, and agreement of the top tokens; means over slots without padding."""
+    """Return cross-entropy (nats) and top-token agreement: means over unpadded slots."""
     logits = logits.float()
     window = slice(depth, depth + logits.shape[1])
     wanted = teaching.log_probs[:, window]

@@ -1,9 +1,9 @@
-"""Measure the trio on its held-out prompts with the reference engine, and write its model cards.
+"""Measures the trio on its held-out prompts with the reference engine, and writes its model cards.
 
 python -m driftscope_lab.trio.evaluate [--weights DIR] [--write]
 
-Greedy, K = 8, float32, one thread. Prints the tables; `--write` also keeps the records as
-`evaluation.json` and renders the MODEL_CARD.md of each model from them.
+Decoding is greedy with K = 8, in float32, on one thread. Prints the tables; `--write` also saves
+the records as `evaluation.json` and renders the MODEL_CARD.md of each model from them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def evaluate(prompts: Sequence[Prompt], weights: Path) -> Iterator[PromptRecord]
 
 
 def measure(texts: Iterable[tuple[str, str, str]], weights: Path) -> Iterator[PromptRecord]:
-    """The same for any (prompt's id, condition, text)."""
+    """Generate from any (prompt's id, condition, text) with both drafters."""
     target = load_target(weights / "target")
     drafters = {name: load_drafter(weights / name) for name in DRAFTERS}
     for prompt, condition, text in texts:
@@ -52,13 +52,13 @@ def measure(texts: Iterable[tuple[str, str, str]], weights: Path) -> Iterator[Pr
 
 
 def save_records(records: Sequence[PromptRecord], path: Path) -> None:
-    """One record per line, in a JSON list."""
+    """Write the records as a JSON list with one record per line."""
     lines = [json.dumps(dataclasses.asdict(one), sort_keys=True) for one in records]
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 def load_records(path: Path) -> list[PromptRecord]:
-    """What `save_records` wrote."""
+    """Return the records that `save_records` wrote."""
     return [_record(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
 
 
@@ -68,14 +68,14 @@ def _record(fields: dict[str, object]) -> PromptRecord:
 
 
 def _tupled(value: object) -> object:
-    """JSON knows lists only."""
+    """Convert lists to tuples, which JSON does not have."""
     if isinstance(value, dict):
         return {name: _tupled(item) for name, item in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(1)
     prompts = load_prompts(options.weights)

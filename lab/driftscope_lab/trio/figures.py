@@ -1,4 +1,4 @@
-"""What the trio does on its held-out prompts: one record per prompt, and the tables over them."""
+"""Results of the trio on its held-out prompts: one record per prompt, and tables of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftscope.inspect.reference.chain import MASSES, Chain
 from driftscope.inspect.reference.engine import Generation
 
 PER_DEPTH = (*MASSES, "fed_rms", "prenorm_rms", "top1")
-"""The fields of `Chain` that are averaged."""
+"""Fields of `Chain` that are averaged."""
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -20,13 +20,13 @@ CONFIDENCE = 0.95
 class PromptRecord:
     """One prompt generated with one drafter.
 
-    `accepted_at` holds, per depth, the rounds that accepted at least so many tokens; `means` the
-    mean over the rounds' chains of each field of `PER_DEPTH`, per depth.
+    `accepted_at` holds, per depth d, the number of rounds that accepted at least d tokens; `means`
+    holds the mean over the rounds' chains of each field of `PER_DEPTH`, per depth.
     """
 
     prompt: str
     condition: str
-    """One of `trio.CONDITIONS`, or another of `held_out`."""
+    """One of `trio.CONDITIONS`, or another condition of `held_out`."""
     drafter: str
     prompt_tokens: int
     output_tokens: int
@@ -36,7 +36,7 @@ class PromptRecord:
 
     @property
     def accepted(self) -> int:
-        """Accepted tokens over all rounds."""
+        """Number of accepted tokens over all rounds."""
         return sum(self.accepted_at)
 
 
@@ -44,8 +44,8 @@ class PromptRecord:
 class Summary:
     """All prompts of one condition with one drafter, weighted by rounds.
 
-    `tau` is the mean acceptance length, 1 + accepted / rounds: tokens per target pass.
-    `acceptance` is the marginal rate: rounds that accepted at least d tokens / rounds.
+    `tau` is the mean acceptance length, 1 + accepted / rounds: tokens per target pass. `acceptance`
+    is the marginal rate: rounds that accepted at least d tokens / rounds.
     """
 
     rounds: int
@@ -87,7 +87,7 @@ def summarize(records: Sequence[PromptRecord]) -> Summary:
 def tau_ratio(
     over: Sequence[PromptRecord], under: Sequence[PromptRecord]
 ) -> tuple[float, float, float]:
-    """tau of `over` / tau of `under`, and a percentile interval over prompts, drawn in pairs."""
+    """Return tau of `over` / tau of `under`, and a paired percentile interval over prompts."""
     rng = random.Random(0)
     pairs = list(zip(over, under, strict=True))
     draws = sorted(
@@ -98,8 +98,8 @@ def tau_ratio(
 
 
 def loss_by_depth(records: Sequence[PromptRecord], name: str) -> tuple[float, tuple[float, float]]:
-    """The mean `name` of `PER_DEPTH` at the last depth as a share of that at the first, and a
-    percentile interval over prompts."""
+    """Return the mean `name` of `PER_DEPTH` at the last depth as a share of its mean at the first
+    depth, and a percentile interval over prompts."""
     rng = random.Random(0)
     draws = sorted(_kept(rng.choices(records, k=len(records)), name) for _ in range(RESAMPLES))
     tail = int(RESAMPLES * (1 - CONFIDENCE) / 2)

@@ -1,11 +1,11 @@
-"""Every held-out table of a trio: template perturbations, long prompts, and what became of a sink.
+"""All held-out tables of a trio: template perturbations, long prompts, and the fate of a sink.
 
 python -m driftscope_lab.trio.held_out --weights DIR [--json FILE] [--prompts N] [--out FILE]
 
-Conditions: the two of `evaluate`, the template in other words, without its system turn, and, where
-the training wrote such prompts (`--recipe large` does), prompts of about 400 and of 643 to 818
-tokens. Measured by the reference engine as `evaluate` does. Records are kept in `--json` prompt by
-prompt, and taken up again after an interruption.
+The conditions are the two of `evaluate`, the template with other wording, the template without its
+system turn, and, if the training wrote such prompts (`--recipe large` does), prompts of about 400
+and of 643 to 818 tokens. They are measured by the reference engine as in `evaluate`. Records are
+saved to `--json` prompt by prompt, and reused after an interruption.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from driftscope_lab.trio.prompts import LONG
 from driftscope_lab.trio.sink import FIRST_QUERY, drafter_sinks, first_token_mass, formed
 
 SINK_PROMPTS = 16
-"""Prompts that the target's own attention is looked at on."""
+"""Number of prompts on which the target's own attention is measured."""
 
 
 def texts(weights: Path, prompts: int | None = None) -> Iterator[tuple[str, str, str]]:
-    """(Prompt's id, condition, text) of every condition; at most `prompts` of each."""
+    """Yield (prompt's id, condition, text) of every condition; at most `prompts` of each."""
     for prompt in load_prompts(weights)[:prompts]:
         code = template.code_of(prompt.source, prompt.in_distribution)
         yield prompt.id, "in_distribution", prompt.in_distribution
@@ -52,12 +52,12 @@ def _long(path: Path) -> list[Prompt]:
 
 
 def held_out(weights: Path, kept: Path | None, prompts: int | None = None) -> list[PromptRecord]:
-    """Measure what `kept` lacks, and keep it there as it comes."""
+    """Measure the texts missing from `kept`, and save each result there at once."""
     records = load_records(kept) if kept and kept.is_file() else []
     have = {(one.prompt, one.condition) for one in records}
     todo = [text for text in texts(weights, prompts) if text[:2] not in have]
     for text in todo:
-        # Both drafters of a text together, so that none is kept half.
+        # Measure both drafters on a text together, so that no text is saved half-measured.
         records += measure([text], weights)
         sys.stderr.write(f"{text[0]} {text[1]}\n")
         if kept:
@@ -68,9 +68,9 @@ def held_out(weights: Path, kept: Path | None, prompts: int | None = None) -> li
 
 
 def target_mass(weights: Path) -> list[list[float]]:
-    """`first_token_mass` on held-out prompts of one length, or on the longest where all are short.
+    """Return `first_token_mass` on held-out prompts of one length, else on the longest.
 
-    Raises ValueError for prompts too short to say anything.
+    Raises ValueError if all prompts are too short to measure.
     """
     ids = [encode(p.in_distribution, weights) for p in load_prompts(weights)]
     long = [one[: 2 * FIRST_QUERY] for one in ids if len(one) >= 2 * FIRST_QUERY]
@@ -79,7 +79,7 @@ def target_mass(weights: Path) -> list[list[float]]:
 
 
 def findings(weights: Path, records: Sequence[PromptRecord]) -> dict[str, Any]:
-    """What became of the sink, as facts and as lines."""
+    """Return whether the sink formed and survived, as data and as lines of text."""
     mass, sinks = target_mass(weights), drafter_sinks(records)
     greatest = max(max(layer) for layer in mass)
     there = formed(mass)
@@ -95,7 +95,7 @@ def findings(weights: Path, records: Sequence[PromptRecord]) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(1)
     records = held_out(options.weights, options.json, options.prompts)

@@ -1,4 +1,4 @@
-"""The licences under which the training text was published, gathered from its wheels."""
+"""Collects the licences under which the training text was published from its wheels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULE = "-" * 79
 
 
 def notice(cache: Path, manifest: Path = MANIFEST) -> str:
-    """The text of NOTICE, from the wheels in `cache`."""
+    """Return the text of NOTICE, from the wheels in `cache`."""
     texts = [_section(wheel) for wheel in pinned_wheels(cache, manifest)]
     return INTRODUCTION + "".join(texts)
 

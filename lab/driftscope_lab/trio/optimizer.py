@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 Schedule = Callable[[int], float]
-"""Step -> factor on the learning rate."""
+"""Function from a step to a factor on the learning rate."""
 
 CLIP_NORM = 1.0
 
@@ -50,16 +50,16 @@ class Optimizer:
         ]
 
     def state_dict(self) -> dict[str, object]:
-        """Of both, in order."""
+        """Return the states of both optimizers, in order."""
         return {str(i): part.state_dict() for i, (part, _) in enumerate(self._parts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         for i, (part, _) in enumerate(self._parts):
             part.load_state_dict(state[str(i)])
 
     def step(self, loss: torch.Tensor, step: int) -> None:
-        """Backward, clip, update, clear."""
+        """Run backward, clip the gradients, update the parameters, clear the gradients."""
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._module.parameters(), CLIP_NORM)
         for optimizer, rate in self._parts:

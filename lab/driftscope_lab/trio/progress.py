@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 class Progress:
-    """Writes as it goes; each line has the seconds since the start."""
+    """Writes progress lines, each with the seconds since the start."""
 
     def __init__(self, path: Path, *, keep: bool = False) -> None:
-        """`keep`: what an earlier run wrote stays."""
+        """`keep`: whether the lines of an earlier run stay."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._start = time.monotonic()
@@ -20,7 +20,7 @@ class Progress:
             path.write_text("", encoding="utf-8")
 
     def note(self, text: str) -> None:
-        """Say something on stderr only."""
+        """Write a line to stderr only."""
         sys.stderr.write(f"{self._elapsed_s():7.1f} s  {text}\n")
         sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""The held-out prompts: made from files that training never saw, each in two renderings."""
+"""Makes the held-out prompts from files that training never saw, each in two renderings."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PROMPTS = 64
 PIECE_TOKENS = 256
 PER_FILE = 2
 BODY_TOKENS = 64
-"""A file must go on at least this far after its prompt."""
+"""Smallest number of tokens by which a file must continue after its prompt."""
 LENGTH_TOKENS = (60, 200)
-"""Shortest and longest prompt, in both renderings."""
+"""Shortest and longest prompt in tokens, in both renderings."""
 SEED = 5
 LONG = {"400": (350, 450), "700": (643, 818)}
-"""Name -> shortest and longest of sets of longer prompts."""
+"""Name -> shortest and longest prompt in tokens, for sets of longer prompts."""
 
 
 def make_prompts(
     tokenizer: Tokenizer, rows: RowMaker, lengths: tuple[int, int] = LENGTH_TOKENS
 ) -> list[Prompt]:
-    """Up to 64 prompts, at most two from one file."""
+    """Return up to 64 prompts, at most two from one file."""
     rng = random.Random(SEED)
     pieces = [
         piece
@@ -51,7 +51,7 @@ def make_prompts(
 
 
 def save_prompts(prompts: list[Prompt], path: Path) -> None:
-    """Write them as `driftscope_lab.trio.load_prompts` reads them."""
+    """Write the prompts in the format that `driftscope_lab.trio.load_prompts` reads."""
     records = [dataclasses.asdict(prompt) for prompt in prompts]
     path.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -67,7 +67,7 @@ def _prompt(tokenizer: Tokenizer, piece: Piece, index: int) -> Prompt:
 
 
 def _piece_tokens(lengths: tuple[int, int]) -> int:
-    """A head is up to 0.6 of its piece, so that twice the longest prompt holds all lengths."""
+    """Return the piece size: a head is at most 0.6 of it, so twice the longest prompt is enough."""
     return PIECE_TOKENS if lengths == LENGTH_TOKENS else 2 * lengths[1]
 
 

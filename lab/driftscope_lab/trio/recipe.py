@@ -1,4 +1,4 @@
-"""Every size and constant of the trio's training, in one place."""
+"""All sizes and constants of the trio's training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
 
 TARGET = DecoderConfig()
-"""3.2 M parameters."""
+"""Model of 3.2 M parameters."""
 
 AUX_LAYERS = (1, 2, 3)
 DRAFT_LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=512)
@@ -18,18 +18,17 @@ DRAFTERS = {
         layer=DRAFT_LAYER, aux_layers=AUX_LAYERS, fc_norm=True, norm_output=True
     ),
 }
-"""1.2 M parameters each, alike but for the norms of EAGLE-3.1."""
+"""Drafters of 1.2 M parameters each, identical except for the norms of EAGLE-3.1."""
 
 BF16_AUTOCAST = True
-"""Matrix products in bf16. A step of the target took 1.26 s against 1.63 s in float32, one of a
-drafter 0.47 s against 0.74 s (one core with AVX512-BF16). Part of the recipe: it changes the
-weights.
-"""
+"""Whether matrix products run in bf16. A step of the target took 1.26 s instead of 1.63 s in
+float32, a step of a drafter 0.47 s instead of 0.74 s (one core with AVX512-BF16). This is part of
+the recipe, because it changes the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRecipe:
-    """Muon on the matrices, AdamW on embedding and norms; warm up, hold, then fall linearly."""
+    """Muon on matrices, AdamW on embedding and norms; the rate warms up, holds, then falls."""
 
     steps: int = 600
     tokens_per_step: int = 4096
@@ -44,7 +43,7 @@ class TargetRecipe:
     validate_every: int = 100
     validation_tokens: int = 24 * 512
     checkpoint_every: int = 0
-    """Steps between checkpoints; 0: none."""
+    """Number of steps between checkpoints; 0: no checkpoints."""
     seed: int = 0
 
 
@@ -62,7 +61,7 @@ class SamplingRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterRecipe:
-    """Training-time test: the loss is summed over `depths`, each `decay` times the one before."""
+    """Training-time test: losses are summed over `depths`, weighted by `decay`^(depth-1)."""
 
     steps: int = 800
     batch_size: int = 8
@@ -81,7 +80,7 @@ class DrafterRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The whole training."""
+    """The settings of the whole training."""
 
     target: TargetRecipe = TargetRecipe()
     sampling: SamplingRecipe = SamplingRecipe()
@@ -89,17 +88,17 @@ class Recipe:
     target_model: DecoderConfig = TARGET
     drafter_models: Mapping[str, DrafterConfig] = field(default_factory=lambda: DRAFTERS)
     long_prompts: bool = False
-    """Held-out prompts of the lengths in `prompts.LONG` too."""
+    """Whether held-out prompts of the lengths in `prompts.LONG` are made too."""
 
     def seeded(self, seed: int) -> Recipe:
-        """The same with other seeds; 0 changes nothing."""
+        """Return the recipe with other seeds; 0 changes nothing."""
         parts = {name: getattr(self, name) for name in ("target", "sampling", "drafters")}
         return replace(
             self, **{name: replace(one, seed=one.seed + seed) for name, one in parts.items()}
         )
 
     def shortened(self, steps: int) -> Recipe:
-        """So many steps of target and drafters on the smallest batches: that the path works."""
+        """Return a smoke test: `steps` steps of target and drafters, smallest batches."""
         target, drafters = self.target, self.drafters
         return replace(
             self,
@@ -138,9 +137,9 @@ QUICK = Recipe(
 without bf16 instructions multiplies matrices of the shipped sizes for minutes."""
 
 LARGE_TARGET = DecoderConfig(num_hidden_layers=10)
-"""7.6 M parameters, 15.3 MB in bf16: the shipped target with ten layers, since sinks form in the
-middle of deeper stacks (arXiv 2410.10781), and as many heads, so that it splits in two ranks too.
-"""
+"""Model of 7.6 M parameters, 15.3 MB in bf16: the shipped target with ten layers, because sinks
+form in the middle of deeper stacks (arXiv 2410.10781), and with the same number of heads, so that
+it can also be split over two ranks."""
 LARGE_AUX_LAYERS = (2, 5, 8)
 _LARGE_LAYER = DecoderConfig(num_hidden_layers=1)
 LARGE_DRAFTERS = {
@@ -149,7 +148,7 @@ LARGE_DRAFTERS = {
         layer=_LARGE_LAYER, aux_layers=LARGE_AUX_LAYERS, fc_norm=True, norm_output=True
     ),
 }
-"""1.3 M parameters each."""
+"""Drafters of 1.3 M parameters each."""
 LARGE = Recipe(
     target_model=LARGE_TARGET,
     drafter_models=LARGE_DRAFTERS,
@@ -176,5 +175,5 @@ LARGE = Recipe(
         checkpoint_every=500,
     ),
 )
-"""For a GPU: 1.05e9 tokens of the target, of the larger corpus; each row starts with `<s>`, which
-is what a sink forms on. Drafters learn four depths on rows of 1024."""
+"""Recipe for a GPU: the target sees 1.05e9 tokens of the larger corpus; each row starts with `<s>`,
+on which a sink forms. Drafters learn four depths on rows of 1024 tokens."""

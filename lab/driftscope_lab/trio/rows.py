@@ -17,16 +17,16 @@ from driftscope_lab.trio.tokenizer import newline_ids
 Ids = npt.NDArray[np.int64]
 
 TEMPLATE_TOKENS = 40
-"""Room that the template takes in a row, roughly."""
+"""Approximate number of tokens that the template takes in a row."""
 HEAD_SHARE = (0.1, 0.6)
-"""How much of a piece is given to the model as the user's code; the rest is the answer."""
+"""Range of the share of a piece given to the model as the user's code; the rest is the answer."""
 FIRST_LINES = 20
-"""Pieces of a file start at one of its first lines, so that epochs cut differently."""
+"""Number of first lines at one of which a file's pieces start, so that epochs cut differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedFile:
-    """A file's token ids, and the positions of those that start a line."""
+    """A file's token ids, and the positions of tokens that start a line."""
 
     path: str
     held_out: bool
@@ -36,7 +36,10 @@ class EncodedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """`head` is the user's code, `body` its continuation; `last` when the file ends with it."""
+    """One piece of a file: `head` is the user's code, `body` its continuation.
+
+    `last`: whether the file ends with the body.
+    """
 
     path: str
     head: Ids
@@ -54,25 +57,25 @@ class RowMaker:
         self._files = [self._encoded(file, newlines) for file in files]
 
     def tokens(self, held_out: bool) -> int:
-        """Corpus tokens on that side of the split."""
+        """Return the number of corpus tokens on one side of the split."""
         return sum(len(file.ids) for file in self._files if file.held_out is held_out)
 
     def pieces(self, length: int, held_out: bool, rng: random.Random) -> Iterator[Piece]:
-        """Pieces of about `length` tokens with their template, files in random order."""
+        """Yield pieces of about `length` tokens including their template, files in random order."""
         files = [file for file in self._files if file.held_out is held_out]
         rng.shuffle(files)
         for file in files:
             yield from _cut(file, length - TEMPLATE_TOKENS, rng)
 
     def prompt(self, path: str, head: Ids) -> list[int]:
-        """The chat template up to the assistant's turn."""
+        """Return the chat template up to the assistant's turn, as token ids."""
         bos, system, user, assistant, end = (self._special[t] for t in template.SPECIAL_TOKENS[:5])
         instruction = self._encode(f"\n{template.SYSTEM_TEXT}")
         request = self._encode(f"\n{template.request(path)}")
         return [bos, system, *instruction, end, user, *request, *head.tolist(), end, assistant]
 
     def rows(self, length: int, held_out: bool, seed: int) -> Ids:
-        """Every piece as one row [rows, length], shuffled; padded only where a file ends."""
+        """Return every piece as one row [rows, length], shuffled; padded only where a file ends."""
         rng = random.Random(seed)
         rows = [self._row(piece, length) for piece in self.pieces(length, held_out, rng)]
         rng.shuffle(rows)
@@ -95,10 +98,10 @@ class RowMaker:
 
 
 def _cut(file: EncodedFile, size: int, rng: random.Random) -> Iterator[Piece]:
-    """Consecutive pieces of about `size` tokens.
+    """Yield consecutive pieces of about `size` tokens.
 
-    A body is handed on with `TEMPLATE_TOKENS` to spare, so that a row is full however short its
-    template is; the next piece starts where the piece proper ended.
+    A body has `TEMPLATE_TOKENS` more tokens, so that a row is full however short its template is;
+    the next piece starts at the end of the piece without them.
     """
     starts, ids = file.line_starts, file.ids
     start = int(starts[rng.randrange(min(len(starts), FIRST_LINES))])
@@ -120,6 +123,6 @@ def _cut(file: EncodedFile, size: int, rng: random.Random) -> Iterator[Piece]:
 
 
 def _next_line(starts: Ids, position: int) -> int | None:
-    """The first line start at or after `position`; None when there is none."""
+    """Return the first line start at or after `position`, or None if there is none."""
     index = int(np.searchsorted(starts, position))
     return int(starts[index]) if index < len(starts) else None

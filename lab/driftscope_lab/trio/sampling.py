@@ -21,7 +21,7 @@ ASSISTANT_ID = SPECIAL_TOKENS.index(ASSISTANT)
 
 
 def sample_rows(target: Target, rows: RowMaker, settings: SamplingRecipe, log: Progress) -> Tensor:
-    """Prompts of the training half, continued by the target: ids [rows, length].
+    """Return training prompts continued by the target: ids [rows, length].
 
     Every second batch is greedy, the others are sampled.
     """
@@ -41,8 +41,8 @@ def sample_rows(target: Target, rows: RowMaker, settings: SamplingRecipe, log: P
 def continue_rows(
     target: Target, ids: Tensor, count: int, temperature: float, generator: torch.Generator
 ) -> Tensor:
-    """`ids` [B, P] with `count` tokens behind each; special tokens are never written, so that all
-    rows of a batch keep one length."""
+    """Return `ids` [B, P] with `count` tokens appended to each row; special tokens are never
+    written, so that all rows of a batch have equal length."""
     cache = KVCache(ids.shape[1] + count)
     newest = ids
     for _ in range(count):
@@ -61,7 +61,7 @@ def _pick(logits: Tensor, temperature: float, generator: torch.Generator) -> Ten
 
 
 def _prompt_batches(rows: RowMaker, settings: SamplingRecipe) -> list[tuple[Tensor, int]]:
-    """Full rows of similar prompt length, cut where the longest prompt of their batch ends."""
+    """Return full rows of similar prompt length, cut at their batch's longest prompt."""
     candidates = rows.rows(settings.length, held_out=False, seed=555)
     candidates = candidates[(candidates != PAD_ID).all(1)]
     prompt_ends = (candidates == ASSISTANT_ID).argmax(1) + 1

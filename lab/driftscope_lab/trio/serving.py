@@ -1,4 +1,4 @@
-"""How the shipped trio is served on a machine without a GPU."""
+"""Options for serving the shipped trio on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--served-model-name", "tiny"),
     ("--enforce-eager",),
 )
-"""Of vLLM. float32, because CPUs compute it; eager, because the models are smaller than what
-compiling them costs; 1024 is the longest context that they were trained on."""
+"""Options of vLLM. CPUs compute float32; eager, because compiling costs more than such small models
+gain; 1024 is the longest context that the models were trained on."""
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -1,4 +1,4 @@
-"""Whether a target has an attention sink, and whether its drafters lose theirs with depth."""
+"""Measures whether a target has an attention sink, and whether its drafters lose it with depth."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from driftscope_lab.trio.figures import PromptRecord, loss_by_depth, summarize
 from driftscope_probes.masses.sink_search import SINK_FACTOR, SINK_SHARE
 
 HEAD_SHARE = 0.3
-"""A head has a sink if it gives the first token more than this on average: arXiv 2410.10781."""
+"""Average weight on the first token above which a head has a sink (arXiv 2410.10781)."""
 FIRST_QUERY = 64
-"""Earlier queries have too few slots for their weight on the first to say anything; the same paper
-measures from there."""
+"""First query that is measured: earlier queries have too few slots for their weight on the first
+slot to be meaningful; the same paper starts there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSink:
     """The sink mass of one drafter over depth, in one condition.
 
-    `kept` is its share at the last depth of that at the first. `has_one`: whether there is anything
-    to lose at depth 1.
+    `kept` is the mass at the last depth as a share of the mass at the first. `has_one`: whether
+    there is a sink to lose at depth 1.
     """
 
     drafter: str
@@ -42,7 +42,7 @@ class DrafterSink:
         return self.has_one and self.kept_interval[1] < 1.0
 
     def words(self) -> str:
-        """One line."""
+        """Return a summary in one line."""
         low, high = self.kept_interval
         figures = f"{self.mass[0]:.3f} at depth 1, {self.mass[-1]:.3f} at {len(self.mass)}"
         kept = f"keeps {self.kept:.2f} ({low:.2f} to {high:.2f})"
@@ -55,9 +55,9 @@ class DrafterSink:
 
 @torch.no_grad()
 def first_token_mass(target: Target, ids: Tensor) -> list[list[float]]:
-    """Mean weight on slot 0 by layer and head, over the queries of `ids` [B, S] after FIRST_QUERY.
+    """Return the mean weight on slot 0 by layer and head, over queries from FIRST_QUERY on.
 
-    Raises ValueError when there is none.
+    `ids` [B, S] are the tokens. Raises ValueError if there is no such query.
     """
     if ids.shape[1] <= FIRST_QUERY:
         raise ValueError(f"{ids.shape[1]} tokens, more than {FIRST_QUERY} are needed")
@@ -83,20 +83,20 @@ def first_token_mass(target: Target, ids: Tensor) -> list[list[float]]:
 
 
 def formed(mass: Sequence[Sequence[float]]) -> bool:
-    """Whether any head of the target has a sink."""
+    """Return whether any head of the target has a sink."""
     return max(max(layer) for layer in mass) > HEAD_SHARE
 
 
 def _least(records: Sequence[PromptRecord]) -> float:
-    """What the sink slots must hold to be called a sink, as in
-    `driftscope_probes.masses.sink_search`: a share of all, and a multiple of what they would hold
-    evenly among the prompt's slots."""
+    """Return the smallest mass of the sink slots that counts as a sink, see
+    `driftscope_probes.masses.sink_search`: a share of all attention, and a multiple of their share
+    if attention were even over the prompt's slots."""
     slots = sum(one.prompt_tokens for one in records) / len(records)
     return max(SINK_SHARE, SINK_FACTOR * DEFAULT_N_SINK / slots)
 
 
 def drafter_sinks(records: Sequence[PromptRecord]) -> list[DrafterSink]:
-    """Each drafter in each condition of the records, in their order."""
+    """Return each drafter in each condition of the records, in the order of the records."""
     found = []
     for condition in dict.fromkeys(one.condition for one in records):
         for drafter in dict.fromkeys(one.drafter for one in records):

@@ -1,7 +1,7 @@
 """The chat template, and the plain-text rendering of the same conversation.
 
-A model is trained on `chat`. `plain_text_roles` says the same without the special tokens: the
-template perturbation under which drafters were seen to lose acceptance.
+A model is trained on `chat`. `plain_text_roles` renders the conversation without the special
+tokens: a template perturbation under which drafters have been observed to lose acceptance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ASSISTANT: Final = "<|assistant|>"
 END: Final = "<|end|>"
 PAD: Final = "<pad>"
 SPECIAL_TOKENS: Final = (BOS, SYSTEM, USER, ASSISTANT, END, PAD)
-"""Their ids are 0..5, in this order."""
+"""Special tokens, whose ids are 0..5 in this order."""
 
 SYSTEM_TEXT: Final = "You write Python library code."
 OTHER_SYSTEM_TEXT: Final = "As an expert programmer, answer with source code only."
@@ -25,33 +25,33 @@ CHAT_TEMPLATE: Final = (
     "<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""Jinja, as in `tokenizer_config.json`; renders what `chat` does."""
+"""Jinja template, as in `tokenizer_config.json`; renders the same text as `chat`."""
 
 
 def request(path: str) -> str:
-    """The user's words ahead of the code to be continued."""
+    """Return the user's words before the code to be continued."""
     return f"Continue {path}:"
 
 
 def chat(path: str, code: str) -> str:
-    """The prompt as trained. `code` starts with a newline."""
+    """Return the prompt as trained. `code` starts with a newline."""
     system = f"{SYSTEM}\n{SYSTEM_TEXT}{END}"
     return f"{BOS}{system}{USER}\n{request(path)}{code}{END}{ASSISTANT}"
 
 
 def other_wording(path: str, code: str) -> str:
-    """The chat template with other words for system and request."""
+    """Return the chat template with other words for system and request."""
     system = f"{SYSTEM}\n{OTHER_SYSTEM_TEXT}{END}"
     return f"{BOS}{system}{USER}\nPlease complete the file {path}.{code}{END}{ASSISTANT}"
 
 
 def no_system_turn(path: str, code: str) -> str:
-    """The chat template without its first turn."""
+    """Return the chat template without its system turn."""
     return f"{BOS}{USER}\n{request(path)}{code}{END}{ASSISTANT}"
 
 
 def code_of(path: str, text: str) -> str:
-    """The code in a text that `chat` made. Raises ValueError for any other."""
+    """Return the code in a text that `chat` made. Raises ValueError for any other text."""
     start, end = chat(path, "").split(f"{END}{ASSISTANT}")[0], f"{END}{ASSISTANT}"
     if not (text.startswith(start) and text.endswith(end)):
         raise ValueError(f"not a prompt of the chat template: {text[:60]!r}")
@@ -59,5 +59,5 @@ def code_of(path: str, text: str) -> str:
 
 
 def plain_text_roles(path: str, code: str) -> str:
-    """The same prompt with its roles spelt out in plain text, after the same first token."""
+    """Return the prompt with its roles written out in plain text, after the usual first token."""
     return f"{BOS}System: {SYSTEM_TEXT}\n\nUser: {request(path)}{code}\n\nAssistant:"

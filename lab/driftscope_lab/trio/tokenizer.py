@@ -1,4 +1,4 @@
-"""A byte-level BPE of 1024 tokens, trained on the corpus and saved as Hugging Face reads it."""
+"""A byte-level BPE of 1024 tokens, trained on the corpus and saved in Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftscope_lab.trio import template
 VOCAB_SIZE = 1024
 MAX_LENGTH = 2048
 NEWLINE = "\u010a"
-"""How the byte-level alphabet spells a line feed."""
+"""Character that represents a line feed in the byte-level alphabet."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
@@ -33,13 +33,13 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Token
 
 
 def newline_ids(tokenizer: Tokenizer) -> list[int]:
-    """Ids of the tokens that start with a line feed: where text is cut."""
+    """Return the ids of tokens that start with a line feed, at which text is cut."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     return sorted(index for token, index in vocabulary.items() if token.startswith(NEWLINE))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write what an OpenAI-compatible server needs next to the target's weights."""
+    """Write the files that an OpenAI-compatible server needs next to the target's weights."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     _write_json(folder / "tokenizer_config.json", _tokenizer_config())

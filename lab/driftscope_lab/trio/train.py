@@ -1,12 +1,12 @@
-"""Train the trio: tokenizer, target, EAGLE-3 and EAGLE-3.1 drafters, prompts.
+"""Trains the trio: tokenizer, target, EAGLE-3 and EAGLE-3.1 drafters, prompts.
 
 python -m driftscope_lab.trio.train -o DIR [--recipe quick|full|large] [--device cuda] [--seed N]
                                        [--corpus-cache DIR | --corpus-dir DIR]
 
 `full` takes about half an hour on one CPU core and 1 GB of memory. Seeds are fixed and one thread
 is used, so the same machine and library versions give the same weights; other CPUs round bf16
-products differently. `large` wants a GPU, takes the larger corpus, and goes on where it was
-interrupted when the same command is given again.
+products differently. `large` needs a GPU, uses the larger corpus, and resumes an interrupted
+training if the same command is given again.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _train(files: list[SourceFile], recipe: Recipe, folder: Path, device: torch.
 def _written(
     target: Target, rows: RowMaker, recipe: Recipe, path: Path, log: Progress
 ) -> torch.Tensor:
-    """The target's text; kept beside the drafters' checkpoint, which is of this very text."""
+    """Return the target's text, stored with the drafters' checkpoint, which needs it."""
     device = device_of(target)
     if recipe.drafters.checkpoint_every and path.is_file():
         kept: torch.Tensor = torch.load(path, map_location=device, weights_only=True)
@@ -102,7 +102,7 @@ def _written(
 
 @contextmanager
 def _reproducibly() -> Iterator[None]:
-    """One thread and deterministic kernels, as long as training lasts."""
+    """Use one thread and deterministic kernels within the context."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -114,7 +114,7 @@ def _reproducibly() -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Exit code 0: trained; 1: no corpus, or no such device."""
+    """Run the command. Exit code 0: trained; 1: no corpus, or no such device."""
     options = _parser().parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.stderr.write("driftscope trio: torch sees no CUDA GPU; try --device cpu\n")
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _corpus(
     folder: Path | None, cache: Path | None, output: Path, manifest: Path
 ) -> list[SourceFile]:
-    """A folder's own files as they are, or the pinned wheels', whose notices go to the output."""
+    """Return a folder's own files, or those of the pinned wheels, and write their notices."""
     if folder:
         return load_folder(folder)
     cache = cache or output / "corpus"

@@ -1,4 +1,4 @@
-"""Train EAGLE-3 and EAGLE-3.1 drafters side by side: same seed, same batches, same steps."""
+"""Trains EAGLE-3 and EAGLE-3.1 drafters together: same seed, same batches, same steps."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ INIT_STD = 0.02
 class Trainee:
     """A drafter, its optimizer, and the factors on its captured states.
 
-    A target's layers differ in scale and grow with depth. EAGLE-3.1 norms them; EAGLE-3 has no such
+    A target's layers differ in scale and grow with depth. EAGLE-3.1 norms them. EAGLE-3 has no such
     norm, so here each is divided by its RMS, a constant that `exported` folds into `fc`. Without
-    that EAGLE-3 trains worse, and the comparison would be unfair.
+    that, EAGLE-3 would train worse and the comparison would be unfair.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Trainee:
         return figures
 
     def exported(self) -> Drafter:
-        """A copy that takes the captured states as they are."""
+        """Return a copy that takes the captured states unscaled."""
         copy = Drafter(self.drafter.config)
-        copy.load_state_dict(self.drafter.state_dict())  # on the CPU, whence it is saved
+        copy.load_state_dict(self.drafter.state_dict())  # on the CPU, from where it is saved
         size = copy.config.layer.hidden_size
         factors = torch.tensor(self.aux_factors).repeat_interleave(size)
         copy.fc.weight.data.mul_(factors)
@@ -87,10 +87,11 @@ def train_drafters(
     models: Mapping[str, DrafterConfig] = recipe.DRAFTERS,
     checkpoint: Path | None = None,
 ) -> dict[str, Drafter]:
-    """Train both, save them under `folder` as it goes, and return them.
+    """Train the drafters, save them under `folder` regularly, and return them.
 
-    `written` [rows, length] is target-generated text: half of each batch, the rest is real text.
-    Both drafters of `models` capture the same layers. Goes on from `checkpoint` where there is one.
+    `written` [rows, length] is text written by the target: half of each batch; the rest is real
+    text. Both drafters of `models` capture the same layers. Training resumes from `checkpoint` if
+    it exists.
     """
     target.requires_grad_(False)
     (aux_layers,) = {config.aux_layers for config in models.values()}
@@ -124,7 +125,7 @@ def train_drafters(
 
 
 def _initialize(drafter: Drafter, target: Target) -> None:
-    """Normal(0, 0.02); the head and the final norm start as the target's."""
+    """Initialise with Normal(0, 0.02); head and final norm start as the target's."""
     for parameter in drafter.parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, 0.0, INIT_STD)
@@ -134,7 +135,7 @@ def _initialize(drafter: Drafter, target: Target) -> None:
 
 @torch.no_grad()
 def _aux_rms(target: Target, ids: Tensor, aux_layers: Sequence[int]) -> list[float]:
-    """RMS of each captured layer over all positions of `ids`."""
+    """Return the RMS of each captured layer over all positions of `ids`."""
     aux = target(ids, aux_layers=aux_layers).aux
     return [layer.square().mean().sqrt().item() for layer in aux]
 
@@ -144,7 +145,7 @@ def _batches(rows: RowMaker, written: Tensor, s: DrafterRecipe) -> Iterator[Tens
     generator = torch.Generator().manual_seed(s.seed)
     for epoch in itertools.count():
         real = torch.from_numpy(rows.rows(s.length, held_out=False, seed=777 + epoch))
-        # Drawn on the CPU, so that every device gets the same batches.
+        # Draw on the CPU, so that every device gets the same batches.
         real = real[torch.randperm(len(real), generator=generator)].to(written.device)
         own = written[torch.randperm(len(written), generator=generator)]
         for first, second in zip(torch.split(own, half), torch.split(real, half), strict=False):
@@ -153,7 +154,7 @@ def _batches(rows: RowMaker, written: Tensor, s: DrafterRecipe) -> Iterator[Tens
 
 
 def _schedule(s: DrafterRecipe) -> Schedule:
-    """Warm up, then a cosine down to `final_share`."""
+    """Return a schedule: warm-up times a cosine that falls to `final_share`."""
 
     def factor(step: int) -> float:
         cosine = 0.5 * (1 + math.cos(math.pi * step / s.steps))

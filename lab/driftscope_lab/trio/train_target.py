@@ -1,4 +1,4 @@
-"""Train the target on the corpus."""
+"""Trains the target on the corpus."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def train_target(
     device: torch.device = CPU,
     checkpoint: Path | None = None,
 ) -> Target:
-    """Train, save into `folder` at each validation, and return the target.
+    """Train the target, save it into `folder` at each validation, and return it.
 
-    Goes on from `checkpoint` where there is one.
+    Training resumes from `checkpoint` if it exists.
     """
     torch.manual_seed(settings.seed)
     target = Target(model)
@@ -73,7 +73,7 @@ def train_target(
 
 
 def next_token_loss(target: Target, ids: Tensor) -> Tensor:
-    """Mean cross-entropy, nats per token, over `ids` [B, S] without the padding."""
+    """Return the mean cross-entropy, in nats per token, over `ids` [B, S] without the padding."""
     with autocast(ids.device):
         logits = target.logits(target(ids[:, :-1]).hidden)
     wanted = ids[:, 1:].flatten()
@@ -82,13 +82,13 @@ def next_token_loss(target: Target, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def validation_loss(target: Target, ids: Tensor) -> float:
-    """`next_token_loss` averaged over batches of 8 rows."""
+    """Return `next_token_loss` averaged over batches of 8 rows."""
     losses = [next_token_loss(target, batch).item() for batch in torch.split(ids, 8)]
     return sum(losses) / len(losses)
 
 
 def _initialize(target: Target) -> None:
-    """Normal(0, 0.02); what writes to the residual stream scaled down by sqrt(2 layers)."""
+    """Initialise with Normal(0, 0.02); divide residual outputs by sqrt(2 layers)."""
     residual_std = INIT_STD / (2 * target.config.num_hidden_layers) ** 0.5
     for name, parameter in target.named_parameters():
         if parameter.dim() == 2:
@@ -97,7 +97,7 @@ def _initialize(target: Target) -> None:
 
 
 def _batches(rows: RowMaker, settings: TargetRecipe, device: torch.device) -> Iterator[Tensor]:
-    """Batches of `tokens_per_step`, their row lengths taking turns."""
+    """Yield batches of `tokens_per_step` tokens, with row lengths in turn."""
     streams = {
         length: _stream(rows, length, settings.tokens_per_step // length, device)
         for length in settings.lengths
@@ -107,9 +107,9 @@ def _batches(rows: RowMaker, settings: TargetRecipe, device: torch.device) -> It
 
 
 def _stream(rows: RowMaker, length: int, batch_size: int, device: torch.device) -> Iterator[Tensor]:
-    """Each epoch's rows lie on the device as a whole: no batch waits for a copy."""
+    """Yield batches; each epoch is on the device as a whole, so that no batch waits."""
     for epoch in itertools.count():
-        # One seed per length and epoch, so that no two passes cut the files alike.
+        # Use one seed per length and epoch, so that no two passes cut the files identically.
         epoch_rows = torch.from_numpy(rows.rows(length, held_out=False, seed=length + epoch))
         epoch_rows = epoch_rows.to(device)
         yield from (

@@ -1,7 +1,7 @@
-"""Static device memory of the taps: a row of numbers per request, filled while a chain is drafted.
+"""Static device memory of the taps: a row of numbers per request, filled during a draft.
 
 Shapes never change, so a CUDA graph can record the taps that write here. A row holds everything
-that becomes of a chain, so that one copy of the first B rows takes all of it to the host.
+that is recorded of a chain, so that one copy of the first B rows moves all of it to the host.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from driftscope_probes.base.host_arrays import array_of
 
 PER_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy")
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
-"""Columns of the attention classes, in the order of every array of masses."""
+"""Columns of the attention classes, in the order used by every array of masses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where a quantity lies in a row of float32 numbers."""
+    """Position of each quantity in a row of float32 numbers."""
 
     depths: int
     """Largest chain length."""
     layers: int
-    """Drafter layers whose attention is measured."""
+    """Number of drafter layers whose attention is measured."""
     aux: int
-    """Captured target layers."""
+    """Number of captured target layers."""
 
     def column(self, name: str) -> int:
-        """First number of a quantity; per-depth ones follow each other by depth."""
+        """Return the index of a quantity's first number; per-depth numbers follow by depth."""
         return self.columns[name][0]
 
     @property
     def columns(self) -> dict[str, tuple[int, int]]:
-        """Name -> (first number, numbers)."""
+        """Mapping from name to (index of the first number, count of numbers)."""
         found, at = {}, 0
         for name, size in self._sizes():
             found[name] = (at, size)
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Numbers in a row."""
+        """Count of numbers in a row."""
         return sum(size for _, size in self._sizes())
 
     def _sizes(self) -> Sequence[tuple[str, int]]:
@@ -53,15 +53,15 @@ class Layout:
             ("aux_rms", self.aux),
             ("aux_norm_rms", self.aux),
             ("fc_rms", 1),
-            ("position", 1),  # int32, bit for bit
+            ("position", 1),  # an int32 stored bit for bit
             ("masses", self.depths * self.layers * len(MASSES)),  # [depths, layers, 5]
         )
 
 
 def fold(values: torch.Tensor, batch: int, block: Layout, chain: Layout) -> torch.Tensor:
-    """Rows of single queries, [B * k, block.width], as rows of chains, [B, chain.width].
+    """Combine rows of single queries, [B * k, block.width], into rows of chains, [B, chain.width].
 
-    What is there once for a chain is taken from its first query.
+    A quantity that exists once per chain is taken from the chain's first query.
     """
     k = len(values) // batch
     by_query = values.view(batch, k, -1)
@@ -76,38 +76,38 @@ def fold(values: torch.Tensor, batch: int, block: Layout, chain: Layout) -> torc
 
 
 class ChainBuffers:
-    """The static tensors of one drafter, on its device, for up to R requests."""
+    """Static tensors of one drafter, on its device, for up to R requests."""
 
     def __init__(self, layout: Layout, requests: int, device: torch.device) -> None:
         self.layout, self.requests, self.device = layout, requests, device
         with torch.device(device):
             self.values = torch.full((requests, layout.width), torch.nan)
-            """[R, width] float32."""
+            """[R, width] float32: the rows."""
             self.gate = torch.zeros(2, dtype=torch.int32)
-            """Whether the chains under way are recorded, and how many there are."""
+            """[2] int32: 1 if the chains in progress are recorded, else 0; and their number."""
             self.depth = torch.zeros(requests, dtype=torch.int32)
-            """[R]: depth of the forward under way."""
+            """[R] int32: depth of the forward in progress."""
             self.rows = torch.zeros(requests, dtype=torch.int64)
-            """[R]: each request's row in the forward of depth 1; row b at any later depth."""
+            """[R] int64: each request's row in the depth-1 forward; row b at later depths."""
         self.queries: dict[str, torch.Tensor] = {}
-        """Layer -> [R, depths, heads * head_size] in the drafter's dtype."""
+        """Layer -> [R, depths, heads * head_size] queries in the drafter's dtype."""
         self.lse: dict[str, torch.Tensor] = {}
-        """Layer -> [R, depths, heads] float32: the served kernel's own log-sum-exp."""
+        """Layer -> [R, depths, heads] float32: log-sum-exp of the serving kernel itself."""
         self._columns = layout.columns
         self._ints = array_of(self.values.view(torch.int32))
 
     def add_layer(self, name: str, query_size: int, heads: int, dtype: torch.dtype) -> None:
-        """Make room for a layer's queries."""
+        """Allocate the buffers for a layer's queries and log-sum-exp."""
         shape = (self.requests, self.layout.depths)
         self.queries[name] = torch.zeros((*shape, query_size), dtype=dtype, device=self.device)
         self.lse[name] = torch.full((*shape, heads), torch.nan, device=self.device)
 
     def part(self, name: str, batch: int) -> torch.Tensor:
-        """[batch, numbers] view of a quantity."""
+        """Return a [batch, numbers] view of a quantity."""
         at, size = self._columns[name]
         return self.values[:batch, at : at + size]
 
     def put_int(self, name: str, values: torch.Tensor) -> None:
-        """Write [B] integers of one number each, as int32 bit for bit."""
+        """Write integers [B] to a quantity of one number per row, as int32 bit for bit."""
         at, _ = self._columns[name]
         self._ints[: len(values), at] = array_of(values)

@@ -1,7 +1,8 @@
-"""The cores that an engine's processes may use, as the first of them found itself.
+"""CPU cores that an engine's processes may use, as the first of these processes found them.
 
-vLLM's CPU backend binds a worker, and what that starts, to the cores that it computes on: some
-versions before any plugin is loaded there. On those the probe's own threads would stand in its way.
+vLLM's CPU backend binds a worker, and the threads that it starts, to the cores that it computes on;
+some versions do so before any plugin is loaded. The probe's own threads would slow the worker down
+on those cores.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 
 VARIABLE = "DRIFTSCOPE_CORES"
-"""Set by the first process for those that it starts."""
+"""Environment variable that the first process sets for its child processes."""
 
 
 def _found() -> frozenset[int] | None:
@@ -21,11 +22,11 @@ def _found() -> frozenset[int] | None:
 
 
 CORES = _found()
-"""None where the system does not say."""
+"""Cores available to the engine's processes; None if the system does not report them."""
 
 
 def free_cpu_cores() -> frozenset[int]:
-    """Those that the calling thread is not bound to; all if it is bound to none."""
+    """Return the cores that the calling thread is not bound to; all if it is bound to all."""
     if CORES is None:
         return frozenset()
     return CORES - os.sched_getaffinity(0) or CORES

@@ -1,4 +1,4 @@
-"""Times on the device: CUDA events around drafter and probe, read by the writer's thread."""
+"""Device times: CUDA events around drafter and probe, read on the writer's thread."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import torch
 
 
 class DeviceClock:
-    """Marks of one step at a time; nothing on a CPU, where the host's clock says it all."""
+    """Marks of one step at a time; does nothing on a CPU, where the host's clock suffices."""
 
     def __init__(self, device: torch.device) -> None:
         self.on = device.type == "cuda"
-        """Whether it can tell anything."""
+        """Whether marks are recorded: True on a CUDA device."""
         self._marks: list[Any] = []
 
     def start(self) -> None:
-        """Forget the step before."""
+        """Discard the marks of the previous step."""
         self._marks = []
 
     def mark(self) -> None:
-        """Remember this point of the device's work."""
+        """Mark the current point in the device's work."""
         if self.on:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._marks.append(event)
 
     def take(self) -> Marks:
-        """The marks of the step."""
+        """Return the marks of the step and clear them."""
         if not self._marks:
             return NO_MARKS
         marks, self._marks = Marks(self._marks), []
@@ -35,7 +35,7 @@ class DeviceClock:
 
 
 class Marks:
-    """Points of a step's work on the device."""
+    """Points in time of one step's work on the device."""
 
     def __init__(self, events: list[Any]) -> None:
         self._events = events
@@ -44,7 +44,7 @@ class Marks:
         return len(self._events)
 
     def between(self, first: int, last: int) -> float | None:
-        """Seconds between two marks, None without them; waits until the device is there."""
+        """Return the seconds between two marks, None without them; wait for the device."""
         if len(self._events) <= max(first, last):
             return None
         self._events[last].synchronize()
@@ -52,4 +52,4 @@ class Marks:
 
 
 NO_MARKS = Marks([])
-"""Of a step on a CPU."""
+"""Marks of a step on a CPU: none."""

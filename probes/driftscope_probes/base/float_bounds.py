@@ -1,4 +1,4 @@
-"""Bounds of float32 that several ways of computing a softmax share."""
+"""Float32 bounds shared by several softmax implementations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The border between the probe and its host: whatever a hook raises stays here and is counted."""
+"""The border between the probe and its host: exceptions raised by hooks are caught and counted
+here.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ T = TypeVar("T")
 
 
 class Account(Protocol):
-    """What keeps the time that hooks took, such as a TraceWriter."""
+    """Object that accumulates the time spent in hooks, such as a TraceWriter."""
 
     probe_s: float
 
@@ -22,37 +24,37 @@ class _Core:
 
 
 CORE: Account = _Core()
-"""Of the engine core's hooks, where it shares this process with a worker."""
+"""Time of the engine core's hooks, if the engine core shares this process with a worker."""
 
 
 class InjectedError(Exception):
-    """Raised inside every hook under DRIFTSCOPE_TEST_RAISE."""
+    """Raised inside every hook if DRIFTSCOPE_TEST_RAISE is set."""
 
 
 class Guard:
-    """Runs hooks: times them, swallows and counts what they raise.
+    """Runs hooks: measures their time, swallows and counts the exceptions that they raise.
 
-    What others read and set at every step is plain attributes.
+    Values that callers read or set at every step are plain attributes.
     """
 
     def __init__(
         self, writer: TraceWriter, *, test_raise: str = "", adds_to: tuple[Account, ...] = ()
     ) -> None:
-        """`adds_to`: what else keeps the time."""
+        """`adds_to`: further accounts that the time is added to."""
         self._writer, self._test_raise, self._adds_to = writer, test_raise, adds_to
         self.taken_s = 0.0
-        """All the time that hooks took, on the thread that runs them."""
+        """Total time spent in hooks, in seconds, on the thread that runs them."""
         self.failed = False
-        """A hook raised since this was last set: what was captured is not whole."""
+        """Whether a hook has raised since the last reset: the captured data is then incomplete."""
 
     def succeeds(self, hook: str, action: Callable[..., None], *args: Any) -> bool:
-        """Run it; False when it raised."""
+        """Run `action(*args)`; return False if it raised."""
         self.failed = False
         self.run(hook, action, *args)
         return not self.failed
 
     def run(self, hook: str, action: Callable[..., T], *args: Any) -> T | None:
-        """The value of `action(*args)`, or None when it raised."""
+        """Return the value of `action(*args)`, or None if it raised."""
         start = time.perf_counter()
         try:
             return self._tested(hook, action, args) if self._test_raise else action(*args)

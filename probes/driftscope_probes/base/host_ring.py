@@ -1,4 +1,4 @@
-"""Where recorded chains land on the host: a bounded ring of preallocated buffers."""
+"""Host memory that recorded chains are copied to: a bounded ring of preallocated buffers."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ import numpy.typing as npt
 import torch
 
 SLOTS = 128
-"""Steps that may wait for the writer. It empties them several times a second; what finds no free
-slot is dropped and counted."""
+"""Number of steps that may wait for the writer. It empties them several times a second; a step that
+finds no free slot is dropped and counted."""
 
 
 class Landing:
-    """One copy on its way to a slot, which is free again once it is taken or forgotten."""
+    """A copy in progress to one slot, which becomes free once the copy is taken or discarded."""
 
     def __init__(self, ring: HostRing, slot: int, shape: tuple[int, int], event: Any) -> None:
         self._ring, self._slot, self._shape, self._event = ring, slot, shape, event
         self._taken = False
 
     def __del__(self) -> None:
-        """Rows that were never made, such as those of a full queue, must not cost a slot. Copies
-        are in the order of the stream, so that the next one may start at once. A slot that a job
-        which was given up may still fill is never used again."""
+        """Free the slot if its rows were never taken, such as those of a full queue. Copies run in
+        stream order, so that the next one may start at once. A slot that a job may still fill
+        although it was given up is never used again."""
         if not self._taken and not getattr(self._event, "given_up", False):
             self._ring.free(self._slot)
 
     def fill(self, values: torch.Tensor) -> None:
-        """Of a slot that was held: copy it on the host."""
+        """Copy `values` to a slot reserved with `HostRing.hold`, on the host."""
         rows, numbers = self._shape
         self._ring.landed(self._slot)[:rows, :numbers] = values.numpy()
 
     @property
     def spent_s(self) -> float:
-        """Time of a core that filling the slot has taken, once it is filled."""
+        """CPU time that filling the slot took, in seconds; valid once the slot is filled."""
         return float(getattr(self._event, "spent_s", 0.0))
 
     @property
     def failed(self) -> bool:
-        """Waits; whether there is nothing to take, because what should fill the slot has failed."""
+        """Whether the job that fills the slot failed, so that nothing can be taken. Waits."""
         if self._event is None:
             return False
         self._event.synchronize()
         return bool(getattr(self._event, "failed", False))
 
     def take(self) -> npt.NDArray[np.float32]:
-        """Wait for the copy, free the slot; called once, on the writer's thread."""
+        """Wait for the copy, free the slot, return the values; called once, by the writer."""
         if self._event is not None:
             self._event.synchronize()
         rows, numbers = self._shape
@@ -58,7 +58,7 @@ class Landing:
 
 
 class HostRing:
-    """Slots of [R, width] float32, pinned where the device is a GPU."""
+    """Slots of [R, width] float32, in pinned memory if the device is a GPU."""
 
     def __init__(self, requests: int, width: int, device: torch.device, slots: int = SLOTS) -> None:
         self._cuda = device.type == "cuda"
@@ -67,7 +67,7 @@ class HostRing:
         self._free, self._lock = list(range(slots)), threading.RLock()
 
     def send(self, values: torch.Tensor) -> Landing | None:
-        """Start copying [B, at most width] without waiting; None when every slot is taken."""
+        """Start copying [B, at most width] without waiting; return None if every slot is taken."""
         slot = self._reserve()
         if slot is None:
             return None
@@ -82,7 +82,7 @@ class HostRing:
         return Landing(self, slot, (rows, numbers), event)
 
     def hold(self, rows: int, numbers: int, event: Any) -> Landing | None:
-        """A slot to be filled before `event` happens; None when every slot is taken."""
+        """Reserve a slot that is filled before `event` occurs; None if every slot is taken."""
         slot = self._reserve()
         return None if slot is None else Landing(self, slot, (rows, numbers), event)
 
@@ -92,15 +92,15 @@ class HostRing:
 
     @property
     def filling(self) -> bool:
-        """Whether most slots are taken."""
+        """Whether more than half of the slots are taken."""
         return len(self._free) < self.slots.shape[0] // 2
 
     def landed(self, slot: int) -> npt.NDArray[np.float32]:
-        """[R, width]: what a copy that is over has left in a slot."""
+        """Return the [R, width] contents of a slot whose copy has finished."""
         found: npt.NDArray[np.float32] = self._host[slot]
         return found
 
     def free(self, slot: int) -> None:
-        """Give a slot back."""
+        """Return a slot to the free list."""
         with self._lock:
             self._free.append(slot)

@@ -1,9 +1,9 @@
-"""Puts functions of driftscope around methods of vLLM.
+"""Wraps methods of vLLM in functions of driftscope.
 
-Plain functions: what a step passes through is called between two forwards, when nothing of it is in
-the processor's caches, and there the object that `wrapt` binds for each call takes as long as the
-rest of a passed step. As `functools.wraps` does it, who looks at a hooked method sees the original
-signature and finds the original as `__wrapped__`.
+The wrappers are plain functions. A step's hooks run between two forwards, when none of their code
+is in the processor's caches; there the object that `wrapt` binds for each call takes as long as the
+rest of an unrecorded step. As with `functools.wraps`, inspection of a hooked method shows the
+original signature, and `__wrapped__` is the original.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections.abc import Callable
 from typing import Any
 
 Around = Callable[[Any], Callable[..., Any]]
-"""Gets the original, which takes its `self` first, and returns what stands in its place."""
+"""Function that takes the original, whose first argument is `self`, and returns the replacement."""
 MARK = "__driftscope__"
-"""Attribute of what stands in a method's place."""
+"""Attribute that marks a replaced method."""
 
 
 def hook_method(module: Any, name: str, around: Around) -> None:
-    """Replace `Class.method` of `module` for all its objects; raises AttributeError."""
+    """Replace `Class.method` of `module` for all instances; raises AttributeError."""
     owner_name, _, method = name.rpartition(".")
     owner = operator.attrgetter(owner_name)(module)
     setattr(owner, method, _in_place_of(inspect.getattr_static(owner, method), around))
 
 
 def hook_object(holder: Any, method: str, around: Around) -> None:
-    """Replace a method of one object; raises AttributeError."""
+    """Replace a method of one object; raises AttributeError if it is missing."""
     original = inspect.getattr_static(type(holder), method)
     setattr(holder, method, types.MethodType(_in_place_of(original, around), holder))
 

@@ -1,6 +1,6 @@
-"""Numba for a CPU's kernels: one call of machine code that leaves the interpreter to the engine.
+"""Numba for CPU kernels: one call of machine code, during which the engine can use the interpreter.
 
-Imported only where it is used: Numba is one of vLLM's own dependencies, and not driftscope's.
+Imported only where it is used, because Numba is a dependency of vLLM and not of driftscope.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numba import njit
 from driftscope_probes.base.float_bounds import LEAST as _LEAST
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
-"""What may be done to sums and products; NaN and infinity stay what they are."""
-# Cephes' single precision exp: on [-log(2)/2, log(2)/2] within 2e-7.
+"""Permitted optimisations of sums and products; NaN and infinity keep their meaning."""
+# Single-precision exp of Cephes: error below 2e-7 on [-log(2)/2, log(2)/2].
 _P = tuple(
     np.float32(c)
     for c in (
@@ -41,9 +41,10 @@ _ONE, _HALF, _LOWEST, _BIAS, _FRACTION = (
 
 
 def compiled(signature: str | None = None, **options: Any) -> Callable[[Any], Any]:
-    """`numba.njit` without the GIL, kept on disk where there is a place for it.
+    """Apply `numba.njit` without the GIL; cached on disk if a directory is writable.
 
-    With a `signature` it is compiled at once and takes nothing else: no request waits for it.
+    With a `signature` the function is compiled at once and for these types only, so that no request
+    waits for compilation.
     """
     how = {"nogil": True, "fastmath": FAST, **options}
 
@@ -51,7 +52,7 @@ def compiled(signature: str | None = None, **options: Any) -> Callable[[Any], An
         given = () if signature is None else ([signature],)
         try:
             return njit(*given, cache=True, **how)(function)
-        except RuntimeError:  # no directory that can be written to
+        except RuntimeError:  # no writable directory
             return njit(*given, **how)(function)
 
     return decorate
@@ -59,13 +60,13 @@ def compiled(signature: str | None = None, **options: Any) -> Callable[[Any], An
 
 @compiled(inline="always")
 def exp_less(x: npt.NDArray[np.float32], most: np.float32, bits: npt.NDArray[np.int32]) -> None:
-    """x becomes exp(x - most), none of which is above `most` and none of whose differences counts
-    as lower than LEAST. `bits` is room for as many numbers."""
+    """Replace x by exp(x - most). No element may exceed `most`; differences below LEAST count as
+    LEAST. `bits` is scratch memory for as many numbers."""
     powers = bits.view(np.float32)
-    for i in range(len(x)):  # from another number on, Numba minds negative ones, one by one
+    for i in range(len(x)):  # with another start, Numba checks each index for negative values
         value = x[i] - most
         value = _LOWEST if value < _LOWEST else value
-        n = np.int32(value * _LOG2E - _HALF)  # rounded, as it is not above 0
+        n = np.int32(value * _LOG2E - _HALF)  # rounds to nearest: it is not above 0
         r = (value - np.float32(n) * _LN2_HIGH) - np.float32(n) * _LN2_LOW
         p = ((((_P[0] * r + _P[1]) * r + _P[2]) * r + _P[3]) * r + _P[4]) * r + _P[5]
         bits[i] = (n + _BIAS) << _FRACTION

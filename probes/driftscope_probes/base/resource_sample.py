@@ -1,4 +1,4 @@
-"""Memory of the recording process, its machine and its GPU."""
+"""Memory use of the recording process, its machine and its GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KIB = 1024
 
 
 def sample(source: str) -> Iterable[ResourceRow]:
-    """One row, now. Called on the writer's thread, since it reads files."""
+    """Return one row, with current values. It reads files: call it on the writer's thread."""
     return (
         ResourceRow(
             time_s=time.time(),
@@ -36,7 +36,7 @@ def _available_bytes() -> int:
 
 
 def _head(path: str) -> bytes:
-    """All that is needed stands there; Python's own files take several times as long."""
+    """Return a file's first 256 bytes; Python's file objects take several times as long."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 256)
@@ -45,7 +45,8 @@ def _head(path: str) -> bytes:
 
 
 def _gpu_used_bytes() -> int | None:
-    """Only where the engine has set a GPU up: asking must not be what creates a context on it."""
+    """Return the GPU memory in use, or None if the engine has not initialised CUDA: asking would
+    create a context on the GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

@@ -1,4 +1,4 @@
-"""The probe's settings: environment variables first, then the file that DRIFTSCOPE_CONFIG names."""
+"""The probe's settings: environment variables take precedence over the DRIFTSCOPE_CONFIG file."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValue
 from driftscope.trace.format.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 
 DEFAULT_SINK_TOKENS = 4
-"""Initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
+"""Number of initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""
 MAX_SINK_TOKENS = 4096
 AUTO = "auto"
 DEFAULT_MAX_MB = 2048
 IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
 RUN_ID = "DRIFTSCOPE_RUN_ID"
-"""Variable by which the processes of one start know each other; not a setting."""
+"""Variable that the processes of one start use to recognise each other; not a setting."""
 REQUEST_KEY = "DRIFTSCOPE_REQUEST_KEY"
-"""Variable by which the processes of one start hash request ids alike, 32 hex digits; written to no
-file."""
+"""Variable with the key that all processes of one start use to hash request ids: 32 hex digits,
+never written to a file."""
 KEY_BYTES = 16
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 
 DEFAULT_BUDGET = 0.01
-"""Share of the time per output token that the probe may take: what users said they would leave on
-in production (issue 3)."""
+"""Share of the time per output token that the probe may use: the share that users said they would
+accept in production (issue 3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Settings:
     for it in the first chains."""
     sink_source: str = SINK_DEFAULT
     per_head: bool = False
-    """Also record attention masses by head."""
+    """Whether attention masses are also recorded for each head."""
     recording: str = "in-graph"
     """`in-graph`: CUDA graphs record the taps; `eager`: a recorded step's drafter runs without
     graphs; `shadow`: it runs once more without graphs, only to be measured."""
@@ -67,7 +67,7 @@ class Settings:
     """Attention masses: `lse` with the served kernel's own log-sum-exp (FlashAttention), `keys`
     from all keys, `auto` with `lse` where the kernel gives it."""
     token_ids: bool = False
-    """Also record the drafted token ids."""
+    """Whether the drafted token ids are also recorded."""
     identifiers: bool = True
     """`off`: record request ids as keyed hashes, and no trace context."""
     labels: tuple[str, ...] = ()
@@ -75,21 +75,24 @@ class Settings:
     max_mb: int = DEFAULT_MAX_MB
     """Bound of each process's record files, in MiB."""
     telemetry: telemetry.Settings | None = None
-    """Where figures are sent while it records; None: nowhere. OpenTelemetry's own variables count
-    beside `otlp`, `prometheus` and `metric_labels`."""
+    """Destinations of metrics while the probe records; None: none. OpenTelemetry's own variables
+    apply in addition to `otlp`, `prometheus` and `metric_labels`."""
 
     @property
     def sink_slots(self) -> tuple[int, ...]:
-        """The sink set, ascending; () while it is looked for."""
+        """Sink set, ascending; () until it has been determined."""
         given = self.sink_tokens
         return tuple(range(given)) if isinstance(given, int) else given or ()
 
     test_raise: str = ""
-    """Tests only: every hook raises "before" or "after" its work; the output must not change."""
+    """For tests only: every hook raises "before" or "after" its work; output stays the same."""
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings | None:
-    """The settings in force, or None when the probe is off. Raises ProbeError for a bad value."""
+    """Return the settings in force, or None if the probe is off.
+
+    Raises ProbeError for a bad value.
+    """
     if _flag("DISABLE", environ.get("DRIFTSCOPE_DISABLE", "")):
         return None
     values = {**_file(environ.get("DRIFTSCOPE_CONFIG", "")), **_environment(environ)}
@@ -113,8 +116,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
 
 
 def fix_run_directory(settings: Settings) -> None:
-    """Settle the run's directory, its id and its key for request ids, for this process and those
-    that it starts."""
+    """Fix run directory, run id and request-id key for this process and its children."""
     now = time.strftime("%Y%m%d-%H%M%S")
     path = str(settings.trace).replace("{time}", now).replace("{pid}", str(os.getpid()))
     os.environ["DRIFTSCOPE_TRACE"] = path
@@ -124,9 +126,10 @@ def fix_run_directory(settings: Settings) -> None:
 
 
 def request_key() -> bytes:
-    """Return the key that this start hashes request ids with, a random one if there is none yet.
+    """Return the key with which this start hashes request ids; create one if there is none.
 
-    Raises ProbeError for one that is not hexadecimal: a weak key would be no protection.
+    Raises ProbeError for a key that is not hexadecimal or has the wrong length: a weak key would be
+    no protection.
     """
     given = os.environ.setdefault(REQUEST_KEY, secrets.token_hex(KEY_BYTES))
     try:
@@ -211,7 +214,7 @@ def _share(name: str, value: object) -> float:
 
 
 def sinks_of(value: str) -> int | tuple[int, ...] | None:
-    """A sink set as `Settings.sink_tokens` has it; raises ControlValueError."""
+    """Parse a sink set into the form of `Settings.sink_tokens`; raises ControlValueError."""
     if value.strip().lower() == AUTO:
         return None
     parts = [part.strip() for part in value.split(",")]

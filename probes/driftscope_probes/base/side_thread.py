@@ -1,7 +1,7 @@
-"""A CPU's side stream: work that runs beside the engine's thread, and is waited for like an event.
+"""A side stream for a CPU: jobs that run parallel to the engine's thread, awaited like CUDA events.
 
-Only what leaves the interpreter alone gains by it. The engine goes on with its next forward, whose
-Python needs the interpreter all the time.
+Only jobs that do not need the interpreter benefit, because the engine continues with its next
+forward, whose Python code occupies the interpreter all the time.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from collections.abc import Callable
 from driftscope_probes.base.cpu_cores import free_cpu_cores
 
 JOIN_S = 5.0
-"""Longest time that an engine's step waits for a job. One takes milliseconds; a thread that stopped
-must cost its own rows, never the engine's next step."""
+"""Longest time that an engine's step waits for a job, in seconds. A job takes milliseconds; a
+thread that hangs may lose its own rows but must never block the engine's next step."""
 
 
 class Job:
-    """Work that was posted; `synchronize` waits for it as a CUDA event's does."""
+    """A posted unit of work; `synchronize` waits for it, as it does for a CUDA event."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
         self.failed = False
-        """Whether there is nothing to take: it raised, never started, or was given up."""
+        """Whether there is nothing to take: the job raised, never started, or was given up."""
         self.given_up = False
-        """Whether nobody waits any more while it may still run, and write where it was told to."""
+        """Whether nobody waits any more although the job may still run and write to its target."""
         self.spent_s = 0.0
-        """Time of a core. Both are known once it is over."""
+        """CPU time of the job, in seconds. This and `failed` are valid once the job is over."""
 
     def synchronize(self) -> None:
-        """Wait until it is over, JOIN_S at most; then it is given up and has failed."""
+        """Wait until the job is over, JOIN_S at most; then it is given up and has failed."""
         if not self._over.wait(JOIN_S):
             self.failed = self.given_up = True
 
     def refuse(self) -> None:
-        """End it without having done anything: it has failed."""
+        """Finish the job without running it; it counts as failed."""
         self.failed = True
         self._over.set()
 
     def run(self, action: Callable[[], bool]) -> None:
-        """Do it; `action` says whether it succeeded, and raises nothing."""
+        """Run `action`, which returns whether it succeeded and raises nothing."""
         begun, failed = time.thread_time(), True
         try:
             failed = not action()
@@ -54,20 +54,20 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether nobody has to wait any more."""
+        """Whether waiting for the job would return at once."""
         return self._over.is_set()
 
 
 class SideThread:
-    """One job at a time, on a thread that starts with the first one.
+    """Runs one job at a time, on a thread that starts with the first job.
 
     =====================  =====================================================================
-    `post(job, action)`    start it and go on
-    `join()`               wait for what was posted: before anything it reads is written again
+    `post(job, action)`    start a job and return at once
+    `join()`               wait for the posted job, before any of its inputs is overwritten
     =====================  =====================================================================
 
-    A thread that cannot be started (no processes left) or that does not come back within JOIN_S
-    takes no more jobs: they are refused, which costs their rows and nothing else.
+    A thread that cannot be started (no processes left) or that does not finish within JOIN_S takes
+    no more jobs: they are refused, which loses their rows and nothing else.
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,7 @@ class SideThread:
         """Whether `join` might have to wait."""
 
     def post(self, job: Job, action: Callable[[], bool]) -> None:
-        """Have `action` run, see `Job.run`. Raises RuntimeError, once, where no thread can be
-        started."""
+        """Run `action`, see `Job.run`. Raises RuntimeError, once, if no thread can start."""
         if self._stopped:
             job.refuse()
             return
@@ -95,7 +94,7 @@ class SideThread:
         self._jobs.put((job, action))
 
     def join(self) -> None:
-        """Wait for the last job. Raises TimeoutError, once, for one that does not come back."""
+        """Wait for the last job. Raises TimeoutError, once, if it does not finish."""
         if self._last is None:
             return
         job, self._last, self.busy = self._last, None, False
@@ -113,9 +112,9 @@ class SideThread:
 
     def _work(self, cores: frozenset[int]) -> None:
         if cores:
-            with contextlib.suppress(OSError):  # they may have been taken away since
-                os.sched_setaffinity(0, cores)  # of this thread
+            with contextlib.suppress(OSError):  # cores may have been removed since
+                os.sched_setaffinity(0, cores)  # for this thread
         while True:
             job, action = self._jobs.get()
             job.run(action)
-            del job, action  # or they, and what they hold, last until the next
+            del job, action  # otherwise they, and what they refer to, live until the next job

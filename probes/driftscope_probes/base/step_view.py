@@ -1,4 +1,4 @@
-"""What a runner seam shows the recorder of one draft step: all that it may see of a runner."""
+"""The view of a draft step that a runner module gives the recorder: all it sees of a runner."""
 
 from __future__ import annotations
 
@@ -15,64 +15,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceStep:
-    """What the taps need of a recorded step, most of it on the engine's device."""
+    """Data that the taps need about a recorded step, most of it on the engine's device."""
 
     rows: torch.Tensor
-    """[B] int64: row of each request's first query in the depth-1 forward, its last verified slot;
-    for a block drafter [B * K], all of a request's rows together."""
+    """[B] int64: row of each request's first query, its last verified slot, in the depth-1 forward;
+    for a block drafter [B * K], with all rows of a request together."""
     position: torch.Tensor
-    """[B] int64: p, that slot's position."""
+    """[B] int64: position p of that slot."""
     block_tables: Mapping[str, torch.Tensor]
     """Attention layer -> [>= B, blocks] int."""
     prompt_tokens: npt.NDArray[np.int64]
-    """[B] prompt lengths, on the host."""
+    """[B] prompt lengths in tokens, on the host."""
     max_context: int
-    """No request's context is longer, before the chain."""
+    """Upper bound of the requests' context lengths before the chain."""
 
 
 class DraftStep(NamedTuple):
-    """A recorded call of the drafter for a batch of B requests, as the host knows it.
+    """A recorded call of the drafter for a batch of B requests, with the data known on the host.
 
-    It lies in the writer's queue for up to a second: nothing in it may keep a tensor alive, which
-    is memory that vLLM believes to be free.
+    It stays in the writer's queue for up to a second. No field may keep a tensor alive, because
+    vLLM considers that memory free.
     """
 
     requests: tuple[str, ...]
     """Engine-internal request ids, B of them."""
     prefilling: bytes
-    """[B], 1 where the prompt is not complete yet, so that nothing that is drafted counts."""
+    """[B] bytes: 1 if the request's prompt is not complete yet, so that its drafts do not count."""
     k: int
-    """Depths that will be drafted."""
+    """Number of depths that will be drafted."""
 
 
 class DraftCall(Protocol):
     """One call of the drafter, which has not run yet.
 
-    Every step makes one and asks it for K; the rest is asked of a recorded step only, for NumPy's
-    functions take ten times as long between two forwards as they do in a loop.
+    Every step creates one and reads its k. Everything else is computed for recorded steps only,
+    because NumPy's functions take ten times as long between two forwards as they do in a loop.
     """
 
     @property
     def k(self) -> Any:
-        """Depths that will be drafted, a number unless vLLM has changed."""
+        """Number of depths that will be drafted; an int unless vLLM has changed."""
 
     def step(self) -> DraftStep:
-        """The batch, on the host."""
+        """Return the batch as known on the host."""
 
     def on_device(self) -> DeviceStep:
-        """The same for the taps; as long as the drafter has not run."""
+        """Return the batch as the taps need it; call this before the drafter runs."""
 
     def serve(self) -> Any:
-        """The engine's own call; returns [B, K] int tokens."""
+        """Run the engine's own call; return [B, K] int tokens."""
 
     def without_graphs(self) -> Any:
-        """The same drafts, made eagerly; leaves the engine's inputs as they are, so that `serve`
-        can follow it."""
+        """Run the same drafts eagerly; keep the engine's inputs, so that `serve` can follow."""
 
 
 class DraftCallBase(NamedTuple):
-    """A call of `original`, a method of `owner` that drafts: what every seam's DraftCall begins
-    with."""
+    """A call of `original`, a drafting method of `owner`: base of every runner's DraftCall."""
 
     k: Any
     runner: Any
@@ -82,7 +80,7 @@ class DraftCallBase(NamedTuple):
     kwargs: dict[str, Any]
 
     def serve(self) -> Any:
-        """As of a DraftCall."""
+        """See DraftCall."""
         return self.original(self.owner, *self.args, **self.kwargs)
 
 
@@ -90,4 +88,4 @@ _Call = TypeVar("_Call", bound=DraftCallBase)
 
 
 make_draft_call: Callable[[type[_Call], tuple[Any, ...]], _Call] = tuple.__new__
-"""One of a kind, of its fields; no function of Python's is called."""
+"""Builds an instance from its fields without running any Python function."""

@@ -1,7 +1,7 @@
-"""Changes to a running probe: asked for over vLLM's RPC to its workers, or in the run directory.
+"""Applies changes to a running probe, requested over vLLM's RPC or in the control file.
 
-Both end in one place, `Control.apply`. What came over RPC is also written to the control file, so
-that the run's other processes follow; they look at it on their writer's thread.
+Both ways end in `Control.apply`. A change received over RPC is also written to the control file, so
+that the run's other processes apply it; they read the file on their writer's thread.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _CHANGES = {"start": Change(recording=True), "stop": Change(recording=False), "s
 
 
 class Control:
-    """What can be changed in one process while it records.
+    """Applies changes in one process while it records.
 
     ====================  =====================================================================
-    `watch()`             look at the run's control file from now on
-    `answer(action, ...)` do what came over RPC, and say how things stand
-    `apply(change)`       from any thread
+    `watch()`             check the run's control file from now on
+    `answer(action, ...)` apply a change received over RPC and return the status
+    `apply(change)`       apply a change; may be called from any thread
     ====================  =====================================================================
     """
 
@@ -46,9 +46,9 @@ class Control:
         *,
         governed: bool = True,
     ) -> None:
-        """Without a `recorder`, as in the engine core, there is the selection to change.
+        """Without a `recorder`, as in the engine core, only the selection can be changed.
 
-        `governed`: a budget may be set.
+        `governed`: whether a budget may be set.
         """
         self._run, self._writer, self._governed = run, writer, governed
         self._file = run / CONTROL
@@ -57,15 +57,15 @@ class Control:
         self._revision = 0
         self._lock = threading.RLock()
         self._unkept = 0
-        """Changes that the control file does not have yet; until it does, it is out of date."""
+        """Number of changes not yet written to the control file, which until then is outdated."""
         self._tell()
 
     def watch(self) -> None:
-        """Follow the control file, one `stat` each time that the writer looks."""
+        """Follow the control file, with one `stat` each time that the writer checks."""
         self._writer.watch(self._look)
 
     def answer(self, action: str, values: dict[str, Any]) -> dict[str, Any]:
-        """The status of this process once `action` is done; an "error" where it cannot be."""
+        """Return the status of this process after `action`, or an "error" if it is impossible."""
         try:
             change = Change.checked(values)
             if action != "set":
@@ -84,7 +84,7 @@ class Control:
         return {"run": str(self._run), **dataclasses.asdict(status), "control": self._settings()}
 
     def apply(self, change: Change) -> None:
-        """Change what differs; raises ControlValueError for a budget where there can be none."""
+        """Apply the values that differ; raises ControlValueError for a budget if not `governed`."""
         if change.budget is not None and not self._governed:
             raise ControlValueError("budget: tensor-parallel ranks follow none, give every")
         with self._lock:
@@ -102,12 +102,13 @@ class Control:
         seen = (found.st_mtime_ns, found.st_ino, found.st_size)
         if seen == self._seen:
             return
-        # The serving thread takes the lock for an RPC and must never wait for the disk: the file is
-        # read before. What it said is out of date if something came over RPC meanwhile.
+        # The serving thread takes the lock for an RPC and must never wait for the disk, so the file
+        # is read before the lock is taken. Its contents are out of date if an RPC arrived in
+        # between.
         try:
             asked = read_control(self._run)
         except ControlValueError:
-            self._seen = seen  # it is counted once
+            self._seen = seen  # the error is counted once
             raise
         with self._lock:
             if self._unkept:

@@ -1,7 +1,7 @@
-"""The status of a server's worker processes, as their answer over HTTP has it, checked.
+"""Parses and checks the status of a server's worker processes, as received over HTTP.
 
-A worker sends its `driftscope.trace.format.status.Status` as JSON. Who answers on the port is not
-known, so every field has its type and its bounds here.
+A worker sends its `driftscope.trace.format.status.Status` as JSON. The server on the port is not
+trusted, so every field is checked here for its type and bounds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from driftscope.trace.format.control_file import MAX_LABELS
 
 Process = dict[str, Any]
 MAX_PROCESSES = 4096
-"""Workers of one server, and entries of one of their counts."""
+"""Largest number of workers of one server, and of entries in one of their counts."""
 
 
 class BadStatusError(ValueError):
-    """An answer that no worker gives; the message says what is wrong in it."""
+    """An answer that no worker gives; the message says what is wrong with it."""
 
 
 def processes_in(content: bytes) -> list[Process]:
@@ -101,7 +101,7 @@ def _control(value: Any) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    """What a newer driftscope adds is passed on if it is no more than one value or a few names."""
+    """Accept a field that a newer driftscope adds if it is a single value or a few names."""
     return value is None or _text(value) or _truth(value) or _number(value) or _labels(value)
 
 

@@ -1,4 +1,4 @@
-"""Reaches the probe of a running engine, by its server's URL or by its run directory."""
+"""Controls the probe of a running engine, through its server's URL or its run directory."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ from driftscope.trace.format.status import Status, read_statuses
 from driftscope_probes.control.process_status import BadStatusError, processes_in
 
 METHOD = "driftscope_control"
-"""Of vLLM's workers: `llm.collective_rpc(METHOD, args=("set",), kwargs={"every": 4})`."""
+"""Name of the method on vLLM's workers: `llm.collective_rpc(METHOD, args=("set",), kwargs={"every":
+4})`."""
 RPC_S = 20.0
-"""Longest time that the workers get to answer; they do between two steps."""
+"""Longest time for the workers to answer, in seconds; they do so between two steps."""
 ANSWER_S = 5.0
-"""Longest time for the processes of a run to take up its control file. They look at it every half
-second, and rewrite their status as often."""
+"""Longest time for a run's processes to apply its control file, in seconds. They check it every
+half second, and rewrite their status as often."""
 POLL_S = 0.1
 LIMITS = Limits(seconds=RPC_S + ANSWER_S, octets=4 << 20)
-"""What one answer of the workers may cost."""
+"""Limits on time and size of one answer of the workers."""
 API_KEY = "VLLM_API_KEY"
-"""Where the server's key is looked for unless another variable is named."""
+"""Environment variable with the server's key, unless another variable is named."""
 
 Processes = list[dict[str, Any]]
 """One `Status` as JSON per process."""
 
 
 class Remote(Protocol):
-    """A probe elsewhere. Every method raises ControlError, or TraceError for a run directory."""
+    """A probe in another process. Methods raise ControlError; TraceError for a run directory."""
 
     def status(self) -> Processes:
-        """How its processes fare."""
+        """Return the status of its processes."""
 
     def change(self, change: Change) -> Processes:
-        """Change what is given; how its processes fare with that."""
+        """Apply the given values; return the status of the processes afterwards."""
 
 
 def reach(target: str, *, api_key_env: str | None = None) -> Remote:
-    """The probe behind a URL or in a run directory.
+    """Return the probe behind a URL or in a run directory.
 
     `api_key_env` names the environment variable with the server's key; None: API_KEY, if it is set.
-    Raises UsageError for one that cannot be used.
+    Raises UsageError for a key that cannot be used.
     """
     if not target.startswith(("http://", "https://")):
         return _Run(Path(target))
@@ -61,7 +62,7 @@ def reach(target: str, *, api_key_env: str | None = None) -> Remote:
 
 
 class _Server:
-    """vLLM's own RPC to its workers, over HTTP."""
+    """A server's workers, reached through vLLM's own RPC over HTTP."""
 
     def __init__(self, url: str, key: str | None) -> None:
         self._url, self._shown, self._key = url, public(url), key
@@ -121,7 +122,7 @@ class _Server:
 
 
 class _Run:
-    """The control and status files of a run directory."""
+    """A run directory's control and status files."""
 
     def __init__(self, run: Path) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""How one attention layer of a drafter attends."""
+"""The attention parameters of one drafter layer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionKind:
-    """How one layer attends, read off the layer itself."""
+    """Attention parameters of one layer, read from the layer itself."""
 
     heads: int
     kv_heads: int
     head_size: int
     scale: float
     window: int | None = None
-    """Slots that a query sees, itself included; None: all."""
+    """Number of slots that a query sees, including its own; None: all."""
     softcap: float = 0.0
-    """Scores become softcap * tanh(score / softcap); 0: as they are."""
+    """Scores become softcap * tanh(score / softcap); 0: unchanged."""
     sinks: torch.Tensor | None = None
     """[heads] learned biases: a slot without a value, whose mass is the class `null`."""

@@ -1,4 +1,4 @@
-"""One attention layer of a drafter, as taps and meters need it of any engine."""
+"""An attention layer of a drafter, independent of the engine, as taps and meters need it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from driftscope_probes.drafter.observer import Observer, Switch
 
 
 class AttentionLayer(Protocol):
-    """An engine's attention layer."""
+    """An attention layer of an engine."""
 
     @property
     def kind(self) -> AttentionKind:
-        """How it attends."""
+        """Attention parameters of the layer."""
 
     @property
     def reader(self) -> KeyReader:
-        """What finds its keys; raises ProbeError for a backend that is not supported."""
+        """Reader of the layer's keys; raises ProbeError for an unsupported attention backend."""
 
     @property
     def query_size(self) -> int:
-        """Numbers in one head's query, as the tap sees it."""
+        """Count of numbers in one head's query, as the tap sees it."""
 
     def cache(self) -> torch.Tensor:
-        """Return its KV cache; an engine may lay it out anew."""
+        """Return the layer's KV cache, which an engine may reallocate."""
 
     def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
-        """Show `observer` each call while `switch` is on; return what takes the tap off again."""
+        """Pass each call to `observer` while `switch` is on; return the tap's removal."""

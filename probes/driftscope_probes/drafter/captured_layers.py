@@ -1,8 +1,8 @@
-"""The target layers whose hidden states vLLM captures for its drafter, read off the loaded target.
+"""The target layers whose hidden states vLLM captures for its drafter, read from the loaded target.
 
-A drafter's config may name them. Where it names none, vLLM takes its target's default layers, and
-either way a target keeps each layer once and hands the states on in the order of the network. So
-the loaded target is asked, and not the config.
+A drafter's config may name them. If it names none, vLLM uses the target's default layers. In both
+cases a target keeps each layer once and passes the states on in the order of the network, so the
+layers are read from the loaded target and not from the config.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from driftscope.trace.format.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, M
 _ON_TARGET = "aux_hidden_state_layers"
 """Attribute of vLLM's own models."""
 _ON_TRANSFORMERS = "_output_aux_hidden_states_kwargs"
-"""Attribute of the models that vLLM takes from transformers; one key for each layer."""
+"""Attribute of the models that vLLM takes from transformers, with one key for each layer."""
 _IN_CONFIG = "eagle_aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedLayers:
-    """Layers that a loaded target captures."""
+    """Layers whose hidden states a loaded target captures."""
 
     layers: tuple[int, ...] = ()
-    """In the order in which the drafter gets them; see `Manifest.aux_layers`."""
+    """Layers in the order in which the drafter receives them; see `Manifest.aux_layers`."""
     source: str | None = None
-    """Same meaning as `Manifest.aux_layers_source`."""
+    """Source of the layers; see `Manifest.aux_layers_source`."""
 
 
 def captured_by(target: Any, chosen_in_config: Callable[[], Any]) -> CapturedLayers:
     """Return the layers that `target`, a loaded vLLM model, captures.
 
-    `chosen_in_config` is the runner's own reading of the drafter's config, which gives nothing
-    where the engine falls back to its default. It never raises: a vLLM that is laid out differently
-    leaves unknown what it does not say.
+    `chosen_in_config` is the runner's own reading of the drafter's config; it returns nothing if
+    the engine falls back to its default. This function never raises: values that an unfamiliar vLLM
+    version does not provide stay unknown.
     """
     layers = _set_on(target)
     if not layers:
@@ -60,9 +60,10 @@ def _set_on(target: Any) -> tuple[int, ...]:
 def with_captured(
     manifest: Manifest, captured: CapturedLayers, states: int, drafter_config: Any
 ) -> Manifest:
-    """Return `manifest` with the captured layers and what a reader has to know about them.
+    """Return `manifest` with the captured layers and a note about them if a reader needs one.
 
-    `states` is how many states the drafter combines, `drafter_config` its Hugging Face config.
+    `states` is the number of states that the drafter combines, `drafter_config` its Hugging Face
+    config.
     """
     note = _note(captured.layers, states, named_layers(drafter_config))
     fit = not states or not captured.layers or len(captured.layers) == states
@@ -92,7 +93,7 @@ def _note(layers: tuple[int, ...], states: int, named: tuple[int, ...]) -> str |
 
 
 def named_layers(drafter_config: Any) -> tuple[int, ...]:
-    """Return the layers that a drafter's config names at its top, else in `eagle_config`."""
+    """Return the layers named at the top of a drafter's config, or else in its `eagle_config`."""
     named = getattr(drafter_config, _IN_CONFIG, None)
     if not named:
         eagle = getattr(drafter_config, "eagle_config", None)

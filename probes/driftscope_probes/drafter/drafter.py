@@ -1,4 +1,4 @@
-"""What the probe needs of a loaded drafter, the same for every engine and runner."""
+"""The interface of a loaded drafter that the probe needs, independent of engine and runner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftscope_probes.drafter.drafter_kind import Kind
 
 
 class Drafter(Protocol):
-    """A drafter that an engine has loaded; none of this changes while it serves."""
+    """A drafter that an engine has loaded; no property changes while it serves."""
 
     @property
     def model(self) -> Any:
@@ -20,23 +20,23 @@ class Drafter(Protocol):
 
     @property
     def layers(self) -> Mapping[str, AttentionLayer]:
-        """Its attention layers by name, in order of depth in the network."""
+        """Attention layers by name, in order of depth in the network."""
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """Device that the drafter runs on."""
 
     @property
     def kind(self) -> Kind:
-        """The kind of drafter that it is."""
+        """Kind of the drafter."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of its activations."""
+        """Data type of the drafter's activations."""
 
     @property
     def k(self) -> int:
-        """Longest chain."""
+        """Largest chain length."""
 
     @property
     def compiled(self) -> bool:
@@ -44,27 +44,27 @@ class Drafter(Protocol):
 
     @property
     def samples(self) -> bool:
-        """Whether the engine may change logits in place once it has them."""
+        """Whether the engine may change logits in place after it receives them."""
 
     @property
     def max_requests(self) -> int:
-        """Most requests in a step."""
+        """Largest number of requests in a step."""
 
     @property
     def max_slots(self) -> int:
-        """Slots of the longest context; what a drafter drafts past it does not count."""
+        """Number of slots in the longest context; drafts beyond it do not count."""
 
     @property
     def queries(self) -> int:
-        """Queries of a request in one forward that are measured: 1, or K for a block drafter."""
+        """Number of queries measured per request and forward: 1, or K for a block drafter."""
 
     @property
     def shares_cache(self) -> bool:
-        """Whether other layers may write where the drafter's keys lie."""
+        """Whether other layers may write to the memory that holds the drafter's keys."""
 
     @property
     def final_norms(self) -> tuple[Any, ...]:
-        """The modules whose input is the pre-norm residual stream; one for each head, if any."""
+        """Modules whose input is the pre-norm residual stream; one per head, if any."""
 
     @property
     def aux_states(self) -> int:
@@ -72,10 +72,10 @@ class Drafter(Protocol):
 
     @property
     def aux_norms(self) -> tuple[Any, ...]:
-        """The norms whose output goes to fc."""
+        """Norms whose output is the input of fc."""
 
     def forward_mode(self) -> str:
-        """Return how the forward under way runs, one of `Execution`."""
+        """Return the execution mode of the forward in progress, one of `Execution`."""
 
     def offer_lse(self) -> bool:
-        """Make the attention kernel hand out its log-sum-exp; False where it has none."""
+        """Make the attention kernel return its log-sum-exp; return False if it has none."""

@@ -1,4 +1,4 @@
-"""A kind of drafter: what the probe has to know of it to record a chain."""
+"""A kind of drafter: the properties that the probe needs to record its chains."""
 
 from __future__ import annotations
 
@@ -12,55 +12,56 @@ NOT_SERVED = "vLLM has none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of drafter: how to recognise it, where its states lie, and how far it was checked."""
+    """A kind of drafter: how to recognise it, where its states are, and how far it was checked."""
 
     name: str
     methods: tuple[str, ...]
-    """vLLM's speculation methods."""
+    """vLLM's names of the speculation methods."""
     drafters: tuple[str, ...] = ()
-    """vLLM's drafter classes; none: any."""
+    """vLLM's drafter classes; (): any class."""
     parallel: bool = False
-    """The method's `parallel_drafting` variant."""
+    """Whether this is the method's `parallel_drafting` variant."""
     modules: bool = False
-    """One module for each depth, on a runner that knows them."""
+    """Whether each depth has its own module, on a runner that supports this."""
     attention: bool = True
-    """It has attention layers: their masses are recorded."""
+    """Whether the drafter has attention layers, whose masses are recorded."""
     model: bool = True
-    """Something neural drafts; else acceptance and timing are all there is."""
+    """Whether a neural network drafts; otherwise only acceptance and timing are recorded."""
     fed: bool = True
-    """The target's hidden state goes in and, from depth 2 on, the drafter's own."""
+    """Whether the input is the target's hidden state and, from depth 2 on, the drafter's own."""
     outputs: Mapping[str, int] = field(default_factory=dict)
-    """What a forward returns: RMS column -> index in its tuple; one tensor is a tuple of one."""
+    """Outputs of a forward: RMS column -> index in its tuple; one tensor is a 1-tuple."""
     norms: tuple[str, ...] = ()
-    """Paths, with *, of the modules whose input is the pre-norm residual stream."""
+    """Paths, which may contain *, of the modules whose input is the pre-norm residual stream."""
     block: bool = False
-    """All K tokens come from one forward of K queries for each request: no depth, a query index."""
+    """Whether all K tokens come from one forward with K queries per request, without depths."""
     heads: bool = False
-    """A list of K states comes from one row for each request."""
+    """Whether a list of K states is computed from one row per request."""
     causal: bool = True
-    """A query sees no later slot; else all queries of its block."""
+    """Whether a query sees only slots up to its own; otherwise it sees all queries of its block."""
     lead: int = 0
-    """Verified slots after p: a drafter whose slot i holds token i has the newest token's too."""
+    """Number of verified slots after p: 1 for a drafter whose slot i holds token i, because it then
+    also has a slot for the newest token."""
     ahead: int = 0
-    """Slots from the last verified one to the first query's."""
+    """Number of slots from the last verified one to that of the first query."""
     v1: str = NOT_SERVED
-    """How it was checked on vLLM's V1 runner."""
+    """Kind of check done on vLLM's V1 runner."""
     v2: str = NOT_SERVED
     note: str = ""
 
     @property
     def chained(self) -> bool:
-        """One row per request from depth 2 on, fed with what the depth before returned."""
+        """Whether later depths have one row per request, fed with the previous depth's output."""
         return self.fed and not (self.block or self.heads or self.modules)
 
     @property
     def query_kind(self) -> str:
-        """For `Manifest.query_kind`."""
+        """Value of `Manifest.query_kind`."""
         return BY_QUERY if self.block else BY_DEPTH
 
     @property
     def recorded(self) -> tuple[str, ...]:
-        """In words."""
+        """Recorded quantities, in words."""
         if not self.model:
             return ("acceptance", "timing")
         rms = [name.removesuffix("_rms") for name in self.columns]
@@ -74,7 +75,7 @@ class Kind:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The RMS columns by depth that are written, in the order of the network."""
+        """RMS columns by depth that are written, in the order of the network."""
         there = {*self.outputs, *(["in_rms"] if self.fed else [])}
         if self.norms:
             there.add("prenorm_rms")

@@ -1,4 +1,4 @@
-"""What stands between a hook on an attention layer and the taps."""
+"""Interfaces between a hook on an attention layer and the taps."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any, Protocol
 import torch
 
 Observer = Callable[[torch.Tensor, torch.Tensor | None], None]
-"""Gets the queries [rows, heads, head_size] and the log-sum-exp [heads, rows], if there is one."""
+"""Function that receives the queries [rows, heads, head_size] and the log-sum-exp [heads, rows], or
+None if there is none."""
 
 
 class Switch(Protocol):
-    """What decides whether a hook runs."""
+    """Decides whether a hook runs."""
 
     @property
     def should_record(self) -> bool:
-        """Run it now."""
+        """Whether a hook that fires now must run."""
 
     @property
     def observe(self) -> Callable[..., Any]:
-        """Called with the hook's name, what it runs, and the arguments of that: runs it guarded."""
+        """Function that runs a hook guarded; takes the hook's name, action and arguments."""

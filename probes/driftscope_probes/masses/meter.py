@@ -1,4 +1,4 @@
-"""Measures the attention masses of a drafted chain, layer by layer, into the chain's buffers."""
+"""Measures the attention masses of a drafted chain, layer by layer, into the chain buffers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerViews:
-    """Of the buffers: what belongs to a layer and to chains of one length in a batch of one size.
-    The buffers stay where they are, so these views are made once."""
+    """Views of the chain buffers for one layer, batch size and chain length. They are cached,
+    because the buffers never move."""
 
     queries: torch.Tensor
     """[B, K, heads * size]."""
@@ -47,24 +47,24 @@ class LayerViews:
     masses: torch.Tensor
     """[B, K, 5]."""
     mean: Array
-    """The same, for numbers on the host."""
+    """`masses` as an array: a NumPy array on the host."""
 
 
 class MassPlan(NamedTuple):
-    """Masses that are still to be taken."""
+    """Masses that are still to be measured."""
 
     fill: Callable[[], None]
-    """Takes them, on any thread, before the engine's next draft."""
+    """Measures them, on any thread, before the engine's next draft."""
     little: bool
-    """It is sooner done than handed to another thread, and may then be done now or never."""
+    """Whether running `fill` takes less time than passing it to another thread. `fill` must then be
+    called at once or not at all, because its inputs are not copied."""
 
 
 class Meter:
-    """All attention layers of one drafter.
+    """Measures all attention layers of one drafter.
 
-    `strategy` is "lse" where the served kernel's own log-sum-exp is at hand, so that only the
-    short classes' keys are read; "keys" where every key is read, once per chain; "none" without
-    attention.
+    `strategy` is "lse" if the serving kernel provides its log-sum-exp, so that only the keys of the
+    short classes are read; "keys" if every key is read, once per chain; "none" without attention.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Meter:
         use_lse: bool,
         use_triton: bool,
     ) -> None:
-        """Raises ProbeError for an attention backend that is not supported."""
+        """Raises ProbeError for an unsupported attention backend."""
         self._buffers, self._drafter = buffers, drafter.kind
         self._triton = use_triton and drafter.kind.causal
         self._on_host = buffers.device.type == "cpu" and not self._triton
@@ -102,17 +102,17 @@ class Meter:
 
     @property
     def heads(self) -> int:
-        """Attention heads of a layer on this rank, 0 without attention."""
+        """Number of attention heads of a layer on this rank; 0 without attention."""
         return max((part.kind.heads for part in self._layers.values()), default=0)
 
     def set_sinks(self, slots: tuple[int, ...]) -> None:
-        """What counts as the sink from the next step on; called on the serving thread."""
+        """Set the sink slots from the next step on; called on the serving thread."""
         device = self._buffers.device
         self._sinks = self._plain(torch.tensor(slots, dtype=torch.int64, device=device))
         self._is_sink = self._plain(sink_mask(slots).to(device))
 
     def forget(self, rows: int) -> None:
-        """A call that gives no log-sum-exp must not find the one of the chain before."""
+        """Clear the previous chain's log-sum-exp, so that a call without one does not find it."""
         if self.strategy == Strategy.LSE:
             for name in self._layers:
                 self._buffers.lse[name][:rows].fill_(torch.nan)
@@ -120,7 +120,7 @@ class Meter:
     def measure(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> None:
         """Fill the buffers' masses for the chains of a step.
 
-        `per_head` [B, K, layers, heads, 5] float32 takes each head's, if wanted.
+        `per_head` [B, K, layers, heads, 5] float32 receives each head's masses, if it is given.
         """
         if not self._layers:
             return
@@ -135,7 +135,7 @@ class Meter:
     def plan(
         self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None
     ) -> MassPlan | None:
-        """What does the same as `measure` without the interpreter; None where nothing can."""
+        """Return a plan that replaces `measure` without the interpreter; None if impossible."""
         batch, k, context = len(step.requests), self._k(step, at), self._context(at)
         if not self._packed.takes(batch, k, context):
             return None
@@ -152,9 +152,9 @@ class Meter:
         return None if fill is None else MassPlan(fill, little)
 
     def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
-        """[B, SLOTS + 1] of `driftscope_probes.masses.torch_masses.slot_weights`, mean over the
-        layers in which a slot is seen. From the keys, whatever the strategy: it is wanted of few
-        chains only."""
+        """Return the `driftscope_probes.masses.torch_masses.slot_weights` [B, SLOTS + 1], averaged
+        over the layers in which a slot is seen. They are computed from the keys with every
+        strategy, because they are needed for a few chains only."""
         batch, chains, context = len(step.requests), self._chains(step, at), self._context(at)
         shape = (len(self._layers), batch, SLOTS + 1)
         found = torch.full(shape, torch.nan, device=self._buffers.device)
@@ -190,15 +190,15 @@ class Meter:
         )
 
     def _plain(self, x: torch.Tensor) -> Array:
-        """For `masses`, unless a kernel takes it."""
+        """Return `x` as `masses` takes it, unless a Triton kernel takes it."""
         return array_of(x) if self._on_host else x
 
     def _context(self, at: DeviceStep) -> int:
-        """Slots up to the first query's own."""
+        """Return the number of slots before the first query's own slot."""
         return at.max_context + self._drafter.lead + self._drafter.ahead
 
     def _room(self, name: str, batch: int, rows: int, k: int) -> LayerViews:
-        """For the layer's chains, of which the buffers have one row for each, or for each query."""
+        """Return the views of a layer; the buffers have a row for each chain or for each query."""
         key = (name, batch, rows, k)
         if key not in self._rooms:
             buffers, layout = self._buffers, self._buffers.layout
@@ -214,7 +214,7 @@ class Meter:
         return self._rooms[key]
 
     def _part(self, name: str, batch: int, rows: int, k: int) -> MassSlot:
-        """The same for what the packed keys' meter takes."""
+        """Return the MassSlot of a layer for the packed keys' meter."""
         key = (name, batch, rows, k)
         if key not in self._parts:
             room = self._room(name, batch, rows, k)
@@ -251,7 +251,7 @@ class Meter:
             return
         slots, batch = _slots(context, chains, table, cache), len(queries)
         size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
-        if size == batch:  # most often; cutting costs as much as some of the sums
+        if size == batch:  # usual case; splitting would cost as much as some of the sums
             score = _scorer(part.reader, cache, table, slots)
             _keep(masses(queries, score, chains, part.kind), room.mean, per_head)
             return
@@ -263,7 +263,7 @@ class Meter:
 
 
 def _keep(found: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> None:
-    """Of each head's masses [B, K, heads, 5] their mean, and themselves if they are wanted."""
+    """Store the mean over heads of `found` [B, K, heads, 5], and `found` if wanted."""
     of_heads = array_of(found)
     mean[:] = of_heads.sum(2) / of_heads.shape[2]
     if per_head is not None:
@@ -271,7 +271,7 @@ def _keep(found: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> No
 
 
 def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:
-    """[B * queries, depths, ...] as [B, queries * depths, ...], a view: one of the two is 1."""
+    """View [B * queries, depths, ...] as [B, queries * depths, ...]; one of the two is 1."""
     queries, depths = values.shape[0] // batch, values.shape[1]
     if queries == 1:
         return values
@@ -283,15 +283,16 @@ def _scorer(reader: KeyReader, cache: torch.Tensor, table: torch.Tensor, slots: 
 
 
 def _slots(context: int, chains: Chains, table: torch.Tensor, cache: torch.Tensor) -> int:
-    """Everything that a query can see, a chain's own slots too."""
+    """Return the number of slots that a query can see, including the chain's own slots."""
     return min(context + chains.k, table.shape[1] * _page_size(cache))
 
 
 def _page_size(cache: torch.Tensor) -> int:
-    """Of [blocks, heads, page, size], or [blocks, page, size] of latents."""
+    """Return the slots per block; the layout is [blocks, heads, page, size] or, for latents,
+    [blocks, page, size]."""
     return int(cache.shape[1 if cache.dim() == 3 else 2])
 
 
 def _to(array: Any, device: torch.device) -> torch.Tensor:
-    """A few numbers: CUDA takes them along with the launch, without waiting for the device."""
+    """Copy a few numbers to the device: CUDA passes them with the launch, without waiting."""
     return torch.from_numpy(array).to(device, non_blocking=True)

@@ -1,8 +1,9 @@
-"""Attention masses from packed keys, in one call without the interpreter: the twin of `masses` for
-vLLM's CPU backend, with a running maximum over blocks of slots.
+"""Attention masses from packed keys, in one call without the interpreter.
 
-On a CPU `masses` costs what its many small ops cost, and the engine's thread waits for them. This
-runs beside that thread (see `driftscope_probes.base.side_thread`), on one core.
+The twin of `torch_masses` for vLLM's CPU backend, with a running maximum over blocks of slots. On a
+CPU `torch_masses` costs as much as its many small operations, and the engine's thread waits for
+them. This code runs parallel to that thread (see `driftscope_probes.base.side_thread`), on one
+core.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SIGNATURE = (
 
 @functools.cache
 def packed_masses(key_type: str) -> Callable[..., None]:
-    """`_packed_masses` as machine code for keys of a type, "float32" or "int16"."""
+    """Return `_packed_masses` compiled for keys of a type, "float32" or "int16"."""
     made: Callable[..., None] = compiled(_SIGNATURE.format(keys=key_type), error_model="numpy")(
         _packed_masses
     )
@@ -39,12 +40,12 @@ def packed_masses(key_type: str) -> Callable[..., None]:
 
 
 def _unpack(row: Any, order: _Ints, in_order: bool, bits: npt.NDArray[np.int32]) -> None:
-    """A packed block of keys as float32 in `bits`, [head_size, block_size]."""
+    """Unpack a block of keys to float32 in `bits`, [head_size, block_size]."""
 
 
 @overload(_unpack, inline="always")  # type: ignore[untyped-decorator]
 def _overload_unpack(row: Any, order: Any, in_order: Any, bits: Any) -> Any:  # noqa: ARG001
-    """By type of key; Numba has the arguments have the same names."""
+    """Choose the implementation by key type; Numba requires the same argument names."""
     if row.dtype.bitwidth == 32:
 
         def unpack_float32(row: Any, order: Any, in_order: Any, bits: Any) -> None:
@@ -67,7 +68,7 @@ def _overload_unpack(row: Any, order: Any, in_order: Any, bits: Any) -> Any:  # 
 
 @compiled()
 def _multiply(queries: _Floats, keys: _Floats, width: int, out: _Floats) -> None:
-    """`out` [Q, width] of [Q, size] and [size, slots]; `size` is a multiple of 4."""
+    """Write [Q, size] times [size, slots] to `out` [Q, width]; `size` is a multiple of 4."""
     out[:, :width] = _ZERO
     for d in range(0, queries.shape[1], 4):
         k0, k1, k2, k3 = keys[d], keys[d + 1], keys[d + 2], keys[d + 3]
@@ -112,14 +113,14 @@ def _packed_masses(
     out: _Floats,
     mean: _Floats,
 ) -> None:
-    """Fill `out` [B, K, heads, 5], and `mean` [B, K, 5] over the heads, for `queries`
-    [B, K, heads * head_size].
+    """Fill `out` [B, K, heads, 5], and `mean` [B, K, 5] over the heads, for `queries` [B, K, heads
+    * head_size].
 
-    `keys` [2 * blocks * kv_heads, head_size * block_size]: of each block and head a row of keys,
-    float32 or a bfloat16's bits as int16, and one of values. `order`: where element (dim, slot)
-    lies in a row; `in_order`: at dim * block_size + slot. `table` [B, blocks of the longest
-    context]. `biases` [heads] or none. `window`: 0 for all. The rest as in
-    `driftscope_probes.masses.torch_masses.Chains`.
+    `keys` [2 * blocks * kv_heads, head_size * block_size]: for each block and head a row of keys,
+    float32 or the bits of a bfloat16 as int16, and a row of values. `order`: index of element (dim,
+    slot) in a row; `in_order`: that index is dim * block_size + slot. `table` [B, blocks of the
+    longest context]. `biases` [heads] or empty. `window`: 0 for all slots. The other arguments are
+    those of `driftscope_probes.masses.torch_masses.Chains`.
     """
     batch, depths, heads = queries.shape[0], queries.shape[1], out.shape[2]
     size = queries.shape[2] // heads

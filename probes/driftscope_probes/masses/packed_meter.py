@@ -1,4 +1,4 @@
-"""Measures drafted chains beside the engine, from the keys that vLLM's CPU backend has packed."""
+"""Measures drafted chains parallel to the engine, from keys that vLLM's CPU backend has packed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from driftscope_probes.drafter.key_reader import PackedKeyReader
 from driftscope_probes.masses.torch_masses import Chains
 
 KEY_TYPES = {torch.float32: "float32", torch.bfloat16: "int16"}
-"""As NumPy reads their bits; other keys are measured at once, with torch."""
+"""NumPy type for the bits of each key type; other keys are measured at once, with torch."""
 LITTLE = 1 << 16
-"""Scores of a layer up to which they are measured at once: handing them over takes longer."""
+"""Number of a layer's scores up to which they are measured at once, because handing them over to
+another thread takes longer."""
 MUCH = 1 << 18
-"""And beyond which torch measures them where vLLM computes on several cores, with all of them."""
+"""Number of a layer's scores above which torch measures them if vLLM computes on several cores,
+because torch uses all of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MassSlot:
-    """A layer's place for chains of one shape; what is in it changes from step to step."""
+    """Memory of one layer for chains of one shape; its contents change from step to step."""
 
     layer: str
     queries: torch.Tensor
@@ -35,26 +37,27 @@ class MassSlot:
     mean: Array
     """[B, K, 5], to be filled."""
     floats: Array | None
-    """The queries' own memory, where that can be read as it is."""
+    """The queries' own memory, if it can be read directly."""
     found: npt.NDArray[np.float32]
-    """[B, K, heads, 5], room for each head's."""
+    """[B, K, heads, 5], room for each head's masses."""
 
 
 class MassJob(NamedTuple):
-    """What a step has for a part: nothing of it changes before the next chain is drafted."""
+    """One job: a step's inputs for a MassSlot, unchanged until the next chain is drafted."""
 
     part: MassSlot
     table: torch.Tensor
-    """[>= B, blocks] int32, the engine's own."""
+    """[>= B, blocks] int32, owned by the engine."""
     per_head: torch.Tensor | None
-    """[B, K, heads, 5], to be filled if it is wanted."""
+    """[B, K, heads, 5], to be filled if it is given."""
 
 
 class PackedMeter:
-    """All attention layers of a drafter, if Numba and `packed_masses` can have them."""
+    """Measures all attention layers of a drafter, if Numba and `packed_masses` support them."""
 
     def __init__(self, layers: Mapping[str, AttentionLayer], dtype: torch.dtype) -> None:
-        """`dtype`: the keys'. Compiles, which may take seconds and happens once on a machine."""
+        """`dtype`: type of the keys. Compiles the kernel: this may take seconds, once per
+        machine."""
         self._layers = {
             name: (layer, layer.kind, layer.reader)
             for name, layer in layers.items()
@@ -66,7 +69,7 @@ class PackedMeter:
         if layers and len(self._layers) == len(layers) and dtype in KEY_TYPES:
             self._run = _compiled(KEY_TYPES[dtype])
         self._room: dict[str, npt.NDArray[np.float32]] = {}
-        """Of a layer, for parts of every shape: one is in use at a time."""
+        """Memory of each layer for slots of every shape, of which one is in use at a time."""
         self._known: dict[str, tuple[torch.Tensor, tuple[Any, ...]]] = {}
         self._of_layer: dict[str, tuple[Any, ...]] = {
             name: (
@@ -77,16 +80,16 @@ class PackedMeter:
             )
             for name, (_, kind, _) in self._layers.items()
         }
-        """What else `packed_masses` wants to know of each."""
+        """Further arguments of `packed_masses` for each layer."""
         self._heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
 
     def part(self, layer: str, queries: torch.Tensor, mean: Array) -> MassSlot:
-        """See MassSlot."""
+        """Return the memory of a layer for chains of one shape; see MassSlot."""
         _, kind, _ = self._layers[layer]
         plain = queries.dtype == torch.float32 and queries.is_contiguous()
         shape = (*queries.shape[:2], kind.heads, len(MASSES))
         size, room = math.prod(shape), self._room.get(layer, np.empty(0, np.float32))
-        if room.size < size:  # what it was keeps those that are in use already
+        if room.size < size:  # slots in use keep the previous memory alive
             room = self._room[layer] = np.empty(2 * size, np.float32)
         return MassSlot(
             layer=layer,
@@ -97,12 +100,12 @@ class PackedMeter:
         )
 
     def takes(self, batch: int, k: int, context: int) -> bool:
-        """Whether chains of so many requests, up to that context, had better be measured here."""
+        """Return whether `batch` chains with up to `context` slots should be measured here."""
         few = torch.get_num_threads() == 1 or self._scores(batch, k, context) <= MUCH
         return self._run is not None and few
 
     def little(self, batch: int, k: int, context: int) -> bool:
-        """Whether they had better be measured at once."""
+        """Return whether these chains should be measured at once."""
         return self._scores(batch, k, context) <= LITTLE
 
     def _scores(self, batch: int, k: int, context: int) -> int:
@@ -111,8 +114,9 @@ class PackedMeter:
     def plan(
         self, wanted: Iterable[MassJob], chains: Chains, *, at_once: bool = False
     ) -> Callable[[], None] | None:
-        """What fills the parts, on any thread; None where a cache is of another type. Unless it is
-        called `at_once`, what the engine changes before its next draft is copied now."""
+        """Return a function that fills the slots, on any thread, or None if a cache has another
+        type. Unless it is called `at_once`, inputs that the engine changes before its next draft
+        are copied now."""
         run, sink_slots, causal = self._run, chains.sink_slots, chains.causal
         if run is None:
             return None
@@ -149,7 +153,7 @@ class PackedMeter:
                 )
             )
             if per_head is not None:
-                # Another thread may not write to vLLM's inference tensors but as arrays.
+                # Another thread may write to vLLM's inference tensors only as arrays.
                 by_head.append((per_head.numpy(), part.found))
 
         def fill() -> None:
@@ -161,9 +165,9 @@ class PackedMeter:
         return fill
 
     def _keys(self, name: str, reader: PackedKeyReader, cache: torch.Tensor) -> tuple[Any, ...]:
-        """A layer's keys, their order, and whether that is the plain one."""
+        """Return a layer's keys, their order, and whether that order is the plain one."""
         known = self._known.get(name)
-        if known is None or known[0] is not cache:  # vLLM may lay out its caches anew
+        if known is None or known[0] is not cache:  # vLLM may reallocate its caches
             packed = reader.packed(cache)
             keys = (packed if cache.dtype == torch.float32 else packed.view(torch.int16)).numpy()
             known = self._known[name] = cache, (keys, reader.order(cache).numpy(), reader.in_order)
@@ -179,7 +183,7 @@ def _compiled(key_type: str) -> Callable[..., None] | None:
 
 
 def _blocks(table: torch.Tensor, rows: int, *, at_once: bool) -> npt.NDArray[np.int32]:
-    """The first `rows`, as they are or as they were."""
+    """Return the first `rows` rows, shared with the engine if `at_once`, otherwise copied."""
     found: npt.NDArray[np.int32] = table.numpy()[:rows]
     if at_once and found.dtype == np.int32 and found.flags.c_contiguous:
         return found

@@ -1,8 +1,8 @@
 """Finds the sink set in the first recorded chains: the slots that hold attention at depth 1.
 
-`driftscope_probes.masses.torch_masses.slot_weights` gives a row per chain, on the device; the rest
-happens here, on the writer's thread. Until it is decided no masses are taken: classes of two
-definitions must not mix in one run.
+`driftscope_probes.masses.torch_masses.slot_weights` computes a row per chain on the device; the
+rest happens here, on the writer's thread. No masses are measured before the decision, because one
+run must not mix classes of two definitions.
 """
 
 from __future__ import annotations
@@ -14,55 +14,56 @@ import numpy as np
 import numpy.typing as npt
 
 SLOTS = 64
-"""Slots 0 to 63 are looked at. Sinks are initial tokens (StreamingLLM, arXiv 2309.17453), and 64
-tokens are the length at which "When Attention Sink Emerges" (arXiv 2410.10781) measures them."""
+"""Number of slots examined: 0 to 63. Sinks are initial tokens (StreamingLLM, arXiv 2309.17453), and
+"When Attention Sink Emerges" (arXiv 2410.10781) measures them at a length of 64 tokens."""
 RECENT = 8
-"""A query says nothing of the slots less than this far before it: what it holds there it may hold
-for being recent, which in a short context looks like a sink. driftscope's own."""
+"""Distance, in slots, below which a query says nothing about a slot before it: the slot may hold
+attention because it is recent, which in a short context looks like a sink. The value is
+driftscope's own."""
 MIN_CHAINS, MIN_REQUESTS = 64, 8
-"""Chains, and requests that they come from, after which it is decided: several prompts, so that no
-single prompt's content decides. driftscope's own."""
+"""Numbers of chains, and of requests that they come from, needed for a decision: several prompts,
+so that the content of no single prompt decides. The values are driftscope's own."""
 MAX_CHAINS = 512
-"""Chains after which it is decided whatever they come from."""
+"""Number of chains after which the decision is made whatever requests they come from."""
 SEEN_BY = 0.5
-"""Share of the chains that must have said something of a slot for it to count."""
+"""Share of the chains that must have observed a slot for it to count."""
 SINK_FACTOR = 5.0
-"""A sink slot holds at least this many times what a visible slot does on average. driftscope's
-own."""
+"""Smallest ratio of a sink slot's attention to that of an average visible slot. The value is
+driftscope's own."""
 SINK_SHARE = 0.02
-"""And at least this share of all attention, mean over layers and heads. arXiv 2410.10781 calls a
-slot a sink in a head that gives it more than 0.3 on average; 0.02 is what one such head in fifteen
-brings about."""
+"""Smallest share of all attention that a sink slot holds, averaged over layers and heads. arXiv
+2410.10781 calls a slot a sink in a head that gives it more than 0.3 on average; one such head in
+fifteen yields a share of 0.02."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was found, and from what."""
+    """The sink set that was found, and the evidence for it."""
 
     slots: tuple[int, ...]
-    """Ascending; (): there is no sink among the first SLOTS slots."""
+    """Sink slots, ascending; (): there is no sink among the first SLOTS slots."""
     note: str
     """The evidence, in a sentence."""
 
 
 class SinkSearch:
-    """Sums over chains until they suffice; `found` is None until then.
+    """Adds up chains until they suffice; `found` is None until then.
 
-    `found` is set on the writer's thread and read on the serving thread, which takes masses from
+    `found` is set on the writer's thread and read on the serving thread, which measures masses from
     the next step on.
     """
 
     def __init__(self) -> None:
         self.found: Found | None = None
         self.tell: Callable[[Found], None] = lambda _: None
-        """Called before `found` is set; what it raises puts the decision off to the next chains."""
+        """Callback run before `found` is set; if it raises, the next chains decide."""
         self._requests: set[str] = set()
         self._chains = self._looked_at = 0
         self._held, self._even = np.zeros(SLOTS), np.zeros(SLOTS)
         self._said = np.zeros(SLOTS, dtype=np.int64)
 
     def add(self, requests: Sequence[str], rows: npt.NDArray[np.float32]) -> None:
-        """Chains of `requests`: [n, SLOTS + 1] as `slot_weights` gives them.
+        """Add chains of `requests`: [n, SLOTS + 1] as returned by `slot_weights`.
 
         Raises what `tell` raises.
         """

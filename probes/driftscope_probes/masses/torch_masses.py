@@ -1,9 +1,9 @@
 """Attention mass of a chain's queries by class of slot, from the keys of a layer.
 
 Definition: the softmax of q.k * scale over all visible slots (see
-driftscope.trace.format.records.DraftRow), summed over the slots of a class. A chain's keys all lie
+driftscope.trace.format.records.DraftRow), summed over the slots of a class. A chain's keys are all
 in the engine's cache once it is drafted, so its K queries are measured together, after the last
-depth: the keys are read once per chain, outside whatever graph the drafter ran in.
+depth: the keys are read once per chain, outside any graph in which the drafter ran.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.masses.sink_search import RECENT, SLOTS
 
 SCORES_AT_ONCE = {"cpu": 1 << 18}
-"""Bound of the attention scores that a pass holds, in elements; more requests take more passes. On
-a CPU a pass, and the keys that it reads, should stay in the core's cache."""
+"""Upper bound of the attention scores in one pass, in elements; more requests take more passes. On
+a CPU a pass and the keys that it reads should fit in the core's cache."""
 SCORES_ELSEWHERE = 1 << 24
 NOTHING = 1e-34
-"""A weight, relative to the highest, up to which it is none: somewhat over exp(LEAST)."""
+"""Weight, relative to the highest, up to which it counts as zero: just above exp(LEAST)."""
 SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chains:
-    """B chains of K queries each; request b's query of depth d is slot position[b] + d - 1."""
+    """B chains of K queries each; the depth-d query of request b is at slot position[b] + d - 1."""
 
     k: int
     position: Array
     """[B] int64: last verified slot."""
     prompt_tokens: Array
-    """[B] int64."""
+    """[B] int64: prompt lengths in tokens."""
     sink_slots: Array
-    """[S] int64, ascending; none where there is no sink."""
+    """[S] int64: sink slots, ascending; empty if there is no sink."""
     is_sink: Array
-    """The same as `sink_mask` gives it."""
+    """Sink slots as a mask; see `sink_mask`."""
     ahead: int = 0
-    """Slots from `position` to the first query's own."""
+    """Number of slots from `position` to the first query's own slot."""
     causal: bool = True
-    """A query sees no slot after its own; else all of the chain's."""
+    """Whether a query sees no slot after its own; otherwise it sees all slots of the chain."""
     seen: int = 0
-    """So many slots, or more, lie before any of the queries."""
+    """Lower bound of the number of slots that lie before all queries."""
 
     def __getitem__(self, some: slice) -> Chains:
-        """The chains of some of the requests."""
+        """Return the chains of a subset of the requests."""
         return replace(self, position=self.position[some], prompt_tokens=self.prompt_tokens[some])
 
 
 Score = Callable[[torch.Tensor], torch.Tensor]
-"""[B, kv_heads, Q, head_size] float32 queries -> [B, blocks, kv_heads, Q, size] float32, their
-products with the keys of so many blocks of slots, more than every slot that a query sees; what lies
-beyond may be anything."""
+"""Function from [B, kv_heads, Q, head_size] float32 queries to their products with keys, [B,
+blocks, kv_heads, Q, size] float32. The blocks of slots cover every slot that a query sees; products
+beyond them may have any value."""
 
 
 def masses(
     queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
 ) -> torch.Tensor:
-    """[B, K, heads, 5] float32 in the order of MASSES; NaN where a class cannot be.
+    """Return [B, K, heads, 5] float32 in the order of MASSES; NaN where a class cannot occur.
 
     `queries` [B, K, heads * head_size].
     """
@@ -100,11 +100,11 @@ def masses(
 def slot_weights(
     queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
 ) -> torch.Tensor:
-    """[B, SLOTS + 1] float32: weight of each of the first slots at depth 1, mean over heads, then
-    what a slot of the context that the query sees holds on average.
+    """Return [B, SLOTS + 1] float32: the depth-1 weight of each of the first slots, averaged over
+    heads, then the average weight of a slot of the context that the query sees.
 
-    NaN for a slot that the query does not see, or that is less than RECENT before it. Arguments as
-    for `masses`.
+    NaN for a slot that the query does not see, or that is less than RECENT slots before it. For the
+    arguments see `masses`.
     """
     slot, own, scores = _attend(queries, score, chains, kind)
     slot = slot.reshape(-1)
@@ -125,12 +125,12 @@ def slot_weights(
 def _attend(
     queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
 ) -> tuple[Array, Array, torch.Tensor]:
-    """Slots [blocks, size], the queries' own [B, K], and the scores [B, blocks, heads, K, size],
-    -inf where a query sees nothing."""
+    """Return the slots [blocks, size], the queries' own slots [B, K], and the scores [B, blocks,
+    heads, K, size], -inf where a query does not see a slot."""
     batch, k = len(queries), chains.k
     groups = kind.heads // kind.kv_heads
     q = (queries.float() * kind.scale).view(batch, k, kind.kv_heads, groups, kind.head_size)
-    # One product for all depths and for all heads that share keys.
+    # One product serves all depths and all heads that share keys.
     scores = score(q.permute(0, 2, 3, 1, 4).reshape(batch, kind.kv_heads, groups * k, -1))
     if kind.softcap:
         scores = (scores / kind.softcap).tanh_().mul_(kind.softcap)
@@ -141,7 +141,7 @@ def _attend(
     slot = slot.reshape(blocks, size)
     by_slot = slot[None, :, None, None]
     last = (own if chains.causal else own[:, -1:])[:, None, None, :, None]
-    # Blocks that every query has seen go by are most of a long context.
+    # In a long context most blocks lie before all queries and need no mask.
     seen = chains.seen // size
     scores[:, seen:].masked_fill_(tensor_of(by_slot[:, seen:] > last), -torch.inf)
     if kind.window is not None:
@@ -151,7 +151,7 @@ def _attend(
 
 
 def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Over the last dimension of [B, heads, N], learned biases [heads] taking their share."""
+    """Return the softmax over the last dimension of [B, heads, N], with biases [heads]."""
     if sinks is None:
         return torch.softmax(scores, -1)
     bias = sinks.to(scores)[None, :, None].expand(*scores.shape[:-1], 1)
@@ -159,16 +159,16 @@ def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
 
 
 def sink_mask(slots: tuple[int, ...]) -> torch.Tensor:
-    """[last of the slots + 1] float32: 1 at each of them."""
+    """Return [last slot + 1] float32: 1 at each of the slots, else 0."""
     mask = torch.zeros(max(slots, default=-1) + 1)
     mask[list(slots)] = 1.0
     return mask
 
 
 def _classes(chains: Chains, slot: Array) -> torch.Tensor:
-    """[B, blocks, 4, size] float one-hot: sink, prompt, generated, self."""
+    """Return [B, blocks, 4, size] float one-hot classes: sink, prompt, generated, self."""
     blocks, size = slot.shape
-    # A class's slots go from its edge to the next one's; sinks are taken out of them below.
+    # A class's slots extend from its edge to the next edge; sinks are removed from them below.
     edges = empty((len(chains.position), NULL + 1), slot, "int64")
     edges[:, :2] = 0
     edges[:, 3] = context = chains.position + 1
@@ -189,11 +189,11 @@ def _classes(chains: Chains, slot: Array) -> torch.Tensor:
 
 
 def _sink_out_of_sight(chains: Chains, own: Array, window: int) -> Array:
-    """[B, K, 1]: no sink slot is within the window."""
+    """Return [B, K, 1] bool: whether no sink slot is within the window."""
     return (chains.sink_slots[-1] <= own - window)[..., None]
 
 
 def at_once(batch: int, k: int, heads: int, slots: int, device: torch.device) -> int:
-    """Requests whose scores fit into one pass, at least one."""
+    """Return the number of requests whose scores fit into one pass, at least one."""
     bound = SCORES_AT_ONCE.get(device.type, SCORES_ELSEWHERE)
     return max(1, min(batch, bound // max(1, k * heads * slots)))

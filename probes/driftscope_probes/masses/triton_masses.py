@@ -1,8 +1,7 @@
-"""The masses of `driftscope_probes.masses.torch_masses` read straight from a paged cache, as
-Triton kernels.
+"""The masses of `driftscope_probes.masses.torch_masses`, as Triton kernels on a paged cache.
 
-Each chain's keys are read once for all of its queries, in splits that run side by side; nothing is
-gathered and nothing waits for the host.
+Each chain's keys are read once for all of its queries, in splits that run in parallel; keys are not
+gathered, and nothing waits for the host.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.masses.torch_masses import Chains
 
 BLOCK_N = 64
-"""Slots that a program handles at once."""
+"""Number of slots that a program handles at once."""
 MAX_SPLITS = 32
 TARGET_PROGRAMS = 264
-"""Enough programs to fill a large GPU twice (132 multiprocessors on Hopper)."""
+"""Number of programs that fills a large GPU twice (132 multiprocessors on Hopper)."""
 FAR = -1.0e30
 
 
@@ -54,10 +53,10 @@ def _partial(  # type: ignore[no-untyped-def]
     D_PADDED: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Running maximum and the classes' sums of exp(score - maximum) over one split of the slots.
+    """Compute the running maximum and each class's sum of exp(score - maximum) over one split.
 
-    With LSE the maximum is the served kernel's own log-sum-exp, and the longer of the two classes
-    prompt and generated is not read at all: it is what is missing from 1.
+    A split is a range of slots. With LSE the maximum is the serving kernel's log-sum-exp, and the
+    longer of the two classes prompt and generated is not read: its mass is 1 minus the others.
     """
     b, h, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     p = tl.load(position + b).to(tl.int32)
@@ -82,7 +81,7 @@ def _partial(  # type: ignore[no-untyped-def]
     generated = tl.zeros((ROWS,), tl.float32)
     self_ = tl.zeros((ROWS,), tl.float32)
 
-    # Slots to pass over: none, or those of the longer class.
+    # With LSE, skip the slots of the longer class.
     skip_from, skip_to = 0, 0
     if LSE:
         last_sink = tl.load(sinks_at + SINKS - 1).to(tl.int32) + 1 if SINKS > 0 else 0
@@ -90,7 +89,7 @@ def _partial(  # type: ignore[no-untyped-def]
             skip_from, skip_to = last_sink, prompt_end
         else:
             skip_from, skip_to = tl.maximum(prompt_end, last_sink), p + 1
-        # Whole tiles only; the classes' own conditions tell the rest apart.
+        # Skip whole tiles only; the conditions of the classes handle the rest.
         skip_from = tl.cdiv(skip_from, N) * N
         skip_to = tl.maximum(skip_to // N * N, skip_from)
     total = p + K - (skip_to - skip_from)
@@ -172,7 +171,7 @@ def _combine(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     HEADS_PADDED: tl.constexpr,
 ):
-    """Joins the splits of all heads of one (request, depth) and averages over heads."""
+    """Combine the splits of all heads of one (request, depth) and average over heads."""
     b, d = tl.program_id(0).to(tl.int64), tl.program_id(1)
     p = tl.load(position + b).to(tl.int32)
     heads: tl.constexpr = GROUPS * KV_HEADS
@@ -247,9 +246,9 @@ def paged_masses(
 ) -> None:
     """Write mean masses over heads into `out` [B, K, 5] float32 (last dimension dense).
 
-    `queries` [B, >= K, heads * head_size]; `keys` [blocks, block_size, kv_heads, head_size] with
-    any strides but the last's; `block_table` [B, blocks] int; `lse` [B, K, heads] float32 dense, if
-    the served kernel's own is at hand; `per_head` [B, K, heads, 5] float32 dense, if wanted.
+    `queries` [B, >= K, heads * head_size]; `keys` [blocks, block_size, kv_heads, head_size], whose
+    last dimension is dense; `block_table` [B, blocks] int; `lse` [B, K, heads] float32 dense, if
+    the serving kernel provides it; `per_head` [B, K, heads, 5] float32 dense, if wanted.
     """
     batch, groups = len(chains.position), kind.heads // kind.kv_heads
     rows = max(16, triton.next_power_of_2(groups * chains.k))

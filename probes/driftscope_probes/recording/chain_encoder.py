@@ -1,4 +1,4 @@
-"""The rows of finished steps and of the chains recorded in them, made on the writer's thread."""
+"""Builds the rows of finished steps and of their recorded chains, on the writer's thread."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from driftscope_probes.recording.step_record import (
 from driftscope_probes.recording.step_schedule import ScheduleReader
 
 REMEMBERED_REQUESTS = 65_536
-"""Requests of which the encoder remembers that the drafter's cache is in doubt."""
+"""Number of requests that the encoder remembers as having a possibly wrong drafter cache."""
 SHADOW_DIFFERS = "shadow_differs"
-"""Chains whose shadow, drafted eagerly, had other tokens than the served one: counted, and kept."""
+"""Count of chains whose shadow, drafted eagerly, has other tokens than the served chain; such
+chains are kept."""
 
 
 class ChainEncoder:
-    """Makes rows of finished steps, in order, on the writer's thread: many steps at once."""
+    """Builds rows of finished steps, in order, on the writer's thread: many steps at once."""
 
     def __init__(
         self,
@@ -54,9 +55,9 @@ class ChainEncoder:
     ) -> None:
         """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
 
-        `same`: columns by depth that were not written because they are another's. `masses_only`: of
-        a tensor-parallel rank after the first. `compare_ids`: of a shadow with those served;
-        `keep_ids`: in the trace.
+        `same`: per-depth columns that were not written because they equal another column.
+        `masses_only`: this is a tensor-parallel rank after the first. `compare_ids`: compare the
+        shadow's token ids with the served ones; `keep_ids`: write them to the trace.
         """
         self._prefills, self._faults = schedules.prompts, schedules.faults
         self._compare_ids, self._keep_ids = compare_ids, keep_ids
@@ -67,15 +68,15 @@ class ChainEncoder:
         self._first_shared_column = layout.column("position") if masses_only else 0
         self._chunked: OrderedDict[str, None] = OrderedDict()
         self._before = (0.0, 0.0, 0)
-        """What the writer's thread had taken before the last flush, what of that flush went into
-        recorded chains, and of how many steps it was."""
+        """Values at the last flush: the writer thread's time until then, the part of it spent on
+        recorded chains, and the number of steps."""
 
     def handed_over(self, steps: list[tuple[Any, ...]]) -> list[Block]:
-        """`rows` of what the serving thread made of the fields of StepRecord."""
+        """Return the rows of steps given as plain tuples of StepRecord's fields."""
         return self.rows(list(map(step_record_from_tuple, steps)))
 
     def rows(self, steps: list[StepRecord]) -> list[Block]:
-        """The steps' rows, then the recorded chains, a block for each chain length."""
+        """Return the steps' rows, then one block of recorded chains for each chain length."""
         lost = {
             done.number
             for done in steps
@@ -84,7 +85,7 @@ class ChainEncoder:
         prefilling = prefilling_of(steps, self._prefills, self._writer)
         rows = [step_rows(steps, prefilling, lost)] if steps else []
         self._report_costs(steps)
-        begun = time.thread_time()  # every step has those, and may be alone in having been recorded
+        begun = time.thread_time()  # rows above exist for every step
         recorded: dict[tuple[int, bool, bool], list[_Chains]] = {}
         count, beside_s = 0, 0.0
         for done, names in zip(steps, prefilling, strict=True):
@@ -98,7 +99,7 @@ class ChainEncoder:
                 beside_s += values.spent_s
                 chains = self._chains(done, capture, values.take())
                 if not chains.requests:
-                    continue  # all of them still prefilling, or not chosen
+                    continue  # all of them are still prefilling, or were not selected
                 same = (chains.k, chains.tokens is not None, chains.by_head is not None)
                 recorded.setdefault(same, []).append(chains)
         rows += [self._block(alike) for alike in recorded.values()]
@@ -114,7 +115,7 @@ class ChainEncoder:
         return rows
 
     def _report_costs(self, steps: list[StepRecord]) -> None:
-        """What each step that drafted took, for the sampler to decide by."""
+        """Report the costs of each step that drafted to the sampler, which decides by them."""
         passed = [done for done in steps if done.k is not None and not done.recorded]
         recorded = [done for done in steps if done.recorded]
         for alike in (passed, recorded):
@@ -126,7 +127,7 @@ class ChainEncoder:
                 )
 
     def _note_writing(self, encoded_s: float, steps: int) -> None:
-        """Of the flush before, all of which the writer knows by now."""
+        """Report the writing time of the previous flush, which is completely known by now."""
         spent_s = self._writer.spent_s
         before_s, recorded_s, count = self._before
         if count:
@@ -134,7 +135,7 @@ class ChainEncoder:
         self._before = (spent_s, encoded_s, steps)
 
     def _mark_doubtful(self, done: StepRecord, prefilling: frozenset[str]) -> None:
-        """Whose slots in the drafter's cache are in doubt from now on."""
+        """Mark the requests whose slots in the drafter's cache may be wrong from now on."""
         drafted = done.k is not None
         names: Iterable[str] = sorted(prefilling) if drafted and prefilling else ()
         if self._faults is not None and done.scheduled is not None:
@@ -148,7 +149,7 @@ class ChainEncoder:
     def _chains(
         self, done: StepRecord, capture: Capture, values: npt.NDArray[np.float32]
     ) -> _Chains:
-        """What is to be kept of a step."""
+        """Return the chains of a step that are kept."""
         step = capture.step
         k, requests = min(step.k, self._layout.depths), step.requests
         tokens, by_head = self._tokens(capture, k), None
@@ -187,31 +188,32 @@ class ChainEncoder:
         chunked: list[bool],
         weights: npt.NDArray[np.float32],
     ) -> None:
-        """For the sink set; what fails here costs the decision, not the chains."""
+        """Add chains to the sink search; a failure here costs the decision, not the chains."""
         whole = ~np.array(chunked, dtype=np.bool_)
         mine = [r for r, is_whole in zip(requests, whole, strict=True) if is_whole]
         try:
             search.add(mine, weights[whole])
-        except Exception as error:  # the writer's thread: a decision is lost, no row
+        except Exception as error:  # writer's thread: a decision is lost, no row
             self._writer.count_error("sinks", error)
 
     def _tokens(self, capture: Capture, k: int) -> npt.NDArray[np.int32] | None:
-        """The served tokens, if they are to be kept; a shadow's are held against them."""
+        """Compare a shadow's tokens with the served ones; return these if they are kept."""
         if capture.ids is None:
             return None
         ids = capture.ids.take().view(np.int32)
-        # A chain shorter than the longest has its two halves right behind each other.
+        # Columns are [served k | measured k]; for a chain shorter than the longest the halves are
+        # adjacent.
         served, measured = ids[:, :k], ids[:, k : 2 * k]
         if self._compare_ids and (others := int((served != measured).any(-1).sum())):
             self._writer.count_dropped(SHADOW_DIFFERS, others)
         return served if self._keep_ids else None
 
     def _block(self, chains: list[_Chains]) -> Block:
-        """Chains of one length as columns."""
+        """Return chains of one length as columns."""
         k, values = chains[0].k, np.concatenate([c.values for c in chains])
         sizes = [len(c.requests) for c in chains]
         position = np.ascontiguousarray(self._part(values, "position")).view(np.int32)[:, 0]
-        # Past the context limit vLLM's drafter runs on slots that are not there.
+        # Beyond the context limit vLLM's drafter runs on slots that do not exist.
         void = position[:, None] + np.arange(k) >= self._max_slots
         values[:, : self._first_shared_column] = (
             np.nan
@@ -275,7 +277,7 @@ class ChainEncoder:
     def _masses(
         self, values: npt.NDArray[np.float32], k: int, void: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.float32]:
-        """[chains, k, layers, 5]."""
+        """Return the masses [chains, k, layers, 5], NaN at void depths."""
         layout = self._layout
         part = self._part(values, "masses")
         shaped = part.reshape(len(values), layout.depths, layout.layers, len(MASSES))[:, :k]
@@ -308,7 +310,7 @@ def _of(rows: _Numbers | None, keep: npt.NDArray[np.bool_]) -> _Numbers | None:
 
 
 def _known(values: npt.NDArray[np.float32]) -> Lists | None:
-    """Null where nothing was measured: the quantity does not exist for this drafter."""
+    """Return the values, null where nothing was measured: this drafter lacks the quantity."""
     present: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).all(-1))
     if not values.size or not present.any():
         return None
@@ -316,10 +318,10 @@ def _known(values: npt.NDArray[np.float32]) -> Lists | None:
 
 
 def _overwritten(void: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Depths without masses: the void ones, and the last that is not.
+    """Return the depths without masses: the void depths, and the last depth before them.
 
-    vLLM's V2 runner writes the void depths' keys to the last slot there is, over that depth's own,
-    before the chain's keys are read.
+    vLLM's V2 runner writes the void depths' keys to the last existing slot, which overwrites that
+    depth's own key before the chain's keys are read.
     """
     lost = void.copy()
     lost[:, :-1] |= void[:, 1:]
@@ -335,9 +337,10 @@ def _by_head(parts: list[npt.NDArray[np.float32]], void: npt.NDArray[np.bool_]) 
 
 
 def complete(depths: dict[str, npt.NDArray[np.float32]], same: Mapping[str, str]) -> None:
-    """Fill in, by depth, what the taps left out because it is measured already (see Taps).
+    """Fill in per-depth values that the taps left out as already measured (see Taps).
 
-    A column of `same` is another's; what entered depth 2 on is what the depth before fed forward.
+    A column in `same` equals another column. The input of each depth from 2 on is what the previous
+    depth fed forward.
     """
     for name, of in same.items():
         depths[name] = np.where(np.isnan(depths[name]), depths[of], depths[name])

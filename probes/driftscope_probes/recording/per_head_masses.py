@@ -1,4 +1,4 @@
-"""Room for attention masses by head, taken when they are first asked for."""
+"""Memory for attention masses by head, allocated on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from driftscope_probes.base.host_ring import HostRing, Landing
 
 
 class PerHeadMasses:
-    """[R, depths * layers * heads * 5] on the device, and its own way to the host."""
+    """[R, depths * layers * heads * 5] on the device, with a separate ring for host copies."""
 
     def __init__(self, layout: Layout, requests: int, device: torch.device, heads: int) -> None:
         self._shape = (layout.depths, layout.layers, heads, len(MASSES))
@@ -20,23 +20,23 @@ class PerHeadMasses:
         self._ring: HostRing | None = None
 
     def take(self, batch: int) -> torch.Tensor:
-        """[batch, depths, layers, heads, 5] float32, all NaN."""
+        """Return [batch, depths, layers, heads, 5] float32, filled with NaN."""
         if self._values is None:
             self._values = torch.empty((self._requests, *self._shape), device=self._device)
             self._ring = HostRing(self._requests, self._values[0].numel(), self._device)
         return self._values[:batch].fill_(torch.nan)
 
     def hold(self, batch: int, event: Any) -> Landing | None:
-        """Room on the host for what was last taken, for `fill`."""
+        """Reserve host memory for what was last taken; `fill` writes to it."""
         assert self._values is not None and self._ring is not None  # noqa: S101  after `take`
         return self._ring.hold(batch, self._values[0].numel(), event)
 
     def fill(self, landing: Landing, batch: int) -> None:
-        """Copy it there."""
+        """Copy what was last taken to the reserved host memory."""
         assert self._values is not None  # noqa: S101  after `take`
         landing.fill(self._values[:batch].flatten(1))
 
     def send(self, batch: int) -> Landing | None:
-        """Start copying what was last taken."""
+        """Start copying what was last taken to the host."""
         assert self._values is not None and self._ring is not None  # noqa: S101  after `take`
         return self._ring.send(self._values[:batch].flatten(1))

@@ -1,6 +1,6 @@
-"""A process's part in a run: its place, its trace writer, and the end of that.
+"""A process's part in a run: its role, its trace writer, and when that writer is closed.
 
-vLLM's processes finish in several ways.
+vLLM's processes exit in several ways.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ CLOSE_PRIORITY = 100
 
 
 def role_of(place: Place) -> str:
-    """Its name among a run's sources, as `driftscope.trace.read.ranks` reads it."""
+    """Return the process's name among a run's sources; `driftscope.trace.read.ranks` parses it."""
     replica = "" if place.replica is None else f".dp{place.replica}"
     return f"worker{place.rank}{replica}"
 
 
 def open_writer(settings: Settings, role: str) -> TraceWriter:
-    """The writer of this process under `role`, such as "worker0".
+    """Return the writer of this process under `role`, such as "worker0".
 
-    Closed by the seam's shutdown hook; failing that when the process ends: multiprocessing's
-    children leave through os._exit, which runs finalizers but no atexit functions.
-    Raises TraceError when the run directory cannot be written, ProbeError for a bad key.
+    The runner's shutdown hook closes the writer. Otherwise it is closed when the process ends:
+    multiprocessing's children exit through os._exit, which runs finalizers but no atexit functions.
+    Raises TraceError if the run directory cannot be written, ProbeError for a bad key.
     """
     writer = TraceWriter(
         settings.trace,

@@ -1,4 +1,4 @@
-"""Records one worker's draft steps: a runner seam calls it, it calls the taps and the writer."""
+"""Records one worker's draft steps: a runner module calls it; it calls the taps and the writer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from driftscope_probes.taps.taps import Taps
 
 
 class Recorder:
-    """A step's life: `step_started`, perhaps `draft`, `step_ended`."""
+    """Records steps: call `step_started`, perhaps `draft`, `step_ended` for each, in order."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class Recorder:
         schedules: ScheduleReader,
         masses_only: bool = False,
     ) -> None:
-        """`schedules` reads what the engine schedules. `masses_only`: another rank writes what does
-        not depend on attention heads.
+        """`schedules` reads what the engine schedules. `masses_only`: another rank writes
+        everything that does not depend on attention heads.
 
-        Raises ProbeError for an attention backend that is not supported.
+        Raises ProbeError for an unsupported attention backend.
         """
         self._settings, self._writer = settings, writer
         self._schedules, self._new_requests = schedules, schedules.new_requests
         self._guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
         self._told_s, self._core_s = 0.0, CORE.probe_s
-        """Of its time, and of the engine core's: what steps that are over have had."""
+        """Hook time attributed to finished steps, in seconds: the worker's, the engine core's."""
         self._drafter = drafter
         self._beside = SideThread()
         self._beside_guard = Guard(writer, test_raise=settings.test_raise)
@@ -78,7 +78,7 @@ class Recorder:
         )
         seeks = settings.sink_source == SINK_SOUGHT and self.meter.heads > 0
         self.search = SinkSearch() if seeks else None
-        """Looks for the sink set; None where it is known, or once it is."""
+        """Search for the sink set; None if the set is given or has been found."""
         self.taps = Taps(
             drafter,
             self._kernels,
@@ -89,7 +89,7 @@ class Recorder:
         self.per_head = settings.per_head
         self.selection = RequestSelection(settings.labels)
         self.control: object | None = None
-        """What changes this recorder while it runs, kept for those who ask over RPC."""
+        """Object that changes this recorder at run time, kept for callers over RPC."""
         self._heads = PerHeadMasses(layout, drafter.max_requests, drafter.device, self.meter.heads)
         self._ring = HostRing(drafter.max_requests, layout.width, drafter.device)
         self._weights_ring = (
@@ -119,11 +119,11 @@ class Recorder:
         self._k: int | None = None
         """Depths of the draft in progress; None before the drafter runs."""
         self._awake = True
-        """The taps are on, or the gate of their kernels may be open."""
+        """Whether the taps are installed, or the gate of their kernels may be open."""
         self._forget()
 
     def step_started(self, scheduled: Any = None) -> None:
-        """The target model is about to run what the engine has `scheduled`."""
+        """Start a step: the target model is about to run what the engine has `scheduled`."""
         self._started = time.perf_counter()
         self._scheduled, self._lengths = scheduled, NO_LENGTHS
         self._k, self._draft_s = None, 0.0
@@ -137,8 +137,8 @@ class Recorder:
             self._guard.run("step_started", self._on_step_started, scheduled)
 
     def draft(self, call: DraftCall) -> Any:
-        """Have the drafter run, recorded if the step is sampled; returns [B, K] int tokens."""
-        if self._beside.busy:  # the drafter is about to write keys, and the taps to the buffers
+        """Run the drafter, recorded if the step is sampled; return [B, K] int tokens."""
+        if self._beside.busy:  # drafter and taps are about to write
             self._guard.run("join", self._beside.join)
         self._guard.run("draft_started", self._on_draft_started, call)
         if self.taps.active:
@@ -170,12 +170,12 @@ class Recorder:
         return drafts
 
     def step_ended(self, requests: int) -> None:
-        """The step is done."""
+        """Finish the step and pass it to the writer."""
         step_s = time.perf_counter() - self._started
         self._guard.run("step_ended", self._on_step_ended, requests, step_s)
 
     def close(self) -> None:
-        """Seal the trace."""
+        """Remove the taps and seal the trace."""
         self.taps.detach()
         self._guard.run("join", self._beside.join)
         self._writer.close()
@@ -193,18 +193,18 @@ class Recorder:
         return self._drafter.shares_cache
 
     def _forget(self) -> None:
-        """What there was of a recorded step."""
+        """Discard the state of the recorded step."""
         self._capture: Capture | None = None
         self._at: DeviceStep | None = None
         self._masses: Callable[[], None] | None = None
-        """What takes the masses beside the engine."""
+        """Function that measures the masses on the side thread."""
         self.taps.active = False
 
     def _on_draft_started(self, call: DraftCall) -> None:
         self._k = k = int(call.k)
         if self.search is not None:
             self._take_found_sinks(self.search)
-        if k > 0 and self.sampler.take():  # counted by every rank, whoever is chosen
+        if k > 0 and self.sampler.take():  # counted by every rank, for all requests
             step = call.step()
             chosen = self.selection.chosen(step.requests)
             if chosen is None or chosen.any():
@@ -219,7 +219,7 @@ class Recorder:
     def _begin(
         self, step: DraftStep, chosen: npt.NDArray[np.bool_] | None, call: DraftCall
     ) -> None:
-        """The draft that comes is recorded."""
+        """Prepare to record the draft that is about to run."""
         self._awake = True
         self.taps.serving()
         self.taps.install()
@@ -238,7 +238,7 @@ class Recorder:
             self.search = None
 
     def _on_shadow(self, without_graphs: Callable[[], Any]) -> Any:
-        """Measure a chain that is not served, then take the taps off the one that is."""
+        """Measure a chain that is not served, and stop recording before the served one."""
         drafts = without_graphs().clone()
         self.taps.flush_notes()
         self._measure(at_once=True)
@@ -270,7 +270,7 @@ class Recorder:
             self._clock.mark()
 
     def _send(self, values: torch.Tensor, capture: Capture) -> None:
-        """[B, width] to the writer, when the masses are in them."""
+        """Send [B, width] to the writer, once the masses have been filled in."""
         masses, batch = self._masses, len(values)
         if masses is None:
             capture.values = self._ring.send(values)
@@ -290,8 +290,8 @@ class Recorder:
         self._beside.post(job, lambda: self._beside_guard.succeeds("masses", fill))
 
     def _measure(self, *, at_once: bool = False) -> None:
-        """The chain is drafted: everything final in the buffers. The masses too where they are
-        wanted `at_once`, or cannot be taken beside the engine."""
+        """Finalise the buffers after the chain is drafted. The masses are included if they are
+        wanted `at_once` or cannot be measured on the side thread."""
         at, capture = self._at, self._capture
         if at is None or capture is None or self._guard.failed:
             return

@@ -1,7 +1,7 @@
-"""Which draft steps are recorded, and at what rate: fixed, or governed by a budget.
+"""Decides which draft steps are recorded, and at what rate: fixed, or governed by a budget.
 
-Steps are drawn independently of what is in them, and each recorded chain carries the rate that was
-in force, so that weighting by its inverse leaves every estimate unbiased.
+Steps are drawn independently of their contents, and each recorded chain carries the rate in force,
+so that weighting by its inverse leaves every estimate unbiased.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from dataclasses import dataclass
 from driftscope_probes.base.settings import DEFAULT_BUDGET
 
 FIRST_RATE = 1 / 16
-"""Until the first recorded steps have shown what one costs."""
+"""Rate until the first recorded steps have shown what a recorded step costs."""
 LEAST_RATE = 1 / 4096
 WINDOW = 64
-"""Steps of each sort that the costs are medians of: one-off costs, such as a kernel's compilation,
-then do not count."""
+"""Number of steps of each sort over which costs are medians, so that one-off costs, such as the
+compilation of a kernel, do not count."""
 SEEN = 0.9
-"""Share of what the probe takes that clocks inside its hooks see. The rest is the way into a hook
-and back, and vLLM's own code running slower after one. Assumed, after short runs of `make bench`,
-which measures the whole."""
+"""Share of the probe's cost that clocks inside its hooks measure. The rest is the call of a hook
+and the return from it, and vLLM's own code running slower after a hook. The value is an assumption
+after short runs of `make bench`, which measures the total."""
 AIM = 0.7
-"""Share of the budget that the governor spends: a budget is a bound, and what it knows of costs is
-not exact."""
+"""Share of the budget that the governor spends: a budget is an upper bound, and the estimates of
+cost are not exact."""
 EVERY_STEPS = 32
-"""Steps between two decisions."""
+"""Number of steps between two decisions."""
 
 
 @dataclass(slots=True)
 class Costs:
-    """Medians over the last steps, seconds."""
+    """Median costs over the last steps, in seconds."""
 
     step_s: float = 0.0
-    """A step without the probe."""
+    """Time of a step without the probe."""
     recorded_s: float = 0.0
-    """The probe's own time in a recorded step: on the serving thread, beside it, and on the
-    writer's, with which the serving thread shares its interpreter."""
+    """The probe's own time in a recorded step: on the serving thread, on the side thread, and on
+    the writer's thread, which shares the interpreter with the serving thread."""
     passed_s: float = 0.0
-    """The same of a step that is not recorded."""
+    """The probe's own time in a step that is not recorded."""
 
 
 class Sampler:
-    """Decides for each draft step; `every` fixes the rate at 1 / every, else `budget` governs it.
+    """Decides for each draft step: `every` fixes the rate at 1 / every, else `budget` governs.
 
     =======================  ==================================================================
     `take()`                 whether to record the step that is about to be drafted
-    `note(...)`              what finished steps took
-    `note_encoding(s)`       what making one step's rows took, on the writer's thread
-    `note_writing(s)`        what else that thread took, per step
-    `set(every=, budget=)`   change at run time
-    `stop()`, `start()`      record nothing, record again
+    `note(...)`              report what finished steps cost
+    `note_encoding(s)`       report the time of building one step's rows on the writer's thread
+    `note_writing(s)`        report that thread's other time, per step
+    `set(every=, budget=)`   change the rate or the budget at run time
+    `stop()`, `start()`      stop recording, record again
     =======================  ==================================================================
     """
 
@@ -66,24 +66,24 @@ class Sampler:
         seen: float = 1.0,
         aim: float = 1.0,
     ) -> None:
-        """`seen`: share of the probe's cost that whoever notes it can see; `aim`: of the budget
-        that is spent."""
+        """`seen`: share of the probe's cost that the caller of `note` can measure; `aim`: share of
+        the budget that is spent."""
         self._seen_share, self._aim = seen, aim
         self.every, self.budget = every, budget
         self.recording = True
         self.rate = 1 / every if every else FIRST_RATE
         """Share of draft steps that are recorded at present; the writer's thread may change it."""
         self.drawn_at = self.rate
-        """What it was when `take` last looked."""
+        """Value of `rate` when `take` was last called."""
         self._governed = FIRST_RATE
-        """What the budget allows, also while `every` is in force."""
+        """Rate that the budget allows, kept up to date while `every` is in force."""
         self._random, self._seen, self._since = random.Random(seed), 0, 0
         self._next = 0
-        """Number of the step that is drawn next, of a rate that is governed."""
+        """Number of the step that is drawn next, if the rate is governed."""
         self._drawn_for: float | None = None
-        """The rate that it was drawn by."""
+        """Rate that the next step was drawn with."""
         self._known = Costs()
-        """At the last decision."""
+        """Costs at the last decision."""
         self._steps: deque[float] = deque(maxlen=WINDOW)
         self._recorded: deque[float] = deque(maxlen=WINDOW)
         self._passed: deque[float] = deque(maxlen=WINDOW)
@@ -91,10 +91,10 @@ class Sampler:
         self._writing: deque[float] = deque(maxlen=WINDOW)
 
     def take(self) -> bool:
-        """Whether to record the draft step that is about to run: ask once for each.
+        """Return whether to record the draft step that is about to run; call once for each.
 
-        Steps are counted whether anything is recorded or not, so that tensor-parallel ranks agree
-        again on every step soon after each has heard of a change.
+        Steps are counted whether or not anything is recorded, so that tensor-parallel ranks agree
+        again on every step soon after each has received a change.
         """
         every, number = self.every, self._seen
         self.drawn_at = rate = self.rate
@@ -110,16 +110,17 @@ class Sampler:
         return self.recording
 
     def _passed_by(self, rate: float) -> int:
-        """How many steps are not drawn before one is: as many as if each were drawn by itself, in
-        which no step remembers the ones before. To draw takes several times as long as to count."""
+        """Return how many steps pass before one is drawn. The distribution is that of drawing each
+        step independently; a draw takes several times as long as counting."""
         if rate >= 1:
             return 0
         return int(math.log(1 - self._random.random()) / math.log1p(-rate))
 
     def note(self, serving_s: Sequence[float], probe_s: Sequence[float], *, recorded: bool) -> None:
-        """Steps that drafted are over, all recorded or none: the wall time of each without the
-        probe's share, and that share, what the engine core's hooks took since the step before
-        included, if this process has the core. DraftCallBase on the writer's thread."""
+        """Report finished steps that drafted, all of them recorded or none. `serving_s` is each
+        step's wall time without the probe's share, `probe_s` that share; it includes the time of
+        the engine core's hooks since the previous step if the core runs in this process. Called on
+        the writer's thread."""
         self._steps.extend(serving_s)
         (self._recorded if recorded else self._passed).extend(probe_s)
         self._since += len(serving_s)
@@ -128,11 +129,11 @@ class Sampler:
             self._govern()
 
     def note_encoding(self, seconds: float) -> None:
-        """A recorded step's rows took this long on the writer's thread."""
+        """Report the time spent building a recorded step's rows on the writer's thread."""
         self._encoding.append(seconds)
 
     def note_writing(self, seconds: float) -> None:
-        """Whatever is recorded, the writer's thread takes so long for each step."""
+        """Report the time that the writer's thread takes per step, recorded or not."""
         self._writing.append(seconds)
 
     def set(self, *, every: int | None = None, budget: float | None = None) -> None:
@@ -148,12 +149,12 @@ class Sampler:
         self.recording = False
 
     def start(self) -> None:
-        """Record again."""
+        """Record again after `stop`."""
         self.recording = True
 
     @property
     def costs(self) -> Costs:
-        """What steps and the probe have cost lately; zeros before anything is known."""
+        """Recent costs of steps and of the probe; zeros before anything is known."""
         writing, seen = _median(self._writing), self._seen_share
         return Costs(
             step_s=_median(self._steps),
@@ -169,7 +170,7 @@ class Sampler:
         return taken / costs.step_s if costs.step_s else 0.0
 
     def _govern(self) -> None:
-        """The rate at which the probe's mean time per step is what it aims at."""
+        """Set the rate at which the probe's mean time per step equals its target."""
         self._known = costs = self.costs
         extra = costs.recorded_s - costs.passed_s
         if not self._recorded or extra <= 0:

@@ -1,4 +1,4 @@
-"""A step whose hooks are done, on its way to the writer's thread, and the row that it becomes."""
+"""A step whose hooks are done, on its way to the writer's thread, and the row built from it."""
 
 from __future__ import annotations
 
@@ -20,79 +20,79 @@ from driftscope_probes.recording.step_schedule import NOBODY, PromptProgress
 
 
 class PrefillsDifferError(Exception):
-    """A runner and the schedules differ in whose prompt goes on after a step."""
+    """A runner and the schedules disagree about which prompts continue after a step."""
 
 
 @dataclass(slots=True, eq=False)
 class Capture:
-    """What was taken of a recorded step, while it ran."""
+    """Data captured during a recorded step."""
 
     step: DraftStep
     prompt_tokens: npt.NDArray[np.int64]
-    """[B]."""
+    """[B] prompt lengths in tokens."""
     chosen: npt.NDArray[np.bool_] | None
-    """[B]: whose chains are to be recorded; None: all."""
+    """[B]: whether each request's chain is to be recorded; None: all."""
     values: Landing | None = None
-    """The chains' numbers; None when they were not recorded."""
+    """The chains' numbers; None if they were not recorded."""
     ids: Landing | None = None
-    """[B, 2K] int32 bit for bit: the served tokens, then those of the chain that was measured."""
+    """[B, 2K] int32 bit for bit: the served tokens, then those of the measured chain."""
     head_mass: Landing | None = None
     """[B, K * layers * heads * 5]."""
     execution: str = ""
     sought: bool = False
-    """The sink set is still being looked for: masses were not taken, `slot_weights` were."""
+    """Whether the sink search goes on: `slot_weights` were measured, masses were not."""
     slot_weights: Landing | None = None
-    """[B, SLOTS + 1] of `driftscope_probes.masses.sink_search`."""
+    """[B, SLOTS + 1]; see `driftscope_probes.masses.sink_search`."""
 
 
 class StepRecord(NamedTuple):
-    """A step whose hooks are done; the serving thread hands over a plain tuple of the same."""
+    """A step whose hooks are done; the serving thread passes its fields as a plain tuple."""
 
     number: int
     time_s: float
     scheduled: Any
-    """The engine's schedule of it; None where there is none."""
+    """The engine's schedule of the step; None if there is none."""
     lengths: Mapping[str, int]
-    """`prompt_lengths` of its new requests."""
+    """`prompt_lengths` of the step's new requests."""
     k: int | None
-    """Depths that were drafted; None where the drafter did not run."""
+    """Number of depths that were drafted; None if the drafter did not run."""
     capture: Capture | None
-    """None for a step that was passed."""
+    """Captured data; None for a step that was not recorded."""
     marks: Marks
-    """On the device: before the draft, after it, after the probe's own work."""
+    """Marks on the device: before the draft, after it, after the probe's own work."""
     rate: float
-    """In force when the step was drawn."""
+    """Sampling rate in force when the step was drawn."""
     requests: int
     step_s: float
     draft_s: float
     probe_s: float
     core_s: float
-    """Of the engine core's hooks since the step before, if they share this process."""
+    """Time of the engine core's hooks since the previous step, if in this process."""
 
     @property
     def recorded(self) -> bool:
-        """Whether its chains' numbers are on their way; they may still fail."""
+        """Whether the chains' numbers are on their way; measuring them may still fail."""
         return self.capture is not None and self.capture.values is not None
 
 
 step_record_from_tuple: Callable[[tuple[Any, ...]], StepRecord] = functools.partial(
     tuple.__new__, StepRecord
 )
-"""Of the same fields in a plain tuple; no function of Python's is called."""
+"""Builds a StepRecord from a plain tuple without running any Python function."""
 
 
 def prefilling_of(
     steps: list[StepRecord], prefills: PromptProgress, writer: TraceWriter
 ) -> list[frozenset[str]]:
-    """Whose prompt goes on after each step: as its schedule tells, or the runner, if it was asked;
-    where they differ, that is counted."""
+    """Return for each step the requests whose prompt continues after it, according to its schedule,
+    or to the runner if that was asked; a disagreement is counted as an error."""
     found = []
     for done in steps:
         told = NOBODY
         try:
             if done.scheduled is not None:
                 told = prefills.step(done.scheduled, done.lengths)
-        except Exception as error:  # the border: a schedule that cannot be read costs no row
+        except Exception as error:  # a schedule that cannot be read must not cost a row
             writer.count_error("prefilling", error)
         if done.capture is not None:
             step = done.capture.step
@@ -111,10 +111,10 @@ def step_rows(
     *,
     passed: str = "",
 ) -> Block:
-    """A row for each step; `prefilling`: whose prompt goes on after it.
+    """Return one row for each step; `prefilling`: the requests whose prompt continues after it.
 
-    `lost`: numbers of those whose chains could not be measured. `passed`: the execution that is
-    said of steps that were not recorded.
+    `lost`: numbers of the steps whose chains could not be measured. `passed`: the execution mode
+    written for steps that were not recorded.
     """
     chains = [
         done.requests - len(names) if done.k else 0
@@ -147,7 +147,7 @@ def step_rows(
 
 
 def _on_device(steps: list[StepRecord]) -> dict[str, list[float | None] | None]:
-    """Seconds, where there is a device with a clock of its own."""
+    """Return device times in seconds; None on a device without its own clock."""
     if all(done.marks is NO_MARKS for done in steps):
         return {"gpu_draft_s": None, "gpu_probe_s": None}
     return {

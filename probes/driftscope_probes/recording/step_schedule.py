@@ -1,4 +1,4 @@
-"""What the recording needs of an engine's schedules, which it passes on without looking inside."""
+"""Interfaces to an engine's schedules, which the recording passes on without looking inside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_LENGTHS: Mapping[str, int] = MappingProxyType({})
 
 
 class PromptProgress(Protocol):
-    """Knows whose prompt is not complete yet, from an engine's schedules alone."""
+    """Tracks which prompts are not complete yet, from an engine's schedules alone."""
 
     def step(self, scheduled: Any, lengths: Mapping[str, int]) -> frozenset[str]:
         """Return the requests whose prompt is incomplete after this step.
@@ -21,13 +21,13 @@ class PromptProgress(Protocol):
 
 
 class CacheFaults(Protocol):
-    """Knows which requests an engine has left with a wrong drafter cache."""
+    """Tracks which requests an engine has left with a wrong drafter cache."""
 
     def step(self, scheduled: Any, *, drafted: bool, chunked: bool) -> tuple[str, ...]:
-        """Return the requests that come into doubt with this step.
+        """Return the requests whose drafter cache may be wrong from this step on.
 
-        Call it once per step, in order. `drafted`: the drafter ran; `chunked`: for an unfinished
-        prompt too.
+        Call it once per step, in order. `drafted`: the drafter ran; `chunked`: it also ran for an
+        unfinished prompt.
         """
 
 
@@ -39,22 +39,22 @@ class ScheduleReader(Protocol):
 
     @property
     def new_requests(self) -> str:
-        """Attribute of a schedule whose truth says that there are new requests: steps without any
-        are passed over at no cost."""
+        """Name of a schedule's attribute that is true if there are new requests; steps without new
+        requests are skipped at no cost."""
 
     @property
     def prompts(self) -> PromptProgress:
-        """Follows the engine's prompts."""
+        """Tracker of the engine's prompts."""
 
     @property
     def faults(self) -> CacheFaults | None:
-        """None for an engine that leaves no fault in the drafter's cache."""
+        """Tracker of faults in the drafter's cache; None if the engine leaves none."""
 
     def prompt_lengths(self, scheduled: Any) -> Mapping[str, int]:
-        """Return the tokens that each new request needs computed."""
+        """Return the number of tokens to compute for each new request."""
 
     def labels(self, scheduled: Any) -> Iterable[tuple[str, str]]:
         """Return (request, workload label) of the new requests that have a label."""
 
     def writes_free_blocks(self, scheduled: Any) -> bool:
-        """Whether the engine may write to free cache blocks before the drafter runs."""
+        """Return whether the engine may write to free cache blocks before the drafter runs."""

@@ -1,4 +1,4 @@
-"""Times the draft steps of a drafter into which the probe cannot look, and writes no chains."""
+"""Times the draft steps of a drafter that the probe cannot inspect, and writes no chains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftscope_probes.recording.step_schedule import NO_LENGTHS, ScheduleReader
 
 
 class StepTimer:
-    """Stands where a Recorder would: the same calls, in the same order."""
+    """Replaces a Recorder, with the same calls in the same order."""
 
     def __init__(self, settings: Settings, writer: TraceWriter, schedules: ScheduleReader) -> None:
         self._writer = writer
@@ -31,14 +31,14 @@ class StepTimer:
         self._schedules, self._new_requests = schedules, schedules.new_requests
 
     def step_started(self, scheduled: Any = None) -> None:
-        """As of a Recorder."""
+        """See Recorder."""
         self._begin()
         self._scheduled = scheduled
         if scheduled is not None and getattr(scheduled, self._new_requests, True):
             self._guard.run("step_started", self._on_step_started, scheduled)
 
     def draft(self, call: DraftCall) -> Any:
-        """Have the drafter run."""
+        """Run the drafter and time it."""
         self._k = self._guard.run("draft_started", int, call.k)
         begun = time.perf_counter()
         drafts = call.serve()
@@ -46,7 +46,7 @@ class StepTimer:
         return drafts
 
     def step_ended(self, requests: int) -> None:
-        """The step is done."""
+        """Finish the step and pass it to the writer."""
         step_s = time.perf_counter() - self._started
         self._guard.run("step_ended", self._on_step_ended, requests, step_s)
         self._begin()

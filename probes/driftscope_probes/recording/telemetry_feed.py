@@ -1,4 +1,4 @@
-"""Hangs the process's telemetry on its trace writer, where settings ask for any."""
+"""Subscribes the process's telemetry to its trace writer, if the settings ask for telemetry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftscope_probes.base.settings import Settings
 
 
 def publish(writer: TraceWriter, settings: Settings) -> None:
-    """A worker's figures, for its engine core."""
+    """Publish a worker's figures for its engine core."""
     if settings.telemetry is None:
         return
     publisher = WorkerTelemetry(settings.trace, writer.source, writer.status)
@@ -18,7 +18,7 @@ def publish(writer: TraceWriter, settings: Settings) -> None:
 
 
 def speak(writer: TraceWriter, settings: Settings, model_config: Any) -> EngineTelemetry | None:
-    """The engine core's own figures and its workers'. Raises TelemetryError."""
+    """Export the figures of the engine core and of its workers. Raises TelemetryError."""
     if settings.telemetry is None:
         return None
     speaker = EngineTelemetry(
@@ -33,7 +33,7 @@ def speak(writer: TraceWriter, settings: Settings, model_config: Any) -> EngineT
 
 
 def _served_name(model_config: Any) -> str | None:
-    """The first of the names under which vLLM answers for its model."""
+    """Return the first of the names under which vLLM serves its model."""
     names = getattr(model_config, "served_model_name", None)
     if isinstance(names, list | tuple):
         return str(names[0]) if names else None

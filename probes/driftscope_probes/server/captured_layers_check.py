@@ -1,4 +1,4 @@
-"""Captured target layers in `driftscope doctor`: this vLLM's default, and those of a run."""
+"""Captured target layers in `driftscope doctor`: this vLLM's default, and the layers of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftscope.trace.format.manifest import (
 )
 
 EXAMPLE_LAYERS = 32
-"""Layers of the target for which the default is shown: those of an 8B Llama."""
+"""Number of target layers for which the default is shown: that of an 8B Llama."""
 SOURCES = {
     AUX_FROM_CONFIG: "named in the drafter's config",
     AUX_FROM_ENGINE: "the engine's default: the drafter's config names none that it reads",
@@ -44,7 +44,7 @@ def default_layers(target_layers: int) -> tuple[int, ...]:
 
 
 def of_run(run: Path) -> tuple[Manifest | None, str]:
-    """Return a run's manifest and its captured layers in words, or None and what is wrong."""
+    """Return a run's manifest and its captured layers in words, or None and the error."""
     try:
         manifest = read_manifest(run)
     except TraceError as error:

@@ -1,4 +1,4 @@
-"""Examines this machine: what is installed, which runner vLLM would take, and which hooks hold."""
+"""Examines this machine: installed packages, the runner that vLLM would use, and working hooks."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from driftscope_probes.vllm.configuration.drafter_kinds import KINDS
 
 PLUGIN_GROUP = "vllm.general_plugins"
 UNLOADABLE_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
-"""vLLM's CPU build pulls these in; their builds for CUDA do not load beside torch's CPU build, and
-transformers then cannot import Llama."""
+"""Packages that vLLM's CPU build installs. Their CUDA builds do not load with torch's CPU build,
+and transformers then cannot import Llama."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing looked at. `ok` is None for a plain fact."""
+    """One examined item. `ok` is None for a plain fact."""
 
     topic: str
     ok: bool | None
     detail: str
     hint: str | None = None
-    """What to do when it is not ok."""
+    """Advice if the item is not ok."""
 
 
 def examine(run: Path | None = None) -> Iterator[Check]:
-    """Every check in order, then what a recorded `run` says of its engine. Imports torch and vllm
-    where they are installed."""
+    """Yield every check in order, then the facts that a recorded `run` states about its engine.
+    Imports torch and vllm if they are installed."""
     yield from _machine()
     if run is not None:
         yield from _run(run)
@@ -59,7 +59,7 @@ def _machine() -> Iterator[Check]:
     yield from _companions()
     try:
         yield from _vllm()
-    except Exception as error:  # whatever a broken installation raises on import
+    except Exception as error:  # a broken installation may raise anything on import
         yield Check(
             topic="vLLM",
             ok=False,
@@ -111,13 +111,13 @@ def _settings() -> Check:
 
 
 def _companions() -> Iterator[Check]:
-    """Packages that must load beside torch or not be there."""
+    """Check packages that must either load with torch or not be installed."""
     for name in UNLOADABLE_BESIDE_CPU_TORCH:
         if importlib.util.find_spec(name) is None:
             continue
         try:
             importlib.import_module(name)
-        except Exception as error:  # an extension module raises what it likes
+        except Exception as error:  # an extension module may raise anything
             detail = f"does not load beside this torch ({type(error).__name__})"
             yield Check(topic=name, ok=False, detail=detail, hint=f"pip uninstall {name}")
 

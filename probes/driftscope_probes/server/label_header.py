@@ -1,7 +1,7 @@
 """The workload label as an HTTP header, for clients that cannot change their request's body.
 
-`vllm serve ... --middleware driftscope_probes.server.label_header.LabelHeader`, which `driftscope
-serve` adds by itself.
+Use `vllm serve ... --middleware driftscope_probes.server.label_header.LabelHeader`; `driftscope
+serve` adds this option itself.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ App = Callable[[Message, Receive, Any], Awaitable[None]]
 
 HEADER = b"x-driftscope-label"
 PATHS = ("/v1/completions", "/v1/chat/completions")
-"""Requests that have `vllm_xargs` in every version of vLLM that is supported."""
+"""Endpoints whose requests have `vllm_xargs` in every supported version of vLLM."""
 
 
 class LabelHeader:
-    """ASGI middleware: X-Driftscope-Label becomes vllm_xargs["driftscope_label"] of the body.
+    """ASGI middleware that copies X-Driftscope-Label to vllm_xargs["driftscope_label"] of the body.
 
-    A label in the body wins. A request without the header, or with a body that is no JSON object,
-    goes by as it came.
+    A label in the body takes precedence. A request without the header, or whose body is not a JSON
+    object, passes unchanged.
     """
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Any) -> None:
-        """One request."""
+        """Handle one request."""
         label = _label(scope)
         if label is None:
             await self._app(scope, receive, send)
@@ -40,7 +40,7 @@ class LabelHeader:
         messages = [await receive()]
         while messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False):
             messages.append(await receive())
-        if messages[-1]["type"] == "http.request":  # else the client has gone
+        if messages[-1]["type"] == "http.request":  # otherwise the client has disconnected
             body = b"".join(message.get("body", b"") for message in messages)
             body = _labelled(body, label)
             scope = {**scope, "headers": _sized(scope["headers"], len(body))}
@@ -68,7 +68,7 @@ def _labelled(body: bytes, label: str) -> bytes:
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):
-        return body  # vLLM says what is wrong with it
+        return body  # vLLM reports what is wrong with it
     if not isinstance(request, dict):
         return body
     arguments = request.get("vllm_xargs") or {}
@@ -79,7 +79,7 @@ def _labelled(body: bytes, label: str) -> bytes:
 
 
 def _sized(headers: Any, length: int) -> list[tuple[bytes, bytes]]:
-    """The headers of a body of `length` bytes that comes in one piece."""
+    """Return the headers for a body of `length` bytes that is sent in one piece."""
     told = (b"content-length", b"transfer-encoding")
     kept = [(name, value) for name, value in headers if name.lower() not in told]
     return [*kept, (b"content-length", str(length).encode())]

@@ -1,4 +1,4 @@
-"""Turns this process into vLLM's OpenAI-compatible server with the probe on."""
+"""Replaces this process by vLLM's OpenAI-compatible server with the probe on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from driftscope_probes.base.settings import fix_run_directory, settings_from, si
 
 DRAIN_S = "10"
 """Seconds that running requests get to finish after SIGINT, and the trace to close. vLLM's default
-of 0 kills its processes at once, and with them the last rows."""
+of 0 kills its processes at once, and the last rows are lost."""
 
 
 LABEL_HEADER = "driftscope_probes.server.label_header.LabelHeader"
 DEV_MODE = "VLLM_SERVER_DEV_MODE"
-"""vLLM's switch of /collective_rpc, and of much else."""
+"""vLLM's switch for /collective_rpc and for many other endpoints."""
 OPENED = (
     "--control opens vLLM's development endpoints: who reaches this port may then call any method "
     "of the workers, put the engine to sleep, drop its caches and replace its weights, also "
@@ -33,24 +33,24 @@ OPENED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What `driftscope serve` sets of the probe's settings.
+    """The probe settings that `driftscope serve` sets.
 
-    `every`, `budget`, `labels` at None: as the environment has it. Raises ControlValueError for a
-    value that cannot be used.
+    `every`, `budget` and `labels` default to None: the environment's value applies. Raises
+    ControlValueError for a value that cannot be used.
     """
 
     trace: Path
     every: int | None = None
     budget: str | None = None
-    """Such as "1%"."""
+    """Share as text, such as "1%"."""
     labels: tuple[str, ...] | None = None
     sink_tokens: str | None = None
-    """Such as "4", "0,1,17" or "auto"."""
+    """Sink set as text, such as "4", "0,1,17" or "auto"."""
     token_ids: bool = False
     otlp: str | None = None
-    """An OpenTelemetry collector's URL."""
+    """URL of an OpenTelemetry collector."""
     prometheus: str | None = None
-    """Port, or host:port, that scrapes are answered at."""
+    """Port, or host:port, at which Prometheus scrapes are answered."""
 
     def __post_init__(self) -> None:
         share = None if self.budget is None else share_of(self.budget)
@@ -59,7 +59,7 @@ class Recording:
             _check_sinks(self.sink_tokens)
 
     def environment(self) -> dict[str, str]:
-        """As DRIFTSCOPE_* variables."""
+        """Return the settings as DRIFTSCOPE_* variables."""
         rate = None if self.every is None else str(self.every)
         values = {
             "TRACE": str(self.trace),
@@ -84,10 +84,10 @@ def _check_sinks(value: str) -> None:
 def replace_with_server(
     model: str, options: Sequence[str], recording: Recording, *, control: bool = False
 ) -> NoReturn:
-    """exec vLLM's server for `model`; `control` opens its RPC to the workers.
+    """Replace this process by vLLM's server for `model`; `control` opens its RPC to the workers.
 
-    Raises UsageError when vLLM would have nothing to record, ProbeError without a vLLM or when the
-    run directory already holds a run.
+    Raises UsageError if vLLM would have nothing to record, ProbeError if vLLM is not installed or
+    if the run directory already holds a run.
     """
     if importlib.util.find_spec("vllm") is None:
         raise ProbeError("no vLLM here: install driftscope into the environment of your vLLM")
@@ -107,7 +107,7 @@ def replace_with_server(
         os.environ[DEV_MODE] = "1"
         _say(OPENED)
     command = server_command(model, options)
-    os.execv(command[0], command)  # noqa: S606  vLLM of this environment, no shell
+    os.execv(command[0], command)  # noqa: S606 the Python of this environment, no shell
 
 
 def _announce(run: Path) -> None:
@@ -124,9 +124,9 @@ def _say(words: str) -> None:
 
 
 def server_command(model: str, options: Sequence[str]) -> list[str]:
-    """What starts vLLM's OpenAI-compatible server with `options`.
+    """Return the command that starts vLLM's OpenAI-compatible server with `options`.
 
-    `vllm serve` asks for the version of the distribution "vllm", which a CPU build has not.
+    `vllm serve` needs the version of the distribution "vllm", which a CPU build does not have.
     """
     try:
         importlib.metadata.version("vllm")
@@ -139,6 +139,6 @@ def server_command(model: str, options: Sequence[str]) -> list[str]:
 
 
 def _given(options: Sequence[str], *names: str) -> bool:
-    """Whether an option is among those for vLLM, spelt with dashes or underscores."""
+    """Return whether an option is among those for vLLM, spelt with dashes or underscores."""
     spelt = [option.partition("=")[0].replace("_", "-") for option in options]
     return any(option.startswith(names) for option in spelt)

@@ -1,6 +1,6 @@
-"""What the taps compute, in plain PyTorch: the twin of `kernels_triton`, and what runs on a CPU.
+"""The taps' computations in plain PyTorch: the twin of `triton_kernels`, used on a CPU.
 
-The host knows the depth here, because every forward passes through Python.
+The depth is known on the host here, because every forward passes through Python.
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ from driftscope_probes.base.float_bounds import LEAST
 
 
 class Kernels(Protocol):
-    """Writes what passes a tap into the chain's buffers, for the depth under way.
+    """Writes what passes a tap into the chain buffers, for the depth in progress.
 
-    A tensor has one row per token at depth 1 and one per request later; the buffers say which rows
-    are wanted. It stays as it is until `finish`, or is said to be `fleeting`. Nothing happens while
-    the gate is shut.
+    A tensor has one row per token at depth 1 and one row per request at later depths; the buffers
+    say which rows are wanted. The caller leaves a tensor unchanged until `finish`, unless it marks
+    it as `fleeting`. Nothing is written while the gate is closed.
     """
 
     def begin(self, batch: int) -> None:
-        """Open the gate for `batch` requests, whose `rows` stand in the buffers; depth 0."""
+        """Open the gate at depth 0 for `batch` requests, whose `rows` are in the buffers."""
 
     def finish(self, position: torch.Tensor) -> None:
-        """The chain is drafted: what stands in the buffers becomes final, with each row's
-        `position` [rows] int64."""
+        """Finalise the buffers of the drafted chain, with each row's `position` [rows] int64."""
 
     def skip(self) -> None:
-        """Shut the gate: the chains to come are not recorded."""
+        """Close the gate: the following chains are not recorded."""
 
     def advance(self) -> None:
-        """The next depth's forward is about to run."""
+        """Advance the depth by one, before the forward of that depth runs."""
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
-        """||row||_2 / sqrt(dim) of the wanted rows of [rows, dim] into `name` at this depth."""
+        """Write the RMS, ||row||_2 / sqrt(dim), of the wanted rows of [rows, dim] to `name`."""
 
     def rms_of_chunks(
         self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *, fleeting: bool = False
     ) -> None:
-        """The same of each of `chunks` equal parts of a row, before depth 1, from number `first`
-        of the quantity on."""
+        """Write the RMS of each of `chunks` equal parts of a row, before depth 1, to the quantity's
+        numbers from index `first` on."""
 
     def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:
         """Keep the wanted rows of [rows, heads * head_size] for the masses."""
@@ -52,28 +51,27 @@ class Kernels(Protocol):
         """Keep the wanted columns of [heads, rows]."""
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
-        """Top-1 probability and entropy (nats) of the softmax of [requests, vocabulary]."""
+        """Write top-1 probability and entropy (nats) of the softmax of [requests, vocabulary]."""
 
     def keeps(self, logits: torch.Tensor) -> bool:
-        """Whether those of a chain are few enough to be kept until it is drafted."""
+        """Return whether a chain's logits are few enough to be kept until the chain is drafted."""
 
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
 LOGITS_AT_ONCE = 1 << 18
-"""Logits of a chain, in elements, up to which they are measured together. Beyond, each depth's are
-measured while they are in the core's cache."""
+"""Number of a chain's logits, in elements, up to which they are measured together. Above it each
+depth's logits are measured while they are in the core's cache."""
 
 
 _States = tuple[torch.Tensor, int, int]
-"""Hidden states to be measured, [B, parts * dim], the buffers' column of the first part, and how
-many parts there are."""
+"""Hidden states to measure, [B, parts * dim]; buffer column of the first part; number of parts."""
 
 
 class TorchKernels:
-    """See Kernels. What stays until the chain is drafted is measured then, all of it together: on a
-    CPU the number of small ops is what a tap costs."""
+    """Kernels in plain PyTorch. Tensors that stay unchanged until the chain is drafted are measured
+    then, all together, because a tap's cost on a CPU is the number of small operations."""
 
     def __init__(self, buffers: ChainBuffers) -> None:
         self._buffers = buffers
@@ -81,7 +79,7 @@ class TorchKernels:
         self._columns = {name: at for name, (at, _) in buffers.layout.columns.items()}
         self._host = buffers.values.numpy()
         self._found: dict[tuple[Any, ...], tuple[IntArray, IntArray]] = {}
-        """Places in the buffers by what was seen."""
+        """Cached buffer indices (row, column), by batch size and measured states."""
         self._forget()
 
     def begin(self, batch: int) -> None:
@@ -152,7 +150,7 @@ class TorchKernels:
         self._queries: dict[str, list[torch.Tensor]] = {}
         """Layer -> queries by depth."""
         self._logits: list[torch.Tensor] = []
-        """By depth, if they are measured together."""
+        """Logits by depth, if they are measured together."""
 
     def _measure_states(self) -> None:
         alike: dict[tuple[int, torch.dtype], list[_States]] = {}
@@ -165,7 +163,7 @@ class TorchKernels:
             self._values[self._places(of_size)] = length * size**-0.5
 
     def _places(self, of_size: list[_States]) -> tuple[IntArray, IntArray]:
-        """Row and column of the buffers for each part of each state, in the order of both."""
+        """Return the buffer row and column for each part of each state, in order."""
         key = (self._batch, *(states[1:] for states in of_size))
         if key not in self._found:
             sizes = [self._batch * parts for *_, parts in of_size]
@@ -187,21 +185,21 @@ class TorchKernels:
             raise ValueError(f"{layer}: {depths} queries seen at {self._depth} depths")
 
     def _room_for(self, layer: str, depths: int) -> torch.Tensor:
-        """[B, depths, heads * head_size] of the buffers."""
+        """Return the [B, depths, heads * head_size] view of the buffers."""
         return self._buffers.queries[layer][: self._batch, :depths]
 
     def _gather_layer(self, queries: list[torch.Tensor], kept: torch.Tensor) -> None:
-        """Of one layer, by depth, into `kept` [B, depths, heads * head_size]."""
+        """Copy one layer's queries, a list by depth, into `kept` [B, depths, heads * head_size]."""
         first = queries[0].index_select(0, self._rows)
         room = kept.view(*kept.shape[:2], *first.shape[1:])
         torch.stack([first, *(self._cut(q) for q in queries[1:])], 1, out=room)
 
     def _measure_logits(self) -> None:
-        """Of all depths at once."""
+        """Measure the logits of all depths at once."""
         self._put_confidence(torch.stack(self._logits), 0)
 
     def _put_confidence(self, logits: torch.Tensor, depth: int) -> None:
-        """Of [depths, B, vocabulary] from a depth on, counted from 0."""
+        """Write the confidence of [depths, B, vocabulary], from the 0-based index `depth` on."""
         for name, found in zip(("top1", "entropy"), _confidence(logits), strict=True):
             at = self._columns[name] + depth
             self._values[:, at : at + len(found)] = found.T
@@ -214,15 +212,15 @@ class TorchKernels:
         return x.index_select(0, self._rows) if self._depth == 1 else self._cut(x)
 
     def _cut(self, x: torch.Tensor) -> torch.Tensor:
-        """Without a batch's padding."""
+        """Return the rows without the batch's padding."""
         return x if x.shape[0] == self._batch else x[: self._batch]
 
 
 def _confidence(logits: torch.Tensor) -> tuple[FloatArray, FloatArray]:
-    """Top-1 probability and entropy of the last dimension's softmax.
+    """Return top-1 probability and entropy in nats of the softmax over the last dimension.
 
-    With x less its maximum, Z the sum of exp(x): 1 / Z, and log Z - sum(exp(x) x) / Z. A logit may
-    be -inf, as that of a token that may not be drafted.
+    With x the logits minus their maximum and Z the sum of exp(x), they are 1 / Z and log Z -
+    sum(exp(x) x) / Z. A logit may be -inf, as for a token that must not be drafted.
     """
     x = logits.float()
     x = (x - x.amax(-1, keepdim=True)).clamp_min_(LEAST)

@@ -1,7 +1,7 @@
-"""What the taps have seen, measured in one call: `kernels.TorchKernels` by machine code.
+"""The taps' computations as machine code: `kernels.TorchKernels` with one call per chain.
 
-Tensors go in by address. A list of them would be taken apart by the interpreter, one by one, which
-is what this saves.
+Tensors are passed by address. The interpreter would unpack a list of tensors one by one, which is
+the cost that this avoids.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float32]
 _Bits = npt.NDArray[np.int32]
 _STATE, _COPY, _LOGITS = 7, 6, 2
-"""Numbers that describe one: see CompiledKernels."""
+"""Count of integers that describe a state, a copy and a depth's logits; see CompiledKernels."""
 _LOWEST, _ZERO, _SIXTEEN = np.float32(_LEAST), np.float32(0), np.int32(16)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _pointer(_: Any, address: Any) -> Any:
-    """An integer as an address."""
+    """Convert an integer to an address."""
 
     def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
         return builder.inttoptr(values[0], cgutils.voidptr_t)
@@ -42,7 +42,7 @@ def _pointer(_: Any, address: Any) -> Any:
 
 @compiled()
 def _load(address: int, first: int, n: int, half: bool, bits: _Bits) -> None:
-    """n numbers from number `first` on as float32 in `bits`; `half`: they are bfloat16."""
+    """Load n numbers from index `first` on into `bits` as float32; `half`: from bfloat16."""
     if half:
         halves = carray(_pointer(address), first + n, np.int16)
         for i in range(n):
@@ -55,7 +55,7 @@ def _load(address: int, first: int, n: int, half: bool, bits: _Bits) -> None:
 
 @compiled()
 def _rms(states: _Ints, rows: _Ints, values: _Floats) -> None:
-    """States as `_State` has them, of [B] requests; root mean squares into `values` [B, width]."""
+    """Write RMS of states, as described by `_described_states`, to `values` [B, width]."""
     longest = 0
     for i in range(len(states)):
         longest = max(longest, states[i, 2])
@@ -77,7 +77,8 @@ def _rms(states: _Ints, rows: _Ints, values: _Floats) -> None:
 def _confidence(
     logits: _Ints, size: int, half: bool, values: _Floats, top1: int, entropy: int
 ) -> None:
-    """Logits by depth, address and row stride of [B, size] each; see `kernels._confidence`."""
+    """Write the confidence of logits, given per depth as address and row stride of [B, size]; see
+    `kernels._confidence`."""
     bits, powers = np.empty(size, np.int32), np.empty(size, np.int32)
     x, e = bits.view(np.float32), np.empty(size, np.float32)
     for depth in range(len(logits)):
@@ -101,7 +102,7 @@ def _confidence(
 
 @compiled()
 def _copy(copies: _Ints, rows: _Ints) -> None:
-    """Rows of halves of a word, as `_described_queries` has them."""
+    """Copy rows, measured in 2-byte units, as `_described_queries` describes them."""
     for i in range(len(copies)):
         size = copies[i, 5]
         for b in range(len(rows)):
@@ -129,11 +130,12 @@ def _measure(
     ints: _Bits,
     columns: _Ints,
 ) -> None:
-    """All of a chain, in one call: between two forwards each costs more than most of its work.
+    """Measure everything of one chain in one call: between two forwards the overhead of a call
+    exceeds most of its work.
 
-    `numbers`: behind each other what describes so many `states`, so many `copies`, and the logits
-    by depth. `size`, `half`: of the logits. `values` and `ints` [B, width] are the same memory.
-    `columns`: of the position, the top-1 probability and the entropy.
+    `numbers` holds in sequence the descriptions of `states` states, of `copies` copies, and of the
+    logits by depth. `size` and `half` describe the logits. `values` and `ints` [B, width] share
+    memory. `columns` are those of the position, the top-1 probability and the entropy.
     """
     for b in range(len(position)):
         ints[b, columns[0]] = np.int32(position[b])
@@ -147,12 +149,12 @@ def _measure(
 
 
 _Kept = tuple[torch.Tensor, int, int, bool]
-"""What the taps leave of a state, which is all that they do while the drafter runs: the tensor, the
-buffers' column, parts, whether the wanted rows are meant."""
+"""Data that a tap stores of a state while the drafter runs: the tensor, the buffer column, the
+number of parts, and whether only the wanted rows are measured."""
 
 
 class CompiledKernels(TorchKernels):
-    """The same, but for tensors of other types than float32 and bfloat16, which torch measures."""
+    """Kernels compiled with Numba; types other than float32 and bfloat16 use torch."""
 
     def __init__(self, buffers: ChainBuffers) -> None:
         super().__init__(buffers)
@@ -202,15 +204,16 @@ class CompiledKernels(TorchKernels):
             self._measure_states()
         if self._logits and not logits:
             self._measure_logits()
-        self.skip()  # from here on what the addresses meant may be gone
+        self.skip()  # the addresses may be invalid from here on
 
     def _forget(self) -> None:
         super()._forget()
         self._kept: list[_Kept] = []
 
     def _described_states(self) -> list[int]:
-        """For each: address, row stride, size of a part, parts, the buffers' column of the first
-        part, whether the wanted rows are meant (else the first B), whether it is bfloat16."""
+        """Return for each state: address, row stride, size of a part, number of parts, buffer
+        column of the first part, whether the wanted rows are meant (otherwise the first B), whether
+        it is bfloat16."""
         found: list[int] = []
         for x, column, parts, at_rows in self._kept:
             half, strides = _HALF.get(x.dtype), x.stride()
@@ -223,8 +226,9 @@ class CompiledKernels(TorchKernels):
         return found
 
     def _described_queries(self) -> list[int]:
-        """For each depth of a layer: address and row stride of its queries, whether the wanted rows
-        are meant; address and row stride of their place, how much of a row. In halves of a word."""
+        """Return for each depth of a layer: address and row stride of its queries, whether the
+        wanted rows are meant, address and row stride of the destination, and size of a row. Strides
+        and sizes are in 2-byte units."""
         found: list[int] = []
         for layer, queries in self._queries.items():
             self._check_depths(layer, len(queries))
@@ -241,7 +245,7 @@ class CompiledKernels(TorchKernels):
         return found
 
     def _described_logits(self) -> tuple[list[int], int, bool]:
-        """Address and row stride by depth; how many logits there are, whether they are bfloat16."""
+        """Return address and row stride by depth, the vocabulary size, whether bfloat16."""
         logits = self._logits
         if not logits or not all(_fits(x) and x.dtype == logits[0].dtype for x in logits):
             return [], 0, False
@@ -252,17 +256,17 @@ class CompiledKernels(TorchKernels):
 
 
 _HALF = {torch.float32: 0, torch.bfloat16: 1}
-"""Types that are read here."""
+"""Data types that the compiled kernels read; the value is 1 for bfloat16."""
 _NOTHING = np.empty(0, np.int64)
 
 
 def _fits(x: torch.Tensor) -> bool:
-    """Whether it is [rows, dim] as the kernels read it."""
+    """Return whether a tensor has the layout [rows, dim] that the kernels read."""
     return x.dim() == 2 and _rows_fit(x)
 
 
 def _rows_fit(x: torch.Tensor) -> bool:
-    """Whether a row's numbers lie behind each other; it may be [rows, heads, size]."""
+    """Return whether a row's numbers are contiguous; the shape may be [rows, heads, size]."""
     strides = x.stride()
     if strides[-1] != 1 or x.dtype not in _HALF:
         return False

@@ -1,7 +1,7 @@
-"""A tap that survives torch.compile: an op that shows the residual stream to an observer.
+"""A tap that survives torch.compile: an op that passes the residual stream to an observer.
 
-Module hooks inside a compiled region silently never fire; an opaque op with a mutated argument is
-kept by the compiler, and whatever it launches is recorded by a CUDA graph. Registered through a
+Module hooks inside a compiled region silently never fire. The compiler keeps an opaque op with a
+mutated argument, and a CUDA graph records whatever the op launches. The op is registered through a
 plain Library because torch.library.custom_op costs several times more per call.
 """
 
@@ -17,7 +17,8 @@ _library: Any = torch.library.Library("driftscope", "FRAGMENT")  # type: ignore[
 _library.define("residual(Tensor x, Tensor(a!) out, int tap) -> ()")
 
 _observers: dict[int, Callable[[torch.Tensor], None]] = {}
-"""By number, from 0: part of a compiled graph, so the same from run to run."""
+"""Observers by tap number, from 0; the numbers are part of a compiled graph and so do not change
+from run to run."""
 
 
 def _residual(x: torch.Tensor, out: torch.Tensor, tap: int) -> None:
@@ -32,13 +33,14 @@ torch.library.register_fake("driftscope::residual", lambda x, out, tap: None)
 def tap_residual(
     norm: Any, out: torch.Tensor, observer: Callable[[torch.Tensor], None], *, compiled: bool = True
 ) -> Callable[[], None]:
-    """Show `observer` the residual stream, [rows, dim], that enters vLLM's fused RMSNorm `norm`.
+    """Pass the residual stream, [rows, dim], that enters vLLM's fused RMSNorm `norm` to `observer`.
 
-    Where the norm is not `compiled`, without the op: it takes longer than some observers.
+    If the norm is not `compiled`, the op is not used: it takes longer than some observers.
 
-    By `out`, of one element, the compiler knows that the op has an effect. It must not be what the
-    observer writes to: a compiler may hand the op a copy, and later write that back over it.
-    A norm that is called without a residual is shown its plain input. Returns the undoing.
+    `out`, of one element, tells the compiler that the op has an effect. The observer must not write
+    to it: a compiler may pass the op a copy and later write that back over it. If the norm is
+    called without a residual, the observer gets the norm's plain input. Returns a function that
+    removes the tap.
     """
     number = next(i for i in range(len(_observers) + 1) if i not in _observers)
     show = observer

@@ -1,11 +1,11 @@
-"""The hooks on a drafter: each sends what passes it to the kernels that write the chain's buffers.
+"""The hooks on a drafter: each passes what it sees to the kernels that write the chain buffers.
 
-Between two forwards of a CPU each function of Python's costs more than most of what it does, since
-none of it is in the processor's caches: there, from the third forward of a chain on, hooks only
-note what they saw, and the kernels are told of it when the chain is drafted.
-`Taps.attach` puts them on, `Taps.detach` takes them off again; where nothing has captured them they
-come off while steps pass unrecorded. On a GPU they run while vLLM captures its CUDA graphs, which
-then replay them; the device's own gate says whether they write.
+Between two forwards on a CPU, a Python function costs more than most of its work, because none of
+it is in the processor's caches. From the third forward of a chain on, hooks therefore only note
+their arguments there, and the kernels run on the notes once the chain is drafted. `Taps.attach`
+installs the hooks, and `Taps.detach` removes them for good; if no graph or compiled code has
+captured them, they are also removed during unrecorded steps. On a GPU they run while vLLM captures
+its CUDA graphs, which then replay them; a gate on the device decides whether they write.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from driftscope_probes.taps.residual_op import tap_residual
 
 
 class TappedModel(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """Stands where a runner keeps its drafter and lets the taps see every forward.
+    """Replaces a runner's drafter and lets the taps see every forward.
 
-    A proxy because vLLM's compiled classes replace `__call__`, where module hooks never fire.
+    It is a proxy because vLLM's compiled classes replace `__call__`, so that module hooks never
+    fire.
     """
 
     def __init__(self, model: Any, around: Callable[..., Any]) -> None:
@@ -35,55 +36,56 @@ class TappedModel(wrapt.ObjectProxy):  # type: ignore[type-arg]
         self._self_around = around
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A forward of the drafter."""
+        """Run a forward of the drafter."""
         return self._self_around(self.__wrapped__, *args, **kwargs)
 
 
 class Taps:
-    """All hooks of one drafter: `active` while a step is recorded."""
+    """All hooks of one drafter; they are `active` while a step is recorded."""
 
     def __init__(self, drafter: Drafter, kernels: Kernels, guard: Guard, *, in_graph: bool) -> None:
-        """`in_graph`: let CUDA graphs record the taps."""
+        """`in_graph`: whether CUDA graphs record the taps."""
         self._drafter, self._kernels, self._guard = drafter, kernels, guard
         self.observe: Callable[..., Any] = guard.run
-        """Of `switch.Switch`: at once, or `_note`."""
+        """Function that runs a hook, see `observer.Switch`: at once, or deferred by `_note`."""
         self._notes: list[tuple[Any, ...]] = []
         """Arguments of `guard.run`, in order."""
         self._hooks: list[Callable[[], Callable[[], None]]] = []
-        """Each puts a hook on and gives the undoing."""
+        """Functions that install a hook and return a function that removes it."""
         self._undo: list[Callable[[], None]] = []
-        """Of the hooks that are on."""
+        """Functions that remove the installed hooks."""
         self.active = False
-        """A step is being recorded."""
+        """Whether a step is being recorded."""
         self._unconditional = in_graph
-        """Until the first step that is served: vLLM warms up and captures, and what it captures
-        has to hold the taps. Their gate is shut."""
+        """Whether hooks run whatever is recorded: with graph recording, True until the first served
+        step. vLLM warms up and captures before that step, and what it captures must contain the
+        taps. The gate is closed then."""
         self._in_graph, self._compiled = in_graph, drafter.compiled
         self._chained, self._mode = drafter.kind.chained, drafter.forward_mode
         self._outputs = tuple(drafter.kind.outputs.items())
         self._may_rest = not in_graph and not drafter.compiled
-        """No graph and no compiled code holds the hooks."""
-        # Compiled code uses memory again as soon as it can.
+        """Whether hooks can be removed between steps: no graph or compiled code has them."""
+        # Compiled code reuses memory as soon as it can.
         self._logits_change = drafter.samples or drafter.compiled
         stays = self._may_rest and not self._logits_change and drafter.device.type == "cpu"
         self._notes_fit = stays and self._chained
-        """What hooks see of a chain stays as it is until that is drafted."""
+        """Whether the tensors that hooks see stay unchanged until the chain is drafted."""
         self._noting = False
-        """They take notes of the chain under way from its third forward on."""
+        """Whether hooks only take notes, from the third forward of the chain in progress on."""
         self._residual: torch.Tensor | None = None
-        """The residual stream of the forward under way, if it stays as it is until its end."""
+        """Residual stream of the forward in progress, if it stays unchanged until its end."""
         self.aliased_columns: dict[str, str] = {}
-        """Columns that are not written because they are others': the same tensor."""
+        """Column that is not written -> column that holds the same tensor."""
         self.forwards: list[str] = []
-        """How each forward of the step under way ran, of those that Python saw."""
+        """Execution mode of each forward of the step in progress that Python saw."""
 
     @property
     def should_record(self) -> bool:
-        """Whether a hook that fires now has to run its kernels."""
+        """Whether a hook that fires now must run its kernels."""
         return self.active or self._unconditional or (self._in_graph and _capturing())
 
     def attach(self, holder: Any, attribute: str) -> None:
-        """Put every hook on; the drafter is `attribute` of `holder`, a proposer or speculator."""
+        """Install every hook; the drafter is `attribute` of `holder`, a proposer or speculator."""
         drafter, model = self._drafter, getattr(holder, attribute)
         hooks: list[Callable[[], Callable[[], None]]] = []
         for name, layer in drafter.layers.items():
@@ -110,34 +112,34 @@ class Taps:
         self.install()
 
     def detach(self) -> None:
-        """Take every hook off for good, in reverse order."""
+        """Remove every hook for good, in reverse order."""
         self._hooks = []
         self._take_off()
 
     def uninstall(self) -> None:
-        """The step under way is not recorded: even hooks that do nothing are paid for in Python."""
+        """Remove the hooks for a step that is not recorded: even idle hooks cost time."""
         if self._may_rest:
             self._take_off()
 
     def install(self) -> None:
-        """The step under way is recorded."""
+        """Install the hooks for a step that is recorded."""
         if not self._undo:
             for hook in self._hooks:
-                self._undo.append(hook())  # what is on before one fails comes off
+                self._undo.append(hook())  # removed if a later one fails
 
     def _take_off(self) -> None:
         while self._undo:
             self._undo.pop()()
 
     def serving(self) -> None:
-        """A real step is under way: warm-up is over."""
+        """Mark the warm-up as over, because a real step is in progress."""
         self._unconditional = False
         self.forwards.clear()
-        self._notes.clear()  # of a chain that was never finished
+        self._notes.clear()  # notes of a chain that was never finished
         self.observe, self._noting = self._guard.run, False
 
     def flush_notes(self) -> None:
-        """The chain is drafted: tell the kernels what was noted."""
+        """Run the kernels on the notes, after the chain is drafted."""
         self.observe = run = self._guard.run
         for note in self._notes:
             run(*note)
@@ -147,7 +149,7 @@ class Taps:
         self._notes.append(note)
 
     def execution(self, depths: int) -> str:
-        """How the chain just drafted ran: forwards that Python did not see were replayed whole."""
+        """Return how the chain just drafted ran; forwards that Python missed were replayed."""
         modes = list(dict.fromkeys(self.forwards))
         if len(self.forwards) < depths:
             modes.append(Execution.FULL)
@@ -156,7 +158,7 @@ class Taps:
     def _wrap(
         self, owner: Any, name: str, observe: Callable[[Any, Any], None]
     ) -> Callable[[], None]:
-        """Let `observe(argument, result)` see each call of the one-argument method `name`."""
+        """Call `observe(argument, result)` after each call of the one-argument method `name`."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -170,14 +172,14 @@ class Taps:
         return lambda: delattr(owner, name)
 
     def _stand_in(self, holder: Any, attribute: str, model: Any) -> Callable[[], None]:
-        """Have every forward pass through here."""
+        """Replace the drafter by a proxy that calls `_around_forward`."""
         setattr(holder, attribute, TappedModel(model, self._around_forward))
         return lambda: setattr(holder, attribute, model)
 
     def _around_forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.should_record:
             return model(*args, **kwargs)
-        # What enters a later depth is what the one before fed forward: runners copy it.
+        # A later depth's input is what the previous depth fed forward: runners copy it.
         if self._chained and self.active and len(self.forwards) > 1:
             if self._noting:
                 self.observe = self._note
@@ -195,14 +197,14 @@ class Taps:
         self.forwards.append(self.forwards[-1] if len(self.forwards) > 1 else self._mode())
         self._kernels.advance()
         if hidden is not None and not (later and self._chained):
-            self._kernels.rms(hidden, "in_rms", fleeting=True)  # the runner's own memory
+            self._kernels.rms(hidden, "in_rms", fleeting=True)  # the runner reuses this memory
 
     def _on_later_forward(self) -> None:
         self.forwards.append(self.forwards[-1])
         self._kernels.advance()
 
     def _hidden(self, args: Any, kwargs: Any) -> torch.Tensor | None:
-        """The hidden states that a forward gets, a row for each query."""
+        """Return the hidden states that are input to a forward, a row for each query."""
         kind = self._drafter.kind
         if not kind.fed:
             return None
@@ -237,7 +239,7 @@ class Taps:
             self._kernels.copy_lse(name, lse)
 
     def _on_residual(self, residual: torch.Tensor) -> None:
-        """In compiled code, which may give its memory to another tensor before the forward ends."""
+        """Observe in compiled code, which may reuse the memory before the forward ends."""
         if self.should_record:
             self.observe("residual", self._on_fleeting_residual, residual)
 
@@ -252,7 +254,7 @@ class Taps:
         if logits is not None:
             if isinstance(logits, list):
                 logits = _by_request(logits)
-            if len(self.forwards) == 1:  # many of them are not to wait in memory
+            if len(self.forwards) == 1:  # do not keep many of them in memory
                 self._noting = self._notes_fit and self._kernels.keeps(logits)
             self._kernels.confidence(logits, fleeting=self._logits_change)
 
@@ -269,14 +271,14 @@ class Taps:
 
     def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:
         norms, states = self._drafter.aux_norms, self._drafter.aux_states
-        # One norm over all captured layers, or one for each.
+        # There is one norm over all captured layers, or one for each.
         chunks = states if len(norms) == 1 else 1
         at = 0 if len(norms) == 1 else norms.index(module)
         self._kernels.rms_of_chunks(normed, "aux_norm_rms", chunks, at, fleeting=self._compiled)
 
 
 def _by_request(heads: list[torch.Tensor]) -> torch.Tensor:
-    """[B * K, size] of K tensors [B, size], one for each head."""
+    """Return [B * K, size] from K tensors [B, size], one for each head."""
     return torch.stack(heads, 1).flatten(0, 1)
 
 

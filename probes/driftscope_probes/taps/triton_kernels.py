@@ -1,8 +1,8 @@
-"""What the taps compute, as Triton kernels of fixed shape that a CUDA graph can record.
+"""The taps' computations as Triton kernels of fixed shape, which a CUDA graph can record.
 
-Nothing here depends on the host: whether to record, how many requests there are and which depth it
-is are read from the device, so that a replayed graph measures what it replays. The plain PyTorch
-twin is `kernels.TorchKernels`.
+Nothing here depends on the host. Whether to record, the number of requests and the depth are read
+from the device, so that a replayed graph measures what it replays. The plain PyTorch twin is
+`kernels.TorchKernels`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import triton.language as tl
 from driftscope_probes.base.chain_buffers import ChainBuffers
 
 BLOCK = 1024
-"""Elements of a row that a program handles at once."""
+"""Number of elements of a row that a program handles at once."""
 
 
 @triton.jit
 def _request(gate, depth, request, depths):  # type: ignore[no-untyped-def]
-    """(request or -1, depth index) while the gate is open for it."""
+    """Return (request, or -1 if the gate is closed for it; depth index)."""
     at = tl.load(depth + request) - 1
     live = (tl.load(gate) != 0) & (request < tl.load(gate + 1)) & (at >= 0) & (at < depths)
     return tl.where(live, request, -1), at
@@ -29,7 +29,7 @@ def _request(gate, depth, request, depths):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _row(gate, depth, rows, request, depths, n_rows, first: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(wanted row or -1, depth index) of a request in the forward under way."""
+    """Return (wanted row or -1, depth index) of a request in the forward in progress."""
     row, at = _request(gate, depth, request, depths)
     if first:
         at = 0
@@ -118,11 +118,11 @@ def _confidence(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
 ):
     request = tl.program_id(0)
-    # The logits have a row per request at every depth.
+    # The logits have one row per request at every depth.
     wanted, at = _request(gate, depth, request, depths)
     if wanted >= 0:
         base = x + request.to(tl.int64) * stride
-        # Sums of exp(x - m) and of (x - m) exp(x - m), by lane, over a running maximum m.
+        # Sums of exp(x - m) and of (x - m) exp(x - m), per lane, with a running maximum m.
         m = tl.full((BLOCK,), -1e30, tl.float32)
         s, t = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
         for start in range(0, size, BLOCK):
@@ -144,7 +144,7 @@ def _confidence(  # type: ignore[no-untyped-def]
 
 
 class TritonKernels:
-    """See kernels.Kernels."""
+    """Kernels in Triton; see kernels.Kernels."""
 
     def __init__(self, buffers: ChainBuffers) -> None:
         self._buffers = buffers
@@ -155,13 +155,13 @@ class TritonKernels:
     def begin(self, batch: int) -> None:
         self._buffers.depth.zero_()
         if self._open != batch:
-            # From the host without waiting: the number is part of the launch.
+            # Set from the host without waiting: the number is part of the launch.
             self._buffers.gate.fill_(1)
             self._buffers.gate[1:].fill_(batch)
             self._open = batch
 
     def finish(self, position: torch.Tensor) -> None:
-        """All else is final as it is written."""
+        """Write the positions; everything else is already final."""
         self._buffers.put_int("position", position)
 
     def skip(self) -> None:
@@ -196,7 +196,7 @@ class TritonKernels:
         self._copy(lse.T, lse.stride(1), lse.stride(0), self._buffers.lse[layer])
 
     def keeps(self, logits: torch.Tensor) -> bool:  # noqa: ARG002
-        """See Kernels: a launch is all that it takes."""
+        """Return False: measuring one depth's logits costs only a launch."""
         return False
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
@@ -247,5 +247,5 @@ class TritonKernels:
         )
 
     def _programs(self, x: torch.Tensor) -> int:
-        """A forward of n rows holds at most n requests."""
+        """Return the number of programs: a forward of n rows holds at most n requests."""
         return min(self._buffers.requests, x.shape[0])

@@ -1,4 +1,4 @@
-"""Ties a recorder to a drafter that a runner has just loaded."""
+"""Attaches a recorder to a drafter that a runner has just loaded."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 RECORDER = "_driftscope_recorder"
-"""Attribute of a proposer that holds what is tied to it, for hooks that run in every step."""
+"""Attribute of a proposer that holds its recorder or timer, for hooks that run in every step."""
 _LOADED = "_driftscope_loaded"
 """Attribute of a proposer whose run has not begun."""
 RANKS_EVERY = 64
-"""Of which draft step one is recorded where tensor-parallel ranks may not follow a budget: with a
-recorded step at half of another's time, under the default budget."""
+"""Sampling interval, in draft steps, for tensor-parallel ranks, which cannot follow a budget. If a
+recorded step costs half of another step's time, this stays within the default budget."""
 
 
 class _Loaded(NamedTuple):
-    """A drafter with its recorder, before the engine has loaded the rest."""
+    """A drafter with its recorder, before the engine has loaded its other models."""
 
     drafter: VllmDrafter
     manifest: Manifest
@@ -51,13 +51,13 @@ def attach_recorder(
     cache: CacheFaultTracker | None = None,
     draft_sampling: str | None = None,
 ) -> None:
-    """Tie a recorder to the drafter `proposer.model`, unless the probe is off; `begin_run` follows.
+    """Attach a recorder to the drafter `proposer.model` if the probe is on; `begin_run` follows.
 
-    `without_graphs`: the runner can be made to draft a chain that passes its CUDA graphs by.
-    `cache`: what is to be known of this runner's faults in the drafter's cache, if it has any.
-    `draft_sampling`: as in the manifest.
+    `without_graphs`: the runner can draft a chain without its CUDA graphs. `cache`: tracker of this
+    runner's faults in the drafter's cache, if it has any. `draft_sampling`: see the manifest.
 
-    Raises ProbeError or TraceError: at start-up an engine that cannot be recorded as asked stops.
+    Raises ProbeError or TraceError: an engine that cannot be recorded as requested stops at
+    start-up.
     """
     settings = settings_from(os.environ)
     if settings is None:
@@ -92,9 +92,9 @@ def attach_recorder(
 
 
 def begin_run(proposer: Any, captured: CapturedLayers) -> None:
-    """Begin the run of a proposer that has a recorder, once the engine has loaded all its models.
+    """Begin the run of a proposer that has a recorder, after the engine has loaded all its models.
 
-    `captured`: the layers that the target then captures. Raises TraceError.
+    `captured`: the layers that the target captures. Raises TraceError.
     """
     loaded: _Loaded | None = getattr(proposer, _LOADED, None)
     if loaded is None:
@@ -114,7 +114,7 @@ def begin_run(proposer: Any, captured: CapturedLayers) -> None:
 def attach_timer(
     proposer: Any, runner: str, *, config: Any, draft_sampling: str | None = None
 ) -> None:
-    """Start timing a proposer of which only acceptance and timing are recorded.
+    """Start timing a proposer for which only acceptance and timing are recorded.
 
     Raises ProbeError or TraceError.
     """
@@ -132,7 +132,7 @@ def attach_timer(
 
 
 def check_attached(proposer: Any, runner: str, config: Any) -> None:
-    """Raise ProbeError when the probe is on and a loaded proposer is of no kind it knows."""
+    """Raise ProbeError if the probe is on and a loaded proposer is of no known kind."""
     if settings_from(os.environ) is None or recorder_of(proposer) is not None:
         return
     checks.check_speculation(config)
@@ -143,22 +143,22 @@ def check_attached(proposer: Any, runner: str, config: Any) -> None:
 
 
 def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
-    """What is tied to a proposer, if anything."""
+    """Return the recorder or timer attached to a proposer, if any."""
     return getattr(proposer, RECORDER, None)
 
 
 def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:
-    """The recorder of a runner's proposer, under the name that its generation (V1, V2) gives it."""
+    """Return the recorder of a runner's proposer, which V1 and V2 keep under different names."""
     proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
     found = (recorder_of(proposer) for proposer in proposers)
     return next((recorder for recorder in found if recorder is not None), None)
 
 
 def _of_one_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, tuple[str, ...]]:
-    """The settings of one tensor-parallel rank of several, and what a reader has to know of that.
+    """Return the settings of one tensor-parallel rank, and notes about them for a reader.
 
-    All ranks have to record the same steps. A budget's rate follows what each of them measures, so
-    there is none: the rate is fixed. What all have alike the first writes down.
+    All ranks must record the same steps. A budget's rate would depend on each rank's own
+    measurements, so the rate is fixed instead. Rank 0 writes what is identical on all ranks.
     """
     if rank > 0:
         settings = replace(settings, token_ids=False)
@@ -172,7 +172,8 @@ def _of_one_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, t
 
 
 def _check_can_seek(settings: Settings, config: Any) -> None:
-    """Each process would look at its own heads or requests and may find another sink set."""
+    """Refuse a sink search in several processes: each sees its own heads or requests and could find
+    another sink set."""
     sizes = (
         getattr(config.parallel_config, name, 1)
         for name in ("tensor_parallel_size", "data_parallel_size")
@@ -194,9 +195,9 @@ def _check_recording(settings: Settings, runner: str, without_graphs: bool) -> N
 
 
 def _separate_compile_cache(config: Any) -> None:
-    """Keep graphs compiled with the tap apart from those without it.
+    """Keep compiled graphs that contain the tap separate from graphs without it.
 
-    vLLM's cache key covers its configuration but not hooks, so the tap has to be part of that.
+    vLLM's cache key covers its configuration but not hooks, so the configuration must name the tap.
     """
     if isinstance(config.additional_config, dict):
         config.additional_config["driftscope"] = "residual of one element"

@@ -1,4 +1,4 @@
-"""Gives vLLM's workers a method for changes to a running probe, called over `collective_rpc`."""
+"""Gives vLLM's workers a method that changes a running probe, called through `collective_rpc`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from driftscope_probes.vllm.configuration.place import is_last_stage
 
 
 def install_worker(module: Any) -> None:
-    """Give the workers of vllm.v1.worker.worker_base a method for vLLM's `collective_rpc`."""
+    """Add the control method to the workers of vllm.v1.worker.worker_base."""
     setattr(module.WorkerBase, METHOD, _driftscope_control)
 
 
 def _driftscope_control(
     worker: Any, action: str = "status", **values: Any
 ) -> dict[str, Any] | None:
-    """status, start, stop, or set with every=, budget=, per_head=, labels=; never raises.
+    """Run status, start, stop, or set with every=, budget=, per_head=, labels=; never raises.
 
-    None from a pipeline stage before the last, which has no drafter.
+    Return None from a pipeline stage before the last, which has no drafter.
     """
     try:
         recorder = recorder_of_runner(worker.model_runner)
@@ -31,5 +31,5 @@ def _driftscope_control(
             return {"error": "this worker has no drafter that is recorded"}
         answer: dict[str, Any] = control.answer(action, values)
         return answer
-    except Exception as error:  # an engine does not fail for its probe
+    except Exception as error:  # an engine must not fail because of its probe
         return {"error": f"{type(error).__name__}: {error}"}

@@ -1,4 +1,4 @@
-"""A drafter that vLLM has loaded, and its checks."""
+"""A drafter that vLLM has loaded, and checks of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from driftscope_probes.vllm.layers.forward_mode import forward_mode
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VllmDrafter:
-    """What the probe needs of a drafter that vLLM has loaded; see `Drafter`."""
+    """The properties of a drafter that vLLM has loaded; see `Drafter`."""
 
     model: Any
     """vLLM's drafter module, such as Eagle3LlamaForCausalLM."""
@@ -30,7 +30,7 @@ class VllmDrafter:
     device: torch.device
     kind: Kind = EAGLE3
     layers: dict[str, AttentionLayer] = field(init=False)
-    """The same modules as taps and meters use them."""
+    """The modules of `attention`, wrapped for taps and meters."""
 
     def __post_init__(self) -> None:
         """Wrap the attention modules."""
@@ -48,7 +48,7 @@ class VllmDrafter:
         return str((get() if get else layer.attn_backend).get_name())
 
     def offer_lse(self) -> bool:
-        """See Drafter: FlashAttention computes it anyway."""
+        """See Drafter: FlashAttention computes the log-sum-exp anyway."""
         return self.backend == "FLASH_ATTN" and offer_lse()
 
     def forward_mode(self) -> str:
@@ -57,13 +57,13 @@ class VllmDrafter:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its activations; a parameter may be a table of token ids."""
+        """Data type of activations; a parameter may have another, such as a table of token ids."""
         dtype: torch.dtype = self.config.speculative_config.draft_model_config.dtype
         return dtype
 
     @property
     def k(self) -> int:
-        """Longest chain."""
+        """Largest chain length."""
         return int(self.config.speculative_config.num_speculative_tokens)
 
     @property
@@ -74,30 +74,30 @@ class VllmDrafter:
 
     @property
     def samples(self) -> bool:
-        """Whether vLLM may change logits in place once it has them, to draw or to mask tokens."""
+        """Whether vLLM may change received logits in place, to sample or to mask tokens."""
         speculation = self.config.speculative_config
         greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
         return not greedy or bool(getattr(speculation, "use_heterogeneous_vocab", False))
 
     @property
     def max_requests(self) -> int:
-        """Most requests in a step."""
+        """Largest number of requests in a step."""
         return int(self.config.scheduler_config.max_num_seqs)
 
     @property
     def max_slots(self) -> int:
-        """Slots of the longest context; what a drafter drafts past it does not count."""
+        """Number of slots in the longest context; drafts beyond it do not count."""
         return int(self.config.model_config.max_model_len)
 
     @property
     def queries(self) -> int:
-        """Queries of a request in one forward that are measured: 1, or K for a block drafter."""
+        """Number of queries measured per request and forward: 1, or K for a block drafter."""
         return self.k if self.kind.block else 1
 
     @property
     def shares_cache(self) -> bool:
-        """Whether other layers may write where the drafter's keys lie, in blocks that are free
-        again: vLLM has layers of different kinds use the same memory."""
+        """Whether other layers may write to the memory of the drafter's keys, in blocks that have
+        been freed: vLLM lets layers of different kinds share memory."""
         layers = self.config.compilation_config.static_forward_context
         own = [_extent(layer) for layer in self.attention.values()]
         others = [_extent(layer) for name, layer in layers.items() if name not in self.attention]
@@ -109,7 +109,7 @@ class VllmDrafter:
 
     @property
     def final_norms(self) -> tuple[Any, ...]:
-        """The modules whose input is the pre-norm residual stream; one for each head, if any."""
+        """Modules whose input is the pre-norm residual stream; one per head, if any."""
         paths = self.kind.norms
         return tuple(
             module
@@ -121,18 +121,19 @@ class VllmDrafter:
     def aux_states(self) -> int:
         """Number of captured target layers that are combined for the drafter.
 
-        0 for a block drafter: they have the target's rows, not those of its queries.
+        It is 0 for a block drafter, whose captured states have the target's rows and not those of
+        its queries.
         """
         inner: Any = getattr(self.model, "model", None)
         if self.kind.block or not getattr(inner, "use_aux_hidden_state", False):
             return 0
-        # vLLM's Qwen3-style drafter has another name for it.
+        # vLLM's Qwen3-style drafter uses another name for it.
         count = getattr(inner, "num_aux_hidden_states", None)
         return int(inner.num_aux_layers if count is None else count)
 
     @property
     def aux_norms(self) -> tuple[Any, ...]:
-        """The norms whose output goes to fc: `fc_norm`, else that of norm_before_fc."""
+        """Norms whose output is the input of fc: `fc_norm`, or else the norm of norm_before_fc."""
         if not self.aux_states:
             return ()
         inner = self.model.model
@@ -143,10 +144,10 @@ class VllmDrafter:
 
 
 def open_drafter(model: Any, layer_names: set[str], config: Any) -> VllmDrafter:
-    """The drafter, checked; raises ProbeError when it cannot be recorded."""
+    """Return the drafter after checking it; raises ProbeError if it cannot be recorded."""
     context = config.compilation_config.static_forward_context
     names = sorted(layer_names, key=_numbers_apart)
-    # Several MTP modules may be loaded, of which the runners that come here run the first alone.
+    # Several MTP modules may be loaded; the runners that get here run only the first.
     modules = int(getattr(getattr(model, "model", None), "num_mtp_layers", 1))
     attention = {name: context[name] for name in names[: len(names) // modules]}
     checks.check_speculation(config)
@@ -157,7 +158,7 @@ def open_drafter(model: Any, layer_names: set[str], config: Any) -> VllmDrafter:
 
 
 def _extent(layer: Any) -> tuple[int, int]:
-    """Addresses of a layer's KV cache; none where it has no cache."""
+    """Return the address range of a layer's KV cache; empty if the layer has no cache."""
     cache = getattr(layer, "kv_cache", None)
     cache = cache[0] if isinstance(cache, list | tuple) and cache else cache
     if not isinstance(cache, torch.Tensor):
@@ -168,5 +169,5 @@ def _extent(layer: Any) -> tuple[int, int]:
 
 
 def _numbers_apart(name: str) -> list[tuple[int, str]]:
-    """A sort key by which layers.9 comes before layers.10."""
+    """Return a sort key that puts layers.9 before layers.10."""
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]

@@ -24,12 +24,12 @@ SEAMS = (
     ("vllm.v1.core.sched.scheduler", "scheduler.engine_core", "install_scheduler"),
     ("vllm.v1.engine.core", "scheduler.engine_core", "install_engine"),
 )
-"""vLLM module, our module that knows it, its installer: run when vLLM imports the former, so that a
-process which never drafts never pays for it."""
+"""vLLM module, our module that hooks it, and that module's installer. The installer runs when vLLM
+imports the vLLM module, so that a process which never drafts pays nothing."""
 
 
 def register() -> None:
-    """Do nothing unless DRIFTSCOPE_TRACE or DRIFTSCOPE_CONFIG turns the probe on.
+    """Turn the probe on if DRIFTSCOPE_TRACE or DRIFTSCOPE_CONFIG is set; otherwise do nothing.
 
     Raises ProbeError for settings that cannot be used, which stops the engine's start.
     """
@@ -39,7 +39,7 @@ def register() -> None:
     fix_run_directory(settings)
     import wrapt
 
-    importlib.import_module("driftscope_probes.base.cpu_cores")  # looks at the process as it is now
+    importlib.import_module("driftscope_probes.base.cpu_cores")  # reads the process's cores now
     for module, ours, installer in SEAMS:
         wrapt.register_post_import_hook(_installer(ours, installer), module)
 

@@ -1,4 +1,4 @@
-"""The manifest of a run, read off a vLLM engine."""
+"""Builds a run's manifest from a vLLM engine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SINKS_SOUGHT = (
     "the sink set was still being looked for: attention masses are taken once it is found, "
     f"{MIN_CHAINS} recorded chains of {MIN_REQUESTS} requests into the run"
 )
-"""Note of a run until then."""
+"""Note in the manifest of a run whose sink set has not been determined yet."""
 IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was recorded"
-"""Note of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
+"""Note in the manifest of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
 def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, strategy: str) -> Manifest:
-    """What is recorded and under which settings; `runner` is "v1" or "v2"."""
+    """Return the manifest of a recorded drafter; `runner` is "v1" or "v2"."""
     speculation = drafter.config.speculative_config
     return _manifest(
         drafter.config,
@@ -46,7 +46,7 @@ def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, strategy:
 
 
 def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest:
-    """The same where only acceptance and timing are recorded."""
+    """Return the manifest of a run in which only acceptance and timing are recorded."""
     speculation = config.speculative_config
     drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
     if speculation.method == "mtp":
@@ -97,7 +97,7 @@ def _manifest(
 
 
 def with_sinks(manifest: Manifest, found: Found) -> Manifest:
-    """`manifest` of a run whose sink set was looked for, once it is found."""
+    """Return `manifest` with the sink set that the search has found."""
     return replace(
         manifest,
         sink_tokens=len(found.slots),
@@ -127,14 +127,14 @@ def _model(config: Any, model_config: Any) -> Model:
 
 
 def _weights_digest(config: Any, model_config: Any) -> str | None:
-    """None for random weights, which come from no file."""
+    """Return the digest; None for random weights, which come from no file."""
     if getattr(getattr(config, "load_config", None), "load_format", None) == "dummy":
         return None
     return weights_digest(str(model_config.model), getattr(model_config, "revision", None))
 
 
 def _flag(model: Any, flag: str) -> bool:
-    """A norm flag as the loaded drafter has it, which is not always what its config says."""
+    """Return a norm flag of the loaded drafter, which may differ from the flag in its config."""
     value = getattr(getattr(model, "model", None), flag, None)
     if value is None:
         value = getattr(model.config, flag, False)

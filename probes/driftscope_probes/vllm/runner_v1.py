@@ -1,6 +1,7 @@
-"""vLLM's V1 model runner: the one module that knows its insides.
+"""vLLM's V1 model runner; the only module that knows its internals.
 
-Read with vllm.v1.worker.gpu_model_runner and vllm.v1.spec_decode.llm_base_proposer, 0.27 to 0.32.
+Written against vllm.v1.worker.gpu_model_runner and vllm.v1.spec_decode.llm_base_proposer, 0.27 to
+0.32.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from driftscope_probes.vllm.attach import (
 from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
-"""Proposers without a model."""
+"""Class names of proposers without a model."""
 ASKED_K = "num_speculative_tokens"
 _CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
 
@@ -45,13 +46,13 @@ def install_proposer(module: Any) -> None:
 
 
 def install_medusa(module: Any) -> None:
-    """Hook vllm.v1.spec_decode.medusa, whose proposer has nothing in common with the others."""
+    """Hook vllm.v1.spec_decode.medusa, whose proposer shares nothing with the others."""
     hook_method(module, "MedusaProposer.load_model", _load_medusa)
     hook_method(module, "MedusaProposer.propose", _propose_lookup)
 
 
 def models_loaded(runner: Any) -> None:
-    """Begin the run; time a drafter without a model; refuse one that no hook has seen."""
+    """Begin the run; time a drafter without a model; refuse a drafter that no hook has seen."""
     drafter, config = runner.drafter, runner.vllm_config
     if type(drafter).__name__ in LOOKUPS and recorder_of(drafter) is None:
         attach_timer(drafter, "v1", config=config)
@@ -89,7 +90,7 @@ def _propose_lookup(original: Any) -> Callable[..., Any]:
 
 
 class _LookupCall(DraftCallBase):
-    """Of a drafter that begins after the step's tokens were entered, and never runs in a graph."""
+    """A call of a drafter that starts once the step's tokens are stored, never in a graph."""
 
     __slots__ = ()
 
@@ -137,8 +138,8 @@ def _load_model(original: Any) -> Callable[..., Any]:
 
 
 def _draft_sampling(proposer: Any) -> str | None:
-    """V1 draws from the drafter's distribution where its configuration asks for that and vLLM's
-    standard rejection sampling is in force."""
+    """Return how V1 samples drafts: from the drafter's distribution if its configuration asks for
+    that and vLLM's standard rejection sampling is in force; None if unknown."""
     draws = getattr(proposer, "_enable_probabilistic_draft_probs", None)
     return None if draws is None else PROBABILISTIC if draws else GREEDY
 
@@ -148,7 +149,7 @@ def _execute_model(original: Any) -> Callable[..., Any]:
         proposer = getattr(runner, "drafter", None)
         recorder = getattr(proposer, RECORDER, None)
         if proposer is not None and recorder is not None:
-            proposer._driftscope_runner = runner  # which it does not know
+            proposer._driftscope_runner = runner  # the proposer lacks this reference
             recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
         return original(runner, *args, **kwargs)
 
@@ -180,7 +181,8 @@ def _propose(original: Any) -> Callable[..., Any]:
 
 
 class _ModelCall(DraftCallBase):
-    """Of a drafter with a model. vLLM calls `propose` by keyword in every supported version."""
+    """A call of a drafter with a model. vLLM passes all arguments of `propose` by keyword in every
+    supported version."""
 
     __slots__ = ()
 
@@ -204,7 +206,7 @@ class _ModelCall(DraftCallBase):
         )
 
     def without_graphs(self) -> Any:
-        """`propose` changes its attention metadata in place."""
+        """Run the call on copies of the attention metadata, which `propose` changes in place."""
         common, proposer = self.kwargs["common_attn_metadata"], self.owner
         own = {
             field.name: value.clone()
@@ -222,15 +224,15 @@ class _ModelCall(DraftCallBase):
 
 
 def _rows_drafted_from(proposer: Any, rows: torch.Tensor, k: int) -> torch.Tensor:
-    """Rows of the drafter's first forward: some drafters add rows to the target's.
+    """Return the rows of the drafter's first forward: some drafters add rows to the target's.
 
-    `rows` [B] are those of the last verified slots in the target's forward.
+    `rows` [B]: rows of the last verified slots in the target's forward.
     """
     blocks = proposer.method == "dflash"
     if not blocks and not getattr(proposer, "needs_extra_input_slots", False):
         return rows
     request = torch.arange(len(rows), device=rows.device)
-    if blocks:  # the newest token, then K masks, and no context
+    if blocks:  # rows are the newest token and K masks, without context
         return (request[:, None] * (1 + k) + 1 + torch.arange(k, device=rows.device)).flatten()
     rows = rows + request * proposer.net_num_new_slots_per_request
     if not proposer.pass_hidden_states_to_model:  # not shifted: the newest token has its own row

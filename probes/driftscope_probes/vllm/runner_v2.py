@@ -1,6 +1,6 @@
-"""vLLM's V2 model runner: the one module that knows its insides.
+"""vLLM's V2 model runner; the only module that knows its internals.
 
-Read with vllm.v1.worker.gpu.model_runner and vllm.v1.worker.gpu.spec_decode, 0.31 and 0.32.
+Written against vllm.v1.worker.gpu.model_runner and vllm.v1.worker.gpu.spec_decode, 0.31 and 0.32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from driftscope_probes.vllm.attach import (
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
 LOOKUP = "NgramGPUSpeculator"
 _PASSES_GRAPHS_BY = "is_profile"
-"""vLLM's flag of a profiling run; this is all that it does in a speculator."""
+"""vLLM's flag of a profiling run; its only effect in a speculator is to avoid CUDA graphs."""
 SPECULATORS = (
     "EagleSpeculator",
     "MTPSpeculator",
@@ -45,9 +45,9 @@ def install_runner(module: Any) -> None:
 
 
 def install_speculator(module: Any) -> None:
-    """Hook the speculator of a module below vllm.v1.worker.gpu.spec_decode.
+    """Hook the speculator of a module in vllm.v1.worker.gpu.spec_decode.
 
-    The classes themselves, since their bases were renamed in 0.32 and are not the same for all.
+    The classes themselves are hooked, because their bases differ and were renamed in 0.32.
     """
     (name,) = (name for name in SPECULATORS if _is_defined_in(module, name))
     hook_method(module, f"{name}.load_model", _load_model)
@@ -55,7 +55,7 @@ def install_speculator(module: Any) -> None:
 
 
 def models_loaded(runner: Any) -> None:
-    """Begin the run; time a drafter without a model; refuse one that no hook has seen."""
+    """Begin the run; time a drafter without a model; refuse a drafter that no hook has seen."""
     speculator, config = runner.speculator, runner.vllm_config
     if type(speculator).__name__ == LOOKUP and recorder_of(speculator) is None:
         attach_timer(speculator, "v2", config=config)
@@ -68,14 +68,14 @@ def models_loaded(runner: Any) -> None:
 
 
 def _layers_in_config(speculation: Any) -> Any:
-    """The captured layers that this runner finds in the drafter's config, if any."""
+    """Return the captured layers that this runner finds in the drafter's config, if any."""
     from vllm.v1.worker.gpu.spec_decode.eagle import eagle3_utils
 
     return eagle3_utils.get_eagle3_aux_layers_from_config(speculation)
 
 
 def _draft_sampling(speculator: Any) -> str | None:
-    """V2 keeps the drafter's logits where it draws from them."""
+    """Return how V2 samples drafts: it keeps logits if it draws from them; None if unknown."""
     if not hasattr(speculator, "draft_logits"):
         return None
     return GREEDY if speculator.draft_logits is None else PROBABILISTIC
@@ -144,7 +144,7 @@ def _propose(original: Any) -> Callable[..., Any]:
         recorder = getattr(speculator, RECORDER, None)
         if recorder is None or runner is None:
             return original(speculator, *args, **kwargs)
-        k = kwargs.get("num_speculative_tokens")  # by keyword, where vLLM gives it
+        k = kwargs.get("num_speculative_tokens")  # passed by keyword, if at all
         if k is None:
             k = getattr(speculator, "num_speculative_steps", None)
         return recorder.draft(
@@ -186,7 +186,7 @@ class _ModelCall(DraftCallBase):
         return self.original(self.owner, *self.args, **{**self.kwargs, _PASSES_GRAPHS_BY: True})
 
     def given(self, name: str) -> Any:
-        """An argument of the call, however it was given."""
+        """Return an argument of the call, whether passed by position or by keyword."""
         if name in self.kwargs:
             return self.kwargs[name]
         return self.args[_parameter_names(self.original).index(name)]
@@ -194,28 +194,28 @@ class _ModelCall(DraftCallBase):
 
 @functools.cache
 def _parameter_names(function: Any) -> tuple[str, ...]:
-    """Of a method, without `self`; looked up once, for it takes longer than the rest."""
+    """Return a method's parameter names without `self`, cached because the lookup is slow."""
     return tuple(inspect.signature(function).parameters)[1:]
 
 
 def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
-    """Rows of the drafter's first forward: some drafters have others than the target.
+    """Return the rows of the drafter's first forward, which may differ from the target's.
 
-    `rows` [B] are those of the last verified slots in the target's forward.
+    `rows` [B]: rows of the last verified slots in the target's forward.
     """
     request = torch.arange(len(rows), device=rows.device)
     if type(speculator).__name__ == "DFlashSpeculator":  # the newest token, then K masks
         size = speculator.num_query_per_req
         own: torch.Tensor = request[:, None] * size + torch.arange(1, size, device=rows.device)
         return own.flatten()
-    if type(speculator).__name__ == "StandaloneARSpeculator":  # a row more, for the newest token
+    if type(speculator).__name__ == "StandaloneARSpeculator":  # one more row, for the newest token
         after: torch.Tensor = rows + request + 1
         return after
     return rows
 
 
 def _block_table(metadata: Any) -> torch.Tensor:
-    """[B, blocks]; latent attention keeps its own for requests that decode, which come first."""
+    """Return [B, blocks]; latent attention has its own for decoding requests, which come first."""
     if hasattr(metadata, "block_table"):
         found: torch.Tensor = metadata.block_table
         return found

@@ -1,6 +1,6 @@
-"""vLLM's worker, once its models are loaded: whatever drafts has a recorder by then, or is refused.
+"""Hooks vLLM's worker after its models are loaded: a drafter has a recorder by then or is refused.
 
-Read with vllm.v1.worker.gpu_worker, 0.25 to 0.32, from which the CPU's worker inherits.
+Written against vllm.v1.worker.gpu_worker, 0.25 to 0.32; the CPU's worker inherits from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuses at start-up an engine or a drafter that would be recorded wrongly."""
+"""Refuses at start-up an engine or a drafter that would be recorded incorrectly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, methods
 
 
 def check_speculation(config: Any) -> None:
-    """Raise ProbeError when the engine's `VllmConfig` asks for nothing that can be recorded."""
+    """Raise ProbeError if the engine's `VllmConfig` asks for nothing that can be recorded."""
     speculation = getattr(config, "speculative_config", None)
     if speculation is None:
         raise ProbeError(
@@ -26,10 +26,11 @@ def check_speculation(config: Any) -> None:
 
 
 def _check_parallelism(parallel: Any) -> None:
-    """Tensor, pipeline or data parallelism is recorded.
+    """Raise ProbeError for parallelism that cannot be recorded.
 
-    A dense model's replicas are alone for all that they know: of those that know of each other, a
-    mixture of experts', some draft for no request, to keep the others company.
+    Tensor, pipeline or data parallelism can be recorded. Replicas of a dense model do not know of
+    each other. Replicas of a mixture of experts do, and some of them draft without a request so
+    that the others can run; they are refused.
     """
     sizes = {name: getattr(parallel, f"{name}_size", 1) for name in _PARALLELISM}
     for name, detail in _PARALLELISM.items():
@@ -49,11 +50,11 @@ _PARALLELISM = {
     "prefill_context_parallel": "",
     "decode_context_parallel": "",
 }
-"""Kinds of parallelism; what is said of one that is refused, None for the others."""
+"""Kinds of parallelism -> words of the error that refuses it; None: supported."""
 
 
 def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:
-    """Raise ProbeError when a loaded drafter has a part that would be measured wrongly."""
+    """Raise ProbeError if a loaded drafter has a part that would be measured incorrectly."""
     if kind.attention and not layers:
         raise ProbeError(f"drafter {type(model).__name__}: no attention layer found")
     for name, layer in layers.items():

@@ -1,4 +1,4 @@
-"""Every kind of drafter that this version knows, in one list, and what is recorded of each.
+"""All kinds of drafter that this version supports, and what is recorded of each.
 
 The start-up check, `driftscope doctor` and the table in docs/drafters.md all read this list. A
 drafter that is not in it is refused.
@@ -169,11 +169,11 @@ KINDS = (
         v1=f"{COUNTED}, with the package arctic-inference 0.3.0",
     ),
 )
-"""The list."""
+"""All supported kinds of drafter."""
 
 
 def kind_for(speculation: Any, drafter: str, *, modules: bool = False) -> Kind:
-    """The kind of a loaded drafter; raises ProbeError for one that is not in the list.
+    """Return the kind of a loaded drafter; raises ProbeError if the drafter is not in the list.
 
     `speculation` is vLLM's SpeculativeConfig, `drafter` the class's name.
     """
@@ -192,17 +192,17 @@ def kind_for(speculation: Any, drafter: str, *, modules: bool = False) -> Kind:
 
 
 def methods() -> tuple[str, ...]:
-    """All methods in the list, each once."""
+    """Return all methods in the list, each once."""
     return tuple(dict.fromkeys(method for kind in KINDS for method in kind.methods))
 
 
 def drafters() -> tuple[str, ...]:
-    """All drafter classes in the list, each once."""
+    """Return all drafter classes in the list, each once."""
     return tuple(dict.fromkeys(name for kind in KINDS for name in kind.drafters))
 
 
 def table() -> str:
-    """The list as a Markdown table."""
+    """Return the list as a Markdown table."""
     lines = [
         "| drafter | vLLM's classes | recorded | V1 runner | V2 runner |",
         "|---|---|---|---|---|",
@@ -226,7 +226,7 @@ BEGIN, END = "<!-- kinds: `make kinds-table` writes this -->\n", "<!-- /kinds --
 
 
 def main() -> None:
-    """Write the table into the file that is named."""
+    """Write the table into the file named on the command line."""
     path = Path(sys.argv[1])
     before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)

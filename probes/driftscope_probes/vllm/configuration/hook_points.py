@@ -1,11 +1,11 @@
-"""The places in vLLM that the probe hooks, and the versions in which they were tried."""
+"""The places in vLLM that the probe hooks, and the versions in which they were tested."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
-"""Versions that the test suite or a release check has run; others work while every hook holds."""
+"""Versions that the test suite or a release check has run; others work if every hook exists."""
 OLDEST_VLLM = (0, 25)
 RECORDED = (
     "per chain and depth: attention mass on sink, prompt, generated and self slots; RMS of the "
@@ -19,14 +19,15 @@ RECORDED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """One place in vLLM that the probe takes hold of."""
+    """One place in vLLM that the probe hooks."""
 
     module: str
     name: str
     """Dotted name inside the module."""
     purpose: str
     optional: bool = False
-    """Wanted for one kind of drafter or of recording only, or not in every version of vLLM."""
+    """Whether the hook is needed for one kind of drafter or recording only, or is missing from some
+    versions of vLLM."""
 
 
 HOOKS = {
@@ -148,4 +149,4 @@ HOOKS = {
         ),
     ),
 }
-"""By seam: V1 model runner, V2 model runner, their worker, engine core."""
+"""Hooks by part of vLLM: V1 model runner, V2 model runner, their worker, engine core."""

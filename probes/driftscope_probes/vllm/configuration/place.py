@@ -1,4 +1,4 @@
-"""Reads off vLLM's configuration where in an engine a worker stands."""
+"""Reads a worker's place in its engine from vLLM's configuration."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from driftscope_probes.base.settings import RUN_ID
 
 
 def place_in(config: Any) -> Place:
-    """This worker's tensor-parallel rank, and its replica where it is not the first.
+    """Return this worker's tensor-parallel rank, and its replica unless it is the first.
 
-    `parallel_config.rank` counts pipeline stages too, ranks of a stage first. A dense model's
-    replicas all believe to be alone but for their index.
+    `parallel_config.rank` also counts pipeline stages; the ranks of one stage are consecutive. A
+    dense model's replicas know nothing of each other but their own index.
     """
     parallel = config.parallel_config
     size = getattr(parallel, "tensor_parallel_size", 1)
@@ -23,7 +23,7 @@ def place_in(config: Any) -> Place:
 
 
 def is_last_stage(config: Any) -> bool:
-    """Whether this worker is of the last pipeline stage, the one that drafts."""
+    """Return whether this worker belongs to the last pipeline stage, which drafts."""
     parallel = config.parallel_config
     ranks, stages = (getattr(parallel, f"{kind}_parallel_size", 1) for kind in _WITHIN_REPLICA)
     return bool(getattr(parallel, "rank", 0) // ranks == stages - 1)
@@ -33,9 +33,9 @@ _WITHIN_REPLICA = ("tensor", "pipeline")
 
 
 def run_id_of(config: Any) -> str:
-    """The same in every process of one engine, and of another engine another.
+    """Return the run id, shared by one engine's processes and unique per engine.
 
-    The plugin's id alone would not do: one process may start several engines.
+    The plugin's id is not enough, because one process may start several engines.
     """
     instance = str(getattr(config, "instance_id", "")).partition("_dp")[0]
     start = os.environ.setdefault(RUN_ID, uuid.uuid4().hex[:12])

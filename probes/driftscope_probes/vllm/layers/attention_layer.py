@@ -1,4 +1,4 @@
-"""One attention layer of vLLM: how it attends, and the hook that sees its queries."""
+"""An attention layer of vLLM: its attention parameters, and the hook that sees its queries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class VllmAttentionLayer:
 
 
 def kind_of(layer: Any) -> AttentionKind:
-    """Read off a loaded vLLM `Attention` layer."""
+    """Return the attention parameters of a loaded vLLM `Attention` layer."""
     impl = layer.impl
     window = getattr(layer, "sliding_window", None)
     return AttentionKind(
@@ -66,14 +66,14 @@ def kind_of(layer: Any) -> AttentionKind:
 
 
 def cache_of(layer: Any) -> torch.Tensor:
-    """The layer's KV cache; a list of one in older versions."""
+    """Return the layer's KV cache, which older versions wrap in a list."""
     cache = layer.kv_cache
     found: torch.Tensor = cache[0] if isinstance(cache, list | tuple) else cache
     return found
 
 
 def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
-    """Show `observer` each call of a layer whose cache is in use; returns the undoing."""
+    """Pass each call of a layer with an active cache to `observer`; return the removal."""
     if is_latent(layer):
         return tap_latent(layer, observer, switch)
     original = layer.impl.forward
@@ -98,14 +98,14 @@ def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[]
 
 
 _offered = False
-"""vLLM was made to answer `catch_lse`."""
+"""Whether vLLM's FlashAttention backend has been patched to serve `catch_lse`."""
 _caught: list[torch.Tensor] | None = None
-"""Where the log-sum-exp of the attention call under way goes; one thread runs a model."""
+"""List that receives the log-sum-exp of the attention call in progress; one thread runs a model."""
 
 
 @contextlib.contextmanager
 def catch_lse() -> Iterator[list[torch.Tensor]]:
-    """Collect what FlashAttention's kernel computes anyway and vLLM does not ask for."""
+    """Collect the log-sum-exp, which FlashAttention computes and vLLM does not request."""
     global _caught
     found: list[torch.Tensor] = []
     _caught = found
@@ -116,7 +116,7 @@ def catch_lse() -> Iterator[list[torch.Tensor]]:
 
 
 def offer_lse() -> bool:
-    """Make vLLM's FlashAttention backend answer `catch_lse`; whether this vLLM can."""
+    """Make vLLM's FlashAttention serve `catch_lse`; return whether this vLLM allows it."""
     global _offered
     try:
         module = importlib.import_module(FLASH_ATTENTION)

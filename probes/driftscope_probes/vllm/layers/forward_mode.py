@@ -1,4 +1,4 @@
-"""How vLLM runs the forward under way: eager, compiled, or in CUDA graphs."""
+"""The execution mode of vLLM's forward in progress: eager, compiled, or in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from driftscope.trace.format.records import Execution
 
 @functools.cache
 def _forward_context() -> tuple[Callable[[], bool], Callable[[], Any]]:
-    """Return vLLM's two functions: whether there is a context, and which; imported once."""
+    """Return vLLM's functions that test for and get the context; imported once."""
     from vllm.forward_context import get_forward_context, is_forward_context_available
 
     return is_forward_context_available, get_forward_context
 
 
 def forward_mode(compiled: bool) -> str:
-    """Return how vLLM says that it runs the forward under way, one of `Execution`."""
+    """Return the mode that vLLM reports for the forward in progress, one of `Execution`."""
     plain = Execution.COMPILED if compiled else Execution.EAGER
     available, context = _forward_context()
     if not available():

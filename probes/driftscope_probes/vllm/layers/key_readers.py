@@ -1,4 +1,4 @@
-"""Where the keys of an engine's paged cache lie: one reader per way of keeping them."""
+"""Reads keys from an engine's paged cache: one reader per memory layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftscope_probes.vllm.layers.latent_attention import LatentKeys, is_latent
 
 
 class PagedKeys:
-    """vLLM's backends for GPUs: FLASH_ATTN, TRITON_ATTN, FLASHINFER.
+    """Keys of vLLM's GPU backends: FLASH_ATTN, TRITON_ATTN, FLASHINFER.
 
     Cache since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first. Before:
     [blocks, 2, block_size, kv_heads, head_size].
@@ -46,11 +46,11 @@ class PagedKeys:
 
 
 class CpuAttnKeys:
-    """vLLM's CPU_ATTN backend.
+    """Keys of vLLM's CPU_ATTN backend.
 
-    It packs the keys of a (block, head) in an order that depends on the instruction set, so the
-    order is found by writing known values through vLLM's own op and reading them back.
-    Cache layout since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first.
+    The backend packs the keys of a (block, head) in an order that depends on the instruction set,
+    so the order is found by writing known values through vLLM's own op and reading them back. Cache
+    layout since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first.
     """
 
     paged = False
@@ -59,12 +59,12 @@ class CpuAttnKeys:
         self._layer = layer
         self._order: torch.Tensor | None = None
         self.in_order = False
-        """Whether that order is the plain one, known with it."""
+        """Whether the packed order is the plain one; valid once the order is known."""
         self._heads = np.arange(0)
         """[kv_heads] int64: rows of each head's keys, among those of a block."""
 
     def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """See KeyReader: keys are packed differently here."""
+        """Raise NotImplementedError: keys are packed differently here."""
         raise NotImplementedError
 
     def score(
@@ -84,13 +84,13 @@ class CpuAttnKeys:
         return queries[:, None] @ blockwise
 
     def packed(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """A view of the cache, a row for a block's and head's keys and then one for its values,
-        [2 * blocks * kv_heads, head_size * block_size]."""
+        """Return a view of the cache with alternating rows: the keys, then the values, of each
+        block and head, [2 * blocks * kv_heads, head_size * block_size]."""
         blocks, heads, block_size, size = kv_cache.shape
         return kv_cache.view(2 * blocks * heads, block_size * size // 2)
 
     def order(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """[head_size * block_size] int64: where element (dim, slot) lies in a row of `packed`."""
+        """Return [head_size * block_size] int64: index of (dim, slot) in a row of `packed`."""
         if self._order is None:
             _, heads, block_size, size = kv_cache.shape
             self._order = self._find_order(kv_cache.dtype, block_size, size // 2)
@@ -103,7 +103,7 @@ class CpuAttnKeys:
         return queries
 
     def _find_order(self, dtype: torch.dtype, block_size: int, head_size: int) -> torch.Tensor:
-        """[head_size * block_size]: where element (dim, token) lies in a packed block."""
+        """Return [head_size * block_size]: the index of element (dim, token) in a packed block."""
         token = torch.arange(block_size).view(-1, 1, 1).expand(-1, 1, head_size)
         dim = torch.arange(head_size).view(1, 1, -1).expand(block_size, 1, -1)
         at_token, at_dim = (self._round_trip(x, dtype, block_size, head_size) for x in (token, dim))
@@ -114,13 +114,15 @@ class CpuAttnKeys:
     def _round_trip(
         self, values: torch.Tensor, dtype: torch.dtype, block_size: int, head_size: int
     ) -> torch.Tensor:
-        """What lies at each packed place when `values` are written as keys.
+        """Return the value found at each packed index after `values` are written as keys.
 
-        In two digits of base 128, which every supported dtype holds exactly.
+        Values are written as two digits of base 128, which every supported dtype represents
+        exactly.
         """
         from vllm import _custom_ops as ops
 
-        # On the layer since vLLM 0.31, set with the KV cache; on the implementation before.
+        # The attribute is on the layer since vLLM 0.31, set with the KV cache; before, on the
+        # implementation.
         isa = getattr(self._layer, "isa", None) or self._layer.impl.isa
         low, high = values % 128, values // 128
         read = []
@@ -149,11 +151,11 @@ READERS: dict[str, Callable[[Any], KeyReader]] = {
     "TRITON_ATTN": PagedKeys,
     "FLASHINFER": PagedKeys,
 }
-"""By vLLM's backend name."""
+"""Readers by vLLM's backend name."""
 
 
 def reader_for(backend: str, layer: Any) -> KeyReader:
-    """The reader for an attention backend; raises ProbeError for one that is not supported."""
+    """Return the reader for an attention backend; raises ProbeError for an unsupported backend."""
     if is_latent(layer):
         return LatentKeys(layer)
     if backend not in READERS:

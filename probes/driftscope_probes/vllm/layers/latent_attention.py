@@ -1,10 +1,10 @@
-"""Multi-head latent attention: one latent per slot stands for the keys of all heads.
+"""Multi-head latent attention: one latent per slot replaces the keys of all heads.
 
 The cache holds [latent | rotary key] of each slot. A head's score is q_nope . (W_UK latent) +
-q_rope . rotary key, so that with W_UK taken over to the query's side ("absorbed") it is one product
-with the cached row: attention with a single key head, as large as that row. vLLM absorbs where it
-decodes and not where it prefills; what is kept here is the query before that, so that all depths of
-a chain are measured alike.
+q_rope . rotary key. If W_UK is moved to the query's side ("absorbed"), the score is one product
+with the cached row: attention with a single key head of the row's size. vLLM absorbs when it
+decodes and not when it prefills. The tap keeps the query before absorption, so that all depths of a
+chain are measured alike.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from driftscope_probes.drafter.observer import Observer, Switch
 
 
 def is_latent(layer: Any) -> bool:
-    """Whether a vLLM attention layer is of this sort."""
+    """Return whether a vLLM attention layer uses latent attention."""
     return hasattr(layer, "kv_lora_rank")
 
 
 def query_size(layer: Any) -> int:
-    """Numbers in one head's query before absorption."""
+    """Return the count of numbers in one head's query before absorption."""
     return int(layer.qk_nope_head_dim) + int(layer.qk_rope_head_dim)
 
 
 def tap_latent(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
-    """As `attention.tap_attention`: some implementations have no `forward` to tap."""
+    """Tap a latent layer like `tap_attention`; some implementations have no `forward`."""
     original = layer.forward_impl
 
     @functools.wraps(original)
@@ -47,12 +47,12 @@ def tap_latent(layer: Any, observer: Observer, switch: Switch) -> Callable[[], N
 
 
 class LatentKeys:
-    """The rows of the cache, [blocks, block_size, latent + rope], as keys of a single head."""
+    """Rows of the cache, [blocks, block_size, latent + rope], as keys of a single head."""
 
     paged = False
 
     def __init__(self, layer: Any) -> None:
-        """Raises ProbeError where vLLM has not laid out the up-projection of the keys."""
+        """Raises ProbeError if vLLM has not prepared the up-projection of the keys."""
         self._nope = int(layer.qk_nope_head_dim)
         weight = getattr(layer, "W_UK_T", None)
         if weight is None:
@@ -64,7 +64,7 @@ class LatentKeys:
         """[heads, nope, latent]."""
 
     def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """See KeyReader: a head of this size is more than the paged kernel takes."""
+        """Raise NotImplementedError: heads of this size are too large for the paged kernel."""
         raise NotImplementedError
 
     def score(
@@ -77,7 +77,7 @@ class LatentKeys:
         return (queries @ keys)[:, None]
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
-        """[B, K, heads * (nope + rope)] absorbed, [B, K, heads * (latent + rope)] float32."""
+        """Absorb [B, K, heads * (nope + rope)] to [B, K, heads * (latent + rope)] float32."""
         q = queries.float()
         q = q.view(*q.shape[:-1], len(self._weight), -1)
         nope, rope = q[..., : self._nope], q[..., self._nope :]

@@ -1,8 +1,8 @@
-"""vLLM's engine core: verification and requests, as its scheduler counts them.
+"""Hooks vLLM's engine core: verification and requests, as its scheduler counts them.
 
-The scheduler sees every step's outcome on the host, whichever runner made it, so this costs no
-device synchronisation and agrees with vLLM's own counters by construction.
-Read with vllm.v1.core.sched.scheduler and vllm.v1.engine.core, 0.27 to 0.32.
+The scheduler sees every step's outcome on the host, whichever runner produced it, so this costs no
+device synchronisation and agrees with vLLM's own counters by construction. Written against
+vllm.v1.core.sched.scheduler and vllm.v1.engine.core, 0.27 to 0.32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from driftscope_probes.vllm.scheduler.verification_tracker import VerificationTr
 
 _ATTRIBUTE = "_driftscope_observer"
 STOP_OR_ABORT = "stop_string_or_abort"
-"""Finish reason of a request with stop strings that was aborted."""
+"""Finish reason of an aborted request that has stop strings."""
 
 
 def install_scheduler(module: Any) -> None:
@@ -72,7 +72,7 @@ def _free_request(original: Any) -> Callable[..., Any]:
 
 
 def _shutdown(original: Any) -> Callable[..., Any]:
-    """Close first: vLLM then waits for its workers, and may be killed while it does."""
+    """Close the trace first: vLLM then waits for its workers, and may be killed while it does."""
 
     def shutdown(engine: Any, *args: Any, **kwargs: Any) -> Any:
         observer = getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None)
@@ -104,11 +104,11 @@ class EngineObserver:
         self._rows = VerificationTracker(scheduler, self._writer.count_error).rows
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
-        """A step's outcome is about to be applied to the requests."""
+        """Observe a step's outcome before it is applied to the requests."""
         self._guard.run("verify", self._observe, scheduled, output)
 
     def request_finished(self, request: Any, *_: Any, **__: Any) -> None:
-        """A request is about to be freed."""
+        """Observe a request before it is freed."""
         self._guard.run("request", self._finish, request)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class EngineObserver:
         self._writer.close()
 
     def workers_closed(self) -> None:
-        """What the workers said last can be told."""
+        """Close the telemetry after the workers, so that it includes their last figures."""
         if self._speaker is not None:
             self._speaker.close()
 
@@ -127,9 +127,9 @@ class EngineObserver:
             request = requests.get(name)
             if request is None:
                 continue
-            stale = getattr(request, "num_stale_output_tokens", 0)  # after a preemption
+            stale = getattr(request, "num_stale_output_tokens", 0)  # set after a preemption
             if stale > 0 and getattr(request, "drop_stale_output", False):
-                continue  # vLLM is about to throw it away
+                continue  # vLLM is about to discard it
             served.append(
                 (
                     request,
@@ -151,7 +151,7 @@ class EngineObserver:
             arrival_s=request.arrival_time,
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.num_output_tokens,
-            ttft_s=None,  # the ledger knows
+            ttft_s=None,  # the tracker computes it
             tpot_s=None,
             finish_reason=_finish_reason(request),
             temperature=getattr(sampling, "temperature", None),
@@ -164,20 +164,21 @@ class EngineObserver:
 
 
 def _role(scheduler: Any) -> str:
-    """One name for each data-parallel engine core, dense or not: a dense model's are all rank 0."""
+    """Return a unique name per data-parallel engine core; a dense model's all have rank 0."""
     parallel = scheduler.vllm_config.parallel_config
     return f"engine{getattr(parallel, 'data_parallel_index', parallel.data_parallel_rank)}"
 
 
 def _finish_reason(request: Any) -> str:
-    """A stop string is found by the front end, which then aborts: here the two look the same."""
+    """Return the finish reason. The front end finds a stop string and then aborts, so here a stop
+    string and an abort look the same."""
     reason = str(request.get_finished_reason())
     sampling = request.sampling_params
     return STOP_OR_ABORT if reason == "abort" and getattr(sampling, "stop", None) else reason
 
 
 def _structured(sampling: Any) -> str | None:
-    """What the output is held to; None where this vLLM has another way to say so."""
+    """Return the constraint on the output; None if this vLLM represents constraints differently."""
     if not hasattr(sampling, "structured_outputs"):
         return None
     asked = sampling.structured_outputs

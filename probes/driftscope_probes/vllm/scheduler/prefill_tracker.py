@@ -1,8 +1,8 @@
-"""Whose prompt is not complete yet, told from vLLM's schedules alone.
+"""Tracks the requests whose prompt is not complete yet, from vLLM's schedules alone.
 
-A passed step looks at nothing of its runner: what there is to know of its requests follows from the
-schedules, in order, on the writer's thread. A recorded step's own mask is held against it.
-Read with vllm.v1.core.sched.output, 0.27 to 0.32.
+Unrecorded steps read nothing from their runner: what is needed of their requests follows from the
+schedules, in order, on the writer's thread. A recorded step's own mask is compared with it. Written
+against vllm.v1.core.sched.output, 0.27 to 0.32.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 from driftscope_probes.recording.step_schedule import NOBODY
 
 REMEMBERED_REQUESTS = 65_536
-"""Requests of which the prompt's length is remembered; far more than ever run at once."""
+"""Number of requests whose prompt length is remembered; far more than ever run at once."""
 
 
 class PromptTracker:
-    """The requests of one engine, through their prompts."""
+    """Tracks the requests of one engine through their prompts."""
 
     def __init__(self) -> None:
         self._prompts: OrderedDict[str, int] = OrderedDict()
-        """Their lengths: a request that is preempted has to be told from its output's."""
+        """Prompt lengths: a preempted request recomputes its output as well."""
         self._incomplete: dict[str, int] = {}
-        """Tokens that a request needs computed before its next one can be sampled."""
+        """Number of tokens to compute before a request's next token can be sampled."""
 
     def step(self, scheduled: Any, lengths: Mapping[str, int]) -> frozenset[str]:
-        """Of the requests of a vLLM SchedulerOutput, those whose prompt goes on after it: nothing
-        that is drafted for them counts. Every step has to be told, in order.
+        """Return the requests of a vLLM SchedulerOutput whose prompt is incomplete after the step:
+        their drafts do not count. Call once per step, in order.
 
-        `lengths`: `prompt_lengths` of its new requests, as they were when it began.
+        `lengths`: `prompt_lengths` of its new requests at the beginning of the step.
         """
         for name in scheduled.finished_req_ids:
             self._prompts.pop(name, None)
@@ -38,7 +38,7 @@ class PromptTracker:
         new, cached = scheduled.scheduled_new_reqs, scheduled.scheduled_cached_reqs
         if new or cached.resumed_req_ids:
             self._admit(lengths, cached)
-        if not self._incomplete:  # as most often
+        if not self._incomplete:  # the usual case
             return NOBODY
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         computed |= {each.req_id: each.num_computed_tokens for each in new}
@@ -53,7 +53,7 @@ class PromptTracker:
         return going_on
 
     def _admit(self, lengths: Mapping[str, int], cached: Any) -> None:
-        """Requests that are new, or back from a preemption."""
+        """Add requests that are new, or back from a preemption."""
         self._prompts |= lengths
         self._incomplete |= lengths
         if cached.resumed_req_ids:
@@ -65,11 +65,9 @@ class PromptTracker:
 
 
 def prompt_lengths(requests: Iterable[Any]) -> dict[str, int]:
-    """Request -> tokens that it needs computed, of vLLM's NewRequestData; the V2 runner gets
-    requests that were preempted as new ones, with the output that is to be computed again.
-
-    To be asked at once: within one process their lists are the scheduler's own, and grow.
-    """
+    """Return, for each request in vLLM's NewRequestData, the number of tokens to compute. The V2
+    runner gets preempted requests as new ones, including the output to compute again. Call this at
+    once: within one process the lists belong to the scheduler, and grow."""
     return {each.req_id: _length(each) for each in requests}
 
 

@@ -1,4 +1,4 @@
-"""The workload label that a request of vLLM carries."""
+"""The workload label of a vLLM request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LABEL = "driftscope_label"
 
 
 def label_of(sampling: Any) -> str | None:
-    """The label in a request's vLLM SamplingParams, if it has any: its first MAX_LABEL_CHARS
-    characters. Whoever may send a request chooses it, and it is kept with every row."""
+    """Return the first MAX_LABEL_CHARS characters of the label in a request's vLLM SamplingParams,
+    if there is one. Any client may choose the label, and it is stored with every row."""
     label = (getattr(sampling, "extra_args", None) or {}).get(LABEL)
     return None if label is None else str(label)[:MAX_LABEL_CHARS]

@@ -1,6 +1,6 @@
 """Reads vLLM's SchedulerOutput for the recording.
 
-Read with vllm.v1.core.sched.output, 0.27 to 0.32.
+Written against vllm.v1.core.sched.output, 0.27 to 0.32.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from driftscope_probes.vllm.scheduler.request_label import label_of
 
 
 class VllmSchedules:
-    """See `ScheduleReader`."""
+    """Reads vLLM's schedules; see `ScheduleReader`."""
 
     new_requests = "scheduled_new_reqs"
 
     def __init__(self, faults: CacheFaultTracker | None = None) -> None:
-        """`faults`: of a runner that leaves some in the drafter's cache."""
+        """`faults`: tracker for a runner that leaves faults in the drafter's cache."""
         self.prompts, self.faults = PromptTracker(), faults
 
     def prompt_lengths(self, scheduled: Any) -> Mapping[str, int]:
@@ -34,6 +34,6 @@ class VllmSchedules:
                 yield request.req_id, label
 
     def writes_free_blocks(self, scheduled: Any) -> bool:
-        """See ScheduleReader: a KV connector loads blocks, and others are set to zero."""
+        """Return whether a KV connector loads blocks or vLLM zeroes blocks; see ScheduleReader."""
         loads = getattr(scheduled, "kv_connector_metadata", None) is not None
         return loads or getattr(scheduled, "new_block_ids_to_zero", None) is not None

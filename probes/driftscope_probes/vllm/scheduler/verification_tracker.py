@@ -1,7 +1,7 @@
-"""What became of each request's drafts, step by step: the engine core's rows, made of what it saw.
+"""Tracks the outcome of each request's drafts and builds the engine core's rows.
 
-The serving thread only notes what will be gone: a request's lengths, and vLLM's own record of the
-step, which nobody changes afterwards. What follows from it is worked out on the writer's thread.
+The serving thread only notes what will be gone later: a request's lengths, and vLLM's own record of
+the step, which no longer changes. Everything else is computed on the writer's thread.
 """
 
 from __future__ import annotations
@@ -16,47 +16,48 @@ from driftscope.trace.format.row_block import Block
 from driftscope_probes.vllm.scheduler.schedule import Limits, Schedule, undrafted_reason
 
 REMEMBERED_REQUESTS = 65_536
-"""Requests that are remembered at once, so that ends that were dropped leave nothing for good."""
+"""Largest number of requests remembered at once, so that dropped ends leave no state for good."""
 
 
 Served = tuple[Any, int, int, Any, int]
-"""A request as a step found it: vLLM's Request, its tokens before those of the step, its prompt's
-among them, its RequestStatus then, and how many tokens the step gave it."""
+"""A request as a step found it: vLLM's Request, its number of tokens before the step's, the number
+of prompt tokens among them, its RequestStatus at that time, and the number of tokens that the step
+gave it."""
 Step = tuple[float, Any, list[Served]]
-"""A step whose outcome is known: when, vLLM's SchedulerOutput, and whom it served. Plain tuples,
-as every step makes them on the serving thread."""
+"""A step with known outcome: its time, vLLM's SchedulerOutput, and the served requests. These are
+plain tuples, because the serving thread creates them in every step."""
 
 
 _Verified = tuple[int, float, str, int, int, int, str | None, int]
 _COLUMNS = ("step", "time_s", "request", "position", "drafted", "accepted", "reason", "replica")
-"""Of a VerifyRow, which as an object costs several times as much to make; a busy server makes
-thousands of them a second."""
+"""Columns of a VerifyRow. Rows are plain tuples, because objects cost several times as much; a busy
+server creates thousands of rows a second."""
 
 
 @dataclass(slots=True)
 class _RunningRequest:
-    """What is remembered of a running request."""
+    """State of a running request."""
 
     first_token_s: float | None = None
     last_token_s: float | None = None
     latest: Schedule | None = None
-    """Of the request's latest step, whose draft the next one verifies."""
+    """Schedule of the request's latest step, whose draft the next step verifies."""
     resumed: bool = False
-    """Back from a preemption, with its tokens being computed once more."""
+    """Whether the request is back from a preemption and its tokens are being computed again."""
 
 
 class VerificationTracker:
-    """Rows of steps, and of requests that ended."""
+    """Builds the rows of steps, and of requests that ended."""
 
     def __init__(self, scheduler: Any, count_error: Callable[[str, BaseException], None]) -> None:
-        """`count_error` is told of what cannot be read, which costs that step's rows."""
+        """`count_error` is called for a step that cannot be read, whose rows are lost."""
         self._limits, self._count_error = Limits(scheduler), count_error
         self._live: OrderedDict[str, _RunningRequest] = OrderedDict()
         self._step = 0
 
     def rows(self, seen: list[Step | RequestRow]) -> list[Block | RequestRow]:
-        """A block of what some steps verified, then the requests that ended among them, whose TTFT
-        and TPOT are filled in."""
+        """Return a block of the drafts that the steps verified, then the requests that ended in
+        them, with TTFT and TPOT filled in."""
         verified: list[_Verified] = []
         ended: list[Block | RequestRow] = []
         for each in seen:
@@ -65,7 +66,7 @@ class VerificationTracker:
                     verified += self._verified(each)
                 else:
                     ended.append(self._ended(each))
-            except Exception as error:  # the border: one step that cannot be read is not the next
+            except Exception as error:  # a step that cannot be read must not cost the next one
                 self._count_error("verify", error)
         return [_block(verified), *ended] if verified else ended
 
