@@ -49,6 +49,7 @@ pages: $(VENV)/installed-dev kinds-table ## write the generated pages of docs/
 	$(BIN)/python -m driftscope.trace.format.columns_page > docs/trace-format.md
 	$(BIN)/python -m driftscope.trace.format.privacy_page > docs/privacy.md
 	$(BIN)/python -m driftscope_probes.server.settings_page > docs/configuration.md
+	$(BIN)/python -m driftscope.json_report.schema > docs/report.schema.json
 	$(BIN)/driftscope dashboards -o build/dashboards && cp build/dashboards/runbooks/*.md docs/runbooks/
 
 truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as a table
