@@ -20,11 +20,11 @@ from support.killed_writer import CHANGES, Killer, handed_over
 from support.runs import Spec, manifest
 
 from driftscope.errors import DriftscopeError, TraceError
-from driftscope.trace import run_directory, sink, writer
 from driftscope.trace.format.manifest import MANIFEST
 from driftscope.trace.format.schema import to_batch
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write import record_files, run_directory, writer
 
 SOURCE = "worker0-1"
 MOST_CALLS = 70
@@ -134,7 +134,7 @@ def _write_full(run: Path, turn: int, segment: int, first: int, last: int) -> No
 
 
 def _write(run: Path, turn: int, segment: int, tell: Callable[[int], None]) -> None:
-    sink.SEGMENT_BYTES = segment
+    record_files.SEGMENT_BYTES = segment
     vars(writer)["STATUS_S"] = 0.0  # each flush rewrites the status
     run_directory.create_run(run, manifest(Spec()))
     made = writer.TraceWriter(run, source=SOURCE, flush_s=60.0)

@@ -39,7 +39,7 @@ class Switch:
     """Stands for the taps."""
 
     def __init__(self, *, on: bool = True) -> None:
-        self.on, self.hooks = on, []  # type: ignore[var-annotated]
+        self.should_record, self.hooks = on, []  # type: ignore[var-annotated]
 
     def observe(self, hook: str, action: Callable[..., Any], *args: Any) -> None:
         self.hooks.append(hook)

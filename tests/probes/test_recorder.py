@@ -23,7 +23,7 @@ from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH
 from driftscope_probes.base.host_ring import SLOTS
 from driftscope_probes.base.settings import RECORDINGS, Settings
 from driftscope_probes.base.step_view import DeviceStep, DraftStep
-from driftscope_probes.masses.meter import Plan
+from driftscope_probes.masses.meter import MassPlan
 from driftscope_probes.recording.recorder import Recorder
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
@@ -367,7 +367,7 @@ class Aside:
         self._meter = worker.recorder.meter
         self._meter.plan = self._plan  # type: ignore[method-assign]
 
-    def _plan(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> Plan:
+    def _plan(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> MassPlan:
         def fill() -> None:
             assert threading.current_thread().name == "driftscope-beside"
             assert self.go.wait(10)
@@ -375,7 +375,7 @@ class Aside:
                 raise RuntimeError("no keys")
             self._meter.measure(step, at, per_head)
 
-        return Plan(fill=fill, little=False)
+        return MassPlan(fill=fill, little=False)
 
 
 def test_masses_taken_beside_the_engine_are_the_same(start: Callable[..., Worker]) -> None:

@@ -13,7 +13,7 @@ from driftscope.boundary.http_peer import Limits
 from driftscope.errors import ControlError, UsageError
 from driftscope.trace.format.control_file import Change
 from driftscope.trace.format.status import Status
-from driftscope_probes.control.control import remote
+from driftscope_probes.control import remote
 from driftscope_probes.control.process_status import processes_in
 from driftscope_probes.control.remote import reach
 

@@ -18,12 +18,14 @@ from support.tiny_drafter import AUX, HEADS, LAYERS, MAX_REQUESTS, Batch, by_han
 
 from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
 from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses import triton_masses
 from driftscope_probes.masses.meter import Meter
-from driftscope_probes.masses.torch_masses import Chains, masses, sink_mask, triton_masses
+from driftscope_probes.masses.torch_masses import Chains, masses, sink_mask
 from driftscope_probes.masses.triton_masses import paged_masses
 from driftscope_probes.recording.chain_encoder import complete
+from driftscope_probes.taps import triton_kernels
 from driftscope_probes.taps.kernels import Kernels, TorchKernels
-from driftscope_probes.taps.taps import Taps, triton_kernels
+from driftscope_probes.taps.taps import Taps
 from driftscope_probes.taps.triton_kernels import TritonKernels
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 

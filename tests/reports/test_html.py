@@ -332,7 +332,7 @@ def test_speed_is_held_against_a_baseline_without_speculation() -> None:
     assert "baseline Time to first token" in page.words
     other = replace(held, manifest=replace(held.manifest, mode="full graph"))
     page = Page(to_html(conclude([run], baseline=other)))
-    assert "baseline: nothing is held against it: its engine" in page.words
+    assert "baseline: it is not used: its engine" in page.words
     assert "The baseline takes" not in page.words
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from driftscope.boundary import strict_json
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.target import Target
@@ -68,4 +69,4 @@ def _write(
     }
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     fields = {**fields, "torch_dtype": str(dtype).removeprefix("torch.")}
-    (path / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    (path / "config.json").write_text(strict_json.dumps(fields, indent=1) + "\n", encoding="utf-8")

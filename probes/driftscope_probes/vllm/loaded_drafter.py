@@ -13,7 +13,7 @@ from driftscope_probes.drafter.attention_layer import AttentionLayer
 from driftscope_probes.drafter.drafter_kind import Kind
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, kind_for
-from driftscope_probes.vllm.layers.attention_layer import VllmAttentionLayer, offer_lse
+from driftscope_probes.vllm.layers.attention_layer import VllmAttentionLayer, backend_of, offer_lse
 from driftscope_probes.vllm.layers.forward_mode import forward_mode
 
 
@@ -34,18 +34,13 @@ class VllmDrafter:
 
     def __post_init__(self) -> None:
         """Wrap the attention modules."""
-        backend = self.backend
-        wrapped = {name: VllmAttentionLayer(each, backend) for name, each in self.attention.items()}
+        wrapped = {name: VllmAttentionLayer(each) for name, each in self.attention.items()}
         object.__setattr__(self, "layers", wrapped)
 
     @property
     def backend(self) -> str:
         """vLLM's name of the attention backend, such as CPU_ATTN; empty without attention."""
-        if not self.attention:
-            return ""
-        layer = next(iter(self.attention.values()))
-        get = getattr(layer, "get_attn_backend", None)
-        return str((get() if get else layer.attn_backend).get_name())
+        return next((backend_of(layer) for layer in self.attention.values()), "")
 
     def offer_lse(self) -> bool:
         """See Drafter: FlashAttention computes the log-sum-exp anyway."""

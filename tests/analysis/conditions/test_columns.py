@@ -21,7 +21,7 @@ def test_the_page_has_every_column(name: str) -> None:
 
 
 def test_the_page_has_the_bounds() -> None:
-    assert f"at most {MAX_CHARS:,} characters and brackets that nest {MAX_NESTING} deep" in PAGE
+    assert f"at most {MAX_CHARS:,} characters and brackets nested {MAX_NESTING} deep" in PAGE
 
 
 def test_columns_of_requests_and_steps_are_columns() -> None:

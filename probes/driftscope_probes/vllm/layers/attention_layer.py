@@ -22,9 +22,9 @@ FLASH_ATTENTION = "vllm.v1.attention.backends.flash_attn"
 class VllmAttentionLayer:
     """One loaded attention layer of vLLM; see `AttentionLayer`."""
 
-    def __init__(self, module: Any, backend: str) -> None:
-        """`backend`: vLLM's name of the attention backend, such as CPU_ATTN."""
-        self._module, self._backend = module, backend
+    def __init__(self, module: Any) -> None:
+        """Wrap an attention module."""
+        self._module = module
 
     @functools.cached_property
     def kind(self) -> AttentionKind:
@@ -34,7 +34,7 @@ class VllmAttentionLayer:
     @functools.cached_property
     def reader(self) -> KeyReader:
         """See AttentionLayer."""
-        return reader_for(self._backend, self._module)
+        return reader_for(backend_of(self._module), self._module)
 
     @property
     def query_size(self) -> int:
@@ -48,6 +48,12 @@ class VllmAttentionLayer:
     def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
         """See AttentionLayer."""
         return tap_attention(self._module, observer, switch)
+
+
+def backend_of(layer: Any) -> str:
+    """Return vLLM's name of a layer's attention backend, such as CPU_ATTN."""
+    get = getattr(layer, "get_attn_backend", None)
+    return str((get() if get else layer.attn_backend).get_name())
 
 
 def kind_of(layer: Any) -> AttentionKind:
