@@ -13,6 +13,7 @@ from typing import Any
 
 from driftscope.analysis.findings.finding import Severity, Trust
 from driftscope.json_report.document import CHECK, COMPARISON, REPORT, VERSIONS, layout
+from driftscope.vocabulary import RMS_BY_DEPTH
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
@@ -79,7 +80,7 @@ RUN = _object(
         ),
         "hidden": _object(
             {
-                **dict.fromkeys(("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms"), BY_DEPTH),
+                **dict.fromkeys(RMS_BY_DEPTH, BY_DEPTH),
                 "growth": NUMBER,
                 "growth_interval": INTERVAL,
             }

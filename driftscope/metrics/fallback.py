@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from driftscope.metrics.definition import Definition
-from driftscope.trace.format.records import UndraftedReason
+from driftscope.vocabulary import UndraftedReason
 
 REJECTED = Definition(
     name="fallback.rejected_rounds",

@@ -18,8 +18,9 @@ from driftscope.analysis.statistics.paired_ratios import paired_ratio
 from driftscope.json_report.report import to_dict
 from driftscope.metrics.client import mcnemar
 from driftscope.pipeline import Analysis, analyze
-from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.records import ClientRow
 from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Ended
 from driftscope_reports.html.document import to_html
 
 

@@ -15,7 +15,6 @@ from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.figures.verification import look_at
 from driftscope.analysis.findings.rules.attention import has_sink
 from driftscope.analysis.passes.verified import verified
-from driftscope.analysis.query.chain_shape import MASSES
 from driftscope.analysis.query.record_views import open_run, tables_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.summarise import summarise
@@ -24,6 +23,7 @@ from driftscope.pipeline import analyze
 from driftscope.trace.format.records import DraftRow, VerifyRow
 from driftscope.trace.format.rounding import RELATIVE_ERROR
 from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.vocabulary import MASSES
 
 
 def _summary(run: Path, spec: Spec | None = None) -> RunSummary:

@@ -21,8 +21,8 @@ from driftscope.analysis.summary.summarise import summarise
 from driftscope.cli.shared.gate_run import judge_analysis, outcome, run_gate
 from driftscope.errors import NoDataError, UsageError
 from driftscope.pipeline import conclude
-from driftscope.trace.format.records import Ended
 from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Ended
 
 LENGTH = "acceptance.mean_length"
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from driftscope.analysis.replays.senders import external_id
-from driftscope.trace.format.records import Ended
 from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Ended
 
 pytestmark = pytest.mark.vllm
 EXAMPLES = Path(__file__).parents[2] / "examples"

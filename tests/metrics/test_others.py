@@ -20,7 +20,7 @@ from driftscope.metrics.hidden import growth, imbalance
 from driftscope.metrics.latency import inter_token_s, mean_s
 from driftscope.metrics.overhead import overhead_fraction
 from driftscope.metrics.throughput import StepCost, relative_speed
-from driftscope.trace.format.records import UndraftedReason
+from driftscope.vocabulary import UndraftedReason
 
 
 def test_rejected_and_undrafted_are_two_shares_of_all_steps() -> None:

@@ -16,7 +16,8 @@ from support.schedules import schedule
 from driftscope.trace.format.records import DraftRow, StepRow
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.chain_buffers import MASSES, ChainBuffers, Layout
+from driftscope.vocabulary import MASSES
+from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
 from driftscope_probes.base.device_clock import NO_MARKS, Marks
 from driftscope_probes.base.host_ring import HostRing, Landing
 from driftscope_probes.base.step_view import DraftStep

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from support.schedules import schedule
 
-from driftscope.trace.format.records import RequestRow, UndraftedReason
+from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
+from driftscope.vocabulary import UndraftedReason
 from driftscope_probes.vllm.scheduler import verification_tracker as module
 from driftscope_probes.vllm.scheduler.verification_tracker import VerificationTracker
 

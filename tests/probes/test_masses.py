@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope.inspect.reference.chain import class_masses
-from driftscope_probes.base.chain_buffers import MASSES
+from driftscope.vocabulary import MASSES
 from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.masses.sink_search import RECENT, SLOTS
 from driftscope_probes.masses.torch_masses import (

@@ -19,7 +19,8 @@ from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
+from driftscope.vocabulary import MASSES
 from driftscope_probes.base.host_ring import SLOTS
 from driftscope_probes.base.settings import RECORDINGS, Settings
 from driftscope_probes.base.step_view import DeviceStep, DraftStep

@@ -12,7 +12,7 @@ import torch
 
 from driftscope.errors import ProbeError
 from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
-from driftscope_probes.base.chain_buffers import PER_DEPTH
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope_probes.base.settings import Settings, settings_from
 from driftscope_probes.drafter.drafter_kind import NOT_SERVED
 from driftscope_probes.vllm.configuration import checks

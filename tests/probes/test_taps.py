@@ -14,7 +14,9 @@ from support.tiny_drafter import AUX, HEADS, HIDDEN, LAYERS, MAX_REQUESTS, Batch
 
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
+from driftscope.vocabulary import MASSES
+from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
 from driftscope_probes.base.guard import Guard
 from driftscope_probes.masses.meter import Meter
 from driftscope_probes.recording.chain_encoder import complete

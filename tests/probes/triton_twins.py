@@ -16,7 +16,9 @@ import torch
 import triton
 from support.tiny_drafter import AUX, HEADS, LAYERS, MAX_REQUESTS, Batch, by_hand
 
-from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH, ChainBuffers, Layout
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
+from driftscope.vocabulary import MASSES
+from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
 from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.masses import triton_masses
 from driftscope_probes.masses.meter import Meter

@@ -14,8 +14,9 @@ from support.runs import START_S, Spec, manifest, rows, verify, write_rows, writ
 from support.simulate import Cost, Prompts, Truth, simulate
 
 from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.records import DraftRow, Ended, RequestRow, ResourceRow, Row, StepRow
+from driftscope.trace.format.records import DraftRow, RequestRow, ResourceRow, Row, StepRow
 from driftscope.trace.format.status import Status, status_path
+from driftscope.vocabulary import Ended
 
 ROOT = Path(__file__).parents[2]
 RECORDED = sorted(

@@ -8,9 +8,10 @@ from typing import Any
 
 from support.runs import START_S, write_rows
 
-from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.records import ClientRow
 from driftscope.trace.format.status import Status, status_path
 from driftscope.trace.write.run_directory import create_run
+from driftscope.vocabulary import Ended
 from driftscope.workloads.client.replay_directory import manifest_of
 
 BASELINE = "as asked"

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.format.records import (
-    MASS_CLASSES,
     RECORDS,
     DraftRow,
     RequestRow,
@@ -29,6 +28,7 @@ from driftscope.trace.format.schema import SCHEMA_VERSION, schema_of, to_batch
 from driftscope.trace.format.segment import VERSION_KEY, segment_path
 from driftscope.trace.format.status import Status, status_path
 from driftscope.trace.write.record_files import RecordFiles
+from driftscope.vocabulary import MASS_CLASSES
 
 START_S = 1_750_000_000.0
 HEADS_APART = 0.01

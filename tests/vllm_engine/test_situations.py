@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from driftscope.trace.format.records import UndraftedReason
 from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import UndraftedReason
 from driftscope_probes.vllm.scheduler.engine_core import STOP_OR_ABORT
 from vllm_engine.job import K, Outcome, run_jobs
 from vllm_engine.situations import LOST, SITUATION_JOBS, STOP_TOKEN, asks_of

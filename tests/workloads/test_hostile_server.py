@@ -13,8 +13,8 @@ from support.hostile.server import OPENAI, Server, hostile_server
 
 from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, UsageError
-from driftscope.trace.format.records import Ended
 from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Ended
 from driftscope.workloads.client import server_lookup
 from driftscope.workloads.client.replay import Order, replay
 from driftscope.workloads.client.sending import Patience

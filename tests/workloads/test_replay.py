@@ -20,9 +20,10 @@ from support.stub_server import PIECES, ROUNDS, Stub, stub_server
 
 from driftscope.errors import DriftscopeError, NoDataError, TraceError
 from driftscope.trace.format.manifest import CLIENT
-from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.records import ClientRow
 from driftscope.trace.format.status import Status
 from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.vocabulary import Ended
 from driftscope.workloads.client.load import GONE_AFTER, Load
 from driftscope.workloads.client.replay import (
     UNWRITTEN,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from driftscope.analysis.query.column_arrays import ints
 from driftscope.metrics.chains import finite_mean
-from driftscope.trace.format.records import MASS_CLASSES
+from driftscope.vocabulary import MASS_CLASSES
 
 MAX_ROWS = 128
 """Largest number of heads kept, all layers together."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.query.column_arrays import ints
 from driftscope.metrics.chains import finite_mean
+from driftscope.vocabulary import MASSES
 
 NAMED_EACH = 50
 """Number of requests named at each end."""
@@ -21,7 +22,6 @@ MAX_ROUNDS = 48
 """Number of rounds kept of an opened request, counted from its first round."""
 ENOUGH_ROUNDS = 3
 """Smallest number of rounds of a ranked request; with fewer, its acceptance length is chance."""
-MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 
 Floats = tuple[float, ...]
 

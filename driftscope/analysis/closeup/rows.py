@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.passes.kinds import BY_HEAD, kinds_of_steps
 from driftscope.analysis.passes.views import REQUEST, table
-from driftscope.analysis.query.chain_shape import AUX
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.record_views import PART, Derived, Tables
 from driftscope.boundary import strict_json
 from driftscope.trace.format.derived_columns import DERIVED_KEY, restore
+from driftscope.vocabulary import AUX
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

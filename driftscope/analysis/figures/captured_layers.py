@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from driftscope.analysis.passes.kinds import captured_in
-from driftscope.analysis.query.chain_shape import AUX
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.record_views import Tables
+from driftscope.vocabulary import AUX
 
 
 def captured_states(tables: Tables) -> int:

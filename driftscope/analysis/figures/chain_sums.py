@@ -10,9 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.passes.chains import denominator, numerator
-from driftscope.analysis.query.chain_shape import MASSES, Shape
+from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
 from driftscope.metrics.chains import Array, ratio
+from driftscope.vocabulary import MASSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

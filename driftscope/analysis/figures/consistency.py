@@ -15,12 +15,12 @@ from driftscope.analysis.passes.kinds import (
     one_with,
 )
 from driftscope.analysis.passes.requests import requests_that_finished
-from driftscope.analysis.query.chain_shape import AUX, Shape
+from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.foreign_files import chains_too_long, two_drafters
 from driftscope.analysis.query.record_views import Tables
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
-from driftscope.trace.format.records import MASS_CLASSES, Execution
+from driftscope.vocabulary import AUX, MASS_CLASSES, Execution
 
 ENOUGH_CHAINS = 50
 """Number of chains that must reach a depth for it to be shown in a run of several K: with fewer,

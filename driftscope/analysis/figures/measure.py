@@ -21,7 +21,6 @@ from driftscope.analysis.figures.results import (
     Spread,
 )
 from driftscope.analysis.figures.round_sums import Rounds
-from driftscope.analysis.query.chain_shape import AUX, MASSES
 from driftscope.analysis.query.column_arrays import sums
 from driftscope.analysis.statistics.interval import (
     Interval,
@@ -35,6 +34,7 @@ from driftscope.metrics.attention import self_excess, sink_retention
 from driftscope.metrics.chains import Array
 from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.hidden import growth, imbalance
+from driftscope.vocabulary import AUX, MASSES, RMS_BY_DEPTH
 
 
 def acceptance(
@@ -164,7 +164,7 @@ def spread(chains: Chains) -> dict[str, Spread]:
             out[name] = tuple(
                 each if any_ else None for each, any_ in zip(found, there, strict=False)
             )
-    for name in ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "entropy"):
+    for name in (*RMS_BY_DEPTH, "entropy"):
         if name in chains.means:
             mean = chains.means[name]
             out[name] = _known(intervals(ratio_of(mean.top, mean.bottom)))

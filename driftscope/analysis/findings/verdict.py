@@ -18,7 +18,7 @@ from driftscope.analysis.number_words import (
 )
 from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.trace.format.records import Ended
+from driftscope.vocabulary import Ended
 
 
 def verdict_of(runs: Sequence[RunSummary], findings: Sequence[Finding]) -> tuple[str, ...]:

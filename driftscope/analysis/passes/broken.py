@@ -6,10 +6,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.passes.chains import deep_enough
-from driftscope.analysis.query.chain_shape import BY_DEPTH, MASSES, Shape
+from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.record_views import Derived
 from driftscope.metrics.chains import finite
+from driftscope.vocabulary import BY_DEPTH, MASSES
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -17,7 +17,7 @@ from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.record_views import IN_BUCKETS, PART, Derived
 from driftscope.metrics import attention
 from driftscope.metrics.chains import finite, weight_of, weighted
-from driftscope.trace.format.records import MASS_CLASSES
+from driftscope.vocabulary import MASS_CLASSES
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

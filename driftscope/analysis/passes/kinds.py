@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.passes.views import table
-from driftscope.analysis.query.chain_shape import AUX
+from driftscope.vocabulary import AUX
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

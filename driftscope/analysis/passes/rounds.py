@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS, clusters, table
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.record_views import IN_BUCKETS
-from driftscope.trace.format.records import UndraftedReason
+from driftscope.vocabulary import UndraftedReason
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

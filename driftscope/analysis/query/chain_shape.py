@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
-BY_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy")
-AUX = ("aux_rms", "aux_norm_rms")
+from driftscope.vocabulary import AUX, BY_DEPTH, MASSES
+
 """Lists by captured target layer, not by depth."""
 
 

@@ -6,7 +6,8 @@ import functools
 import operator
 from typing import TYPE_CHECKING, TypeAlias
 
-from driftscope.analysis.query.chain_shape import AUX, Shape
+from driftscope.analysis.query.chain_shape import Shape
+from driftscope.vocabulary import AUX
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -16,8 +16,8 @@ from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.client import per_user, tokens_per_second
 from driftscope.metrics.latency import mean_s
 from driftscope.trace.format.manifest import CLIENT, Manifest
-from driftscope.trace.format.records import Ended
 from driftscope.trace.read.reader import Trace
+from driftscope.vocabulary import Ended
 
 OUTCOMES = ("json_ok", "tool_ok", "early_stop", "garbled", "looping")
 """Columns of ClientRow that tell whether an answer is as it should be."""

@@ -14,7 +14,8 @@ from driftscope.boundary import strict_json
 from driftscope.boundary.terminal_text import shown
 from driftscope.errors import EXIT_ERROR, EXIT_OK
 from driftscope.metrics.acceptance import mean_length
-from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.records import ClientRow
+from driftscope.vocabulary import Ended
 from driftscope.workloads.client.replay import Done, Watcher, require_answers
 from driftscope.workloads.suites.plan import Shot
 

@@ -17,7 +17,7 @@ from driftscope.errors import UsageError
 from driftscope.json_report.report import plain_to_dict, replay_to_dict, run_to_dict
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis
-from driftscope.trace.format.records import UndraftedReason
+from driftscope.vocabulary import UndraftedReason
 
 Baseline: TypeAlias = RunSummary | BaselineRun | ReplaySummary | None
 Labelled: TypeAlias = tuple[str, Facts]

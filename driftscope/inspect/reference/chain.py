@@ -17,9 +17,10 @@ from torch import Tensor
 from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, StepOutput
 from driftscope.inspect.reference.layers import at_least_float32
 from driftscope.inspect.reference.target import Target
+from driftscope.vocabulary import BY_DEPTH, GENERATED_MASS, PROMPT_MASS, SELF_MASS, SINK_MASS
 
-MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
-PER_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy")
+MASSES = (SINK_MASS, PROMPT_MASS, GENERATED_MASS, SELF_MASS)
+PER_DEPTH = BY_DEPTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

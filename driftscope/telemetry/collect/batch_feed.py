@@ -15,7 +15,7 @@ from driftscope.metrics.live import expected_self, over_layers, visible_sink
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.batch_columns import Matrix, matrix, numbers, rows_where, strings
 from driftscope.telemetry.collect.tally import Tally
-from driftscope.trace.format.records import MASS_CLASSES
+from driftscope.vocabulary import MASS_CLASSES
 
 PLACES = ("in", "prenorm", "postnorm", "fed")
 HARD_EXCESS = 0.10

@@ -23,15 +23,14 @@ from driftscope.trace.format import derived_columns, records
 from driftscope.trace.format.records import RECORDS
 from driftscope.trace.format.schema import SCHEMA_VERSION, record_defaults, schema_of
 from driftscope.trace.format.segment import SEALED, STREAM
+from driftscope.vocabulary import BY_DEPTH, MASSES
 
 _SHAPES = {
     **dict.fromkeys(
-        ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass"),
+        MASSES,
         "[k × layers], depth by depth",
     ),
-    **dict.fromkeys(
-        ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy", "token_ids"), "[k]"
-    ),
+    **dict.fromkeys((*BY_DEPTH, "token_ids"), "[k]"),
     **dict.fromkeys(("aux_rms", "aux_norm_rms"), "[captured layers]"),
     "head_mass": "[k × layers × heads × 5]",
     "gaps_s": "[pieces - 1]",

@@ -32,6 +32,7 @@ from driftscope.trace.format.arrow_arrays import (
     with_validity,
 )
 from driftscope.trace.format.rounding import rounded
+from driftscope.vocabulary import GENERATED_MASS, MASSES
 
 DERIVED_KEY = b"driftscope.derived"
 """Metadata key of a JSON object: column left out -> its source."""
@@ -43,7 +44,7 @@ _LATEST_S = 2**53 / MICROSECONDS
 """Largest time, in seconds, at which a float64 still represents microseconds."""
 MEASURED = ("fc_rms", "step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s")
 _STATES = ("prenorm_rms", "postnorm_rms")
-_OTHER_MASSES = ("sink_mass", "prompt_mass", "self_mass", "null_mass")
+_OTHER_MASSES = tuple(name for name in MASSES if name != GENERATED_MASS)
 _FLOAT_LIST = pa.list_(pa.float32())
 _TIMESTAMP = pa.timestamp("us")
 

@@ -26,8 +26,8 @@ from driftscope.boundary.bounded_types import (
 from driftscope.boundary.file_input import first_line, read_json
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
 from driftscope.trace.format.record_validation import validated
-from driftscope.trace.format.records import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope.trace.format.schema import SCHEMA_VERSION
+from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT, Strategy
 
 MANIFEST = "manifest.json"
 BY_DEPTH = "depth"

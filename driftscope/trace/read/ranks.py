@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from driftscope.boundary.bounds import MAX_RANKS
+from driftscope.vocabulary import MASSES
 
-MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 _SLOWEST = ("probe_s", "gpu_draft_s", "gpu_probe_s")
 """Columns of a step that take the largest value of all ranks: the slowest delays the others."""
 _KEYS = {"draft": ("replica", "step", "request", "position"), "step": ("replica", "step")}

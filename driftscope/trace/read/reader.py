@@ -17,7 +17,7 @@ from driftscope.errors import DamagedTraceError
 from driftscope.trace.format.derived_columns import restore
 from driftscope.trace.format.manifest import Manifest, check_version, read_manifest
 from driftscope.trace.format.record_stream import read_stream
-from driftscope.trace.format.records import RECORDS, Execution
+from driftscope.trace.format.records import RECORDS
 from driftscope.trace.format.row_bounds import check_rows
 from driftscope.trace.format.schema import conform
 from driftscope.trace.format.segment import SEALED, VERSION_KEY, segments, source_of
@@ -25,6 +25,7 @@ from driftscope.trace.format.status import STATUS_S, Status, read_statuses
 from driftscope.trace.read.integrity import damaged_files
 from driftscope.trace.read.parquet_input import open_parquet
 from driftscope.trace.read.ranks import joined, place_of, with_replica
+from driftscope.vocabulary import Execution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

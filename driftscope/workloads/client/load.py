@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.records import ClientRow
+from driftscope.vocabulary import Ended
 from driftscope.workloads.suites.plan import Shot, phases
 
 GONE_AFTER = 16

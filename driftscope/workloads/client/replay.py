@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.errors import NoDataError, UsageError
-from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.records import ClientRow
 from driftscope.trace.format.status import Status
 from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import Ended
 from driftscope.workloads.client.http_transport import Wire
 from driftscope.workloads.client.load import Load
 from driftscope.workloads.client.prompt_tokens import Renderer, rendered

@@ -12,9 +12,9 @@ from typing import Any
 import driftscope
 from driftscope.errors import TraceError
 from driftscope.trace.format.manifest import CLIENT, MANIFEST, Manifest, Model
-from driftscope.trace.format.records import SINK_DEFAULT, Strategy
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import SINK_DEFAULT, Strategy
 from driftscope.workloads.client.machine_resources import Sampler
 
 QUEUE_ROWS = 1 << 20

@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from driftscope.trace.format.records import ClientRow, Ended
+from driftscope.trace.format.records import ClientRow
+from driftscope.vocabulary import Ended
 from driftscope.workloads.client.outcome import UNCHECKED, outcome_of
 from driftscope.workloads.client.sending import Sent
 from driftscope.workloads.suites.plan import Shot

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from driftscope.boundary.server_url import public
-from driftscope.trace.format.records import Ended
+from driftscope.vocabulary import Ended
 from driftscope.workloads.client.answer import Answer
 from driftscope.workloads.client.answer_counts import Counts, counts_of
 from driftscope.workloads.client.event_stream import BrokenStreamError, Events

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
+from driftscope.vocabulary import MASSES
 from driftscope_probes.base.host_arrays import array_of
 
-PER_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "top1", "entropy")
-MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 """Columns of the attention classes, in the order used by every array of masses."""
 
 

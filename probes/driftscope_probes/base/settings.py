@@ -17,7 +17,7 @@ from driftscope.boundary.file_input import read_text
 from driftscope.errors import ProbeError
 from driftscope.telemetry.export import settings as telemetry
 from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValueError, share_of
-from driftscope.trace.format.records import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
+from driftscope.vocabulary import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 
 DEFAULT_SINK_TOKENS = 4
 """Number of initial tokens that hold the sink in StreamingLLM (arXiv 2309.17453)."""

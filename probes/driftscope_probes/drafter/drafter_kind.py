@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
+from driftscope.vocabulary import RMS_BY_DEPTH
 
 NOT_SERVED = "vLLM has none"
 
@@ -79,5 +80,4 @@ class Kind:
         there = {*self.outputs, *(["in_rms"] if self.fed else [])}
         if self.norms:
             there.add("prenorm_rms")
-        order = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
-        return tuple(name for name in order if name in there)
+        return tuple(name for name in RMS_BY_DEPTH if name in there)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from driftscope.trace.format.records import Strategy
-from driftscope_probes.base.chain_buffers import MASSES, ChainBuffers
+from driftscope.vocabulary import MASSES, Strategy
+from driftscope_probes.base.chain_buffers import ChainBuffers
 from driftscope_probes.base.host_arrays import Array, array_of
 from driftscope_probes.base.step_view import DeviceStep, DraftStep
 from driftscope_probes.drafter.attention_kind import AttentionKind

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftscope_probes.base.chain_buffers import MASSES
+from driftscope.vocabulary import MASSES
 from driftscope_probes.base.host_arrays import Array
 from driftscope_probes.drafter.attention_layer import AttentionLayer
 from driftscope_probes.drafter.key_reader import PackedKeyReader

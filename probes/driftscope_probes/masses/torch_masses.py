@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import threshold
 
-from driftscope_probes.base.chain_buffers import MASSES
+from driftscope.vocabulary import MASSES, NULL_MASS, SINK_MASS
 from driftscope_probes.base.float_bounds import LEAST
 from driftscope_probes.base.host_arrays import Array, array_of, count_up, empty, lesser, tensor_of
 from driftscope_probes.drafter.attention_kind import AttentionKind
@@ -26,7 +26,7 @@ a CPU a pass and the keys that it reads should fit in the core's cache."""
 SCORES_ELSEWHERE = 1 << 24
 NOTHING = 1e-34
 """Weight, relative to the highest, up to which it counts as zero: just above exp(LEAST)."""
-SINK, NULL = MASSES.index("sink_mass"), MASSES.index("null_mass")
+SINK, NULL = MASSES.index(SINK_MASS), MASSES.index(NULL_MASS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from driftscope.trace.format.records import Strategy
 from driftscope.trace.format.row_block import Block, Lists
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.chain_buffers import MASSES, PER_DEPTH, Layout
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
+from driftscope.vocabulary import MASSES, Strategy
+from driftscope_probes.base.chain_buffers import Layout
 from driftscope_probes.masses.sink_search import SinkSearch
 from driftscope_probes.recording.sampler import Sampler
 from driftscope_probes.recording.step_record import (

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from driftscope_probes.base.chain_buffers import MASSES, Layout
+from driftscope.vocabulary import MASSES
+from driftscope_probes.base.chain_buffers import Layout
 from driftscope_probes.base.host_ring import HostRing, Landing
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftscope.trace.format.records import SINK_SOUGHT
 from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import SINK_SOUGHT
 from driftscope_probes.base.chain_buffers import ChainBuffers, Layout, fold
 from driftscope_probes.base.device_clock import NO_MARKS, DeviceClock
 from driftscope_probes.base.guard import CORE, Guard

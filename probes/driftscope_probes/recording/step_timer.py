@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from driftscope.trace.format.records import Execution
 from driftscope.trace.format.row_block import Block
 from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import Execution
 from driftscope_probes.base.device_clock import NO_MARKS
 from driftscope_probes.base.guard import Guard
 from driftscope_probes.base.settings import Settings

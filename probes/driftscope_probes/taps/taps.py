@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import wrapt
 
-from driftscope.trace.format.records import Execution
+from driftscope.vocabulary import Execution
 from driftscope_probes.base.guard import Guard
 from driftscope_probes.drafter.drafter import Drafter
 from driftscope_probes.taps.kernels import Kernels

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from driftscope.errors import ProbeError
 from driftscope.trace.format.manifest import Manifest
-from driftscope.trace.format.records import SINK_SOUGHT
 from driftscope.trace.write.run_directory import check_unused, create_run, rewrite_manifest
+from driftscope.vocabulary import SINK_SOUGHT
 from driftscope_probes.base.settings import IN_GRAPH, Settings, settings_from
 from driftscope_probes.control.control import Control
 from driftscope_probes.drafter.captured_layers import CapturedLayers, with_captured

@@ -11,7 +11,7 @@ from typing import Any
 import driftscope
 from driftscope.inspect.weights_digest import weights_digest
 from driftscope.trace.format.manifest import Manifest, Model
-from driftscope.trace.format.records import SINK_FOUND, SINK_SOUGHT, Strategy
+from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope_probes.base.settings import EAGER, Settings
 from driftscope_probes.masses.sink_search import MIN_CHAINS, MIN_REQUESTS, Found
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of

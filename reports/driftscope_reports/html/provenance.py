@@ -15,7 +15,7 @@ from driftscope.trace.format.manifest import (
     Manifest,
     Model,
 )
-from driftscope.trace.format.records import SINK_SOUGHT, Strategy
+from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Markup, el

@@ -13,7 +13,6 @@ from support.simulate.draw import START_S, Chunk, Floats, Ints, chunks, reasons
 from support.simulate.truth import Truth
 
 from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
-from driftscope.trace.format.records import MASS_CLASSES, Execution
 from driftscope.trace.format.row_block import Block, Lists
 from driftscope.trace.format.schema import SCHEMA_VERSION, record_defaults
 from driftscope.trace.format.segment import (
@@ -24,6 +23,7 @@ from driftscope.trace.format.segment import (
     write_sealed,
 )
 from driftscope.trace.format.status import Status, status_path
+from driftscope.vocabulary import MASS_CLASSES, Execution
 
 PROBE_S = 0.0001
 """Time of the probe in a recorded step, in seconds."""

@@ -8,7 +8,7 @@ from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.number_words import count, listed, number, percent
 from driftscope.analysis.statistics.interval import FEW_REQUESTS, difference
-from driftscope.trace.format.records import UndraftedReason
+from driftscope.vocabulary import UndraftedReason
 
 MISSING_ABOVE = 0.05
 """Share of decode steps that should have drafted and did not. At 2 tokens per round, the middle of

@@ -11,7 +11,7 @@ from driftscope.analysis.number_words import between, count, listed, number, per
 from driftscope.analysis.replays.senders import GOOD, ReplayComparison
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
 from driftscope.metrics.client import mcnemar
-from driftscope.trace.format.records import Ended
+from driftscope.vocabulary import Ended
 
 OUTCOME_P = 0.01
 """p-value below which an outcome counts as different. It is a hundredth because five outcomes are

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from driftscope.trace.format.records import Execution
+from driftscope.vocabulary import Execution
 
 
 @functools.cache

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from driftscope.trace.format.records import RequestRow, Structured
+from driftscope.trace.format.records import RequestRow
 from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import Structured
 from driftscope_probes.base.guard import CORE, Guard
 from driftscope_probes.base.method_hooks import hook_method
 from driftscope_probes.base.settings import Settings, settings_from

@@ -11,7 +11,7 @@ from collections.abc import Set
 from functools import cached_property
 from typing import Any
 
-from driftscope.trace.format.records import UndraftedReason
+from driftscope.vocabulary import UndraftedReason
 
 NOBODY: Set[str] = frozenset()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.trace.format.records import UndraftedReason
+from driftscope.vocabulary import UndraftedReason
 
 _REASONS = {
     UndraftedReason.K_ZERO: "K = 0 by batch size",

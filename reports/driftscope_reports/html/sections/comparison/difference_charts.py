@@ -19,7 +19,7 @@ from driftscope.metrics import fallback, latency
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.throughput import PREDICTED_TPOT
-from driftscope.trace.format.records import UndraftedReason
+from driftscope.vocabulary import UndraftedReason
 from driftscope_reports.drawing.chart import Axis, Chart, Unit, depths
 from driftscope_reports.html.parts.heatmap import Gap, Good, bars, compared, gap
 from driftscope_reports.html.parts.run_series import axis_name
