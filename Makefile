@@ -147,7 +147,7 @@ bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rou
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 
 trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
-	$(BIN)/python -m driftscope_lab.trio.train -o build/trio
+	$(BIN)/python -m driftscope_lab.training.train -o build/trio
 
 browser: ## Chromium, which a test of the report renders it in
 	@command -v chromium >/dev/null || \

@@ -32,7 +32,7 @@ def train(folder: Path, seed: int, options: argparse.Namespace) -> None:
     recipe = ["--recipe", "large", "--device", "cuda"]
     if options.device == "cpu":
         recipe, corpus = ["--recipe", "quick"], ["--corpus-dir", str(REPO / "driftscope")]
-    _python("driftscope_lab.trio.train", "-o", folder, "--seed", seed, *recipe, *corpus)
+    _python("driftscope_lab.training.train", "-o", folder, "--seed", seed, *recipe, *corpus)
     (folder / "trained").touch()
 
 
@@ -41,7 +41,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     few = ["--prompts", CPU_PROMPTS] if options.device == "cpu" else []
     out = folder / "held-out.json"
     _python(
-        "driftscope_lab.trio.held_out",
+        "driftscope_lab.evaluation.held_out",
         "--weights",
         folder,
         "--json",

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.trace.read.reader import read_trace
+from driftscope_lab.evaluation.evaluate import EVALUATION
 from driftscope_lab.trio import trio_path
-from driftscope_lab.trio.evaluate import EVALUATION
 
 LABELS = ("eagle3", "eagle3.1")
 GROWS, STEADY = 1.5, 1.2

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from driftscope_lab.trio import corpus
-from driftscope_lab.trio.corpus import CorpusError, SourceFile
-from driftscope_lab.trio.notice import notice
+from driftscope_lab.training import corpus
+from driftscope_lab.training.corpus import CorpusError, SourceFile
+from driftscope_lab.training.notice import notice
 
 CODE = "def function():\n    return 1\n" * 30
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from driftscope.inspect.reference.model import load_target
-from driftscope_lab.trio import encode, load_prompts, template, trio_path
-from driftscope_lab.trio.figures import PER_DEPTH, PromptRecord
-from driftscope_lab.trio.held_out import held_out, main, target_mass, texts
-from driftscope_lab.trio.sink import (
+from driftscope_lab.evaluation.figures import PER_DEPTH, PromptRecord
+from driftscope_lab.evaluation.held_out import held_out, main, target_mass, texts
+from driftscope_lab.evaluation.sink import (
     FIRST_QUERY,
     HEAD_SHARE,
     drafter_sinks,
     first_token_mass,
     formed,
 )
+from driftscope_lab.trio import encode, load_prompts, template, trio_path
 
 
 def record(prompt: str, drafter: str, sink: tuple[float, ...]) -> PromptRecord:

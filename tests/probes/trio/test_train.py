@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from driftscope.inspect.reference.model import Drafter, Target
+from driftscope_lab.evaluation.evaluate import main as evaluate_main
+from driftscope_lab.training.corpus import load_folder
+from driftscope_lab.training.recipe import LARGE, QUICK
+from driftscope_lab.training.train import CHECKPOINTS, train
+from driftscope_lab.training.train import main as train_main
 from driftscope_lab.trio import load_prompts
-from driftscope_lab.trio.corpus import load_folder
-from driftscope_lab.trio.evaluate import main as evaluate_main
-from driftscope_lab.trio.recipe import LARGE, QUICK
-from driftscope_lab.trio.train import CHECKPOINTS, train
-from driftscope_lab.trio.train import main as train_main
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +98,7 @@ def test_an_interrupted_training_goes_on_where_it_was(corpus_dir: Path, tmp_path
     for schedule in ("train_target._schedule", "train_drafters._schedule"):
         with pytest.MonkeyPatch.context() as patched:
             # Of the interrupted run only: its first two steps take the true schedule's factors.
-            name = f"driftscope_lab.trio.{schedule}"
+            name = f"driftscope_lab.training.{schedule}"
             true = pytest.importorskip(name.rpartition(".")[0])._schedule
             patched.setattr(name, lambda s, true=true: lambda step: interrupt(step) * true(s)(step))
             with pytest.raises(KeyboardInterrupt):

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from driftscope.inspect.reference.model import load_drafter, load_target
+from driftscope_lab.evaluation.cards import TITLES, card, tables
+from driftscope_lab.evaluation.evaluate import EVALUATION, evaluate, load_records
+from driftscope_lab.evaluation.figures import PromptRecord, summarize
+from driftscope_lab.training.corpus import SourceFile
+from driftscope_lab.training.recipe import DRAFTERS, TARGET
 from driftscope_lab.trio import CONDITIONS, encode, load_prompts, trio_path
-from driftscope_lab.trio.cards import TITLES, card, tables
-from driftscope_lab.trio.corpus import SourceFile
-from driftscope_lab.trio.evaluate import EVALUATION, evaluate, load_records
-from driftscope_lab.trio.figures import PromptRecord, summarize
-from driftscope_lab.trio.recipe import DRAFTERS, TARGET
 
 SHIPPED_BYTES = 12_000_000
 

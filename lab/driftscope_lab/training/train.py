@@ -1,7 +1,7 @@
 """Trains the trio: tokenizer, target, EAGLE-3 and EAGLE-3.1 drafters, prompts.
 
-python -m driftscope_lab.trio.train -o DIR [--recipe quick|full|large] [--device cuda] [--seed N]
-                                       [--corpus-cache DIR | --corpus-dir DIR]
+python -m driftscope_lab.training.train -o DIR [--recipe quick|full|large] [--device cuda]
+                                        [--seed N] [--corpus-cache DIR | --corpus-dir DIR]
 
 `full` takes about half an hour on one CPU core and 1 GB of memory. Seeds are fixed and one thread
 is used, so the same machine and library versions give the same weights; other CPUs round bf16
@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from driftscope.inspect.reference.model import Target
-from driftscope_lab.trio.compute import device_of
-from driftscope_lab.trio.corpus import (
+from driftscope_lab.training.compute import device_of
+from driftscope_lab.training.corpus import (
     LARGE_MANIFEST,
     MANIFEST,
     CorpusError,
@@ -29,15 +29,15 @@ from driftscope_lab.trio.corpus import (
     load_corpus,
     load_folder,
 )
-from driftscope_lab.trio.notice import notice
-from driftscope_lab.trio.progress import Progress
-from driftscope_lab.trio.prompts import LONG, make_prompts, save_prompts
-from driftscope_lab.trio.recipe import FULL, LARGE, QUICK, Recipe
-from driftscope_lab.trio.rows import RowMaker
-from driftscope_lab.trio.sampling import sample_rows
-from driftscope_lab.trio.tokenizer import save_tokenizer, train_tokenizer
-from driftscope_lab.trio.train_drafters import train_drafters
-from driftscope_lab.trio.train_target import train_target
+from driftscope_lab.training.notice import notice
+from driftscope_lab.training.progress import Progress
+from driftscope_lab.training.prompt_files import LONG, make_prompts, save_prompts
+from driftscope_lab.training.recipe import FULL, LARGE, QUICK, Recipe
+from driftscope_lab.training.target_sampling import sample_rows
+from driftscope_lab.training.tokenizer import save_tokenizer, train_tokenizer
+from driftscope_lab.training.train_drafters import train_drafters
+from driftscope_lab.training.train_target import train_target
+from driftscope_lab.training.training_rows import RowMaker
 
 CPU = torch.device("cpu")
 CHECKPOINTS = "checkpoints"
@@ -148,7 +148,7 @@ def _corpus(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m driftscope_lab.trio.train", description="Train the trio."
+        prog="python -m driftscope_lab.training.train", description="Train the trio."
     )
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to write into")
     parser.add_argument("--recipe", choices=list(RECIPES), default="full")

@@ -11,7 +11,7 @@ from torch import Tensor
 from driftscope.inspect.reference.model import Target
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.reference.target import TargetLayer
-from driftscope_lab.trio.figures import PromptRecord, loss_by_depth, summarize
+from driftscope_lab.evaluation.figures import PromptRecord, loss_by_depth, summarize
 from driftscope_probes.masses.sink_search import SINK_FACTOR, SINK_SHARE
 
 HEAD_SHARE = 0.3

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from driftscope_lab.training.training_rows import Piece, RowMaker
 from driftscope_lab.trio import Prompt, template
-from driftscope_lab.trio.rows import Piece, RowMaker
 
 PROMPTS = 64
 PIECE_TOKENS = 256

@@ -12,13 +12,13 @@ from torch.nn import functional
 
 from driftscope.inspect.reference.config import PAD_ID, DecoderConfig
 from driftscope.inspect.reference.model import Target, save_target
-from driftscope_lab.trio import recipe
-from driftscope_lab.trio.checkpoint import Checkpoint
-from driftscope_lab.trio.compute import autocast
-from driftscope_lab.trio.optimizer import Optimizer, Schedule
-from driftscope_lab.trio.progress import Progress
-from driftscope_lab.trio.recipe import TargetRecipe
-from driftscope_lab.trio.rows import RowMaker
+from driftscope_lab.training import recipe
+from driftscope_lab.training.checkpoint import Checkpoint
+from driftscope_lab.training.compute import autocast
+from driftscope_lab.training.optimizer import Optimizer, Schedule
+from driftscope_lab.training.progress import Progress
+from driftscope_lab.training.recipe import TargetRecipe
+from driftscope_lab.training.training_rows import RowMaker
 
 INIT_STD = 0.02
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from driftscope_lab.trio import recipe
+from driftscope_lab.training import recipe
 
 
 def autocast(device: torch.device) -> torch.autocast:

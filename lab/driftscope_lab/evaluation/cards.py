@@ -10,8 +10,8 @@ from typing import Any
 
 from safetensors import safe_open
 
+from driftscope_lab.evaluation.figures import PromptRecord, Summary, summarize, tau_ratio
 from driftscope_lab.trio import CONDITIONS
-from driftscope_lab.trio.figures import PromptRecord, Summary, summarize, tau_ratio
 
 TITLES = {"eagle3": "EAGLE-3", "eagle31": "EAGLE-3.1"}
 ROWS = {
@@ -35,7 +35,9 @@ ABOUT = {
     "trained with the same seed on the same batches.",
 }
 PURPOSE = "Part of driftscope's trio: it is there to be measured, not to be useful."
-TRAINING = "- Training: `python -m driftscope_lab.trio.train`; sizes and seeds are in `recipe.py`."
+TRAINING = (
+    "- Training: `python -m driftscope_lab.training.train`; sizes and seeds are in `recipe.py`."
+)
 FRAME = """# {title}
 
 {about}
@@ -49,7 +51,7 @@ FRAME = """# {title}
 
 Greedy, K = 8, up to 96 tokens from each of 64 prompts out of files that training never saw,
 float32, the reference engine. tau is the mean acceptance length, 1 + accepted / drafts. Printed by
-`python -m driftscope_lab.trio.evaluate`.
+`python -m driftscope_lab.evaluation.evaluate`.
 
 {tables}
 ## What this does not show

@@ -11,10 +11,10 @@ from torch import Tensor
 from driftscope.inspect.reference.config import EOS_ID, PAD_ID
 from driftscope.inspect.reference.model import Target
 from driftscope.inspect.reference.target import KVCache
-from driftscope_lab.trio.compute import autocast, device_of
-from driftscope_lab.trio.progress import Progress
-from driftscope_lab.trio.recipe import SamplingRecipe
-from driftscope_lab.trio.rows import RowMaker
+from driftscope_lab.training.compute import autocast, device_of
+from driftscope_lab.training.progress import Progress
+from driftscope_lab.training.recipe import SamplingRecipe
+from driftscope_lab.training.training_rows import RowMaker
 from driftscope_lab.trio.template import ASSISTANT, SPECIAL_TOKENS
 
 ASSISTANT_ID = SPECIAL_TOKENS.index(ASSISTANT)

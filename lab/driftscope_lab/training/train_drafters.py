@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from driftscope.inspect.reference.config import DrafterConfig
 from driftscope.inspect.reference.model import Drafter, Target, save_drafter
-from driftscope_lab.trio import recipe
-from driftscope_lab.trio.checkpoint import Checkpoint
-from driftscope_lab.trio.compute import device_of
-from driftscope_lab.trio.draft_loss import DraftLoss, Teaching, draft_loss, teach
-from driftscope_lab.trio.optimizer import Optimizer, Schedule
-from driftscope_lab.trio.progress import Progress
-from driftscope_lab.trio.recipe import DrafterRecipe
-from driftscope_lab.trio.rows import RowMaker
+from driftscope_lab.training import recipe
+from driftscope_lab.training.checkpoint import Checkpoint
+from driftscope_lab.training.compute import device_of
+from driftscope_lab.training.draft_loss import DraftLoss, Teaching, draft_loss, teach
+from driftscope_lab.training.optimizer import Optimizer, Schedule
+from driftscope_lab.training.progress import Progress
+from driftscope_lab.training.recipe import DrafterRecipe
+from driftscope_lab.training.training_rows import RowMaker
 
 INIT_STD = 0.02
 

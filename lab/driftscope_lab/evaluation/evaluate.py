@@ -1,6 +1,6 @@
 """Measures the trio on its held-out prompts with the reference engine, and writes its model cards.
 
-python -m driftscope_lab.trio.evaluate [--weights DIR] [--write]
+python -m driftscope_lab.evaluation.evaluate [--weights DIR] [--write]
 
 Decoding is greedy with K = 8, in float32, on one thread. Prints the tables; `--write` also saves
 the records as `evaluation.json` and renders the MODEL_CARD.md of each model from them.
@@ -20,10 +20,10 @@ import torch
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.reference.engine import generate
 from driftscope.inspect.reference.model import load_drafter, load_target
+from driftscope_lab.evaluation.cards import tables, write_cards
+from driftscope_lab.evaluation.figures import PromptRecord, record
+from driftscope_lab.training.recipe import DRAFTERS
 from driftscope_lab.trio import CONDITIONS, Prompt, encode, load_prompts, trio_path
-from driftscope_lab.trio.cards import tables, write_cards
-from driftscope_lab.trio.figures import PromptRecord, record
-from driftscope_lab.trio.recipe import DRAFTERS
 
 K = 8
 OUTPUT_TOKENS = 96
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m driftscope_lab.trio.evaluate", description="Measure the trio."
+        prog="python -m driftscope_lab.evaluation.evaluate", description="Measure the trio."
     )
     parser.add_argument("--weights", type=Path, default=trio_path(), help="default: as shipped")
     parser.add_argument("--write", action="store_true", help="write records and model cards")

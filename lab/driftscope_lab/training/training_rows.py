@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from driftscope_lab.training.corpus import SourceFile
+from driftscope_lab.training.tokenizer import newline_ids
 from driftscope_lab.trio import template
-from driftscope_lab.trio.corpus import SourceFile
-from driftscope_lab.trio.tokenizer import newline_ids
 
 Ids = npt.NDArray[np.int64]
 

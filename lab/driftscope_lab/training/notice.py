@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from driftscope_lab.trio.corpus import MANIFEST, pinned_wheels
+from driftscope_lab.training.corpus import MANIFEST, pinned_wheels
 
 INTRODUCTION = """The models in this folder were trained on the source of the packages below, and
 `prompts.json` holds excerpts of it. The licence and notice files that each package ships follow, as

@@ -14,8 +14,8 @@ from driftscope.inspect.reference.chain import rms
 from driftscope.inspect.reference.config import PAD_ID
 from driftscope.inspect.reference.drafter import ChainKeys, StepOutput
 from driftscope.inspect.reference.model import Drafter, Target
-from driftscope_lab.trio import recipe
-from driftscope_lab.trio.compute import autocast
+from driftscope_lab.training import recipe
+from driftscope_lab.training.compute import autocast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """All held-out tables of a trio: template perturbations, long prompts, and the fate of a sink.
 
-python -m driftscope_lab.trio.held_out --weights DIR [--json FILE] [--prompts N] [--out FILE]
+python -m driftscope_lab.evaluation.held_out --weights DIR [--json FILE] [--prompts N] [--out FILE]
 
 The conditions are the two of `evaluate`, the template with other wording, the template without its
 system turn, and, if the training wrote such prompts (`--recipe large` does), prompts of about 400
@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from driftscope.inspect.reference.model import load_target
+from driftscope_lab.evaluation.cards import tables
+from driftscope_lab.evaluation.evaluate import load_records, measure, save_records
+from driftscope_lab.evaluation.figures import PromptRecord
+from driftscope_lab.evaluation.sink import FIRST_QUERY, drafter_sinks, first_token_mass, formed
+from driftscope_lab.training.prompt_files import LONG
 from driftscope_lab.trio import Prompt, encode, load_prompts, template, trio_path
-from driftscope_lab.trio.cards import tables
-from driftscope_lab.trio.evaluate import load_records, measure, save_records
-from driftscope_lab.trio.figures import PromptRecord
-from driftscope_lab.trio.prompts import LONG
-from driftscope_lab.trio.sink import FIRST_QUERY, drafter_sinks, first_token_mass, formed
 
 SINK_PROMPTS = 16
 """Number of prompts on which the target's own attention is measured."""
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m driftscope_lab.trio.held_out",
+        prog="python -m driftscope_lab.evaluation.held_out",
         description="Every held-out table of a trio, and what became of its sink.",
     )
     parser.add_argument("--weights", type=Path, default=trio_path(), help="default: as shipped")
