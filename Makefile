@@ -46,8 +46,8 @@ docs: $(VENV)/installed-dev ## the documentation as a site, strictly, into site/
 pages: $(VENV)/installed-dev kinds-table ## write the generated pages of docs/
 	$(BIN)/driftscope findings --markdown > docs/findings.md
 	$(BIN)/python -m driftscope.telemetry.metrics_docs > docs/metrics.md
-	$(BIN)/python -m driftscope.trace.format.columns_page > docs/trace-format.md
-	$(BIN)/python -m driftscope.trace.format.privacy_page > docs/privacy.md
+	$(BIN)/python -m driftscope.trace.pages.columns_page > docs/trace-format.md
+	$(BIN)/python -m driftscope.trace.pages.privacy_page > docs/privacy.md
 	$(BIN)/python -m driftscope_probes.server.settings_page > docs/configuration.md
 	$(BIN)/python -m driftscope.json_report.schema > docs/report.schema.json
 	$(BIN)/driftscope dashboards -o build/dashboards && cp build/dashboards/runbooks/*.md docs/runbooks/

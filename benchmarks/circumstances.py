@@ -16,10 +16,10 @@ from typing import Any, cast
 import numpy as np
 from support.simulate import Prompts, Truth, chunks
 
-from driftscope.analysis.figures.grouping import group_of
-from driftscope.analysis.figures.groups import Group, Groups
+from driftscope.analysis.circumstances.grouping import group_of
+from driftscope.analysis.circumstances.groups import Group, Groups
+from driftscope.analysis.circumstances.separation import range_name, strata_of
 from driftscope.analysis.figures.round_sums import Rounds
-from driftscope.analysis.figures.separation import range_name, strata_of
 from driftscope.analysis.findings.catalogue_entry import Entry
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.rules.circumstance import ENTRIES

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope.trace.format.columns_page import columns_of, page
 from driftscope.trace.format.derived_columns import DERIVED_KEY
 from driftscope.trace.format.records import RECORDS
 from driftscope.trace.format.schema import schema_of
+from driftscope.trace.pages.columns_page import columns_of, page
 from driftscope.trace.read.reader import read_trace
 
 PAGE = Path(__file__).parents[2] / "docs" / "trace-format.md"

@@ -14,7 +14,6 @@ from support.runs import Spec, manifest, rows
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.summary.summarise import summarise
-from driftscope.trace.format import privacy_page
 from driftscope.trace.format.privacy import (
     CONTENT,
     FIGURE,
@@ -27,6 +26,7 @@ from driftscope.trace.format.privacy import (
 from driftscope.trace.format.records import RECORDS, RequestRow, Row
 from driftscope.trace.format.schema import schema_of, to_batch
 from driftscope.trace.format.status import read_statuses
+from driftscope.trace.pages import privacy_page
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter

@@ -24,7 +24,6 @@ from driftscope.trace.format.records import ClientRow
 from driftscope.trace.format.status import Status
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client.load import GONE_AFTER, Load
 from driftscope.workloads.client.replay import (
     UNWRITTEN,
     Done,
@@ -37,6 +36,7 @@ from driftscope.workloads.client.replay import (
 from driftscope.workloads.client.request_rows import unsent_row
 from driftscope.workloads.client.sending import Patience
 from driftscope.workloads.client.server_access import Access
+from driftscope.workloads.suites.load_loop import GONE_AFTER, Load
 from driftscope.workloads.suites.plan import Level, Shot, plan
 from driftscope.workloads.suites.prompt import Prompt, chat
 from driftscope.workloads.suites.suite import parse_suite

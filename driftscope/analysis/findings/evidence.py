@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
+from driftscope.analysis.circumstances.groups import Group
 from driftscope.analysis.compare.run_differences import differ
-from driftscope.analysis.figures.groups import Group
 from driftscope.analysis.figures.results import ByDepth, Hidden
 from driftscope.analysis.findings.acceptance_losses import Loss
 from driftscope.analysis.findings.thresholds import GROWS_ABOVE, UNBALANCED_ABOVE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from driftscope.analysis.circumstances.groups import Group
 from driftscope.analysis.compare.run_comparison import (
     Comparison,
     accepts_less,
@@ -13,7 +14,6 @@ from driftscope.analysis.compare.run_comparison import (
 )
 from driftscope.analysis.cost.advice import Advice, advise, same_models
 from driftscope.analysis.figures.change_points import Level
-from driftscope.analysis.figures.groups import Group
 from driftscope.analysis.replays.senders import ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from driftscope.analysis.circumstances.groups import NO_GROUPS, Groups
 from driftscope.analysis.closeup.closeup import CloseUp
 from driftscope.analysis.figures.change_points import Changes
-from driftscope.analysis.figures.groups import NO_GROUPS, Groups
 from driftscope.analysis.figures.results import (
     NO_SPREAD,
     Acceptance,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from driftscope.analysis.circumstances.grouping import groups_of
 from driftscope.analysis.closeup.closeup import closeup_of
 from driftscope.analysis.figures import measure
 from driftscope.analysis.figures.change_points import changes_of
-from driftscope.analysis.figures.grouping import groups_of
 from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import (

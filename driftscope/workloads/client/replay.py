@@ -17,7 +17,6 @@ from driftscope.trace.format.status import Status
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.http_transport import Wire
-from driftscope.workloads.client.load import Load
 from driftscope.workloads.client.prompt_tokens import Renderer, rendered
 from driftscope.workloads.client.replay_directory import manifest_of, new_run_id, open_run
 from driftscope.workloads.client.request_body import body_of
@@ -26,6 +25,7 @@ from driftscope.workloads.client.sending import Patience, Sender, Sent
 from driftscope.workloads.client.server import look
 from driftscope.workloads.client.server_access import Access
 from driftscope.workloads.client.server_lookup import Lookup
+from driftscope.workloads.suites.load_loop import Load
 from driftscope.workloads.suites.plan import Level, Shot, plan
 from driftscope.workloads.suites.prompt import Prompt
 from driftscope.workloads.suites.server_facts import Facts

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from driftscope.analysis.circumstances.groups import LOOP_ROUNDS
 from driftscope.analysis.cost.advice import NO_SPECULATION
-from driftscope.analysis.figures.groups import LOOP_ROUNDS
 from driftscope.analysis.findings.acceptance_losses import Loss, loss_of
 from driftscope.analysis.findings.catalogue_entry import ALWAYS, Entry, Need, Threshold
 from driftscope.analysis.findings.dead_drafter import (

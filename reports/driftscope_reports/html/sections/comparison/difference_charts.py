@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from driftscope.analysis.circumstances.groups import Group
 from driftscope.analysis.closeup.durations import AT, TPOT, TTFT, Distribution
 from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED
 from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison
 from driftscope.analysis.cost.advice import Advice, same_models
 from driftscope.analysis.cost.predict import Estimate
-from driftscope.analysis.figures.groups import Group
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import number, percent
 from driftscope.analysis.statistics.interval import Interval, quantile_interval

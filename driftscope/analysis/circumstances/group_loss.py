@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from driftscope.analysis.figures.groups import Group
+from driftscope.analysis.circumstances.groups import Group
 from driftscope.analysis.statistics.interval import Interval, difference
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 

@@ -1,6 +1,6 @@
 """Prints the columns of a trace as a page of the documentation.
 
-    python -m driftscope.trace.format.columns_page > docs/trace-format.md
+    python -m driftscope.trace.pages.columns_page > docs/trace-format.md
 
 Names and types come from the schema, meanings from the docstrings in
 `driftscope.trace.format.records`. The part of a docstring after "None: " states the meaning of
@@ -72,7 +72,7 @@ _UNITS = {
 _UNITS_IN = {("client", "rate"): "request/s"}
 _HEAD = f"""# Trace format
 
-Written by `python -m driftscope.trace.format.columns_page` from
+Written by `python -m driftscope.trace.pages.columns_page` from
 `driftscope/trace/format/records.py`. Schema version {SCHEMA_VERSION}: a new column raises the
 minor version, a changed meaning the major one.
 

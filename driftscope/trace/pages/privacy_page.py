@@ -1,14 +1,13 @@
-"""Prints the marks of a trace's columns: `python -m driftscope.trace.format.privacy_page`.
+"""Prints the marks of a trace's columns: `python -m driftscope.trace.pages.privacy_page`.
 
 Its output is docs/privacy.md. Kinds come from `driftscope.trace.format.privacy`, meanings from
-`driftscope.trace.format.columns_page`.
+`driftscope.trace.pages.columns_page`.
 """
 
 from __future__ import annotations
 
 import sys
 
-from driftscope.trace.format.columns_page import columns_of
 from driftscope.trace.format.privacy import (
     CONTENT,
     FIGURE,
@@ -18,6 +17,7 @@ from driftscope.trace.format.privacy import (
     kind_of,
 )
 from driftscope.trace.format.records import RECORDS
+from driftscope.trace.pages.columns_page import columns_of
 
 _PROBE = ("draft", "verify", "step", "request", "resource")
 """Records that a probe in an engine writes; a replay writes the others."""
@@ -26,7 +26,7 @@ _WITHOUT = {REQUEST: "16 hex digits, a keyed hash", TRACEPARENT: "null"}
 _HEAD = f"""# Privacy
 
 What a run tells about people and their texts: each column is one of three kinds. Written by
-`python -m driftscope.trace.format.privacy_page` from `driftscope/trace/format/privacy.py`.
+`python -m driftscope.trace.pages.privacy_page` from `driftscope/trace/format/privacy.py`.
 
 | kind | meaning |
 |---|---|

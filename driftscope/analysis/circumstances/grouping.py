@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope.analysis.circumstances.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
+from driftscope.analysis.circumstances.separation import range_name, within_strata
 from driftscope.analysis.figures import measure
 from driftscope.analysis.figures.chain_sums import Chains
-from driftscope.analysis.figures.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.figures.separation import range_name, within_strata
 from driftscope.analysis.passes.rounds import by_batch, whole_at_the_end
 from driftscope.analysis.passes.views import REQUEST, SUSPECTS
 from driftscope.analysis.query.column_arrays import Codes, whole
