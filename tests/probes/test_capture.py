@@ -22,7 +22,7 @@ from driftscope_probes.base.device_clock import NO_MARKS, Marks
 from driftscope_probes.base.host_ring import HostRing, Landing
 from driftscope_probes.base.step_view import DraftStep
 from driftscope_probes.recording import chain_encoder as capture_module
-from driftscope_probes.recording.chain_encoder import SHADOW_DIFFERS, ChainEncoder
+from driftscope_probes.recording.chain_encoder import SHADOW_DIFFERS, ChainEncoder, EncoderOptions
 from driftscope_probes.recording.sampler import Sampler
 from driftscope_probes.recording.step_record import Capture, StepRecord
 from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
@@ -132,16 +132,8 @@ def _encoder(
     faults: CacheFaultTracker | None = None,
     **options: Any,
 ) -> ChainEncoder:
-    return ChainEncoder(
-        LAYOUT,
-        heads=HEADS,
-        strategy="keys",
-        max_slots=MAX_SLOTS,
-        writer=writer,
-        sampler=sampler or Sampler(every=4),
-        schedules=VllmSchedules(faults),
-        **options,
-    )
+    chosen = EncoderOptions(heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, **options)
+    return ChainEncoder(LAYOUT, chosen, writer, sampler or Sampler(every=4), VllmSchedules(faults))
 
 
 def _steps(encoder: ChainEncoder, *done: StepRecord) -> list[StepRow]:

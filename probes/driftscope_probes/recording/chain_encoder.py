@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,38 +35,47 @@ SHADOW_DIFFERS = "shadow_differs"
 chains are kept."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderOptions:
+    """Properties of a drafter and its settings that decide what a chain's row holds."""
+
+    heads: int
+    """Attention heads of a layer on this rank."""
+    strategy: str
+    """How masses are taken, one of `Strategy`."""
+    max_slots: int
+    """The engine's context limit; the drafter's forwards beyond it are void."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Per-depth columns that were not written because they equal another column."""
+    masses_only: bool = False
+    """This is a tensor-parallel rank after the first."""
+    compare_ids: bool = False
+    """Compare the shadow's token ids with the served ones."""
+    keep_ids: bool = False
+    """Write the token ids to the trace."""
+
+
 class ChainEncoder:
     """Builds rows of finished steps, in order, on the writer's thread: many steps at once."""
 
     def __init__(
         self,
         layout: Layout,
-        *,
-        heads: int,
-        strategy: str,
-        max_slots: int,
+        options: EncoderOptions,
         writer: TraceWriter,
         sampler: Sampler,
-        same: Mapping[str, str] = MappingProxyType({}),
-        search: SinkSearch | None = None,
-        masses_only: bool = False,
-        compare_ids: bool = False,
-        keep_ids: bool = False,
         schedules: ScheduleReader,
+        search: SinkSearch | None = None,
     ) -> None:
-        """`max_slots`: the engine's context limit; the drafter's forwards beyond it are void.
-
-        `same`: per-depth columns that were not written because they equal another column.
-        `masses_only`: this is a tensor-parallel rank after the first. `compare_ids`: compare the
-        shadow's token ids with the served ones; `keep_ids`: write them to the trace.
-        """
+        """`search` looks for the sink set as long as it is not known."""
         self._prefills, self._faults = schedules.prompts, schedules.faults
-        self._compare_ids, self._keep_ids = compare_ids, keep_ids
-        self._aliases = same
+        self._compare_ids, self._keep_ids = options.compare_ids, options.keep_ids
+        self._aliases = options.aliases
         self._layout, self._columns = layout, layout.columns
-        self._heads, self._strategy, self._max_slots = heads, strategy, max_slots
+        self._heads, self._strategy = options.heads, options.strategy
+        self._max_slots = options.max_slots
         self._writer, self._sampler, self._search = writer, sampler, search
-        self._first_shared_column = layout.column("position") if masses_only else 0
+        self._first_shared_column = layout.column("position") if options.masses_only else 0
         self._chunked: OrderedDict[str, None] = OrderedDict()
         self._before = (0.0, 0.0, 0)
         """Values at the last flush: the writer thread's time until then, the part of it spent on

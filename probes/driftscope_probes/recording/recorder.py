@@ -24,7 +24,7 @@ from driftscope_probes.base.step_view import DeviceStep, DraftCall, DraftStep
 from driftscope_probes.drafter.drafter import Drafter
 from driftscope_probes.masses.meter import Meter
 from driftscope_probes.masses.sink_search import SLOTS, SinkSearch
-from driftscope_probes.recording.chain_encoder import ChainEncoder
+from driftscope_probes.recording.chain_encoder import ChainEncoder, EncoderOptions
 from driftscope_probes.recording.per_head_masses import PerHeadMasses
 from driftscope_probes.recording.request_selection import RequestSelection
 from driftscope_probes.recording.sampler import AIM, SEEN, Sampler
@@ -97,20 +97,16 @@ class Recorder:
         )
         self._ids_ring = HostRing(drafter.max_requests, 2 * drafter.k, drafter.device)
         self._clock = DeviceClock(drafter.device)
-        self._encoder = ChainEncoder(
-            layout,
+        options = EncoderOptions(
             heads=self.meter.heads,
             strategy=self.meter.strategy,
             max_slots=drafter.max_slots - drafter.kind.lead,
-            writer=writer,
-            sampler=self.sampler,
-            same=self.taps.aliased_columns,
-            search=self.search,
+            aliases=self.taps.aliased_columns,
             masses_only=masses_only,
             compare_ids=settings.recording == SHADOW,
             keep_ids=settings.token_ids,
-            schedules=schedules,
         )
+        self._encoder = ChainEncoder(layout, options, writer, self.sampler, schedules, self.search)
         self._encode = self._encoder.handed_over
         self._number = 0
         self._started, self._draft_s = time.perf_counter(), 0.0
