@@ -55,9 +55,8 @@ def base_install(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def without_engines(base_install: Path, tmp_path: Path) -> Driftscope:
     """The command where neither torch nor vLLM can be imported."""
-    ours = [str(Path(p).resolve()) for p in sys.path if Path(p, "driftscope").is_dir()]
-    ours += [str(Path(p).resolve()) for p in sys.path if Path(p, "driftscope_probes").is_dir()]
-    ours += [str(Path(p).resolve()) for p in sys.path if Path(p, "driftscope_reports").is_dir()]
+    packages = ("driftscope", "driftscope_probes", "driftscope_reports", "driftscope_lab")
+    ours = [str(Path(p).resolve()) for name in packages for p in sys.path if Path(p, name).is_dir()]
     path = [*dict.fromkeys(ours), str(base_install)]
 
     def run(

@@ -110,7 +110,7 @@ def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(
 def test_the_first_process_says_what_cores_there_are() -> None:
     """A worker may find itself bound to some of them before it has any say."""
     script = (
-        "import os; from driftscope_probes import cores; "
+        "import os; from driftscope_probes.base import cpu_cores as cores; "
         "print(sorted(cores.CORES), os.environ[cores.VARIABLE])"
     )
     mine = min(os.sched_getaffinity(0))
