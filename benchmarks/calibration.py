@@ -7,8 +7,16 @@ and how often the gate with the rules GATE fails (wanted: at most 5 % each). One
 runs a change over time is found, both where there is none (wanted: at most 5 %) and where
 acceptance steps down half-way. The fifth table is that of `benchmarks.circumstances`: whether
 context length and label are mistaken for each other. The sixth is that of `benchmarks.parting`:
-whether broken drafters are distinguished from healthy ones. The last two are those of
-`benchmarks.several_k`: runs in which K varies.
+whether broken drafters are distinguished from healthy ones. The next two are those of
+`benchmarks.several_k`: runs in which K varies. Then comes that of
+`benchmarks.within_request`: how often acceptance is said to go with something inside the drafter.
+Then come those of `benchmarks.unfinished`, recordings that end in the middle of requests,
+`benchmarks.time_changes`, requests in sessions and kinds, `benchmarks.risk_sets`, rounds that draft
+different numbers of tokens, and `benchmarks.clusters`, prompts that repeat and sessions. The last
+two are those of `benchmarks.k_advice`: the advice on K where step times are known, and acceptance
+lengths from rounds cut anew.
+
+Exits with 1, and names the rate, if one does not meet its bound in `benchmarks.bounds`.
 
     PYTHONPATH=.:tests python benchmarks/calibration.py [--trials 1000]
 """
@@ -26,9 +34,17 @@ import numpy as np
 from support.simulate import Prompts, Truth
 from support.simulate.sums import series, side
 
+from benchmarks.attention_drift import Drifts, drifts
+from benchmarks.bounds import breaches
 from benchmarks.circumstances import Named, named
+from benchmarks.clusters import Clustered, worlds
+from benchmarks.k_advice import Advised, CutAnew, advice_in_worlds, cut_anew
 from benchmarks.parting import WORLDS, Parted, parted
+from benchmarks.risk_sets import RiskSets, risk_sets
 from benchmarks.several_k import DepthCoverage, MixChanges, coverages, mix_changes
+from benchmarks.time_changes import OverTime, over_time
+from benchmarks.unfinished import Unfinished, unfinished
+from benchmarks.within_request import Related, related
 from driftscope.analysis.compare.run_comparison import comparison
 from driftscope.analysis.figures.change_points import changes
 from driftscope.analysis.figures.measure import acceptance
@@ -147,7 +163,7 @@ def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
         facts = Facts(
             run=_figures(run),
             baseline=_figures(baseline),
-            found=lambda _: None,
+            has_finding=lambda _: None,
             correlated=of_acceptance(run.rounds, baseline.rounds) if paired else {},
         )
         failed += any(each.outcome is Outcome.BROKEN for each in judge(rules, [(name, facts)]))
@@ -257,6 +273,67 @@ def show_several_k(trials: int, say: Say) -> list[DepthCoverage | MixChanges]:
     return rows
 
 
+def show_within_request(trials: int, say: Say) -> list[Related]:
+    say(f"\nAcceptance against the drafter's internals, {trials} runs each: share of answers\n")
+    say(f"{'world':32}{'relation':>9}{'called':>9}{'excluded':>10}{'undecided':>11}")
+    rows = []
+    for row in related(trials):
+        there = "yes" if row.relation else "no"
+        shares = f"{row.called:9.1%}{row.excluded:10.1%}{row.undecided:11.1%}"
+        say(f"{row.world:32}{there:>9}{shares}")
+        rows.append(row)
+    return rows
+
+
+def show_unfinished(trials: int, say: Say) -> list[Unfinished]:
+    say(f"\nA stationary server read while it runs, {trials} recordings each\n")
+    say(f"{'world':36}{'requests':10}{'a change':>10}{'bias':>9}{'of the rounds':>15}")
+    rows = []
+    for row in unfinished(trials):
+        shares = f"{row.changed:10.1%}{row.bias:+9.2%}{row.kept:15.1%}"
+        say(f"{row.world:36}{row.requests:10}{shares}")
+        rows.append(row)
+    return rows
+
+
+def show_over_time(trials: int, say: Say) -> list[OverTime]:
+    say(f"\nSessions, kinds and steps over time, {trials} runs each: share of answers\n")
+    say(f"{'world':42}{'drops':>6}{'called':>9}{'high':>8}{'traffic or unknown':>20}")
+    rows = []
+    for row in over_time(trials):
+        there = "yes" if row.drops else "no"
+        say(f"{row.world:42}{there:>6}{row.called:9.1%}{row.high:8.1%}{row.moves:20.1%}")
+        rows.append(row)
+    return rows
+
+
+def show_risk_sets(trials: int, say: Say) -> list[RiskSets]:
+    say(f"\nConditional acceptance by risk sets, {trials} runs each, at the worst depth\n")
+    say(f"{'world':28}{'informative':>12}{'off by':>9}{'as counted':>12}{'covered':>9}")
+    rows = []
+    for row in risk_sets(trials):
+        there = "yes" if row.informative else "no"
+        shares = f"{row.off:9.3f}{row.off_counted:12.3f}{row.covered:9.1%}"
+        say(f"{row.world:28}{there:>12}{shares}")
+        rows.append(row)
+    return rows
+
+
+def show_clusters(trials: int, say: Say) -> list[Clustered]:
+    say(f"\nRepeated prompts and sessions, {trials} runs each\n")
+    say(
+        f"{'world':26}{'clusters':>9}{'covered':>9}{'by request':>12}{'intervals':>11}{'design':>8}"
+        f"{'unpaired':>10}{'paired':>9}"
+    )
+    rows = []
+    for row in worlds(trials):
+        shares = f"{row.covered:9.1%}{row.by_request:12.1%}{row.intervals:11.1%}"
+        calls = f"{row.unpaired:10.1%}{row.paired:9.1%}"
+        say(f"{row.world:26}{row.clusters:9}{shares}{row.design_effect:8.1f}{calls}")
+        rows.append(row)
+    return rows
+
+
 def show_parting(trials: int, say: Say) -> list[Parted]:
     say("\nTwo drafters: share of pairs that part (equal ones: at most 6.8 % wanted)\n")
     head = f"{'pairs':>6}{'parted':>9}{'from':>7}{'bound':>9}"
@@ -277,6 +354,49 @@ def show_parting(trials: int, say: Say) -> list[Parted]:
 
 
 Say = Callable[[str], None]
+
+
+def show_attention_drift(trials: int, say: Say) -> list[Drifts]:
+    say(f"\nAttention drift, {trials} recordings each: share of answers\n")
+    say(f"{'world':58}{'truth':>10}{'drift':>8}{'no drift':>10}{'cannot tell':>13}")
+    rows = []
+    for row in drifts(trials):
+        shares = f"{row.drift:8.1%}{row.no_drift:10.1%}{row.cannot_tell:13.1%}"
+        say(f"{row.world:58}{row.truth:>10}{shares}")
+        rows.append(row)
+    return rows
+
+
+def show_k_advice(trials: int, say: Say) -> list[Advised]:
+    say(f"\nAdvice on K, {trials} searches each, from K = 8 on; runs differ by 5 %\n")
+    say(
+        f"{'world':14}{'bounds hold':>13}{'covered':>9}{'runs':>6}{'commanded':>11}"
+        f"{'within 5 %':>12}{'regret':>8}{'of all':>8}"
+    )
+    rows = []
+    for row in advice_in_worlds(trials):
+        say(
+            f"{row.world:14}{row.held:13.1%}{row.held_measured:9.1%}{row.runs:6.1f}"
+            f"{row.commanded:11.1%}{row.regret_kept:12.1%}{row.regret:8.2%}{row.final_regret:8.2%}"
+        )
+        rows.append(row)
+    return rows
+
+
+LENGTH_TRIALS = 40
+"""Largest number of runs for acceptance lengths, which are means and need few."""
+
+
+def show_cut_anew(trials: int, say: Say) -> list[CutAnew]:
+    say("\nAcceptance length at a smaller K: largest relative error of the mean\n")
+    say(f"{'world':20}{'cut anew':>10}{'cut off':>10}")
+    rows = []
+    for row in cut_anew(min(trials, LENGTH_TRIALS)):
+        say(f"{row.world:20}{row.anew:10.1%}{row.cut_off:10.1%}")
+        rows.append(row)
+    return rows
+
+
 TABLES = {
     "coverage": show_coverage,
     "false_calls": show_calls,
@@ -285,6 +405,14 @@ TABLES = {
     "circumstances": show_circumstances,
     "parting": show_parting,
     "several_k": show_several_k,
+    "within_request": show_within_request,
+    "attention_drift": show_attention_drift,
+    "unfinished": show_unfinished,
+    "over_time": show_over_time,
+    "risk_sets": show_risk_sets,
+    "k_advice": show_k_advice,
+    "cut_anew": show_cut_anew,
+    "clusters": show_clusters,
 }
 
 
@@ -294,12 +422,16 @@ def main(argv: list[str] | None = None, say: Say = print) -> int:
     parser.add_argument("--json", type=Path, help="tables that are not asked for stay as they are")
     parser.add_argument("--only", choices=TABLES, nargs="+", default=list(TABLES))
     wanted = parser.parse_args(argv)
+    missed: list[str] = []
     for name in wanted.only:
         rows = TABLES[name](wanted.trials, say)
+        missed += breaches(name, rows, wanted.trials)
         if wanted.json:
             plain = [{f: getattr(r, f) for f in r.__slots__} for r in rows]
             keep(wanted.json, name, plain, wanted.trials)
-    return 0
+    for line in missed:
+        say(f"breach: {line}")
+    return 1 if missed else 0
 
 
 def keep(path: Path, name: str, rows: list[dict[str, Any]], trials: int) -> None:

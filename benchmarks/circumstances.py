@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from support.simulate import Prompts, Truth, chunks
@@ -78,18 +78,27 @@ def named(trials: int) -> Iterator[Named]:
     for world, truth in WORLDS.items():
         spoke = dict.fromkeys(RULES, 0)
         for trial in range(trials):
-            case = _case(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + trial))
+            case = case_of(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + trial))
             for name, entry in RULES.items():
                 spoke[name] += entry.rule(case) is not None
         yield Named(world=world, **{name: n / trials for name, n in spoke.items()})
 
 
-def _case(truth: Truth) -> Case:
-    """Return a run of which only the rounds by circumstance are known."""
-    run = SimpleNamespace(
-        label="run", groups=groups_of(truth), rounds=1, acceptance=SimpleNamespace(mean_length=1.0)
+def case_of(truth: Truth, reference: Truth | None = None) -> Case:
+    """Return a run, and one that it is compared with, of which only the rounds by circumstance are
+    known."""
+    other = None if reference is None else _run("reference", reference)
+    return Case(run=_run("run", truth), reference=other)
+
+
+def _run(label: str, truth: Truth) -> Any:
+    return SimpleNamespace(
+        label=label,
+        groups=groups_of(truth),
+        rounds=1,
+        acceptance=SimpleNamespace(mean_length=1.0),
+        manifest=SimpleNamespace(norm_flags={}),
     )
-    return Case(run=cast(Any, run))
 
 
 def groups_of(truth: Truth) -> Groups:

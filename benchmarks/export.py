@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from support.collector import HANG, Collector, http
-from vllm_engine.serving import Server, serve
+from support.engine_process.serving import Server, serve
 
 from benchmarks.results_file import ResultsFile
 from driftscope_lab.trio import load_prompts

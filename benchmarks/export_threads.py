@@ -29,8 +29,9 @@ import numpy as np
 from support.collector import HANG, http
 from support.runs import Spec, manifest, rows
 
-from driftscope.telemetry.export.engine_telemetry import EngineTelemetry, WorkerTelemetry
+from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
 from driftscope.telemetry.export.settings import OTLP, settings_from
+from driftscope.telemetry.export.worker_telemetry import WorkerTelemetry
 from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow
 from driftscope.trace.format.row_block import Block, Lists
 from driftscope.trace.format.schema import schema_of

@@ -18,9 +18,9 @@ turn. The cost of a state is the sum of these. Batch 1, where the probe's share 
 measured far longer than the others.
 
 Between engines, three take turns: one that loads no plugin; one with the plugin installed but not
-enabled, which hooks nothing (tests/probes/test_plugin.py) and so shows the difference between two
-engines of the same code; and one that vLLM compiles, which shows the price that peers pay: tools
-that hook modules force eager execution.
+enabled, which hooks nothing (tests/unit/probes/vllm/test_plugin.py) and so shows the difference
+between two engines of the same code; and one that vLLM compiles, which shows the price that peers
+pay: tools that hook modules force eager execution.
 
 The table also shows what the probe itself reports: its share of a step that is recorded, and of one
 that is not. The tiny trio's step takes tens of milliseconds, so these ratios are a worst case for

@@ -1,4 +1,4 @@
-"""Compare the cost model with real engines: predicted and measured TPOT at each K.
+"""Compare the advice on K with real engines: guessed, bounded and measured TPOT at each K.
 
 python benchmarks/prediction.py [--repeats N] [--json FILE] [--folder DIR]    (`make prediction`)
 
@@ -32,6 +32,8 @@ CONTEXT = 64
 TOKENS = 96
 """Output tokens per request that are timed."""
 DRAFTER = "eagle31"
+ESTIMATES = ("cut_anew", "cut_off")
+"""Estimates of the acceptance length at a smaller K; see `lengths`."""
 
 
 def serve(k: int, repeats: int, answer: Path) -> None:
@@ -137,7 +139,7 @@ def predictions(folder: Path, others: Sequence[int]) -> dict[str, Any]:
     """Return the model's estimates by batch size from the run at K = LARGEST and `others`."""
     from driftscope.analysis.cost.advice import advise
     from driftscope.analysis.query.record_views import open_run
-    from driftscope.analysis.summary.summarise import summarise
+    from driftscope.pipeline import summarise
 
     run, *rest = (summarise(open_run(folder / str(k)), f"K = {k}") for k in (LARGEST, *others))
     advice = advise(run, rest)
@@ -148,7 +150,11 @@ def predictions(folder: Path, others: Sequence[int]) -> dict[str, Any]:
         "assumed": list(advice.assumed),
         "tpot_s": {
             str(batch): [
-                {"value": e.value, "low": e.interval.low, "high": e.interval.high}
+                {
+                    "value": e.value,
+                    "low": e.interval.low if e.interval else None,
+                    "high": e.interval.high if e.interval else None,
+                }
                 for e in by_batch[batch].tpot_s
             ]
             for batch in BATCHES
@@ -156,9 +162,38 @@ def predictions(folder: Path, others: Sequence[int]) -> dict[str, Any]:
     }
 
 
+def lengths(folder: Path) -> list[dict[str, float]]:
+    """Return the acceptance length that each K was served with, and two estimates of it from the
+    run at K = LARGEST: its rounds cut anew, and its chains cut off."""
+    from driftscope.analysis.figures.run_sums import collect
+    from driftscope.analysis.query.record_views import open_run
+    from driftscope.analysis.summary.length_by_k import lengths_by_k
+    from driftscope.metrics.acceptance import mean_length_of
+    from driftscope.pipeline import summarise
+
+    largest = collect(open_run(folder / str(LARGEST)))
+    rates = summarise(largest, "run").acceptance.marginal
+    return [
+        {
+            "k": at.k,
+            "served": summarise(folder / str(at.k), "run").acceptance.mean_length,
+            "cut_anew": at.mean_length,
+            "cut_off": float(mean_length_of(rates[: at.k])),
+        }
+        for at in lengths_by_k(largest)
+    ]
+
+
+def print_lengths(rows: Sequence[dict[str, float]]) -> None:
+    print(f"acceptance length: served, from K = {LARGEST} cut anew (error), cut off (error)")
+    for row in rows:
+        errors = [f"{row[name]:.3f} ({row[name] / row['served'] - 1:+.1%})" for name in ESTIMATES]
+        print(f"K = {row['k']}   {row['served']:.3f}   {'   '.join(errors)}")
+
+
 def print_table(measured: dict[int, dict[str, list[float]]], models: dict[str, Any]) -> None:
     """Print one line per batch size and K, then the errors and the cost of following the advice."""
-    print("TPOT in ms: measured (least-most of repeats), predicted [95% interval] error")
+    print("TPOT in ms: measured (least-most of repeats), guessed [bounds] error")
     for batch in map(str, BATCHES):
         for k, found in measured.items():
             real = statistics.median(found[batch])
@@ -166,14 +201,18 @@ def print_table(measured: dict[int, dict[str, list[float]]], models: dict[str, A
             cells = [f"batch {batch}  K = {k}  {1000 * real:6.2f} ({ends})"]
             for name, model in models.items():
                 e = model["tpot_s"][batch][k]
+                ends = "open" if e["low"] is None else _ends(e)
                 cells.append(
-                    f"from {name}: {1000 * e['value']:6.2f} [{1000 * e['low']:.2f}, "
-                    f"{1000 * e['high']:.2f}] {e['value'] / real - 1:+.0%}"
+                    f"from {name}: {1000 * e['value']:6.2f} [{ends}] {e['value'] / real - 1:+.0%}"
                 )
             print("   ".join(cells))
     for name, model in models.items():
         for line in summary_of(measured, name, model):
             print(line)
+
+
+def _ends(estimate: dict[str, float]) -> str:
+    return f"{1000 * estimate['low']:.2f}, {1000 * estimate['high']:.2f}"
 
 
 def summary_of(
@@ -213,7 +252,9 @@ def main() -> None:
             f"K = {LARGEST}": predictions(folder, ()),
             f"K = {LARGEST} and {SECOND}": predictions(folder, (SECOND,)),
         }
+        rows = lengths(folder)
     print_table(measured, models)
+    print_lengths(rows)
     if options.json:
         facts = {
             "command": "make prediction",
@@ -222,6 +263,7 @@ def main() -> None:
             "repeats": options.repeats,
             "measured_tpot_s": {str(k): found for k, found in measured.items()},
             "predicted": models,
+            "acceptance_length": rows,
         }
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
 

@@ -105,8 +105,7 @@ def _six(folder: Path) -> Analysis:
 
 def _analysed(paths: list[Path]) -> Analysis:
     from driftscope.analysis.query.record_views import open_run
-    from driftscope.analysis.summary.summarise import summarise
-    from driftscope.pipeline import conclude
+    from driftscope.pipeline import conclude, summarise
 
     return conclude([summarise(open_run(path), path.name) for path in paths])
 

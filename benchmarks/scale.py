@@ -40,8 +40,7 @@ def make(folder: Path, rounds: int) -> Path:
 
 def analyze(run: Path) -> int:
     from driftscope.analysis.query.record_views import open_run
-    from driftscope.analysis.summary.summarise import summarise
-    from driftscope.pipeline import conclude
+    from driftscope.pipeline import conclude, summarise
 
     found = conclude([summarise(open_run(run), "run")])
     return found.runs[0].rounds

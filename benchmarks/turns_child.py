@@ -51,8 +51,8 @@ class Probe:
         drafter has no tap."""
         recorder, absent = self._recorder, state in (ABSENT, AGAIN)
         self._absent = absent
-        recorder._beside.join()
-        recorder.taps.uninstall()
+        recorder._side_thread.join()
+        recorder.taps.hooks.uninstall()
         for owner, name, hook in self._hooks:
             setattr(owner, name, hook.__wrapped__ if absent else hook)
         if absent:
@@ -71,7 +71,7 @@ class Probe:
     def recorded(self) -> bool:
         """Whether the last step was recorded; a step without hooks leaves the previous value
         behind."""
-        return not self._absent and self._recorder._capture is not None
+        return not self._absent and self._recorder.recording_step
 
     def account(self) -> dict[str, float]:
         """Return what the sampler reports, and the rate that the budget allows."""

@@ -6,14 +6,17 @@
     │   ├── DamagedTraceError       a file cannot be read
     │   ├── SchemaVersionError      written by a newer driftscope
     │   └── MixedTraceError         files that do not belong together
+    ├── CheckpointError             a model folder that cannot be inspected
     ├── ProbeError                  the engine cannot be instrumented as asked
+    │   ├── SettingError            a DRIFTSCOPE_* setting cannot be used
+    │   └── UnknownDrafterError     only acceptance and timing of this drafter can be recorded
     ├── ControlError                a running probe cannot be reached, or does not do as asked
     ├── TelemetryError              telemetry cannot be sent as configured
     ├── PeerError                   a server gives no answer or a wrong one
     ├── NoDataError                 exit 4: a run without a single round
     └── UsageError                  exit 2: an option has an unusable value
 
-Each message is one line that says what, where and what to do.
+Each message is one line that states what is wrong, where, and what to do.
 """
 
 from __future__ import annotations
@@ -23,12 +26,28 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_GATE_FAILED = 3
 EXIT_NO_DATA = 4
+MAX_MESSAGE = 2000
+"""Largest number of characters of an error's message that are kept."""
 
 
 class DriftscopeError(Exception):
-    """Base class of every error raised on purpose; `exit_code` is the CLI's exit code."""
+    """Base class of every error raised on purpose; `exit_code` is the CLI's exit code.
+
+    A message that quotes a long input is shortened in the middle to MAX_MESSAGE characters.
+    """
 
     exit_code = EXIT_ERROR
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_shortened(message))
+
+
+def _shortened(message: str) -> str:
+    if len(message) <= MAX_MESSAGE:
+        return message
+    left_out = len(message) - MAX_MESSAGE
+    begin, end = message[: MAX_MESSAGE // 2], message[-(MAX_MESSAGE // 2) :]
+    return f"{begin} ({left_out} characters left out) {end}"
 
 
 class TraceError(DriftscopeError):
@@ -51,8 +70,20 @@ class MixedTraceError(TraceError):
     """Files or runs cannot be analysed together."""
 
 
+class CheckpointError(DriftscopeError):
+    """A folder holds no checkpoint that can be inspected, or one of its files is damaged."""
+
+
 class ProbeError(DriftscopeError):
     """The engine cannot be instrumented as asked; raised at start-up only, never while serving."""
+
+
+class SettingError(ProbeError):
+    """A DRIFTSCOPE_* setting has a value that cannot be used."""
+
+
+class UnknownDrafterError(ProbeError):
+    """The inside of this drafter would be recorded incorrectly, so it is not recorded."""
 
 
 class ControlError(DriftscopeError):

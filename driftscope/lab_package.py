@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from driftscope.errors import UsageError
 
 LAB = "driftscope_lab"
+TRIO = "trio"
+"""Name of the shipped small models where a command takes a model."""
 
 
 @contextlib.contextmanager

@@ -1,124 +1,232 @@
-"""The whole analysis: traces in; summaries, findings and a verdict out."""
+"""The path from runs to conclusions, which every command, the gate and the notebook take.
+
+    open -> narrow -> cohort -> sums -> details -> summary    for each run, baseline too: `measure`
+    findings -> warnings -> first screen                      for all of them together: `conclude`
+
+Queries run only while sums and details are collected; the rest is arithmetic on small tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
 
-from driftscope.analysis.compare.run_differences import doubt
-from driftscope.analysis.findings.data_quality import QualityWarning, replay_warnings, warnings_of
-from driftscope.analysis.findings.finding import Finding
-from driftscope.analysis.findings.finding_inputs import Case, ReplayCase, cases_of, replay_cases_of
-from driftscope.analysis.findings.rules.catalogue import (
-    findings_about,
-    findings_about_replay,
-    ranked,
-)
-from driftscope.analysis.findings.verdict import replay_verdict, verdict_of
-from driftscope.analysis.replays.senders import (
-    ReplayComparison,
-    ReplaySummary,
-    is_replay,
-    summarise_replay,
-)
-from driftscope.analysis.summary.baseline_run import BaselineRun
+from driftscope.analysis.compare.run_comparison import Comparison
+from driftscope.analysis.compare.run_comparison import compare as compare_sums
+from driftscope.analysis.compare.run_differences import unlike_servers
+from driftscope.analysis.compare.time_comparison import compare_times
+from driftscope.analysis.conclusions import Analysis, Baseline, conclude
+from driftscope.analysis.figures.cohort import cohort_of, longer, requests_with_steps
+from driftscope.analysis.figures.request_codes import requests_of
+from driftscope.analysis.figures.run_sums import Sums, collect
+from driftscope.analysis.figures.slice import Slice
+from driftscope.analysis.passes.rounds import duration
+from driftscope.analysis.query.column_arrays import floats
+from driftscope.analysis.query.query_engine import DuckDB, Engine
+from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
+from driftscope.analysis.query.row_filters import Filter
+from driftscope.analysis.replays.senders import ReplaySummary, is_replay, summarise_replay
+from driftscope.analysis.summary.baseline_run import baseline_of, speculates
+from driftscope.analysis.summary.computation import summary_of
+from driftscope.analysis.summary.details import details_of
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.summarise import summarise
-from driftscope.trace.read.reader import Trace
+from driftscope.analysis.summary.segments import BY_LABEL
+from driftscope.errors import NoDataError
+from driftscope.trace.format.manifest import read_manifest
+from driftscope.trace.read.reader import Trace, read_trace
+
+__all__ = [
+    "BY_LABEL",
+    "Analysis",
+    "Baseline",
+    "Inputs",
+    "MeasuredRuns",
+    "analyze",
+    "compare",
+    "conclude",
+    "measure",
+    "summarise",
+]
+
+Run: TypeAlias = Path | Trace
+"""A run directory, or its rows in memory."""
+Source: TypeAlias = Run | Analysis
+"""A run, or the analysis that a report contains."""
+Labelled: TypeAlias = tuple[Source, str]
+BASELINE = "baseline"
+"""Label of the run that others are compared with."""
+EVERYTHING = Filter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
-    """Everything that a report is made from."""
+class Inputs:
+    """Runs to analyse, and how to read them."""
 
-    runs: tuple[RunSummary, ...]
-    cases: tuple[Case, ...]
-    """Rule inputs, one case per run, including the advice on K."""
-    findings: tuple[Finding, ...]
-    """Findings that ask for action first, the most expensive first."""
-    warnings: tuple[QualityWarning, ...]
-    verdict: tuple[str, ...]
-    """Sentences of the verdict; the first one carries the message."""
-    senders: tuple[ReplaySummary, ...] = ()
-    """Summaries of the replays."""
-    versus: tuple[ReplayComparison, ...] = ()
-    """Comparisons of the first replay with each other replay that sent the same prompts."""
-    replay_cases: tuple[ReplayCase, ...] = ()
-    """Rule inputs, one case per replay."""
+    sources: Sequence[Source]
+    labels: Sequence[str]
+    """Name of each source; names differ."""
+    baseline: Run | None = None
+    """Run that the others are compared with; it need not speculate."""
+    only: Filter = EVERYTHING
+    """Rows to keep of each run; the baseline keeps all of its rows."""
+    by: str = BY_LABEL
+    """Property that splits a run into segments: a key of `buckets.BY`, or a span of time."""
+    engine: Callable[[], Engine] = DuckDB
+    """Maker of the engine that runs the queries of one run."""
+    cluster: str | None = None
+    """Column of requests that says which of them are not independent, see
+    `driftscope.analysis.figures.units`; None: the first that the recording knows."""
 
 
-def analyze(traces: Sequence[Trace], labels: Sequence[str]) -> Analysis:
-    """Analyse `traces`; each is named by its label, and labels must differ.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRuns:
+    """Everything that was read from the inputs."""
 
-    Raises MixedTraceError, DamagedTraceError or NoDataError for a trace that cannot be analysed.
+    runs: tuple[RunSummary, ...] = ()
+    replays: tuple[ReplaySummary, ...] = ()
+    baseline: Baseline | None = None
+    sums: Mapping[str, Sums] = field(default_factory=dict)
+    """Sums by label of the runs that were read here; their query engines are closed."""
+    baseline_sums: Sums | None = None
+
+
+def analyze(inputs: Inputs) -> Analysis:
+    """Return the conclusions on the inputs. Raises what `measure` raises."""
+    measured = measure(inputs)
+    return conclude(measured.runs, measured.replays, measured.baseline)
+
+
+def measure(
+    inputs: Inputs, progress: Callable[[Sequence[Labelled]], Iterable[Labelled]] = iter
+) -> MeasuredRuns:
+    """Read every source; `progress` yields them one by one and may show how far it is.
+
+    Raises NotATraceError, SchemaVersionError, DamagedTraceError, MixedTraceError, NoDataError or,
+    for a filter or a way to split, UsageError.
     """
-    named = list(zip(traces, labels, strict=True))
-    servers = [(trace, label) for trace, label in named if not is_replay(trace.manifest)]
-    sent = [(trace, label) for trace, label in named if is_replay(trace.manifest)]
-    return conclude(
-        [summarise(trace, label) for trace, label in servers],
-        [summarise_replay(trace, label, [t for t, _ in servers]) for trace, label in sent],
+    servers = _servers_of_replays(inputs.sources)
+    parts = [
+        _measured(source, label, inputs, servers)
+        for source, label in progress(list(zip(inputs.sources, inputs.labels, strict=True)))
+    ]
+    if inputs.baseline is not None:
+        parts.append(_baseline(inputs.baseline, inputs))
+    return MeasuredRuns(
+        runs=tuple(run for part in parts for run in part.runs),
+        replays=tuple(replay for part in parts for replay in part.replays),
+        baseline=parts[-1].baseline if parts else None,
+        baseline_sums=parts[-1].baseline_sums if parts else None,
+        sums={label: sums for part in parts for label, sums in part.sums.items()},
     )
 
 
-def conclude(
-    runs: Sequence[RunSummary],
-    senders: Sequence[ReplaySummary] = (),
-    baseline: RunSummary | BaselineRun | ReplaySummary | None = None,
-) -> Analysis:
-    """Return findings, warnings and verdict for summaries that have already been made.
+def compare(
+    first: Run,
+    second: Run,
+    labels: tuple[str, str],
+    *,
+    engine: Callable[[], Engine] = DuckDB,
+    cluster: str | None = None,
+) -> Comparison:
+    """Compare two runs request by request: by acceptance or, if one does not speculate, by time.
+    `cluster` is that of `Inputs`.
 
-    The runs are compared with `baseline`, which gets no findings of its own. Without a baseline
-    they are compared with the first run.
+    Raises what `measure` raises.
     """
-    of_replays = baseline if isinstance(baseline, ReplaySummary) else None
-    of_runs = None if isinstance(baseline, ReplaySummary) else baseline
-    replays, cases = replay_cases_of(senders, of_replays), cases_of(runs, of_runs)
-    found = [finding for case in cases for finding in findings_about(case)]
-    found += [finding for case in replays for finding in findings_about_replay(case)]
-    findings = ranked(found)
-    return Analysis(
-        runs=tuple(runs),
-        cases=cases,
-        findings=findings,
-        warnings=(
-            *(warning for run in runs for warning in warnings_of(run)),
-            *(warning for run in senders for warning in replay_warnings(run)),
-            *_unlike(cases, of_runs),
-            *_several_things(cases),
-        ),
-        verdict=verdict_of(runs, findings) if runs else replay_verdict(senders),
-        senders=tuple(senders),
-        versus=tuple(pair for case in replays for pair in case.pairs),
-        replay_cases=replays,
-    )
+    runs = (_open(run, engine, cluster) for run in (first, second))
+    with closing(next(runs)) as a, closing(next(runs)) as b:
+        if speculates(a) and speculates(b):
+            return compare_sums(_whole(_sums(a)), _whole(_sums(b)), labels)
+        compared = compare_times(requests_of(a), requests_of(b), labels)
+        differing = unlike_servers(a.manifest, b.manifest, compared.pairing)
+        return replace(compared, unlike=differing)
 
 
-def _several_things(cases: Sequence[Case]) -> tuple[QualityWarning, ...]:
-    """Warn about runs that differ from the run they are compared with in more than their
-    drafter."""
-    said = [(case.comparison, doubt(case.comparison.unlike)) for case in cases if case.comparison]
-    return tuple(
-        QualityWarning(
-            id="unlike",
-            run=f"{found.first} and {found.second}",
-            affects="acceptance",
-            message=message,
+def summarise(
+    run: Run | Tables | Sums, label: str, *, only: Filter = EVERYTHING, by: str = BY_LABEL
+) -> RunSummary:
+    """Return the summary of one run, whose engine stays open."""
+    if isinstance(run, Path | Trace):
+        run = _open(run, DuckDB)
+    sums = run if isinstance(run, Sums) else _sums(run, only)
+    return summary_of(label, sums, details_of(sums, by))
+
+
+def _measured(source: Source, label: str, inputs: Inputs, servers: Sequence[Trace]) -> MeasuredRuns:
+    if isinstance(source, Analysis):
+        return _renamed(source, label)
+    if _is_replay(source):
+        return MeasuredRuns(replays=(summarise_replay(_trace(source), label, servers),))
+    with closing(_open(source, inputs.engine, inputs.cluster)) as tables:
+        sums = _sums(tables, inputs.only)
+        return MeasuredRuns(runs=(summarise(sums, label, by=inputs.by),), sums={label: sums})
+
+
+def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
+    if _is_replay(run):
+        return MeasuredRuns(baseline=summarise_replay(_trace(run), BASELINE))
+    with closing(_open(run, inputs.engine, inputs.cluster)) as tables:
+        if not speculates(tables):
+            return MeasuredRuns(baseline=baseline_of(tables, BASELINE))
+        sums = _sums(tables)
+        return MeasuredRuns(baseline=summarise(sums, BASELINE), baseline_sums=sums)
+
+
+def _open(run: Run, engine: Callable[[], Engine], cluster: str | None = None) -> Tables:
+    tables = tables_of(run, engine()) if isinstance(run, Trace) else open_run(run, engine())
+    return replace(tables, cluster=cluster)
+
+
+def _sums(tables: Tables, only: Filter = EVERYTHING) -> Sums:
+    """Return the sums over the rows to keep, without the requests that the recording or its cut
+    shows in part; everything after this leaves them out, too."""
+    begin_s, part = -math.inf, None
+    if only != EVERYTHING:
+        last_s = float(floats(tables.engine.rows(duration()), "last_s")[0])
+        part = Slice(where=only.where, since=only.since, requests=requests_with_steps(tables))
+        tables, begin_s = narrow(tables, only.conditions(last_s)), only.begin_s(last_s)
+    cohort, left_out = cohort_of(tables, begin_s)
+    kept = tables if left_out is None else narrow(tables, (), left_out)
+    return replace(collect(kept, cohort), slice=part)
+
+
+def _whole(run: Sums) -> Sums:
+    """Return the sums; raises NoDataError if most of their rounds are of requests seen in part."""
+    if run.cohort is not None and not run.cohort.enough:
+        raise NoDataError(
+            f"{run.tables.path}: cannot tell how it compares: less than half of its rounds are of "
+            f"requests that it shows whole; {longer(run.cohort)}"
         )
-        for found, message in said
-        if message
+    return run
+
+
+def _renamed(report: Analysis, label: str) -> MeasuredRuns:
+    """Return what a report contains. The names of several runs follow its label in brackets."""
+    alone = len(report.runs) + len(report.senders) == 1
+
+    def name(inside: str) -> str:
+        return label if alone else f"{label} ({inside})"
+
+    return MeasuredRuns(
+        runs=tuple(replace(run, label=name(run.label)) for run in report.runs),
+        replays=tuple(replace(each, label=name(each.label)) for each in report.senders),
     )
 
 
-def _unlike(
-    cases: Sequence[Case], baseline: RunSummary | BaselineRun | None
-) -> tuple[QualityWarning, ...]:
-    """Warn if a baseline without speculation comes from a different server: it is compared with
-    nothing."""
-    if not isinstance(baseline, BaselineRun) or any(case.plain for case in cases):
-        return ()
-    said = (
-        "it is not used: its engine, runner, execution mode, tensor parallelism or "
-        "target model is another one"
-    )
-    return (QualityWarning(id="baseline", run=baseline.label, affects="speed", message=said),)
+def _servers_of_replays(sources: Sequence[Source]) -> list[Trace]:
+    """Return the probes' runs among the sources if there is a replay, whose requests they have."""
+    runs = [source for source in sources if not isinstance(source, Analysis)]
+    servers = [run for run in runs if not _is_replay(run)]
+    return [_trace(run) for run in servers] if len(servers) < len(runs) else []
+
+
+def _is_replay(run: Run) -> bool:
+    return is_replay(run.manifest if isinstance(run, Trace) else read_manifest(run))
+
+
+def _trace(run: Run) -> Trace:
+    return run if isinstance(run, Trace) else read_trace(run)

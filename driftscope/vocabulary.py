@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MANIFEST = "manifest.json"
+"""Name of the file that makes a directory a run."""
 MASS_CLASSES = ("sink", "prompt", "generated", "self", "null")
 """The classes of slots, in the order in which `DraftRow.head_mass` holds them."""
 MASSES = tuple(f"{name}_mass" for name in MASS_CLASSES)
 """Columns of `DraftRow` with the attention mass of each class, in the same order."""
 SINK_MASS, PROMPT_MASS, GENERATED_MASS, SELF_MASS, NULL_MASS = MASSES
+DISTANCE_MASS = "distance_mass"
+"""Column of `DraftRow` with the attention mass by distance from the query, see
+`driftscope.trace.format.distance_bins`."""
 
 RMS_BY_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
 """Columns with the RMS of a drafter's hidden state at each depth, in the order of the network."""
@@ -22,6 +27,10 @@ BY_DEPTH = (*RMS_BY_DEPTH, *CONFIDENCE_BY_DEPTH)
 """Columns of `DraftRow` with one number for each depth."""
 AUX = ("aux_rms", "aux_norm_rms")
 """Columns of `DraftRow` with one number for each captured target layer."""
+
+REPLAY_LABEL = "replay/"
+"""Beginning of the workload label of each request that `driftscope replay` sends; the suite and the
+condition follow: replay/SUITE/CONDITION."""
 
 SINK_DEFAULT, SINK_GIVEN, SINK_FOUND, SINK_SOUGHT = SINK_SOURCES = (
     "default",
@@ -37,7 +46,7 @@ class Execution:
     """Values of DraftRow.execution: how the drafter ran."""
 
     UNSAID = ""
-    """Not said by the row: read as the manifest's mode."""
+    """Not recorded in the row: read as the manifest's mode."""
     EAGER = "eager"
     COMPILED = "compiled"
     PIECEWISE = "piecewise"
@@ -51,11 +60,11 @@ class Execution:
         "piecewise graphs": PIECEWISE,
         "full graphs": FULL,
     }
-    """By `Manifest.mode`."""
+    """Execution mode by `Manifest.mode`."""
 
 
 class Strategy:
-    """Values of DraftRow.strategy: how attention masses were taken."""
+    """Values of DraftRow.strategy: method by which attention masses were computed."""
 
     KEYS = "keys"
     """A softmax over the context's keys, read back from the cache."""
@@ -69,35 +78,59 @@ class Structured:
     """Values of RequestRow.structured: vLLM's kinds of structured output, by its names."""
 
     NONE = "none"
-    """Held to nothing."""
+    """No constraint."""
     KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
-    """vLLM puts a tool call whose function is named or required as "json", or as "structural_tag"
-    where its tool parser has one; a call that the model is free not to make may be "none"."""
+    """vLLM reports a tool call whose function is named or required as "json", or as
+    "structural_tag" if its tool parser has one; an optional call may be "none"."""
 
 
 class Ended:
-    """Values of ClientRow.ended: how a request came to its end, as its sender saw it."""
+    """Values of ClientRow.ended: how a request ended, as observed by the client."""
 
     ANSWERED = "answered"
-    """The whole answer came, with a finish reason."""
+    """The complete answer arrived, with a finish reason."""
     INTERRUPTED = "interrupted"
-    """The stream broke off after tokens had come, was none, or ended without saying why."""
+    """The stream was cut off after tokens had arrived, was not an event stream, or ended without a
+    finish reason."""
     TIMEOUT = "timeout"
-    """Nothing came for longer than the sender waits."""
+    """No data arrived for longer than the client waits."""
     REFUSED = "refused"
-    """The server answered with an error, also when asked again."""
+    """The server answered with an error, also after retries."""
     UNREACHED = "unreached"
-    """No connection, or it broke before an answer began, also when asked again."""
+    """There was no connection, or it broke before an answer began, also after retries."""
     CANCELLED = "cancelled"
-    """Running when the replay was stopped."""
+    """The request was running when the replay was stopped."""
     UNSENT = "unsent"
-    """Never sent: the replay was stopped, or the server was gone."""
+    """The request was never sent: the replay was stopped, or the server was gone."""
 
     ALL = (ANSWERED, INTERRUPTED, TIMEOUT, REFUSED, UNREACHED, CANCELLED, UNSENT)
 
 
+class RunState:
+    """States of a run directory."""
+
+    RECORDING = "recording"
+    """A process still writes to it."""
+    STARTING = "starting"
+    """An engine has begun it and has not loaded its drafter yet."""
+    CLOSED = "closed"
+    """Every process closed it; its figures are complete."""
+    EMPTY = "no rounds"
+    """It is closed and nothing was drafted."""
+    NOT_CLOSED = "not closed"
+    """Its processes were killed, or are idle on another machine."""
+    NO_DRAFTER = "no drafter"
+    """The engine ended before its drafter was loaded: nothing was recorded."""
+    UNREADABLE = "unreadable"
+    """Its manifest or status cannot be read."""
+
+    REMOVABLE = (CLOSED, EMPTY)
+    """States in which `prune` may remove a run."""
+
+
 class UndraftedReason:
-    """Values of VerifyRow.reason. `DELIBERATE` lists those that a setting asked for."""
+    """Values of VerifyRow.reason. `DELIBERATE` lists those that a setting asked for, `COUNTED`
+    those that an engine may count as rejected drafts."""
 
     K_ZERO = "k_zero"
     """The schedule set K = 0 on purpose (num_speculative_tokens_per_batch_size, adaptive K)."""
@@ -111,7 +144,59 @@ class UndraftedReason:
     TOKEN_BUDGET = "token_budget"  # noqa: S105  tokens of text, no secret
     """The batch used up max_num_batched_tokens: the draft was thrown away unverified."""
     NO_DRAFT = "no_draft"
-    """The drafter ran or could have run, and gave nothing: none of the above."""
+    """The drafter ran or could have run, but returned nothing, for none of the reasons above."""
 
     DELIBERATE = (K_ZERO,)
+    COUNTED = (CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED)
+    """Reasons for which vLLM may verify padding or an emptied draft instead, which its own counters
+    call a draft with nothing accepted (vllm#34734, vllm#58080, vllm#56977)."""
     ALL = (K_ZERO, CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED, TOKEN_BUDGET, NO_DRAFT)
+
+
+CHOOSES_LENGTH = ("ngram", "ngram_gpu", "suffix")
+"""Speculation methods that copy text: each draft is as long as the copied text, up to K."""
+
+SEVERITIES = HIGH, MEDIUM, INFO, GOOD = ("high", "medium", "info", "good")
+"""Importance of a finding, worst first: in the terminal, the report, the JSON, the gate and the
+alerts."""
+GATED = (HIGH, MEDIUM)
+"""Severities that a gate can fail on."""
+OLD_SEVERITIES: Mapping[str, str] = {"warning": MEDIUM, "note": INFO}
+"""Words that alerts and reports used before, and the severity that each one means."""
+
+FINDINGS = (
+    "hidden_state_grows",
+    "hidden_state_stable",
+    "attention_moves_to_chain",
+    "sink_lost",
+    "no_sink",
+    "captured_layers_unbalanced",
+    "nothing_accepted",
+    "acceptance_dies",
+    "looks_like_a_loop",
+    "acceptance_low",
+    "acceptance_falls",
+    "long_context_collapse",
+    "template_sensitivity",
+    "context_or_label",
+    "acceptance_decays",
+    "acceptance_drops",
+    "acceptance_moves",
+    "modes_disagree",
+    "slower_than_none",
+    "smaller_k",
+    "larger_k",
+    "k_by_batch_size",
+    "drafts_missing",
+    "drafts_left_out",
+    "structured_output_loses_drafts",
+    "runs_part",
+    "runs_alike",
+    "healthy",
+    "outcomes_change",
+    "conditions_cost",
+    "not_answered",
+    "outcomes_hold",
+)
+"""Ids of all findings, in the order of the catalogue, which a test compares with this list: shell
+completion offers them without importing the rules."""

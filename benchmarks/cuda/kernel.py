@@ -32,8 +32,8 @@ from driftscope_probes.taps.triton_kernels import TritonKernels
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
 REPO = Path(__file__).resolve().parents[2]
-TWINS = REPO / "tests" / "probes" / "triton_twins.py"
-SHIM = REPO / "tests" / "vllm_engine" / "triton_on_cpu"
+TWINS = REPO / "tests" / "unit" / "probes" / "taps" / "triton_twins.py"
+SHIM = REPO / "tests" / "support" / "engine_process" / "triton_on_cpu"
 LAUNCHES = 20
 REPEATS = 25
 
@@ -168,7 +168,7 @@ def on_cpu(file: ResultsFile, selected: str) -> None:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(SHIM), *sys.path]),
                 "TRITON_INTERPRET": "1",
-                "DRIFTSCOPE_TRITON_ON_CPU": "1",
+                "DRIFTSCOPE_TEST_TRITON_ON_CPU": "1",
             },
             cwd=REPO,
             check=False,

@@ -22,8 +22,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from vllm_engine.job import Job, Outcome, run_job
-from vllm_engine.truth import compare
+from support.engine_process.job import Job, Outcome, run_job
+from verification.truth import compare
 
 from benchmarks.results_file import ResultsFile
 from driftscope.trace.read.reader import read_trace

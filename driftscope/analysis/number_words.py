@@ -82,13 +82,13 @@ def runs_of_numbers(numbers: Sequence[int]) -> str:
             spans[-1][1] = number
         else:
             spans.append([number, number])
-    said = []
+    spans_in_words = []
     for first, last in spans:
         near = [str(number) for number in range(first, last + 1)]
-        said += near if len(near) < 3 else [f"{first} to {last}"]
-    return listed(said)
+        spans_in_words += near if len(near) < 3 else [f"{first} to {last}"]
+    return listed(spans_in_words)
 
 
 def largest(bound: float) -> str:
     """Return in words the equivalence that a comparison of two runs shows."""
-    return f"no difference larger than {100 * bound:.1f} points is compatible with these runs"
+    return f"a difference larger than {100 * bound:.1f} points can be excluded"

@@ -13,6 +13,7 @@ from annotated_types import Interval as Within
 from annotated_types import MaxLen
 
 from driftscope.boundary.bounds import (
+    MAX_DISTANCE_BINS,
     MAX_ITEMS,
     MAX_K,
     MAX_LAYERS,
@@ -39,6 +40,7 @@ Share = Annotated[float, Within(ge=0.0, le=1.0)]
 Ratio = Annotated[float, Within(ge=0.0, le=1e6)]
 Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
 SinkSlots = Annotated[tuple[Position, ...], MaxLen(MAX_SINKS)]
+DistanceEdges = Annotated[tuple[Position, ...], MaxLen(MAX_DISTANCE_BINS)]
 Notes = Annotated[tuple[Text, ...], MaxLen(MAX_ITEMS)]
 Counts = Annotated[Mapping[str, Count], MaxLen(MAX_ITEMS)]
 """Counts by name."""

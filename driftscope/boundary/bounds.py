@@ -8,6 +8,8 @@ from __future__ import annotations
 
 MAX_K = 1024
 """Draft tokens of one round; vLLM's own drafters stay below 32."""
+MAX_DISTANCE_BINS = MAX_K + 4
+"""Bins of attention by distance: one per depth, and four wider ones."""
 MAX_LAYERS = 1024
 """Layers of a drafter, and captured layers of a target."""
 MAX_HEADS = 65_536

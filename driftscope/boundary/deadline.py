@@ -31,12 +31,12 @@ def within(deadline: Deadline, work: Callable[[], T]) -> T:
     connecting to each of its addresses, and reading by another library. Work that has not ended by
     the deadline goes on in the background; where it can, it checks the deadline itself.
     """
-    found: list[T] = []
+    returned: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(work())
+            returned.append(work())
         except BaseException as error:  # re-raised in the caller's thread
             failed.append(error)
 
@@ -45,6 +45,6 @@ def within(deadline: Deadline, work: Callable[[], T]) -> T:
     thread.join(deadline.left_s())
     if failed:
         raise failed[0]
-    if not found:
+    if not returned:
         raise TimeoutError
-    return found[0]
+    return returned[0]

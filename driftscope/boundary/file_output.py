@@ -129,7 +129,7 @@ def make_private_directory(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir(mode=PRIVATE_DIRECTORY)
     if not path.is_dir():
-        raise NotADirectoryError(f"{path}: is no directory")
+        raise NotADirectoryError(f"{path}: is not a directory")
 
 
 def temporary_path(target: Path) -> Path:

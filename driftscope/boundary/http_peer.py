@@ -155,7 +155,7 @@ class _Unpacker:
 
     def __init__(self, coding: str) -> None:
         if coding not in ("", "identity", *_WINDOWS):
-            raise ValueError(f"content encoding {coding!r}, which was not asked for")
+            raise ValueError(f"content encoding {coding!r}, which was not requested")
         self._stream = zlib.decompressobj(_WINDOWS[coding]) if coding in _WINDOWS else None
 
     def unpack(self, piece: bytes, most: int) -> bytes:
@@ -245,11 +245,11 @@ def _words(error: BaseException, limits: Limits) -> str:
     if isinstance(reason, BaseException):
         return _words(reason, limits)
     if isinstance(error, TimeoutError):
-        return f"no whole answer within {limits.seconds:g} s"
+        return f"no complete answer within {limits.seconds:g} s"
     if isinstance(error, _TooLongError):
-        return f"an answer of more than {limits.octets:,} bytes"
+        return f"the answer is larger than {limits.octets:,} bytes"
     if isinstance(error, http.client.IncompleteRead):
-        return "the answer broke off"
+        return "the answer was cut off"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

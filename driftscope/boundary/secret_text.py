@@ -39,7 +39,7 @@ def key_from(name: str, environ: Mapping[str, str]) -> str:
     key = environ.get(name, "").strip()
     if not key:
         raise UsageError(
-            f"{name}: this environment variable is not set, and --api-key-env names it"
+            f"{name}: --api-key-env names this environment variable, but it is not set"
         )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(

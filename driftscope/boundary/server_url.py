@@ -20,6 +20,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from driftscope.boundary.terminal_text import shown
 
 _SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
+_FORBIDDEN = frozenset('\\<>"{}|^`')
+"""Characters that RFC 3986 allows nowhere in an authority, unless they are quoted."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -51,6 +53,8 @@ class ServerUrl:
             raise BadUrlError("not a URL") from error
         if parts.scheme not in _PORTS or not host or not text.isprintable() or " " in text:
             raise BadUrlError("not an http or https URL")
+        if _FORBIDDEN & set(parts.netloc):
+            raise BadUrlError("not an http or https URL: its host has a character that no host has")
         if "@" in parts.path:  # a password with an unquoted slash would be shown as a path
             raise BadUrlError("write @ and / in a password as %40 and %2F")
         authority = f"[{host}]" if ":" in host else host

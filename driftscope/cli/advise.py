@@ -7,53 +7,76 @@ from typing import Annotated
 
 import typer
 
+from driftscope.cli.shared import completion
+from driftscope.cli.shared.cluster_option import ClusterOption
 from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
+from driftscope.cli.shared.run_argument import named_run, named_runs
 
 
 def advise(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Run directories; the first is the one advised."),
+        typer.Argument(
+            metavar="RUN...",
+            help="Run directories; the advice is for the first.",
+            callback=named_runs,
+            autocompletion=completion.runs,
+        ),
     ],
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="A run of the same server without speculation."),
+        typer.Option(
+            metavar="RUN",
+            help="A run of the same server without speculation.",
+            callback=named_run,
+            autocompletion=completion.runs,
+        ),
     ] = None,
+    cluster: ClusterOption = None,
     engine: EngineOption = DUCKDB,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
-    """Say which K would serve fastest: time per output token for every K and batch size.
+    """Say which K serves fastest, or which one to measure next, and the time per token of each.
 
-    The estimate uses the step times and the acceptance of the first RUN. Further runs of the same
-    models at another K, or without speculation, show what verification costs by K, which one run
-    cannot show.
+    A K is advised only if it was measured or is surely within 5% of the fastest. Further runs of
+    the same models at another K, or without speculation, are measured times of theirs.
+    `driftscope bench MODEL --best-k` records them one after another.
     """
     from driftscope.analysis.cost.advice import advise as advice_on
+    from driftscope.analysis.cost.left_out import reasons
+    from driftscope.analysis.findings.data_quality import losses_among, warnings_of
     from driftscope.analysis.findings.dead_drafter import is_dead
-    from driftscope.analysis.query.record_views import open_run
-    from driftscope.analysis.replays.senders import is_replay
-    from driftscope.analysis.summary.baseline_run import baseline_of
-    from driftscope.analysis.summary.summarise import summarise
-    from driftscope.cli.shared.query_engine_option import engine_of
+    from driftscope.analysis.replays.senders import ReplaySummary
+    from driftscope.cli.shared.run_choice import RunChoice
     from driftscope.cli.shared.run_labels import labels_of
     from driftscope.errors import NoDataError
     from driftscope.json_report.advice import dead_to_json, to_json
-    from driftscope.trace.format.manifest import read_manifest
     from driftscope_reports.terminal import advice_table
+    from driftscope_reports.terminal.run_table import plain as printable
 
-    labels = labels_of(runs, None)
-    for run in [*runs, *([] if baseline is None else [baseline])]:
-        if is_replay(read_manifest(run)):
-            raise NoDataError(
-                f"{run}: a replay, which has no step times; give the server's own run to advise on"
-            )
-    first, *others = (
-        summarise(open_run(run, engine_of(engine)), label)
-        for run, label in zip(runs, labels, strict=True)
-    )
-    plain = (
-        None if baseline is None else baseline_of(open_run(baseline, engine_of(engine)), "baseline")
-    )
+    measured = RunChoice(
+        paths=tuple(runs),
+        labels=tuple(labels_of(runs, None)),
+        baseline=baseline,
+        engine=engine,
+        cluster=cluster,
+    ).measured()
+    plain = measured.baseline
+    replays = [*measured.replays, *([plain] if isinstance(plain, ReplaySummary) else [])]
+    if replays or isinstance(plain, ReplaySummary):
+        raise NoDataError(
+            f"{replays[0].label}: this is a replay, which has no step times; give the run recorded "
+            "in the server"
+        )
+    first, *others = measured.runs
+    guards = [
+        *(f"{w.run}: {w.message}" for run in measured.runs for w in losses_among(warnings_of(run))),
+        *(f"{run.label}: {why}" for run in others if (why := reasons(first, run))),
+    ]
+    if plain is not None and (why := reasons(first, plain, target_only=True)):
+        guards.append(f"{plain.label}: {why}")
+    for guard in guards:
+        typer.echo(f"warning: {printable(guard)}", err=True)
     advice = advice_on(first, others, plain)
     if advice is None and is_dead(first):
         if as_json:
@@ -63,7 +86,7 @@ def advise(
         return
     if advice is None:
         raise NoDataError(
-            f"{runs[0]}: too few step times for a cost model; record 20 or more like steps"
+            f"{runs[0]}: too few step times for an advice; record 20 or more comparable steps"
         )
     if as_json:
         typer.echo(to_json(advice), nl=False)

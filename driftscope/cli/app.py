@@ -7,11 +7,11 @@ instant.
 from __future__ import annotations
 
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-import driftscope
 from driftscope.boundary.terminal_text import shown
 from driftscope.cli.advise import advise
 from driftscope.cli.analyze import analyze
@@ -23,18 +23,22 @@ from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.export import export
 from driftscope.cli.findings import findings
+from driftscope.cli.inspect import inspect
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
+from driftscope.cli.runs import ls, prune, rm
 from driftscope.cli.serve import serve
 from driftscope.cli.shared.exit_codes import EPILOG
+from driftscope.cli.shared.help_pages import PAGES, epilog, settings_of
 from driftscope.cli.shared.unforeseen_error import unforeseen
 from driftscope.cli.watch import watch
-from driftscope.errors import EXIT_ERROR, DriftscopeError
+from driftscope.distributions import half_missing
+from driftscope.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, DriftscopeError
+from driftscope.version import __version__
 
 app = typer.Typer(
     name="driftscope",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -42,7 +46,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"driftscope {driftscope.__version__}")
+        typer.echo(f"driftscope {__version__}")
         raise typer.Exit
 
 
@@ -56,36 +60,55 @@ def driftscope_command(
     """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
 
 
-for command in (
-    demo,
-    analyze,
-    check,
-    advise,
-    findings,
-    compare,
-    replay,
-    watch,
-    export,
-    dashboards,
-    doctor,
-):
-    app.command(epilog=EPILOG)(command)
-app.command(
-    epilog=EPILOG,
-    # vLLM's options pass through untouched.
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(serve)
-app.command(
-    epilog=EPILOG,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(bench)
-app.add_typer(probe, name="probe", epilog=EPILOG)
+COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "demo": demo,
+    "doctor": doctor,
+    "findings": findings,
+    "inspect": inspect,
+    "serve": serve,
+    "watch": watch,
+    "analyze": analyze,
+    "compare": compare,
+    "advise": advise,
+    "check": check,
+    "ls": ls,
+    "rm": rm,
+    "prune": prune,
+    "replay": replay,
+    "bench": bench,
+    "export": export,
+    "dashboards": dashboards,
+}
+PASSES_OPTIONS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""vLLM's options pass through untouched."""
+TO_VLLM = ("serve", "bench", "doctor")
+for name, page in PAGES.items():
+    if name == "probe":
+        app.add_typer(probe, name=name, epilog=epilog(page.example), rich_help_panel=page.group)
+        continue
+    app.command(
+        **settings_of(name, COMMANDS[name]),
+        context_settings=PASSES_OPTIONS_ON if name in TO_VLLM else None,
+    )(COMMANDS[name])
+
+
+USAGE_ERROR: type[Exception] = next(
+    each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
+)
+"""Base class of the errors of an argument parser, which typer does not export."""
+_ONLY_HELP = "NoArgsIsHelpError"
+"""Name of the error of a command that prints its help if it is given no argument."""
 
 
 def main() -> None:
     """Run the command line; print an error as one line and exit with its exit code."""
     try:
-        app()
+        code = app(prog_name="driftscope", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else EXIT_OK)
+    except USAGE_ERROR as error:
+        _fail_usage(error)
+    except typer.Abort:
+        _fail("stopped", EXIT_ERROR)
     except DriftscopeError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:
@@ -93,8 +116,21 @@ def main() -> None:
         _fail(f"{where}{error.strerror or error}", EXIT_ERROR)
     except MemoryError:
         _fail("out of memory; analyse a part of the run with --where or --since", EXIT_ERROR)
+    except ModuleNotFoundError as error:
+        line = half_missing(error)
+        _fail(line or unforeseen(error), EXIT_USAGE if line else EXIT_ERROR)
     except Exception as error:  # last resort: any defect of driftscope
         _fail(unforeseen(error), EXIT_ERROR)
+
+
+def _fail_usage(error: Any) -> NoReturn:
+    """Print what is wrong with the arguments. They are shown as they were given, so that the
+    parser's own message could steer a terminal."""
+    if type(error).__name__ == _ONLY_HELP:
+        error.show()
+        sys.exit(error.exit_code)
+    path = error.ctx.command_path if getattr(error, "ctx", None) else "driftscope"
+    _fail(f"{error.format_message().rstrip('.')}; see {path} --help", error.exit_code)
 
 
 def _fail(message: str, code: int) -> NoReturn:

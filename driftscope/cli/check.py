@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from driftscope.cli.shared import completion
+from driftscope.cli.shared.cluster_option import ClusterOption
 from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
+from driftscope.cli.shared.run_argument import named_run, named_runs
+
+
+class Undecided(StrEnum):
+    """Outcome that an undecided rule counts as."""
+
+    PASS = "pass"  # noqa: S105  no password
+    FAIL = "fail"
 
 
 def check(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run directories.",
+            callback=named_runs,
+            autocompletion=completion.runs,
+        ),
+    ],
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FINDING|EXPR",
-            help="What must not be: a finding's id (see `driftscope findings`), a severity, or an "
-            "expression over a run of the JSON report; repeatable.",
+            autocompletion=completion.rules,
+            help="Condition that fails the check: a finding's id (see `driftscope findings`), a "
+            "severity, or an expression over a run of the JSON report; repeatable.",
+        ),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPR",
+            help="Expression that must hold, such as 'no_worse(acceptance.mean_length, 5%)'; "
+            "repeatable.",
         ),
     ] = None,
     rules: Annotated[
@@ -26,9 +54,20 @@ def check(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="Run that rules may compare with: paths that begin with baseline."
+            metavar="RUN",
+            callback=named_run,
+            autocompletion=completion.runs,
+            help="Run that rules can compare with, through paths that begin with baseline.",
         ),
     ] = None,
+    undecided: Annotated[
+        Undecided | None,
+        typer.Option(
+            help="What an undecided rule counts as, if not as exit 4: pass (exit 0) or fail (exit "
+            "3).",
+        ),
+    ] = None,
+    cluster: ClusterOption = None,
     engine: EngineOption = DUCKDB,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every rule's outcome as JSON.")
@@ -36,13 +75,18 @@ def check(
 ) -> None:
     """Gate a pipeline on run directories: exit 3 with one line per broken rule.
 
-    A comparison breaks a rule only if it holds over the whole 95% interval, so that noise does not
-    break it. A rule whose figures are null is undecided: exit 4 (no data), unless another rule is
-    broken.
+    A comparison breaks or passes a rule only if its whole 95% interval lies on one side of the
+    bound. Otherwise the rule is undecided, as it is if its figures are null: exit 4, unless another
+    rule is broken.
     """
-    from driftscope.cli.shared.gate_run import outcome, run_gate, show
+    from driftscope.cli.gate.gate_run import outcome, run_gate, show
+    from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK
 
-    judgements = run_gate(runs, fail_on or [], rules, baseline, engine)
-    show(judgements, as_json=as_json)
-    if code := outcome(judgements):
+    judgements = run_gate(
+        runs, fail_on or [], rules, baseline, engine, require=require or (), cluster=cluster
+    )
+    counts_as = {None: EXIT_NO_DATA, Undecided.PASS: EXIT_OK, Undecided.FAIL: EXIT_GATE_FAILED}
+    code = outcome(judgements, counts_as[undecided])
+    show(judgements, code, as_json=as_json)
+    if code:
         raise typer.Exit(code)

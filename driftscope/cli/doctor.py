@@ -7,35 +7,50 @@ from typing import Annotated
 
 import typer
 
-from driftscope.boundary import strict_json
+from driftscope.cli.shared import completion
+from driftscope.cli.shared.run_argument import named_run
 
 
 def doctor(
+    context: typer.Context,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Target model that is to be served, with the options of `driftscope serve`.",
+        ),
+    ] = None,
     run: Annotated[
         Path | None,
         typer.Option(
-            help="A recorded run: say its engine and which target layers that captured, too.",
+            metavar="RUN",
+            callback=named_run,
+            autocompletion=completion.runs,
+            help="A recorded run: also show its engine and which target layers it captured.",
         ),
     ] = None,
+    drafters: Annotated[
+        bool,
+        typer.Option("--drafters", help="List the kinds of drafter that can be recorded."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Say what is installed, which runner vLLM would take, which hooks work, and what is recorded.
+    """Show whether a live vLLM can be recorded here: ready, or not ready because of what.
 
-    Exits 0 when a live vLLM can be recorded here, else 1.
+    With MODEL and --speculative-config it answers in seconds for that server, without importing
+    vLLM. Without MODEL it imports vLLM and looks for every hook. Exits with 0 if ready, otherwise
+    with 1.
     """
     import dataclasses
 
-    from rich.console import Console
-
     from driftscope.cli.screens.doctor_table import print_checks
+    from driftscope.cli.screens.server_examination import examined
     from driftscope.errors import EXIT_ERROR
-    from driftscope_probes.server.doctor import examine
+    from driftscope.json_report.operation import checks_to_json
 
-    talk = Console(stderr=True)
-    with talk.status("Looking at this machine (vLLM takes some seconds to import)"):
-        checks = list(examine(run))
+    checks = examined(model, context.args, run, drafters=drafters)
     if as_json:
-        typer.echo(strict_json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
+        typer.echo(checks_to_json([dataclasses.asdict(check) for check in checks]), nl=False)
     else:
         print_checks(checks)
     if any(check.ok is False for check in checks):

@@ -7,11 +7,17 @@ from typing import Annotated
 
 import typer
 
-STDOUT = Path("-")
+from driftscope.cli.shared import completion
+from driftscope.cli.shared.run_argument import named_run
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Run directory.", callback=named_run, autocompletion=completion.runs
+        ),
+    ],
     otlp: Annotated[
         str | None,
         typer.Option(
@@ -29,6 +35,9 @@ def export(
     interval: Annotated[
         float, typer.Option(min=0.001, help="Seconds of run time between two points of a series.")
     ] = 10.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written and sent as JSON.")
+    ] = False,
 ) -> None:
     """Export a recorded run as metrics and spans with their original times.
 
@@ -36,10 +45,12 @@ def export(
     """
     import os
     import sys
+    from collections import Counter
 
-    from driftscope.boundary.file_output import write_file
+    from driftscope.boundary.file_output import STDOUT, write_file
     from driftscope.boundary.terminal_text import shown
     from driftscope.errors import UsageError
+    from driftscope.json_report.operation import files_to_json
     from driftscope.telemetry.export import settings as telemetry
     from driftscope.telemetry.export.recorded_run import replays, send, to_openmetrics
     from driftscope.trace.read.reader import read_trace
@@ -47,14 +58,18 @@ def export(
     environ = {**os.environ, telemetry.PROMETHEUS: "", **({telemetry.OTLP: otlp} if otlp else {})}
     settings = None if prometheus and not otlp else telemetry.settings_from(environ)
     if settings is None and prometheus is None:
-        raise UsageError("nowhere to export to: give --otlp URL or --prometheus FILE")
+        raise UsageError("no destination: give --otlp URL or --prometheus FILE")
+    if as_json and prometheus == STDOUT:
+        raise UsageError("--json and --prometheus - both print to stdout; give one of them a file")
     labels = () if settings is None else settings.labels
-    told = list(replays(read_trace(run), interval_s=interval, labels=labels))
+    replayed = list(replays(read_trace(run), interval_s=interval, labels=labels))
+    files, sent = list[str](), Counter[str]()
     if prometheus is not None:
-        text = to_openmetrics(told)
+        text = to_openmetrics(replayed)
         if prometheus == STDOUT:
             typer.echo(text, nl=False)
         else:
+            files.append(str(prometheus))
             write_file(prometheus, text.encode())
             name = shown(str(prometheus))
             sys.stderr.write(f"written: {name}\n")
@@ -62,6 +77,9 @@ def export(
                 f"next: promtool tsdb create-blocks-from openmetrics {name} DATA_DIRECTORY\n"
             )
     if settings is not None:
-        for each in told:
+        for each in replayed:
             batches, spans = send(each, settings)
+            sent.update(batches=batches, spans=spans)
             sys.stderr.write(f"sent: {batches} batches of metrics, {spans} spans\n")
+    if as_json:
+        typer.echo(files_to_json(files, sent), nl=False)

@@ -13,7 +13,8 @@ def findings(
         bool, typer.Option("--markdown", help="Print it as the page docs/findings.md.")
     ] = False,
 ) -> None:
-    """List what driftscope can find in a run: meaning, thresholds and where they come from."""
+    """List the findings that driftscope can make in a run: meaning, thresholds and their
+    sources."""
     from driftscope.errors import UsageError
     from driftscope_reports.terminal import findings_table
 

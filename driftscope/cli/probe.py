@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.shared.exit_codes import EPILOG
+from driftscope.cli.shared import completion
+from driftscope.cli.shared.help_pages import PROBE_EXAMPLES, epilog
+from driftscope.cli.shared.run_argument import named_target
 
 if TYPE_CHECKING:
     from driftscope.trace.format.control_file import Change
@@ -15,6 +17,8 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
+        callback=named_target,
+        autocompletion=completion.runs,
         help="The run directory, on the engine's host; or the URL of a server that was started "
         "with `driftscope serve --control`.",
     ),
@@ -29,27 +33,29 @@ KeyEnv = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the status as JSON.")]
 
-probe = typer.Typer(no_args_is_help=True, help="Look at a running probe, and change what it does.")
+probe = typer.Typer(
+    no_args_is_help=True, help="Show the status of a running probe, or change what it records."
+)
 
 
-@probe.command(epilog=EPILOG)
+@probe.command(epilog=epilog(PROBE_EXAMPLES["status"]))
 def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
-    """Say what each process records, at what rate and cost, and what it lost."""
+    """Show what each process records, at which rate and cost, and which rows it lost."""
     from driftscope.cli.screens.probe_table import show
     from driftscope_probes.control.remote import reach
 
     show(target, reach(target, api_key_env=api_key_env).status(), as_json=as_json)
 
 
-@probe.command(epilog=EPILOG)
+@probe.command(epilog=epilog(PROBE_EXAMPLES["start"]))
 def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
-    """Record draft steps again."""
+    """Resume recording draft steps."""
     from driftscope.trace.format.control_file import Change
 
     _change(target, Change(recording=True), api_key_env, as_json=as_json)
 
 
-@probe.command(epilog=EPILOG)
+@probe.command(epilog=epilog(PROBE_EXAMPLES["stop"]))
 def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Stop recording draft steps until `start`. Verification and requests are still recorded."""
     from driftscope.trace.format.control_file import Change
@@ -57,7 +63,12 @@ def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> N
     _change(target, Change(recording=False), api_key_env, as_json=as_json)
 
 
-@probe.command("set", epilog=EPILOG)
+@probe.command(
+    "set",
+    epilog=epilog(PROBE_EXAMPLES["set"]),
+    help="Change the rate, the recording by head or the selection; options not given stay as they "
+    "are.",
+)
 def set_(
     target: Target,
     every: Annotated[
@@ -65,10 +76,13 @@ def set_(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="Record as many as this share of the time per token pays, such as 1%."),
+        typer.Option(
+            help="Record as many chains as fit into this share of the time per token, such as 1%."
+        ),
     ] = None,
     per_head: Annotated[
-        bool | None, typer.Option("--per-head/--no-per-head", help="Masses by head, too.")
+        bool | None,
+        typer.Option("--per-head/--no-per-head", help="Also record attention masses by head."),
     ] = None,
     label: Annotated[
         list[str] | None,
@@ -97,7 +111,9 @@ def set_(
     except ControlValueError as error:
         raise UsageError(f"--{error}") from error
     if not change.given():
-        raise UsageError("nothing to set: give --every, --budget, --per-head, --label or others")
+        raise UsageError(
+            "nothing to change: give --every, --budget, --per-head, --label or another option"
+        )
     _change(target, change, api_key_env, as_json=as_json)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from driftscope.cli.shared.run_argument import real_folder
+
 if TYPE_CHECKING:
     from driftscope.workloads.suites.plan import Level
 
@@ -24,34 +26,53 @@ def replay(
     prompts: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE", help="Other prompts than the suite's: see --list-suites."
+            metavar="NAME|FILE", help="Prompts to use instead of the suite's: see --list-suites."
         ),
     ] = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="RUN", help="Run directory; {time} is replaced."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="RUN",
+            callback=real_folder,
+            help="Run directory; {time} is replaced.",
+        ),
     ] = DEFAULT_RUN,
-    model: Annotated[str | None, typer.Option(help="Default: the first that it serves.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Default: the first model that the server names.")
+    ] = None,
     concurrency: Annotated[
-        str | None, typer.Option(metavar="1,4,16", help="Requests kept running, one level each.")
+        str | None,
+        typer.Option(
+            metavar="1,4,16", help="Numbers of concurrent requests; each number is one load level."
+        ),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="R,...", help="Requests per second, at random times.")
+        str | None, typer.Option(metavar="R,...", help="Requests per second, sent at random times.")
     ] = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="Times that each is asked.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Prompts at most.")] = None,
+    repeat: Annotated[
+        int | None, typer.Option(min=1, help="Number of times that each prompt is sent.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Largest number of prompts.")] = None,
     warmup: Annotated[
-        int, typer.Option(min=0, help="Requests before each level that no figure counts.")
+        int, typer.Option(min=0, help="Warm-up requests before each level, which no figure counts.")
     ] = 4,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the order and of all that is random.")
+        int | None, typer.Option(help="Seed of the order and of everything random.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one whole answer.")] = 600.0,
-    idle_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds without a byte.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds allowed for one complete answer.")
+    ] = 600.0,
+    idle_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds allowed without receiving a byte.")
+    ] = 120.0,
     retries: Annotated[
         int,
         typer.Option(
-            min=0, help="Times that a request is sent again if it was refused or not reached."
+            min=0,
+            help="Number of times that a request is sent again if it was refused or did not "
+            "reach the server.",
         ),
     ] = 2,
     api_key_env: Annotated[
@@ -62,19 +83,19 @@ def replay(
             "set.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     list_suites: Annotated[
-        bool, typer.Option("--list-suites", help="Say which suites and prompts there are.")
+        bool, typer.Option("--list-suites", help="List the shipped suites and prompts.")
     ] = False,
     list_transforms: Annotated[
-        bool, typer.Option("--list-transforms", help="Say which changes a suite can make.")
+        bool, typer.Option("--list-transforms", help="List the transforms that a suite can apply.")
     ] = False,
 ) -> None:
     """Send a suite of prompts to a server and record the answers, as a run for `analyze`.
 
     Exits 1 when a request was never answered or rows were lost, as on a full disk, 4 when no
-    request was answered, 130 after Ctrl-C; the run has every other request in any case. A key, or a
+    request was answered, 130 after Ctrl-C; the run then still has every other request. A key, or a
     user and password in the URL, is never recorded.
     """
     from driftscope.cli.shared.extras import needs
@@ -126,12 +147,12 @@ def levels(concurrency: str | None, rate: str | None) -> Sequence[Level]:
 
     def numbers(text: str | None, option: str) -> list[float]:
         try:
-            found = [float(part) for part in (text or "").split(",") if part.strip()]
+            loads = [float(part) for part in (text or "").split(",") if part.strip()]
         except ValueError:
-            found = [0.0]
-        if any(number <= 0 for number in found):
+            loads = [0.0]
+        if any(number <= 0 for number in loads):
             raise UsageError(f"{option} {text}: give numbers above 0, separated by commas")
-        return found
+        return loads
 
     loops = numbers(concurrency, "--concurrency")
     if any(number != int(number) for number in loops):

@@ -7,14 +7,22 @@ from typing import Annotated
 
 import typer
 
-DEFAULT_TRACE = Path("driftscope-runs/{time}")
+from driftscope.lab_package import TRIO
+
+DEFAULT_TRACE = Path("driftscope-runs/{time}-{drafter}")
 
 
 def serve(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Model to serve, as for `vllm serve`.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Model to serve, as for `vllm serve`; `trio` is the small shipped one, with its "
+            "drafter."
+        ),
+    ],
     trace: Annotated[
-        Path, typer.Option(help="Run directory; {time} and {pid} are replaced.")
+        Path, typer.Option(help="Run directory; {time}, {drafter} and {pid} are replaced.")
     ] = DEFAULT_TRACE,
     every: Annotated[
         int | None,
@@ -22,7 +30,9 @@ def serve(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="Record as many as this share of the time per token pays (default 1%)."),
+        typer.Option(
+            help="Record as many chains as fit into this share of the time per token (default 1%)."
+        ),
     ] = None,
     label: Annotated[
         list[str] | None,
@@ -40,8 +50,8 @@ def serve(
     sink_tokens: Annotated[
         str | None,
         typer.Option(
-            help="The sink set: the first n slots (default 4), or slots such as 0,1,17, or auto: "
-            "looked for in the first recorded chains."
+            help="The sink set: the first n slots (default 4), or slots such as 0,1,17, or auto to "
+            "search for it in the first recorded chains."
         ),
     ] = None,
     token_ids: Annotated[
@@ -52,15 +62,15 @@ def serve(
         typer.Option(
             metavar="URL",
             help="Send metrics and spans to this OpenTelemetry collector, such as "
-            "http://localhost:4318. OTEL_* variables say the rest.",
+            "http://localhost:4318. OTEL_* variables set the rest.",
         ),
     ] = None,
     prometheus: Annotated[
         str | None,
         typer.Option(
             metavar="[HOST:]PORT",
-            help="Answer Prometheus there, at /metrics; without HOST only this machine "
-            "(127.0.0.1), with 0.0.0.0 all.",
+            help="Serve metrics for Prometheus on this port, at /metrics; without HOST only to "
+            "this machine (127.0.0.1), with 0.0.0.0 to all.",
         ),
     ] = None,
 ) -> None:
@@ -74,7 +84,10 @@ def serve(
     from driftscope_probes.server.vllm_server import Recording, replace_with_server
 
     if any("," in each for each in label or ()):
-        raise UsageError("--label: a label with a comma cannot be given at the start; see `probe`")
+        raise UsageError(
+            "--label: a label with a comma cannot be set at the start; use "
+            "`driftscope probe set --label`"
+        )
     try:
         recording = Recording(
             trace=trace,
@@ -88,4 +101,22 @@ def serve(
         )
     except ControlValueError as error:
         raise UsageError(f"--{error}") from error
-    replace_with_server(model, context.args, recording, control=control)
+    options = list(context.args)
+    if model == TRIO:
+        model, options = _trio(options)
+    replace_with_server(model, options, recording, control=control)
+
+
+def _trio(options: list[str]) -> tuple[str, list[str]]:
+    """Return path and options of the shipped small models; variables that vLLM needs for them are
+    set in this process's environment unless they are set already."""
+    import os
+
+    from driftscope.lab_package import needs_lab
+
+    with needs_lab():
+        from driftscope_lab.trio import serving
+
+    for name, value in serving.ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    return serving.target_path(), serving.completed(serving.with_speculation(options))

@@ -6,25 +6,31 @@ from typing import Annotated
 
 import typer
 
+from driftscope.cli.shared import completion
+from driftscope.cli.shared.run_argument import named_target
+
 
 def watch(
     target: Annotated[
         str,
         typer.Argument(
             metavar="RUN|URL",
-            help="A run directory, also one that is being written; or the URL of an engine that "
-            "answers Prometheus (`driftscope serve --prometheus PORT`).",
+            callback=named_target,
+            autocompletion=completion.runs,
+            help="A run directory, even while it is being written; or the URL of an engine that "
+            "serves Prometheus metrics (`driftscope serve --prometheus PORT`).",
         ),
     ],
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 1.0,
     window: Annotated[
-        float, typer.Option(min=0, help="Seconds that figures are of; 0: since the start.")
+        float,
+        typer.Option(min=0, help="Time window of the figures in seconds; 0: since the start."),
     ] = 60.0,
     once: Annotated[
-        bool, typer.Option("--once", help="Look once, print all since the start, and stop.")
+        bool, typer.Option("--once", help="Print the figures since the start once, and stop.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print figures as JSON, a line per look.")
+        bool, typer.Option("--json", help="Print figures as JSON, one line per update.")
     ] = False,
 ) -> None:
     """Show a live engine in the terminal: acceptance, attention and hidden state by depth.

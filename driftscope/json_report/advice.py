@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from driftscope.analysis.cost.advice import NO_SPECULATION, Advice
+from driftscope.analysis.cost.advice import Advice
+from driftscope.analysis.cost.advice_words import answer
+from driftscope.analysis.cost.vllm_options import NO_SPECULATION
 from driftscope.analysis.findings.dead_drafter import none_accepted
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.json_report.document import ADVICE, VERSIONS, layout
+from driftscope.json_report.document import ADVICE, VERSIONS, layout, plain
 
 DEAD = "every K costs time and gives nothing"
 """Reason for no speculation where a drafter is dead."""
 
 
-def to_json(advice: Advice) -> str:
-    """Return everything as text, newline at the end; null for what cannot be told, and `doubt` says
-    why."""
-    return _text({**asdict(advice), "command": advice.command})
+def to_json(advice: Advice, **more: Any) -> str:
+    """Return everything as text, newline at the end; null for figures that are not known, and
+    `doubt` says why. `more` are further fields."""
+    return _text({**plain(advice), "command": advice.command, "answer": answer(advice), **more})
 
 
 def dead_to_json(run: RunSummary) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 from driftscope.analysis.gate.judge import Judgement
-from driftscope.json_report.document import CHECK, VERSIONS, layout
+from driftscope.json_report.document import CHECK, VERSIONS, layout, plain
 
 
 def to_json(judgements: Sequence[Judgement], exit_code: int) -> str:
@@ -23,7 +23,7 @@ def to_json(judgements: Sequence[Judgement], exit_code: int) -> str:
 
 
 def _plain(judgement: Judgement) -> dict[str, Any]:
-    values = {path: asdict(v) if is_dataclass(v) else v for path, v in judgement.values.items()}
+    values = {path: plain(v) if is_dataclass(v) else v for path, v in judgement.values.items()}
     return {
         "rule": judgement.rule.text,
         "name": judgement.rule.name,

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
 from driftscope.boundary import strict_json
 
 REPORT, COMPARISON, CHECK, ADVICE = "report", "comparison", "check", "advice"
-VERSIONS: Mapping[str, int] = MappingProxyType({REPORT: 1, COMPARISON: 1, CHECK: 1, ADVICE: 1})
+PROBE, REPLAY, WATCH = "probe", "replay", "watch"
+RUNS, FILES, INSPECTION = "runs", "files", "inspection"
+VERSIONS: Mapping[str, int] = MappingProxyType(
+    dict.fromkeys(
+        (REPORT, COMPARISON, CHECK, ADVICE, PROBE, REPLAY, WATCH, RUNS, FILES, INSPECTION), 1
+    )
+)
 """Schema version of each kind of document."""
 DIGITS = 9
 """Significant digits: more than the trace's float32 holds, fewer than platforms agree on."""
@@ -29,13 +36,26 @@ def text(kind: str, content: Mapping[str, Any]) -> str:
 def document(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return `content` with its kind and version, its numbers rounded, as plain values."""
     named = {"kind": kind, "schema_version": VERSIONS[kind], **content}
-    found: dict[str, Any] = rounded(named)
-    return found
+    rounded_content: dict[str, Any] = rounded(named)
+    return rounded_content
 
 
 def layout(content: Any) -> str:
     """Return plain values as text: sorted keys, one space of indent, newline at the end."""
     return strict_json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """Return a dataclass as plain values; intervals are their two ends."""
+    return asdict(record, dict_factory=_fields)
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    return {name: fields[name] for name in _ENDS} if set(fields) == {*_ENDS, "clusters"} else fields
+
+
+_ENDS = ("low", "high")
 
 
 def rounded(value: Any) -> Any:

@@ -6,18 +6,23 @@ Per-depth lists start with depth 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
-import driftscope
+from driftscope.analysis.closeup.within_request import answers
+from driftscope.analysis.figures.cohort import Served
 from driftscope.analysis.figures.results import AcceptanceAtK
 from driftscope.analysis.findings.finding import Finding
+from driftscope.analysis.first_screen.claim import Claim
+from driftscope.analysis.first_screen.first_screen import FirstScreen
 from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.within_strata import Association
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.json_report.document import REPORT, document, layout, rounded
+from driftscope.json_report.attention_drift import drift_to_dict
+from driftscope.json_report.document import REPORT, document, layout, plain, rounded
 from driftscope.pipeline import Analysis
+from driftscope.version import __version__
 
 
 def to_json(analysis: Analysis) -> str:
@@ -28,16 +33,43 @@ def to_json(analysis: Analysis) -> str:
 def to_dict(analysis: Analysis) -> dict[str, Any]:
     """Return the report as plain values."""
     content = {
-        "driftscope_version": driftscope.__version__,
+        "driftscope_version": __version__,
         "verdict": " ".join(analysis.verdict),
+        "first_screen": _first_screen(analysis.screen) if analysis.screen else None,
         "findings": [_finding(finding) for finding in analysis.findings],
         "warnings": [f"{warning.run}: {warning.message}" for warning in analysis.warnings],
         "runs": [_run(run) for run in analysis.runs],
     }
     if analysis.senders:
         content["replays"] = [_replay(run) for run in analysis.senders]
-        content["replays_compared"] = [asdict(pair) for pair in analysis.versus]
+        content["replays_compared"] = [plain(pair) for pair in analysis.versus]
     return document(REPORT, content)
+
+
+def _first_screen(screen: FirstScreen) -> dict[str, Any]:
+    return {
+        "state": screen.state.value,
+        "headline": screen.headline,
+        "claims": [_claim(claim) for claim in screen.claims],
+        "cause": screen.cause,
+        "action": plain(screen.action),
+        "actions": [plain(action) for action in screen.actions],
+        "figures": [plain(figure) for figure in screen.figures],
+    }
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    return {
+        "topic": claim.topic.value,
+        "run": claim.run,
+        "reference": claim.reference or None,
+        "question": claim.question,
+        "answer": claim.answer.value,
+        "sentence": claim.sentence,
+        "estimate": claim.estimate,
+        "estimate_interval": _ends(claim.interval),
+        "record": claim.record or None,
+    }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -52,8 +84,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "because": finding.because,
         "advice": finding.advice,
         "assumed": finding.assumed,
-        "causes": [asdict(each) for each in finding.causes],
-        "ruled_out": [asdict(each) for each in finding.ruled_out],
+        "causes": [plain(each) for each in finding.causes],
+        "ruled_out": [plain(each) for each in finding.ruled_out],
         "option": finding.option,
         "cost_tps": finding.cost_tps,
     }
@@ -73,7 +105,7 @@ def replay_to_dict(run: ReplaySummary) -> dict[str, Any]:
 
 def plain_to_dict(run: BaselineRun) -> dict[str, Any]:
     """Return a run without speculation with the same fields; null where it has no value."""
-    latency = asdict(run.latency)
+    latency = plain(run.latency)
     content: dict[str, Any] = rounded(
         {
             "label": run.label,
@@ -105,8 +137,10 @@ def _run(run: RunSummary) -> dict[str, Any]:
         "label": run.label,
         "rounds": run.rounds,
         "requests": run.requests,
+        "clusters": _clusters(run),
         "k": run.k,
         "ks": run.ks,
+        "slice": None if run.slice is None else plain(run.slice),
         "depths": run.depths,
         "acceptance": {
             "mean_length": run.acceptance.mean_length,
@@ -120,16 +154,26 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "histogram": run.acceptance.histogram,
             "mean_length_by_request": run.acceptance.mean_length_by_request,
             "mean_length_by_token": run.acceptance.mean_length_by_token,
+            "mean_length_at_k": [
+                {
+                    "k": at.k,
+                    "mean_length": at.mean_length,
+                    "mean_length_interval": _ends(at.interval),
+                }
+                for at in run.lengths_by_k
+            ],
         },
         "attention": {
             "sink": attention.sink_mass,
             "prompt": attention.prompt_mass,
             "generated": attention.generated_mass,
             "self": attention.self_mass,
+            # Deprecated: of no use without recency matching; they go with the next release.
             "no_drift": attention.no_drift_self_mass,
             "excess": attention.self_excess,
             "sink_retention": attention.sink_retention,
         },
+        "attention_drift": drift_to_dict(run.attention_drift),
         "hidden": {
             "in_rms": hidden.in_rms,
             "prenorm_rms": hidden.prenorm_rms,
@@ -144,8 +188,17 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "top1": run.confidence.top1,
             "entropy": run.confidence.entropy,
             "ece": run.confidence.ece,
-            "reliability": [asdict(each) for each in run.confidence.reliability],
+            "reliability": [plain(each) for each in run.confidence.reliability],
         },
+        "within_request": [
+            {
+                "measure": each.measure,
+                "answer": answer,
+                "alone": _association(each.alone),
+                "beyond_confidence": _association(each.beyond_confidence),
+            }
+            for each, answer in zip(run.within_request, answers(run.within_request), strict=True)
+        ],
         "latency": {
             "tpot_s": run.latency.tpot_s,
             "tpot_s_interval": _ends(run.latency.tpot_s_interval),
@@ -162,14 +215,22 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "rejected_share": run.fallback.rejected_share,
             "undrafted_share": run.fallback.undrafted_share,
             "deliberate": run.fallback.deliberate,
+            "counted_by_engine": run.fallback.counted,
             "effective_k": run.effective_k,
             "by_reason": run.fallback.by_reason,
         },
-        "changes": None if run.changes is None else asdict(run.changes),
+        "changes": None if run.changes is None else plain(run.changes),
+        "cohort": _cohort(run),
         "probe": _probe(run),
-        "segments": [asdict(segment) for segment in run.segments],
+        "segments": [plain(segment) for segment in run.segments],
         "problems": run.problems,
     }
+
+
+def _clusters(run: RunSummary) -> dict[str, Any] | None:
+    """Return which requests count as independent; null if it is not known."""
+    known = run.independence
+    return None if known is None else {**plain(known), "worth": known.worth}
 
 
 def _replay(run: ReplaySummary) -> dict[str, Any]:
@@ -182,7 +243,7 @@ def _replay(run: ReplaySummary) -> dict[str, Any]:
         "outside_s": run.outside_s,
         "gpu_used_bytes": run.gpu_used_bytes,
         "gpu_power_w": run.gpu_power_w,
-        "conditions": [{**asdict(cell), "per_user": cell.per_user} for cell in run.cells],
+        "conditions": [{**plain(cell), "per_user": cell.per_user} for cell in run.cells],
         "problems": run.problems,
     }
 
@@ -196,6 +257,33 @@ def _probe(run: RunSummary) -> dict[str, Any]:
         "sampling": run.recording.sampling,
         "dropped": run.recording.dropped,
         "overhead_fraction": run.recording.overhead_fraction,
+    }
+
+
+def _cohort(run: RunSummary) -> dict[str, Any]:
+    """Return all rounds as vLLM counts them, and those that the figures of the run leave out."""
+    cohort = run.cohort
+    if cohort is None:
+        served = Served(
+            requests=run.requests,
+            rounds=run.rounds,
+            mean_length=run.acceptance.mean_length,
+            counted=run.acceptance.counted,
+        )
+        return {"enough": True, "left_out": 0, "served": plain(served)}
+    return {**plain(cohort), "left_out": cohort.left_out}
+
+
+def _association(found: Association | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "per_sd": found.per_sd,
+        "per_sd_interval": _ends(found.interval),
+        "sd": found.sd,
+        "rows": found.rows,
+        "clusters": found.clusters,
+        "p": found.p,
     }
 
 

@@ -12,7 +12,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from driftscope.analysis.findings.finding import Severity, Trust
-from driftscope.json_report.document import CHECK, COMPARISON, REPORT, VERSIONS, layout
+from driftscope.analysis.first_screen.claim import Answer, Topic
+from driftscope.analysis.first_screen.first_screen import State
+from driftscope.analysis.statistics.attention_drift import Answer as DriftAnswer
+from driftscope.analysis.statistics.attention_drift import Source
+from driftscope.json_report.document import (
+    ADVICE,
+    CHECK,
+    COMPARISON,
+    FILES,
+    INSPECTION,
+    PROBE,
+    REPLAY,
+    REPORT,
+    RUNS,
+    VERSIONS,
+    WATCH,
+    layout,
+)
 from driftscope.vocabulary import RMS_BY_DEPTH
 
 Schema = dict[str, Any]
@@ -20,6 +37,7 @@ TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 NUMBER: Schema = {"type": ["number", "null"]}
 FLAG: Schema = {"type": "boolean"}
+COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
 BY_DEPTH: Schema = {"type": ["array", "null"], "items": NUMBER}
 """One number for each depth, from depth 1 on."""
 
@@ -39,6 +57,32 @@ def _list(items: Schema) -> Schema:
 INTERVAL = _object({"low": {"type": "number"}, "high": {"type": "number"}}, nullable=True)
 """A 95 % interval; null where the data support none."""
 INTERVALS: Schema = {"type": ["array", "null"], "items": INTERVAL}
+_DEPRECATED: Schema = {
+    **BY_DEPTH,
+    "deprecated": True,
+    "description": "Ignores that drafters prefer recent tokens; nothing is judged by it. Use "
+    "attention_drift.",
+}
+_DRIFT = _object(
+    {
+        "answer": {"enum": [each.value for each in DriftAnswer]},
+        "source": {"enum": [each.value for each in Source]},
+        "clusters": COUNT,
+        "chains": COUNT,
+        **{
+            key: kind
+            for name in ("shift", "first_step", "trend", "sink_kept")
+            for key, kind in ((name, NUMBER), (f"{name}_interval", INTERVAL))
+        },
+        "near_shift": BY_DEPTH,
+        "near_shift_interval": INTERVALS,
+        "own_excess": BY_DEPTH,
+        "own_excess_interval": INTERVALS,
+        "distances": {"type": ["object", "null"]},
+    },
+    nullable=True,
+)
+"""Attention drift; null without attention masses at two depths."""
 FINDING = _object(
     {
         "id": TEXT,
@@ -76,8 +120,12 @@ RUN = _object(
             }
         ),
         "attention": _object(
-            dict.fromkeys(("sink", "prompt", "generated", "self", "excess"), BY_DEPTH)
+            {
+                **dict.fromkeys(("sink", "prompt", "generated", "self"), BY_DEPTH),
+                **dict.fromkeys(("no_drift", "excess"), _DEPRECATED),
+            }
         ),
+        "attention_drift": _DRIFT,
         "hidden": _object(
             {
                 **dict.fromkeys(RMS_BY_DEPTH, BY_DEPTH),
@@ -92,7 +140,14 @@ RUN = _object(
                 "steps": COUNT,
                 "rejected_rounds": COUNT,
                 "undrafted": COUNT,
-                "by_reason": {"type": "object", "additionalProperties": COUNT},
+                "by_reason": COUNTS,
+            }
+        ),
+        "cohort": _object(
+            {
+                "enough": FLAG,
+                "left_out": COUNT,
+                "served": _object({"requests": COUNT, "rounds": COUNT, "mean_length": NUMBER}),
             }
         ),
         "probe": _object({"engine": TEXT, "runner": TEXT, "mode": TEXT}),
@@ -110,12 +165,81 @@ DIFFERENCE = _object(
         "differs": FLAG,
     }
 )
+CLAIM = _object(
+    {
+        "topic": {"enum": [topic.value for topic in Topic]},
+        "run": TEXT,
+        "question": TEXT,
+        "answer": {"enum": [answer.value for answer in Answer]},
+        "sentence": TEXT,
+        "estimate": NUMBER,
+        "estimate_interval": INTERVAL,
+    }
+)
+ACTION = _object({"sentence": TEXT, "why": TEXT})
+FIRST_SCREEN = _object(
+    {
+        "state": {"enum": [state.value for state in State]},
+        "headline": TEXT,
+        "claims": _list(CLAIM),
+        "cause": TEXT,
+        "action": ACTION,
+        "actions": _list(ACTION),
+        "figures": _list(
+            _object({"value": TEXT, "unit": TEXT, "reference": TEXT, "meaning": TEXT})
+        ),
+    },
+    nullable=True,
+)
+CHECKED = _object(
+    {
+        **dict.fromkeys(("id", "title", "expected", "rule", "there"), TEXT),
+        "level": {"enum": ["error", "warning", "note"]},
+        "change": {"type": ["string", "null"]},
+        "certainty": {"enum": ["certain", "likely", "possible"]},
+    }
+)
+TRIED_ACCEPTANCE = _object(
+    {
+        "mean_length": NUMBER,
+        "mean_length_interval": INTERVAL,
+        "marginal": BY_DEPTH,
+        "marginal_interval": INTERVALS,
+        "rounds": COUNT,
+    }
+)
+TRIAL = _object(
+    {
+        "prompts": COUNT,
+        "k": COUNT,
+        "acceptance": TRIED_ACCEPTANCE,
+        "figures": {"type": "object", "additionalProperties": BY_DEPTH},
+        "tried": _list(
+            _object(
+                {
+                    "id": TEXT,
+                    "change": TEXT,
+                    "fields": {"type": "object"},
+                    "weights": FLAG,
+                    "prompts": COUNT,
+                    "acceptance": TRIED_ACCEPTANCE,
+                    "difference": NUMBER,
+                    "difference_interval": INTERVAL,
+                    "p": NUMBER,
+                }
+            )
+        ),
+    },
+    nullable=True,
+)
+"""A drafter that was run beside its target; null if it was not."""
 RULE = _object({"rule": TEXT, "run": TEXT, "outcome": {"enum": ["held", "broken", "undecided"]}})
 CONTENTS: Mapping[str, Schema] = {
     REPORT: _object(
         {
             "driftscope_version": TEXT,
             "verdict": TEXT,
+            "first_screen": FIRST_SCREEN,
             "findings": _list(FINDING),
             "warnings": _list(TEXT),
             "runs": _list(RUN),
@@ -125,8 +249,71 @@ CONTENTS: Mapping[str, Schema] = {
         {"first": TEXT, "second": TEXT, "verdict": TEXT, "differences": _list(DIFFERENCE)}
     ),
     CHECK: _object({"exit_code": COUNT, "rules": _list(RULE)}),
+    INSPECTION: _object(
+        {
+            "drafter": TEXT,
+            "target": {"type": ["string", "null"]},
+            "format": TEXT,
+            "checked": FLAG,
+            "checks": COUNT,
+            "exit_code": COUNT,
+            "results": _list(CHECKED),
+            "trial": TRIAL,
+            "sizes": _object({"parameters": COUNT, "bytes": COUNT, "share": NUMBER}),
+        }
+    ),
+    ADVICE: _object({"run": TEXT, "ran_k": COUNT, "command": {"type": ["string", "null"]}}),
+    PROBE: _object({"target": TEXT, "processes": _list(_object({"source": TEXT}))}),
+    REPLAY: _object(
+        {
+            "run": TEXT,
+            "planned": COUNT,
+            "ended": COUNTS,
+            "stopped": FLAG,
+            "notes": _list(TEXT),
+            "lost": COUNTS,
+        }
+    ),
+    WATCH: _object(
+        {
+            "rounds": COUNT,
+            "requests": COUNT,
+            "chains": COUNT,
+            "k": COUNT,
+            "length": NUMBER,
+            "tpot_s": NUMBER,
+            "ttft_s": NUMBER,
+            "dropped": COUNT,
+            "overhead": NUMBER,
+            "all_in": NUMBER,
+            "down": TEXT,
+            "depths": _list({"type": "object"}),
+            "over": FLAG,
+        }
+    ),
+    RUNS: _object(
+        {
+            "runs": _list(
+                _object(
+                    {
+                        "path": TEXT,
+                        "created_s": {"type": "number"},
+                        "kind": {"enum": ["probe", "replay"]},
+                        "target": {"type": ["string", "null"]},
+                        "drafter": {"type": ["string", "null"]},
+                        "k": {"type": ["integer", "null"]},
+                        "rounds": {"type": ["integer", "null"]},
+                        "state": TEXT,
+                        "bytes": COUNT,
+                        "finding": {"type": ["object", "null"]},
+                    }
+                )
+            )
+        }
+    ),
+    FILES: _object({"written": _list(TEXT), "sent": COUNTS}),
 }
-"""What a document of each kind holds besides its kind and version."""
+"""Properties of each kind of document, apart from its kind and version."""
 
 
 def schema_of(kind: str) -> Schema:

@@ -35,8 +35,8 @@ MARGINAL = Definition(
     "drafted that far: the running product of the conditional rates. It can only fall with depth.",
     unit="1",
     range="0 to 1",
-    source="driftscope; risk sets (Kaplan and Meier 1958). Equal to vLLM's counts where every "
-    "round drafts K tokens",
+    source="driftscope; risk sets (Kaplan and Meier 1958). Equal to vLLM's counts if every round "
+    "drafts K tokens",
 )
 COUNTED = Definition(
     name="acceptance.counted",
@@ -50,18 +50,18 @@ COUNTED = Definition(
 CONDITIONAL = Definition(
     name="acceptance.conditional",
     title="Conditional acceptance",
-    meaning="Of the rounds accepted up to the depth before that drafted this depth too, the share "
-    "accepted at it. At large depths few, easy rounds are left, so judge a drafter by the marginal "
-    "rate.",
+    meaning="Share of the rounds accepted up to the previous depth, and drafting this depth, that "
+    "are accepted at it. At large depths only a few easy rounds remain, so judge a drafter by the "
+    "marginal rate.",
     unit="1",
-    range="0 to 1; empty where no round drafted this depth and reached the one before",
+    range="0 to 1; empty where no round drafted this depth and was accepted up to the previous one",
     source="ratio of neighbouring marginal rates",
 )
 MEAN_LENGTH = Definition(
     name="acceptance.mean_length",
     title="Acceptance length",
-    meaning="Tokens that one round yields on average: the accepted ones plus the one that the "
-    "target always adds, as served. Equals 1 + the sum of the rates as counted.",
+    meaning="Tokens that one round yields on average, as served: the accepted ones plus the one "
+    "that the target always adds. Equals 1 + the sum of the rates as vLLM counts them.",
     unit="{token}",
     range="1 to K + 1",
     source="vLLM's mean acceptance length; some tools and papers leave the added token out",
@@ -69,8 +69,8 @@ MEAN_LENGTH = Definition(
 MEAN_LENGTH_BY_REQUEST = Definition(
     name="acceptance.mean_length_by_request",
     title="Acceptance length per request",
-    meaning="The acceptance length of each request, averaged with every request counting once: "
-    "what a typical request sees, however long it is.",
+    meaning="Mean of the requests' acceptance lengths, each request counting once: what a typical "
+    "request experiences, whatever its length.",
     unit="{token}",
     range="1 to K + 1",
     source="driftscope",
@@ -78,8 +78,8 @@ MEAN_LENGTH_BY_REQUEST = Definition(
 MEAN_LENGTH_BY_TOKEN = Definition(
     name="acceptance.mean_length_by_token",
     title="Acceptance length per token",
-    meaning="Length of the round that a token came from, averaged over tokens: long rounds count "
-    "more, so that it is never less than the length per round.",
+    meaning="Length of the round that produced a token, averaged over tokens: long rounds count "
+    "more, so it is never less than the length per round.",
     unit="{token}",
     range="1 to K + 1",
     source="driftscope; the size-biased mean of the same lengths",

@@ -10,12 +10,25 @@ from driftscope.metrics.definition import Definition
 DRIFT_COST = Definition(
     name="effect.slope",
     title="Acceptance length by drift",
-    meaning="Slope of the least-squares line through the requests: how many tokens per round a "
-    "request yields more (or fewer) for one unit more of drift; each request weighs as many rounds "
-    "as it has. It says what goes together, not what causes what.",
+    meaning="Slope of the least-squares line through the requests: tokens per round that a request "
+    "yields more (or fewer) for each additional unit of drift; each request is weighted by its "
+    "number of rounds. It shows an association, not a cause.",
     unit="{token}",
-    range="any; 0 where drift and acceptance have nothing to do with each other",
+    range="any; 0 if drift and acceptance are unrelated",
     source="driftscope; interval by resampling requests",
+)
+
+
+WITHIN_REQUEST = Definition(
+    name="within_request.per_sd",
+    title="Acceptance within a request",
+    meaning="Change of the share of draft tokens accepted at a depth, for one standard deviation "
+    "of a measure of the drafter, between tokens of one request and one depth in chains accepted "
+    "up to that depth; how far the answer has come is a covariate. It shows an association, not a "
+    "cause.",
+    unit="1",
+    range="-1 to 1; 0 if acceptance does not go with the measure",
+    source="driftscope; linear probability model with strata, jackknife over requests",
 )
 
 

@@ -1,4 +1,4 @@
-"""Attention mass of the drafter by depth, and its expected value without drift.
+"""Attention mass of the drafter by depth, and its shift over depth.
 
 The query at depth d sees p + d slots: the verified slots 0..p and the d - 1 slots that the chain
 added (p is `DraftRow.position`). Masses are softmax probabilities summed over a class of slots,
@@ -22,7 +22,7 @@ _PAPER = "Attention Drift, arXiv 2605.09992; classes as in driftscope's trace"
 SINK = Definition(
     name="attention.sink",
     title="Attention on the sink",
-    meaning="Share of the drafter's attention on the first slots of the context. Many models park "
+    meaning="Share of the drafter's attention on the first slots of the context. Many models put "
     "attention there that they have no other use for.",
     unit="1",
     range="0 to 1",
@@ -47,7 +47,7 @@ GENERATED = Definition(
 SELF = Definition(
     name="attention.self",
     title="Attention on the chain itself",
-    meaning="Share of the drafter's attention on the tokens that it has just guessed in this "
+    meaning="Share of the drafter's attention on the tokens that it has already drafted in this "
     "round. It is 0 at depth 1 by construction and gains one slot per depth.",
     unit="1",
     range="0 to 1",
@@ -61,49 +61,44 @@ NULL = Definition(
     range="0 to 1",
     source=_PAPER,
 )
-NO_DRIFT = Definition(
-    name="attention.no_drift",
-    title="No-drift expectation",
-    meaning="What the chain's own tokens would get if each of them weighed as much as an average "
-    "non-sink slot weighs at depth 1, and every other slot kept its weight.",
+NEAR_SHIFT = Definition(
+    name="attention.near_shift",
+    title="Near shift",
+    meaning="Attention on the nearest K - 1 places, the query's own included, minus the same at "
+    "depth 1. It is 0 if attention by distance is the same at every depth, also in a drafter that "
+    "prefers recent tokens.",
     unit="1",
-    range="0 to 1",
-    source="driftscope; for a target without a sink it is even attention over the visible slots",
+    range="-1 to 1",
+    source=f"driftscope; the drift is that of {_PAPER}",
 )
-
-EXCESS = Definition(
-    name="attention.excess",
-    title="Attention on the chain beyond no drift",
-    meaning="Attention on the chain's own tokens, less the no-drift expectation. "
-    "0 means that they get what the slots that they add account for.",
+OWN_EXCESS = Definition(
+    name="attention.own_excess",
+    title="Own excess",
+    meaning="Attention on the chain's own tokens minus that on verified tokens in the same places "
+    "at depth 1.",
     unit="1",
     range="-1 to 1",
     source="driftscope",
 )
-
-
 RETENTION = Definition(
     name="attention.sink_retention",
     title="Sink kept",
-    meaning="Attention on the sink at a depth over what it would keep there without drift, when "
-    "only the slots that the chain adds take from it. 1 means that nothing drifts.",
+    meaning="Attention on the sink at a depth divided by that at depth 1. 1 means that all of it "
+    "is kept.",
     unit="1",
     range="0 or more; empty without a sink",
     source=_PAPER,
 )
 
 
-def sink_retention(sink: Sequence[float], kept: Sequence[float]) -> tuple[float, ...]:
-    """Return sink retention by depth, from the sink's mass and the share of its depth-1 mass that
-    it would keep without drift."""
-    return tuple(
-        mass / (sink[0] * share) if sink[0] > 0 and share > 0 else math.nan
-        for mass, share in zip(sink, kept, strict=True)
-    )
+def sink_retention(sink: Sequence[float]) -> tuple[float, ...]:
+    """Return sink retention by depth, from the sink's mass."""
+    return tuple(mass / sink[0] if sink[0] > 0 else math.nan for mass in sink)
 
 
 def self_excess(own: Sequence[float], expected: Sequence[float]) -> tuple[float, ...]:
-    """Return attention on the chain beyond the no-drift expectation, by depth."""
+    """Return attention on the chain minus `no_drift_self`, by depth. Deprecated: only the JSON
+    report still has it."""
     return tuple(mass - without for mass, without in zip(own, expected, strict=True))
 
 
@@ -151,8 +146,10 @@ def slot_weight(free: Any, sink: Any, null: Any) -> Any:
 
 
 def no_drift_self(weight: Any, depth: int) -> Any:
-    """Return the no-drift expectation: d - 1 slots of `weight` w, added to a total weight of 1 of
-    all other slots, get (d-1)w / (1 + (d-1)w). The rest, 1 minus this, is the share of its depth-1
-    mass that any class of context slots keeps. The arguments are expressions or arrays."""
+    """Return the mass that d - 1 slots of `weight` w, added to a total weight of 1 of all other
+    slots, get: (d-1)w / (1 + (d-1)w). The arguments are expressions or arrays.
+
+    Deprecated: it ignores that drafters prefer recent tokens. Only the JSON report still has it.
+    """
     added = weight * (depth - 1)
     return added / (added + 1.0)

@@ -21,7 +21,8 @@ DEFINITIONS: dict[str, Definition] = {
     for definition in (
         *(a.MEAN_LENGTH, a.MARGINAL, a.CONDITIONAL, a.TOKEN_RATE),
         *(a.MEAN_LENGTH_BY_REQUEST, a.MEAN_LENGTH_BY_TOKEN),
-        *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL, t.NO_DRIFT, t.EXCESS, t.RETENTION),
+        *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL),
+        *(t.NEAR_SHIFT, t.OWN_EXCESS, t.RETENTION),
         *(hidden.IN_RMS, hidden.PRENORM_RMS, hidden.POSTNORM_RMS, hidden.FED_RMS),
         *(hidden.GROWTH, hidden.AUX_RMS, hidden.IMBALANCE),
         *(confidence.TOP1, confidence.ENTROPY, confidence.RELIABILITY, confidence.ECE),
@@ -31,7 +32,9 @@ DEFINITIONS: dict[str, Definition] = {
         *(client.CLIENT_TTFT, client.CLIENT_TPOT, client.THROUGHPUT, client.PER_USER),
         *(client.AGAINST, client.OUTCOME),
         overhead.OVERHEAD,
+        overhead.BUDGETED,
         *(throughput.RELATIVE_SPEED, throughput.PREDICTED_TPOT, throughput.SPEEDUP),
         association.DRIFT_COST,
+        association.WITHIN_REQUEST,
     )
 }

@@ -8,18 +8,18 @@ from driftscope.metrics.definition import Definition
 
 CLIENT_TTFT = Definition(
     name="client.ttft_s",
-    title="Time to first token, seen by the sender",
-    meaning="From sending a request to the first piece of its answer, the network and the server's "
-    "queue included; mean over answered requests.",
+    title="Time to first token, measured by the client",
+    meaning="Time from sending a request to the first piece of its answer, including the network "
+    "and the server's queue; mean over answered requests.",
     unit="s",
     range="0 or more",
     source="driftscope replay",
 )
 CLIENT_TPOT = Definition(
     name="client.tpot_s",
-    title="Time per output token, seen by the sender",
-    meaning="From the first piece of an answer to the last, over the tokens after the first; mean "
-    "over answered requests, each counting once.",
+    title="Time per output token, measured by the client",
+    meaning="Time from the first piece of an answer to the last, divided by the number of tokens "
+    "after the first; mean over answered requests, each counting once.",
     unit="s",
     range="0 or more",
     source="driftscope replay; as `vllm bench serve` computes it",
@@ -27,16 +27,16 @@ CLIENT_TPOT = Definition(
 THROUGHPUT = Definition(
     name="client.throughput",
     title="Output tokens per second",
-    meaning="Output tokens of answered requests over the time from the first of them being sent to "
-    "the last being over, all users together.",
+    meaning="Output tokens of answered requests of all users, divided by the time from sending the "
+    "first of these requests to the end of the last.",
     unit="{token}/s",
     range="0 or more",
     source="driftscope replay; as `vllm bench serve` computes it",
 )
 PER_USER = Definition(
     name="client.per_user",
-    title="Tokens per second and user",
-    meaning="1 over the time per output token: how fast an answer grows before one user's eyes.",
+    title="Tokens per second per user",
+    meaning="1 divided by the time per output token: how fast one user sees an answer grow.",
     unit="{token}/s",
     range="more than 0",
     source="driftscope",
@@ -45,7 +45,7 @@ AGAINST = Definition(
     name="client.against_baseline",
     title="Against the baseline",
     meaning="Ratio of a condition's figure to the baseline's, over the prompts that both answered, "
-    "with a 95% interval by resampling prompts: both sides of a pair together.",
+    "with a 95% interval by resampling prompts; both sides of a pair are resampled together.",
     unit="1",
     range="more than 0",
     source="driftscope (paired percentile bootstrap)",
@@ -53,7 +53,7 @@ AGAINST = Definition(
 OUTCOME = Definition(
     name="client.outcomes",
     title="Outcomes",
-    meaning="Share of answers that were as asked for (JSON, tool call), or not as they should be "
+    meaning="Share of answers with this outcome: as requested (JSON, tool call), or faulty "
     "(stopped too early, garbled, ending in a repetition loop).",
     unit="1",
     range="0 to 1",

@@ -21,7 +21,7 @@ TOP1 = Definition(
 ENTROPY = Definition(
     name="confidence.entropy",
     title="Entropy",
-    meaning="Entropy of the same softmax. Higher means less sure.",
+    meaning="Entropy of the same softmax. Higher means less confident.",
     unit="nat",
     range="0 to log(draft vocabulary)",
     source="driftscope",
@@ -29,8 +29,9 @@ ENTROPY = Definition(
 RELIABILITY = Definition(
     name="confidence.reliability",
     title="Reliability",
-    meaning="Of the tokens that verification reached, grouped by the drafter's confidence: their "
-    "mean confidence, and the share that the target accepted. Calibrated means that both agree.",
+    meaning="Mean confidence of the tokens that verification reached, and the share of them that "
+    "the target accepted, in groups by the drafter's confidence. A drafter is calibrated if the "
+    "two agree.",
     unit="1",
     range="0 to 1",
     source="Guo et al. 2017, On Calibration of Modern Neural Networks",
@@ -38,8 +39,8 @@ RELIABILITY = Definition(
 ECE = Definition(
     name="confidence.ece",
     title="Calibration error",
-    meaning="Mean distance of confidence and acceptance over the groups of the reliability curve, "
-    "each weighing as many tokens as it holds.",
+    meaning="Mean distance between confidence and acceptance over the groups of the reliability "
+    "curve, each weighted by its number of tokens.",
     unit="1",
     range="0 to 1",
     source="expected calibration error, Guo et al. 2017",

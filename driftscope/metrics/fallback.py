@@ -15,7 +15,7 @@ from driftscope.vocabulary import UndraftedReason
 REJECTED = Definition(
     name="fallback.rejected_rounds",
     title="Rejected rounds",
-    meaning="Rounds in which the target accepted nothing of the draft and its own token was used, "
+    meaning="Rounds in which the target accepted no draft token and only its own token was used, "
     "as a share of all decode steps.",
     unit="1",
     range="0 to 1",
@@ -24,7 +24,7 @@ REJECTED = Definition(
 UNDRAFTED = Definition(
     name="fallback.undrafted",
     title="Undrafted steps",
-    meaning="Decode steps without a draft, by reason, as a share of all decode steps. Deliberate "
+    meaning="Decode steps without a draft, by reason, as a share of all decode steps. Intended "
     "ones (a setting asked for K = 0) are counted separately.",
     unit="1",
     range="0 to 1",
@@ -33,7 +33,7 @@ UNDRAFTED = Definition(
 EFFECTIVE_K = Definition(
     name="fallback.effective_k",
     title="Effective K",
-    meaning="Tokens drafted per decode step of a request, steps without a draft included.",
+    meaning="Tokens drafted per decode step of a request, including steps without a draft.",
     unit="{token}",
     range="0 to K",
     source="driftscope",
@@ -56,6 +56,11 @@ class Fallback:
     def deliberate(self) -> int:
         """Number of undrafted steps that a setting asked for."""
         return sum(self.by_reason.get(reason, 0) for reason in UndraftedReason.DELIBERATE)
+
+    @property
+    def counted(self) -> int:
+        """Number of undrafted steps that an engine may count as drafts with nothing accepted."""
+        return sum(self.by_reason.get(reason, 0) for reason in UndraftedReason.COUNTED)
 
     @property
     def rejected_share(self) -> float:

@@ -13,7 +13,7 @@ IN_RMS = Definition(
     name="hidden.in_rms",
     title="State fed in",
     meaning="RMS of the hidden state that enters the drafter's first layer. At depth 1 it comes "
-    "from the target, after that from the drafter itself.",
+    "from the target, at further depths from the drafter itself.",
     unit="1",
     range="0 or more",
     source=_PAPER,
@@ -29,7 +29,7 @@ PRENORM_RMS = Definition(
 POSTNORM_RMS = Definition(
     name="hidden.postnorm_rms",
     title="After the final norm",
-    meaning="RMS of the same state after the drafter's final norm.",
+    meaning="RMS of the state after the drafter's final norm.",
     unit="1",
     range="0 or more",
     source=_PAPER,
@@ -37,8 +37,8 @@ POSTNORM_RMS = Definition(
 FED_RMS = Definition(
     name="hidden.fed_rms",
     title="State fed to the next depth",
-    meaning="RMS of what the drafter hands to its own next depth: the normed state in EAGLE-3.1 "
-    "(norm_output), the one before the norm in EAGLE-3.",
+    meaning="RMS of the state that the drafter feeds to its own next depth: the state after the "
+    "final norm in EAGLE-3.1 (norm_output), the one before the norm in EAGLE-3.",
     unit="1",
     range="0 or more",
     source=_PAPER,
@@ -47,7 +47,7 @@ GROWTH = Definition(
     name="hidden.growth",
     title="Growth of the hidden state",
     meaning="RMS of the state fed forward at depth K divided by that at depth 1. 1 means that it "
-    "stays as large as it was.",
+    "keeps its size.",
     unit="1",
     range="0 or more",
     source=_PAPER,
@@ -55,8 +55,8 @@ GROWTH = Definition(
 AUX_RMS = Definition(
     name="hidden.aux_rms",
     title="Captured target layers",
-    meaning="RMS of each target layer's hidden state that the drafter reads, before and after "
-    "fc_norm or norm_before_fc where there is one.",
+    meaning="RMS of each target layer's hidden state that the drafter reads, before and, if there "
+    "is one, after fc_norm or norm_before_fc.",
     unit="1",
     range="0 or more",
     source="EAGLE-3.1 (fc_norm), vllm-project/vllm#42764",
@@ -65,7 +65,7 @@ IMBALANCE = Definition(
     name="hidden.aux_imbalance",
     title="Imbalance of the captured layers",
     meaning="RMS of the largest captured target layer over that of the smallest, before and after "
-    "the norm in front of the fc. A layer that is far larger than another drowns it.",
+    "the norm in front of the fc. A layer that is far larger than another dominates it.",
     unit="1",
     range="1 or more",
     source="EAGLE-3.1 (fc_norm), vllm-project/vllm#42764",
@@ -87,3 +87,9 @@ def growth(rms: Sequence[float]) -> float | None:
         return None
     ratio = rms[-1] / rms[0]
     return ratio if math.isfinite(ratio) else None
+
+
+def per_depth(grown: float, depths: int) -> float:
+    """Return the growth from one depth to the next, the geometric mean over `depths` depths; 1 for
+    fewer than two."""
+    return float(grown ** (1.0 / (depths - 1))) if depths > 1 else 1.0

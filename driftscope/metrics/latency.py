@@ -10,7 +10,7 @@ from driftscope.metrics.definition import Definition
 TTFT = Definition(
     name="latency.ttft_s",
     title="Time to first token",
-    meaning="From the request's arrival to its first token leaving the engine core; mean over "
+    meaning="Time from a request's arrival until its first token leaves the engine core; mean over "
     "finished requests.",
     unit="s",
     range="0 or more",
@@ -28,8 +28,8 @@ TPOT = Definition(
 BETWEEN_OUTPUTS = Definition(
     name="latency.between_outputs_s",
     title="Time between outputs",
-    meaning="From one output of a request to its next. Each output is one decode step: the token "
-    "that the target adds and the drafted ones that it accepted arrive together.",
+    meaning="Time from one output of a request to the next. Each output is one decode step: the "
+    "token that the target adds and the draft tokens that it accepted arrive together.",
     unit="s",
     range="0 or more",
     source="driftscope, times of VerifyRow; with one token per step it is the inter-token latency",
@@ -38,7 +38,7 @@ STEP = Definition(
     name="latency.step_s",
     title="Step time",
     meaning="Wall time of one model step in which the drafter ran, and of the drafter within it, "
-    "without the probe's own time. Target, sampling and drafter are all part of the step.",
+    "without the time spent in the probe. Target, sampling and drafter are all part of the step.",
     unit="s",
     range="0 or more",
     source="driftscope, StepRow on the worker's thread",
@@ -55,7 +55,8 @@ INTER_TOKEN = Definition(
 DRAFT_STEP = Definition(
     name="latency.draft_s",
     title="Drafting time per step",
-    meaning="Median time of the drafter in a step that drafted, without the probe's own.",
+    meaning="Median time of the drafter in a step that drafted, without the time spent in the "
+    "probe.",
     unit="s",
     range="0 or more",
     source="driftscope",
@@ -63,7 +64,7 @@ DRAFT_STEP = Definition(
 VERIFY_STEP = Definition(
     name="latency.verify_s",
     title="Verification time per step",
-    meaning="Median time of a step that drafted, less its drafting: target and sampling.",
+    meaning="Median time of a step that drafted, minus its drafting time: target and sampling.",
     unit="s",
     range="0 or more",
     source="driftscope",

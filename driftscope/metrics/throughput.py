@@ -16,8 +16,8 @@ Array = NDArray[np.float64]
 RELATIVE_SPEED = Definition(
     name="throughput.relative",
     title="Estimated speed by K",
-    meaning="Tokens per second with this K, relative to the K that ran. An estimate: drafting time "
-    "is taken as proportional to K and verification as independent of it.",
+    meaning="Tokens per second with this K, relative to the K that ran. An estimate: it assumes "
+    "that drafting time is proportional to K and that verification does not depend on K.",
     unit="1",
     range="more than 0",
     source="driftscope, from measured acceptance and step times",
@@ -26,7 +26,7 @@ PREDICTED_TPOT = Definition(
     name="throughput.predicted_tpot_s",
     title="Predicted time per output token",
     meaning="Time of a step at this K and batch size, by a model fitted on measured steps, divided "
-    "by the tokens that a round of K drafted ones yields.",
+    "by the tokens that a round with K draft tokens yields.",
     unit="s",
     range="more than 0",
     source="driftscope, from measured acceptance and step times",
@@ -35,9 +35,9 @@ PREDICTED_TPOT = Definition(
 SPEEDUP = Definition(
     name="throughput.speedup",
     title="Estimated speed against no speculation",
-    meaning="Tokens per second with the drafter, relative to the target alone: below 1 speculation "
-    "costs more than it gives. An estimate: verifying is taken to last as long as a step of the "
-    "target alone, which holds best at small batches.",
+    meaning="Tokens per second with the drafter, relative to the target alone; below 1 speculation "
+    "costs more time than it saves. An estimate: it assumes that verifying takes as long as a step "
+    "of the target alone, which holds best for small batches.",
     unit="1",
     range="more than 0",
     source="driftscope, from measured acceptance and step times",

@@ -14,9 +14,11 @@ _HEAD = """# Metrics and spans
 
 Written by `python -m driftscope.telemetry.metrics_docs` from
 `driftscope/telemetry/collect/instruments.py`. OTLP and Prometheus carry the same descriptions.
-[Monitoring](monitoring.md) says how to switch export on. Every series also has
-`gen_ai.request.model` (the served name), `driftscope.drafter` and `driftscope.engine`. In
-Prometheus dots are underscores.
+[Monitoring](monitoring.md) explains how to switch export on. Every series also has
+`gen_ai.request.model` (the served name), `driftscope.drafter` and `driftscope.engine`. A model
+whose name is a file path is named by the last part of the path and the first 8 digits of the digest
+of its weights (or, if they are unknown, its config): `chat-8b@1f2e3d4c`. In Prometheus dots are
+underscores.
 
 | metric | in Prometheus | unit | kind | attributes | bounds of buckets |
 |---|---|---|---|---|---|
@@ -27,9 +29,9 @@ _TAIL = """
 `driftscope.request`, one per finished request, from its arrival to its end: tokens, TTFT, TPOT,
 acceptance length, rounds, rejected rounds and undrafted steps as attributes. Events:
 `driftscope.chain.rejected` for the first 8 rounds of which nothing was accepted, and
-`driftscope.chain.drifted` for up to 8 recorded chains whose hidden state more than doubled or whose
-attention on the chain was more than 0.10 beyond no drift. The histograms of TTFT, TPOT, acceptance
-length by request and hidden growth carry exemplars that point at such spans.
+`driftscope.chain.drifted` for up to 8 recorded chains whose hidden state more than doubled. The
+histograms of TTFT, TPOT, acceptance length by request and hidden growth carry exemplars that point
+at such spans.
 
 ## OpenTelemetry's variables
 
@@ -41,9 +43,9 @@ driftscope: `OTEL_SDK_DISABLED`, `OTEL_METRICS_EXPORTER`, `OTEL_TRACES_EXPORTER`
 `OTEL_METRIC_EXPORT_TIMEOUT`, `OTEL_BSP_SCHEDULE_DELAY`, `OTEL_BSP_MAX_QUEUE_SIZE`,
 `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`, `OTEL_METRICS_EXEMPLAR_FILTER`,
 `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`, `OTEL_EXPORTER_PROMETHEUS_HOST` and `_PORT`.
-Without effect: `OTEL_PROPAGATORS` (W3C's `traceparent` is what vLLM hands on),
+Without effect: `OTEL_PROPAGATORS` (vLLM passes on W3C's `traceparent`),
 `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` (buckets are explicit),
-`OTEL_BSP_EXPORT_TIMEOUT` (the exporter's own timeout counts), and the variables of logs.
+`OTEL_BSP_EXPORT_TIMEOUT` (the exporter's own timeout applies), and the variables of logs.
 """
 
 

@@ -109,7 +109,7 @@ GROUP BY depth ORDER BY depth
 
 
 def attention(run: Path, k: int) -> pd.DataFrame:
-    """How much of its attention does the drafter give to its own guesses, by depth?
+    """How much of its attention does the drafter give to its own draft tokens, by depth?
 
     Lists are depth by depth, layer by layer; this is the mean over layers.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 from driftscope.errors import UsageError
 from driftscope.json_report.report import to_json
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.document import sections, to_html
+from driftscope_reports.html.document import pictures, to_html
 from driftscope_reports.markdown import to_markdown
 from driftscope_reports.report_files import write_bytes, write_text
 
@@ -34,9 +34,8 @@ def _pictures(analysis: Analysis, folder: Path) -> list[Path]:
     from driftscope_reports.png import to_png
 
     out = []
-    for section in sections(analysis):
-        for picture in section.pictures:
-            path = folder / f"{picture.id}.png"
-            write_bytes(path, to_png(picture))
-            out.append(path)
+    for picture in pictures(analysis):
+        path = folder / f"{picture.id}.png"
+        write_bytes(path, to_png(picture))
+        out.append(path)
     return out

@@ -5,24 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import driftscope
 from driftscope.analysis.findings.data_quality import LOSS, QualityWarning, losses_among
 from driftscope.analysis.findings.finding import Finding
 from driftscope.analysis.number_words import NOTHING, ks_of, listed, number
 from driftscope.pipeline import Analysis
-from driftscope_reports.terminal.run_table import MARKS, figure_rows, plain
+from driftscope.version import __version__
+from driftscope_reports.terminal.run_table import figure_rows, marked, plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 
 
 def to_markdown(analysis: Analysis) -> str:
     """Return the report as GitHub-flavoured Markdown, with a newline at the end."""
-    first, *rest = analysis.verdict
-    parts = [_losses(analysis), f"### {text(first)}", text(" ".join(rest))]
+    parts = [_losses(analysis), f"### {text(analysis.verdict[0])}", _claims(analysis)]
     parts += [_figures(analysis), _by_depth(analysis)]
     parts += [_findings(analysis), _warnings(analysis)]
-    parts.append(f"driftscope {driftscope.__version__}")
+    parts.append(f"driftscope {__version__}")
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _claims(analysis: Analysis) -> str:
+    """Return the lines of the first screen as a list."""
+    screen = analysis.screen
+    if screen is None:
+        return text(" ".join(analysis.verdict[1:]))
+    rows = [(name, " ".join(texts)) for name, texts in screen.titled()]
+    rows.append(("What to do", screen.action.sentence))
+    if screen.action.option:
+        rows.append(("Option", screen.action.option))
+    return "\n".join(f"- **{text(name)}**: {text(words)}" for name, words in rows)
 
 
 def text(raw: str) -> str:
@@ -66,7 +77,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _findings(analysis: Analysis) -> str:
     lines = []
     for finding in analysis.findings:
-        mark = MARKS[finding.severity].strip()
+        mark = f"{marked(finding.severity)}:"
         who = text(listed(finding.runs))
         lines.append(
             f"- **{text(mark)} {text(finding.title)}** ({who}): {text(finding.statement)}. "
@@ -100,5 +111,5 @@ def _warnings(analysis: Analysis) -> str:
 
 
 def _quoted(head: str, warnings: Sequence[QualityWarning]) -> str:
-    said = [f"> - {text(warning.run)}: {text(warning.message)}" for warning in warnings]
-    return "\n".join([f"> {head}", *said]) if said else ""
+    lines = [f"> - {text(warning.run)}: {text(warning.message)}" for warning in warnings]
+    return "\n".join([f"> {head}", *lines]) if lines else ""

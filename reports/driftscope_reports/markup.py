@@ -46,6 +46,11 @@ def join(children: Child) -> Markup:
     return Markup("".join(join(child) for child in children))
 
 
+def encodable(text: str) -> str:
+    """Return `text` with lone surrogates, which file names may contain, written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def script_json(value: object, *, id: str) -> Markup:  # noqa: A002
     """Return data for scripts; nothing in it can end the script element or begin a comment."""
     text = strict_json.dumps(value, sort_keys=True, separators=(",", ":"))

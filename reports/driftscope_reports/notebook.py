@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from driftscope.analysis.summary.baseline_run import baseline_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.json_report.report import to_dict
-from driftscope.pipeline import Analysis, analyze, conclude
+from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.runs.run_folder import found
 from driftscope_reports.drawing.palette import LIGHT
 from driftscope_reports.drawing.plotly_figure import figure, painted
-from driftscope_reports.html.document import sections, to_html
+from driftscope_reports.html.document import pictures, to_html
 from driftscope_reports.html.embedded_data import read_report
 from driftscope_reports.report_files import write_text
 
@@ -95,10 +95,8 @@ class Run:
         """Every picture of the report by its name, as plotly figures."""
         import plotly.graph_objects as go
 
-        pictures = [p for section in sections(self.analysis) for p in section.pictures]
-        return {
-            p.id: _titled(go.Figure(painted(figure(p.chart), LIGHT)), p.title) for p in pictures
-        }
+        drawn = pictures(self.analysis)
+        return {p.id: _titled(go.Figure(painted(figure(p.chart), LIGHT)), p.title) for p in drawn}
 
     @cached_property
     def findings(self) -> pd.DataFrame:
@@ -155,18 +153,17 @@ def load(
 ) -> Run:
     """Return the runs in `paths`, compared with `baseline`, or the report whose data is read back.
 
-    Raises TraceError or NoDataError, as `driftscope analyze` does.
+    Each path is a run directory or "latest". Raises TraceError or NoDataError, as `driftscope
+    analyze` does.
     """
     given = [Path(path) for path in paths]
     if len(given) == 1 and given[0].suffix.lower() in (".html", ".htm"):
         return Run(read_report(given[0]))
+    given = [found(path) for path in given]
     traces = [read_trace(path) for path in given]
     names = list(labels) if labels else [path.resolve().name for path in given]
-    found = analyze(traces, names)
-    if baseline is not None:
-        held = baseline_of(read_trace(Path(baseline)), "baseline")
-        found = conclude(found.runs, found.senders, held)
-    return Run(found, traces)
+    reference = None if baseline is None else found(Path(baseline))
+    return Run(analyze(Inputs(sources=traces, labels=names, baseline=reference)), traces)
 
 
 def _plain(value: object) -> object:
@@ -182,7 +179,6 @@ def _depth_rows(run: RunSummary) -> list[dict[str, object]]:
         "prompt_mass": run.attention.prompt_mass,
         "generated_mass": run.attention.generated_mass,
         "self_mass": run.attention.self_mass,
-        "no_drift_self_mass": run.attention.no_drift_self_mass,
         "in_rms": run.hidden.in_rms,
         "prenorm_rms": run.hidden.prenorm_rms,
         "postnorm_rms": run.hidden.postnorm_rms,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.runs import Spec, write_run
 
-from driftscope.pipeline import Analysis, analyze
+from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.read.reader import read_trace
 
 PAIR = {
@@ -37,4 +37,4 @@ def pair(folder: Path) -> Analysis:
 def analysis_of(folder: Path, specs: dict[str, Spec]) -> Analysis:
     """Return the analysis of simulated runs by label."""
     traces = [read_trace(write_run(folder / str(i), s)) for i, s in enumerate(specs.values())]
-    return analyze(traces, list(specs))
+    return analyze(Inputs(sources=traces, labels=list(specs)))

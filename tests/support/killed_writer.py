@@ -21,6 +21,7 @@ from support.runs import Spec, manifest, verify
 
 from driftscope.trace.format.records import VerifyRow
 from driftscope.trace.write import record_files, run_directory, writer
+from driftscope.trace.write.writer_options import WriterOptions
 
 SOURCE = "worker0-1"
 ROWS_AT_ONCE, TURNS = 40, 5
@@ -77,7 +78,10 @@ def write(run: Path) -> None:
     record_files.SEGMENT_BYTES = SEGMENT_BYTES
     writer.STATUS_S = 0.0  # each flush rewrites the status
     run_directory.create_run(run, manifest(Spec()))
-    open_writer, rows = writer.TraceWriter(run, source=SOURCE, flush_s=60.0), handed_over()
+    open_writer, rows = (
+        writer.TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=60.0)),
+        handed_over(),
+    )
     for first in range(0, len(rows), ROWS_AT_ONCE):
         turn = rows[first : first + ROWS_AT_ONCE]
         open_writer.put((lambda lists: [row for each in lists for row in each], turn))

@@ -56,10 +56,15 @@ def _nothing(run: Path) -> Path:
 
 def _one_heavy(run: Path) -> Path:
     """Write a run of one request with 400 rounds and two with one round each."""
-    alone = rows(Spec(requests=1, rounds=400))
-    return _of(
-        run, [*alone, verify(1, 901, START_S + 9, 99, 4, 2), verify(2, 902, START_S + 9, 99, 4, 0)]
-    )
+    alone = list(rows(Spec(requests=1, rounds=400)))
+    (whole,) = (row for row in alone if isinstance(row, RequestRow))
+    begin = START_S + 0.1
+    short: list[Row] = []
+    for n, accepted in ((1, 2), (2, 0)):
+        own = {"prompt_digest": f"{n:016x}", "conversation": f"{n:016x}"}
+        short.append(verify(n, 900 + n, begin, 99, 4, accepted))
+        short.append(replace(whole, request=f"req-{n}", arrival_s=begin, time_s=begin, **own))
+    return _of(run, [*alone, *short])
 
 
 def _one_round(run: Path) -> Path:

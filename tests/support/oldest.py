@@ -1,4 +1,4 @@
-"""Pin the oldest base dependencies that pyproject.toml allows, one requirement per line."""
+"""Pin the oldest base dependencies that pyproject.toml files allow, one requirement per line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+CHECKOUT = Path(__file__).parents[2]
 
 
 def oldest_of(requirements: Iterable[str]) -> list[str]:
@@ -24,10 +25,20 @@ def _oldest(requirement: str) -> str:
     return f"{name}=={version}"
 
 
+def dependencies() -> list[str]:
+    """Return what both halves depend on, sorted."""
+    probe = _pyproject("probes/pyproject.toml")["project"]
+    whole = _pyproject("pyproject.toml")["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+    return sorted([*probe["dependencies"], *whole["dependencies"]])
+
+
+def _pyproject(path: str) -> dict[str, Any]:
+    return tomllib.loads((CHECKOUT / path).read_text(encoding="utf-8"))
+
+
 def main() -> None:
     """Print the pins."""
-    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    sys.stdout.write("\n".join(oldest_of(project["dependencies"])) + "\n")
+    sys.stdout.write("\n".join(oldest_of(dependencies())) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.format.records import (
     RECORDS,
@@ -67,6 +68,9 @@ class Spec:
     """Sink mass at depth 1 and K."""
     self_last: float = 0.5
     """Mass on the chain at depth K."""
+    near: float = 0.0
+    """Mass at depth 1 on the last K - 1 slots; the chain takes their place with depth. 0: masses by
+    distance are not recorded."""
     prompt_tokens: int = 100
     every: int = 1
     layers: int = 1
@@ -92,6 +96,9 @@ class Spec:
     heads: int = 4
     """Attention heads of the drafter on all ranks together; 0: it has no attention (nor layers)."""
     per_head: bool = False
+    distance_every: int = 0
+    """One recorded step in how many carries masses by distance; 0: none. Each head's prompt is far
+    away, its output K slots away, and its own tokens share the distances below K evenly."""
     windowed: tuple[int, ...] = ()
     """Layers whose sliding window hides the sink."""
     slower: int = 1
@@ -142,6 +149,8 @@ def manifest(spec: Spec) -> Manifest:
         every=spec.every,
         attention_strategy=spec.strategy,
         per_head=spec.per_head,
+        distance_every=1 if spec.near else spec.distance_every,
+        distance_edges=edges_of(spec.k) if spec.near or spec.distance_every else (),
         tensor_parallel=spec.tensor_parallel,
         data_parallel=spec.data_parallel,
         query_kind=spec.query_kind,
@@ -275,7 +284,7 @@ def _draft(
         k=k,
         layers=spec.layers if spec.heads else 0,
         chunked_prefill=n < spec.chunked,
-        **attention(spec, heads),
+        **attention(spec, heads, step),
         in_rms=(0.5 * fed).tolist(),
         prenorm_rms=(1.2 * fed).tolist() if spec.norm_output else fed.tolist(),
         postnorm_rms=_line(1.2, 1.1, k).tolist(),
@@ -291,8 +300,13 @@ def _draft(
     )
 
 
-def attention(spec: Spec, heads: Sequence[int]) -> dict[str, Any]:
-    """Return the attention columns of a rank with these of the drafter's heads.
+def carries_distances(spec: Spec, step: int) -> bool:
+    """Return whether a recorded step carries masses by distance."""
+    return bool(spec.distance_every and (step - 1) // spec.every % spec.distance_every == 0)
+
+
+def attention(spec: Spec, heads: Sequence[int], step: int) -> dict[str, Any]:
+    """Return the attention columns of a step on a rank with these of the drafter's heads.
 
     The heads differ: each later one looks more at the prompt and less at the output.
     """
@@ -321,9 +335,40 @@ def attention(spec: Spec, heads: Sequence[int]) -> dict[str, Any]:
         **named,
         "null_mass": None,
         "head_mass": masses.ravel().tolist() if spec.per_head else None,
+        "distance_mass": _by_distance(spec, masses, step),
         "heads": len(heads),
         "strategy": spec.strategy,
     }
+
+
+def _by_distance(spec: Spec, masses: np.ndarray, step: int) -> list[float] | None:
+    """Return the masses by distance of a chain: as `near` says, or as its own masses give them."""
+    if spec.near:
+        return distances(spec, masses.mean(axis=2))
+    return _distances(spec, masses) if carries_distances(spec, step) else None
+
+
+def distances(spec: Spec, masses: np.ndarray) -> list[float]:
+    """Return the masses by distance that fit `masses`, [k, layers, classes]: what is on neither the
+    chain, the sink nor the near context lies far away."""
+    bins = np.zeros((spec.k, spec.layers, len(edges_of(spec.k))))
+    for own in range(spec.k):
+        bins[own, :, :own] = masses[own, :, 3:4] / max(own, 1)
+        bins[own, :, own : spec.k - 1] = spec.near / (spec.k - 1)
+    rest = 1.0 - np.nan_to_num(masses[..., 0]) - bins.sum(axis=-1)
+    bins[..., -1] = rest
+    return bins.ravel().tolist()
+
+
+def _distances(spec: Spec, masses: np.ndarray) -> list[float]:
+    """Return the masses by distance that follow from [k, layers, heads, 5] masses by class."""
+    means = masses.mean(axis=2)
+    bins = np.zeros((spec.k, spec.layers, len(edges_of(spec.k))))
+    bins[..., : spec.k] = means[..., 3:4] / spec.k
+    bins[..., spec.k] = means[..., 2]
+    bins[..., -1] = means[..., 1]
+    by_bin: list[float] = bins.ravel().tolist()
+    return by_bin
 
 
 def _heads(spec: Spec, rank: int) -> range:
@@ -358,7 +403,7 @@ def _of_rank(spec: Spec, row: Row, rank: int) -> Row | None:
     if not isinstance(row, DraftRow):
         return None
     unsaid = dict.fromkeys(ONLY_RANK_0) if rank else {}
-    return replace(row, **attention(spec, _heads(spec, rank)), **unsaid)
+    return replace(row, **attention(spec, _heads(spec, rank), row.step), **unsaid)
 
 
 def _step(spec: Spec, step: int, now: float, recorded: bool, rate: float) -> StepRow:
@@ -390,14 +435,19 @@ def _request(spec: Spec, n: int, begin: float, position: int) -> RequestRow:
         finish_reason="length",
         temperature=0.0,
         max_tokens=64,
+        prompt_digest=f"{spec.prompt_tokens:08x}{n:08x}",
+        conversation=f"{spec.prompt_tokens:08x}{n:08x}",
     )
 
 
-def noisy_rows(rounds: int, k: int = 7, *, norm_output: bool = True) -> Iterator[Row]:
+def noisy_rows(
+    rounds: int, k: int = 7, *, norm_output: bool = True, distance_every: int = 0
+) -> Iterator[Row]:
     """Yield a run as a real drafter records it: all values differ, and every mantissa is full of
     noise.
 
-    It has one chain per step and batch 1, as a GPU run with CUDA events records in every round.
+    It has one chain per step and batch 1, as a GPU run with CUDA events records in every round. One
+    chain in `distance_every` has masses by distance.
     """
     random = np.random.RandomState(5)
     now = START_S
@@ -408,7 +458,10 @@ def noisy_rows(rounds: int, k: int = 7, *, norm_output: bool = True) -> Iterator
             prompt = position = 50 + random.randint(1000)
         now += float(random.normal(0.012, 0.0005))
         name = f"chatcmpl-{request:032x}"
-        yield _noisy_draft(random, k, step, now, name, position, prompt, norm_output)
+        draft = _noisy_draft(random, k, step, now, name, position, prompt, norm_output)
+        if distance_every and step % distance_every == 0:
+            draft = replace(draft, distance_mass=_noisy_distances(random, draft))
+        yield draft
         yield _noisy_step(random, k, step, now)
         accepted = int(np.argmin(np.append(random.random_sample(k) < NOISY_ACCEPTANCE, False)))
         yield VerifyRow(
@@ -470,6 +523,16 @@ def _noisy_draft(
         strategy="lse",
         execution="full",
     )
+
+
+def _noisy_distances(random: np.random.RandomState, draft: DraftRow) -> list[float]:
+    """Return attention by distance outside the sink, which falls with the distance."""
+    edges = edges_of(draft.k)
+    widths = np.append(np.diff(edges), draft.prompt_tokens)
+    shares = random.dirichlet(2.0 * widths / (1.0 + np.array(edges)), draft.k)
+    outside = 1.0 - np.array(draft.sink_mass)[:, None]
+    by_bin: list[float] = (shares * outside).astype(np.float32).ravel().tolist()
+    return by_bin
 
 
 def _lognormal(random: np.random.RandomState, around: np.ndarray) -> list[float]:

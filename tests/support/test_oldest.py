@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import pytest
-from support.oldest import PYPROJECT, main, oldest_of
+from support.oldest import dependencies, main, oldest_of
 
 
 def test_a_lower_bound_becomes_a_pin() -> None:
@@ -24,5 +22,6 @@ def test_a_requirement_without_a_lower_bound_alone_is_refused(requirement: str) 
 def test_every_base_dependency_is_pinned(capsys: pytest.CaptureFixture[str]) -> None:
     main()
     pins = capsys.readouterr().out.splitlines()
-    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    assert [pin.replace("==", ">=") for pin in pins] == project["dependencies"]
+    assert [pin.replace("==", ">=") for pin in pins] == dependencies()
+    names = {pin.partition("==")[0] for pin in pins}
+    assert {"pyarrow", "wrapt", "duckdb", "scipy"} <= names

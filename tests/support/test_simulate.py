@@ -9,7 +9,7 @@ import pytest
 from support.simulate import Cost, Prompts, Truth, simulate
 
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.summarise import summarise
+from driftscope.pipeline import summarise
 from driftscope.trace.read.reader import Trace, read_trace
 
 LARGE = Truth(

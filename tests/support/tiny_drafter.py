@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from driftscope.trace.format.distance_bins import edges_of
 from driftscope_probes.base.step_view import DeviceStep, DraftCall, DraftStep
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
@@ -209,8 +210,8 @@ class Batch:
 def by_hand(batch: Batch, model: Any, sink_slots: tuple[int, ...]) -> list[dict[str, np.ndarray]]:
     """Return every figure of each request's chain, in float64 and one request at a time.
 
-    By name: [K] per depth, `masses` [K, layers, heads, 5], `aux_rms` and `aux_norm_rms` [AUX],
-    `fc_rms` [1].
+    By name: [K] per depth, `masses` [K, layers, heads, 5], `distances` [K, layers, bins of the
+    longest chain], `aux_rms` and `aux_norm_rms` [AUX], `fc_rms` [1].
     """
     ends = torch.tensor(batch.tokens).cumsum(0)
     return [
@@ -241,10 +242,11 @@ def _chain_by_hand(
         "top1": [],
         "entropy": [],
         "masses": [],
+        "distances": [],
     }
     keys = [layer[b, : position + 1].double().clone() for layer in batch.keys]
     for depth in range(1, batch.k + 1):
-        out, residual, masses = torch.zeros_like(hidden), hidden, []
+        out, residual, masses, distances = torch.zeros_like(hidden), hidden, [], []
         for layer, qkv in enumerate(inner.qkv):
             residual = residual + out
             q, k, v = _split(residual @ qkv.weight.double().T)
@@ -254,6 +256,7 @@ def _chain_by_hand(
             else:
                 keys[layer] = torch.cat((keys[layer], written))
             masses.append(_masses_by_hand(q[-1], keys[layer], batch, b, sink_slots))
+            distances.append(_distances_by_hand(q[-1], keys[layer], batch, b, sink_slots))
             out = torch.cat([v] * (HEADS // KV_HEADS), -1)
         total = out + residual
         postnorm = _norm_by_hand(total, inner.norm)
@@ -264,6 +267,7 @@ def _chain_by_hand(
         found["top1"].append(p.max().item())
         found["entropy"].append(-(p * p.log()).sum().item())
         found["masses"].append(masses)
+        found["distances"].append(distances)
         hidden = fed[-1:]
     return {name: np.array(values) for name, values in found.items()}
 
@@ -284,6 +288,21 @@ def _masses_by_hand(
             else:
                 one[1 if slot < batch.prompt_tokens[b] else 2] += weight
         found.append(one)
+    return found
+
+
+def _distances_by_hand(
+    q: torch.Tensor, keys: torch.Tensor, batch: Batch, b: int, sink_slots: tuple[int, ...]
+) -> list[float]:
+    """Return the masses of one query by distance, mean over heads; the last key is its own."""
+    edges = edges_of(K)
+    found = [0.0] * len(edges)
+    for head, query in enumerate(q.view(HEADS, SIZE)):
+        weights = (keys[:, head // (HEADS // KV_HEADS)] @ query * SCALE).softmax(-1).tolist()
+        for slot, weight in enumerate(weights):
+            if slot > batch.positions[b] or slot not in sink_slots:
+                distance = len(weights) - 1 - slot
+                found[sum(edge <= distance for edge in edges) - 1] += weight / HEADS
     return found
 
 

@@ -8,47 +8,48 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.circumstances.groups import LOOP_ROUNDS, QUARTERS, Group, Groups
+from driftscope.analysis.circumstances.groups import QUARTERS, Group, Groups
+from driftscope.analysis.circumstances.loops import Loops
 from driftscope.analysis.circumstances.separation import range_name, within_strata
 from driftscope.analysis.figures import measure
-from driftscope.analysis.figures.chain_sums import Chains
+from driftscope.analysis.figures.chain_sums import Chains, Mean
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.passes.rounds import by_batch, whole_at_the_end
-from driftscope.analysis.passes.views import REQUEST, SUSPECTS
-from driftscope.analysis.query.column_arrays import Codes, whole
+from driftscope.analysis.passes.views import REQUEST
+from driftscope.analysis.query.column_arrays import whole
+from driftscope.analysis.statistics.clusters import rate_over_clusters
 from driftscope.analysis.statistics.interval import (
     Interval,
     intervals,
     rate_intervals,
-    rate_over_clusters,
-    ratio_intervals,
-    ratio_of,
 )
 
 MAX_GROUPS = 16
 """Largest number of temperatures that get a group, counted from the lowest."""
 
 
-def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
-    """Return the groups of a run; `by_execution` comes from `passes.verified`."""
+def groups_of(
+    run: Sums, *, by_batch: pa.Table, by_execution: pa.Table | None, loops: Loops
+) -> Groups:
+    """Return the groups of a run; the tables come from the passes of the same names."""
     rounds = run.rounds
     quarter = _quarters(run)
     labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
+    known = run.requests.finished[rounds.request]
+    labelled = rounds.where(known)
     reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
-    looping, long_enough = _loops(run)
     steps, touched = rounds.rounds + run.undrafted, run.structured > 0
-    failed = rate_over_clusters(run.undrafted - run.deliberate, steps)
-    boundary = rate_over_clusters(run.structured[touched], steps[touched])
+    failed = rate_over_clusters(run.undrafted - run.deliberate, steps, rounds.cluster)
+    boundary = rate_over_clusters(run.structured[touched], steps[touched], rounds.cluster[touched])
     aux = _aux_ratio(run.chains)
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
     return Groups(
         context=tuple(_by_power(run, run.in_context, " tokens")),
-        batch=tuple(_by_power(run, run.tables.engine.rows(by_batch(run.shape)))),
+        batch=tuple(_by_power(run, by_batch)),
         temperature=tuple(_by_temperature(run)),
         finish=tuple(group for group in _by_value(rounds, reasons) if group.name),
-        label=tuple(_by_value(rounds, labels)),
+        label=tuple(_by_value(labelled, labels[known])),
         time=tuple(_by_value(rounds, quarter)),
         execution=_by_execution(run, by_execution),
         structured=_by_structure(run),
@@ -61,16 +62,17 @@ def groups_of(run: Sums, by_execution: pa.Table | None) -> Groups:
         sink_last_interval=_last_interval(run.chains, "sink_mass"),
         aux_ratio=None if aux is None else aux[0],
         aux_ratio_interval=None if aux is None else aux[1],
-        looping=looping,
-        long_enough=long_enough,
-        shares=_shares(rounds, labels, quarter),
+        looping=loops.looping,
+        long_enough=loops.long_enough,
+        loops_by_chance=loops.by_chance,
+        shares=_shares(labelled, labels[known], quarter[known]),
         **within_strata(run),
     )
 
 
 def group_of(name: str, rounds: Rounds) -> Group:
     """Return the group of these rounds; there must be at least one."""
-    found = measure.acceptance(rounds, spread=True)
+    acceptance = measure.acceptance(rounds, spread=True)
     comparable = rounds.comparable_ratio()
     spread = intervals(comparable)
     return Group(
@@ -79,9 +81,9 @@ def group_of(name: str, rounds: Rounds) -> Group:
         rounds=len(rounds),
         mean_length=float(comparable.value[0]),
         mean_length_interval=spread[0] if spread else None,
-        served_length=found.mean_length,
-        marginal=found.marginal,
-        marginal_interval=found.marginal_interval,
+        served_length=acceptance.mean_length,
+        marginal=acceptance.marginal,
+        marginal_interval=acceptance.marginal_interval,
     )
 
 
@@ -92,8 +94,8 @@ def _by_value(rounds: Rounds, value: NDArray[np.str_]) -> Iterator[Group]:
 
 def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
     """Yield groups by ranges, each twice as wide as the one before."""
-    found = _sorted(table, "bucket")
-    rounds, power = run.rounds_of(found, run.requests.codes(found)), whole(found, "bucket")
+    buckets = _sorted(table, "bucket")
+    rounds, power = run.rounds_of(buckets, run.requests.codes(buckets)), whole(buckets, "bucket")
     for each in np.unique(power[rounds.rounds > 0]).tolist():
         yield group_of(f"{range_name(each)}{unit}", rounds.where(power == each))
 
@@ -137,8 +139,8 @@ _Share = tuple[float, Interval | None]
 def _last_interval(chains: Chains, name: str) -> Interval | None:
     """Return the interval of a mass at depth K, averaged over layers and chains."""
     mean = chains.over_layers(name)
-    found = None if mean is None else rate_intervals(ratio_of(mean.top, mean.bottom))
-    return found[-1] if found else None
+    by_depth = None if mean is None else rate_intervals(mean.ratio())
+    return by_depth[-1] if by_depth else None
 
 
 def _aux_ratio(chains: Chains) -> _Share | None:
@@ -152,16 +154,17 @@ def _aux_ratio(chains: Chains) -> _Share | None:
         return None
     most, least = int(rms.argmax()), int(rms.argmin())
     # Both are measured in the same chains, so their weights cancel.
-    spread = ratio_intervals(mean.top[:, [most]], mean.top[:, [least]])
+    one = Mean(top=mean.top[:, [most]], bottom=mean.top[:, [least]], cluster=mean.cluster)
+    spread = intervals(one.ratio())
     return float(rms[most] / rms[least]), spread[0] if spread else None
 
 
 def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
     if table is None:
         return ()
-    found = table.sort_by([(name, "ascending") for name in ("execution", "cluster")])
-    rounds = run.rounds_of(found, whole(found, "cluster"))
-    ran = np.asarray(found.column("execution").to_pylist(), dtype=np.str_)
+    clusters = table.sort_by([(name, "ascending") for name in ("execution", "cluster")])
+    rounds = run.rounds_of(clusters, whole(clusters, "cluster"))
+    ran = np.asarray(clusters.column("execution").to_pylist(), dtype=np.str_)
     there = sorted(set(ran) & set(run.shape.executions))
     return tuple(group_of(each, rounds.where(ran == each)) for each in there)
 
@@ -179,25 +182,3 @@ def _by_structure(run: Sums) -> tuple[Group, ...]:
     both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
     parts = [(name, run.rounds.where(some)) for name, some in both]
     return tuple(group_of(name, rounds) for name, rounds in parts if len(rounds))
-
-
-def _loops(run: Sums) -> tuple[int, int]:
-    """Return how many finished requests end in LOOP_ROUNDS rounds accepted whole, and how many are
-    long enough to do so."""
-    rounds = run.rounds
-    finished = run.requests.finished[rounds.request]
-    enough = finished & (rounds.rounds >= LOOP_ROUNDS)
-    maybe = enough & (rounds.exhausted[:, list(run.shape.ks)].sum(axis=1) >= LOOP_ROUNDS)
-    if not maybe.any():
-        return 0, int(enough.sum())
-    return _ends_whole(run, rounds.request[maybe]), int(enough.sum())
-
-
-def _ends_whole(run: Sums, requests: Codes) -> int:
-    """Return how many of `requests` have only wholly accepted rounds among their last
-    LOOP_ROUNDS."""
-    some = run.requests.keys.take(pa.array(requests, pa.int64()))
-    some = some.append_column("cluster", pa.array(requests, pa.int64()))
-    run.tables.engine.view(SUSPECTS, some, some.schema)
-    found = run.tables.engine.rows(whole_at_the_end(run.shape, LOOP_ROUNDS))
-    return int((whole(found, "whole") == LOOP_ROUNDS).sum())

@@ -13,8 +13,8 @@ QUARTERS = 4
 is in two."""
 LOOP_ROUNDS = 20
 """Number of consecutive rounds, each accepted whole, at the end of a request that are called a
-loop: at a conditional acceptance of 0.95 and K = 4 a sequence of 20 has a probability of 0.95^80 =
-1.7 %, at 0.9 of 0.02 %."""
+loop, if there are more such requests than chance gives: at K = 1 and an acceptance of 0.95 a
+sequence of 20 has a probability of 36 %, at K = 4 of 1.7 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,8 @@ class Groups:
     """Number of finished requests whose last LOOP_ROUNDS rounds were all accepted whole."""
     long_enough: int = 0
     """Number of finished requests with at least LOOP_ROUNDS rounds."""
+    loops_by_chance: float = 0.0
+    """Number of requests that would end so by chance, see `loops.Loops.by_chance`."""
     self_last_interval: Interval | None = None
     """Interval of the mass on the chain itself at depth K."""
     sink_last_interval: Interval | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from driftscope.analysis.figures.request_codes import UNFINISHED, clusters_of
+from driftscope.analysis.circumstances.label_origin import origin_of
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.statistics.strata import (
@@ -26,7 +26,11 @@ def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str,
     """Compare the rounds in `cells` within strata; `contexts` and `labels` are names."""
     return {
         "context_within_label": context_within_label(cells, contexts, labels),
-        "labels_within_context": labels_within_context(cells, contexts, labels),
+        "labels_within_context": tuple(
+            pair
+            for pair in labels_within_context(cells, contexts, labels)
+            if origin_of(pair.first) == origin_of(pair.second)
+        ),
         "contexts_of_labels": _contexts_of_labels(cells, contexts, labels),
     }
 
@@ -39,14 +43,13 @@ def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
     """
     request = run.requests.codes(run.in_context)
     rounds = run.rounds_of(run.in_context, request)
-    known = run.requests.labels != UNFINISHED
+    known = run.requests.finished
     wanted = known[request] if known.any() else np.ones(len(request), dtype=np.bool_)
     mine = wanted & (rounds.rounds > 0)
     powers, context = np.unique(whole(run.in_context, "bucket")[mine], return_inverse=True)
     names, label = np.unique(run.requests.labels[request[mine]].astype(str), return_inverse=True)
-    _, of_request = np.unique(run.requests.labels.astype(str), return_inverse=True)
     cells = Cells(
-        request=clusters_of(of_request)[request[mine]],
+        request=run.clusters[request[mine]],
         label=label,
         context=context,
         tokens=rounds.comparable_tokens()[mine, 0],

@@ -65,17 +65,22 @@ def closeup_of(run: Sums) -> CloseUp:
         run.tables, _names(requests, opened), run.drafted_in[opened], len(run.chains)
     )
     by_head = chains_by_head(run.tables, len(run.chains))
-    first, last = run.first_s[np.isfinite(run.first_s)], run.last_s[np.isfinite(run.last_s)]
     return CloseUp(
         effects=_effects(run),
-        timeline=timeline_of(run.tables, float(first.min()), float(last.max()))
-        if len(first) and len(last)
-        else None,
+        timeline=timeline_of(run.tables, *_span(run)),
         durations=durations_of(requests, steps_that_drafted(run.tables), rounds),
         heads=heads_of(by_head, run.shape.depths),
         named=named_of(requests, per, chosen, rounds),
         opened=opened_of(requests, opened, rounds, chains),
     )
+
+
+def _span(run: Sums) -> tuple[float, float]:
+    """Return the times of the first and the last decode step; infinite without one."""
+    if run.cohort is not None:
+        return run.cohort.start_s, run.cohort.end_s
+    first, last = (each[np.isfinite(each)] for each in (run.first_s, run.last_s))
+    return float(first.min(initial=np.inf)), float(last.max(initial=-np.inf))
 
 
 def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:
@@ -84,17 +89,18 @@ def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:
 
 
 def _effects(run: Sums) -> tuple[Effect, ...]:
-    """Return the effects by cluster; a cluster is one request unless there are very many
-    requests."""
-    n = int(run.clusters.max(initial=-1)) + 1
-    mine = run.clusters[run.rounds.request]
+    """Return the effects by cell; a cell is one request unless there are very many requests."""
+    n = int(run.cells.max(initial=-1)) + 1
+    mine = run.cells[run.rounds.request]
     count = _summed(mine, run.rounds.rounds, n)
     tokens = _summed(mine, run.rounds.comparable_tokens()[:, 0], n)
     length = _length(tokens - count, count)
     growth, own = _drift(run, n)
     measures = ((GROWTH.name, growth), (SELF.name, own))
-    found = [effect_of(name, drift, length, count) for name, drift in measures]
-    return tuple(effect for effect in found if effect is not None)
+    effects = [
+        effect_of(name, drift, length, count, run.cluster_of_cell) for name, drift in measures
+    ]
+    return tuple(effect for effect in effects if effect is not None)
 
 
 def _per_request(run: Sums) -> PerRequest:
@@ -125,7 +131,7 @@ def _drift(run: Sums, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]
         values = np.full(n, np.nan)
         if mean is not None:
             top, bottom = mean.top[:, -1], mean.bottom[:, -1]
-            values[chains.cluster] = np.where(
+            values[chains.cell] = np.where(
                 bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan
             )
         out.append(values)

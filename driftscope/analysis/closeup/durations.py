@@ -34,14 +34,14 @@ def durations_of(
     """Return the distributions of the durations that the run has, by name; `rounds` may cover only
     some of its requests."""
     probe_s = floats(steps, "probe_s")
-    found = {
+    samples = {
         TTFT: requests.ttft_s,
         TPOT: requests.tpot_s,
         BETWEEN: _between(rounds, requests),
         STEP: floats(steps, "step_s") - probe_s,
         DRAFT: floats(steps, "draft_s") - probe_s,
     }
-    made = {name: distribution(values) for name, values in found.items()}
+    made = {name: distribution(values) for name, values in samples.items()}
     return {name: value for name, value in made.items() if value is not None}
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.statistics.interval import MOST_WEIGHT, Interval
+from driftscope.analysis.query.column_arrays import Codes
+from driftscope.analysis.statistics.clusters import summed
+from driftscope.analysis.statistics.interval import FEWEST_CLUSTERS, MOST_WEIGHT, Interval
 from driftscope.metrics.association import moments, slope
 
 ENOUGH_REQUESTS = 10
@@ -47,16 +49,23 @@ class Effect:
     rounds: tuple[int, ...]
 
 
-def effect_of(measure: str, drift: Values, mean_length: Values, rounds: Values) -> Effect | None:
-    """Return the effect over requests from arrays of [requests]; None if no request has both
-    numbers."""
+def effect_of(
+    measure: str,
+    drift: Values,
+    mean_length: Values,
+    rounds: Values,
+    cluster: Codes | None = None,
+) -> Effect | None:
+    """Return the effect over requests from arrays of [requests], with an interval over the
+    `cluster` of each; None if no request has both numbers."""
     known = np.isfinite(drift) & np.isfinite(mean_length) & (rounds > 0)
     if not known.any():
         return None
     x, y, weight = drift[known], mean_length[known], rounds[known]
     order = np.argsort(x, kind="stable")
     kept = order[np.unique(np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(np.int64))]
-    estimate, interval = _slope(x, y, weight)
+    code = np.arange(len(drift)) if cluster is None else cluster
+    estimate, interval = _slope(x, y, weight, code[known])
     return Effect(
         measure=measure,
         requests=len(x),
@@ -68,15 +77,23 @@ def effect_of(measure: str, drift: Values, mean_length: Values, rounds: Values) 
     )
 
 
-def _slope(x: Values, y: Values, weight: Values) -> tuple[float | None, Interval | None]:
+def _slope(
+    x: Values, y: Values, weight: Values, cluster: Codes
+) -> tuple[float | None, Interval | None]:
     if len(x) < ENOUGH_REQUESTS or np.ptp(x) <= NO_SPREAD * np.abs(x).max():
         return None, None
     sums = moments(x - x.mean(), y - y.mean(), weight)
     estimate = float(slope(sums.sum(axis=0)))
     if not np.isfinite(estimate):
         return None, None
-    again = slope(_resampled(sums))
-    if weight.max() > MOST_WEIGHT * weight.sum() or not np.isfinite(again).any():
+    of_cluster = summed(np.asarray(sums, dtype=np.float64), cluster)
+    again = slope(_resampled(of_cluster))
+    heaviest = summed(weight.astype(np.float64)[:, None], cluster).max()
+    if (
+        heaviest > MOST_WEIGHT * weight.sum()
+        or len(of_cluster) < FEWEST_CLUSTERS
+        or not np.isfinite(again).any()
+    ):
         return estimate, None
     low, high = np.nanpercentile(again, [2.5, 97.5])
     return estimate, Interval.of(float(low), float(high))

@@ -16,13 +16,13 @@ from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.record_views import PART, Derived, Tables
 from driftscope.boundary import strict_json
 from driftscope.trace.format.derived_columns import DERIVED_KEY, restore
-from driftscope.vocabulary import AUX
+from driftscope.vocabulary import AUX, DISTANCE_MASS
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 ROUND_COLUMNS = (*REQUEST, "time_s", "position", "drafted", "accepted", "reason")
-NOT_OPENED = ("top1", "entropy", *AUX, BY_HEAD)
+NOT_OPENED = ("top1", "entropy", *AUX, BY_HEAD, DISTANCE_MASS)
 """List columns of chains that a close-up of single requests does not show."""
 STEPS = 100_000
 """Number of steps whose durations are read, taken evenly from all steps."""
@@ -35,8 +35,8 @@ HEAD_CHAINS = 10_000
 def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
     """Return the decode steps of the requests with these names, on any replica."""
     rows = table("verify")
-    found = tables.engine.rows(_of(rows, names).select(*ROUND_COLUMNS))
-    return _sorted(found, "time_s", "replica", "request", "position")
+    rounds = tables.engine.rows(_of(rows, names).select(*ROUND_COLUMNS))
+    return _sorted(rounds, "time_s", "replica", "request", "position")
 
 
 def chains_of_requests(
@@ -60,8 +60,8 @@ def chains_of_requests(
     for derived in tables.parts:
         tables.use(derived)
         parts.append(_restored(tables.engine.rows(query), derived))
-    found = pa.concat_tables(parts, promote_options="permissive")
-    return _sorted(found, "time_s", "replica", "request", "position")
+    recorded_chains = pa.concat_tables(parts, promote_options="permissive")
+    return _sorted(recorded_chains, "time_s", "replica", "request", "position")
 
 
 def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
@@ -77,8 +77,8 @@ def steps_that_drafted(tables: Tables) -> pa.Table:
     rows = table("step")
     many = int(whole(tables.engine.rows(kinds_of_steps()), "rows").sum())
     drew = rows.filter((rows.chains > 0) & (rows.step % _every(many, STEPS) == 0))
-    found = tables.engine.rows(drew.select("step", "replica", "step_s", "draft_s", "probe_s"))
-    return _sorted(found, "step", "replica", "step_s", "draft_s")
+    steps = tables.engine.rows(drew.select("step", "replica", "step_s", "draft_s", "probe_s"))
+    return _sorted(steps, "step", "replica", "step_s", "draft_s")
 
 
 def chains_by_head(tables: Tables, chains: int) -> pa.Table:
@@ -86,8 +86,8 @@ def chains_by_head(tables: Tables, chains: int) -> pa.Table:
     rows = table("draft")
     there = rows.filter(rows[BY_HEAD].notnull() & (rows.step % _every(chains, HEAD_CHAINS) == 0))
     columns = (*REQUEST, "step", "layers", "heads", BY_HEAD)
-    found = tables.engine.rows(there.select(*columns))
-    return _sorted(found, "step", "replica", "request")
+    masses_by_head = tables.engine.rows(there.select(*columns))
+    return _sorted(masses_by_head, "step", "replica", "request")
 
 
 def _of(rows: ir.Table, names: Sequence[str]) -> ir.Table:
@@ -98,5 +98,5 @@ def _every(many: int, wanted: int) -> int:
     return max(1, -(-many // wanted))
 
 
-def _sorted(found: pa.Table, *names: str) -> pa.Table:
-    return found.sort_by([(name, "ascending") for name in names])
+def _sorted(rows: pa.Table, *names: str) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in names])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.passes.views import table
 from driftscope.analysis.query.column_arrays import Codes, whole
-from driftscope.analysis.query.record_views import Tables
+from driftscope.analysis.query.record_views import SERVED, Tables
 from driftscope.metrics.fallback import UNKNOWN
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Timeline:
 
 
 def timeline_of(tables: Tables, start_s: float, end_s: float) -> Timeline | None:
-    """Return the timeline of a run whose decode steps lie between the two Unix times; None if a
-    time is not finite."""
+    """Return the timeline of a run whose decode steps lie between the two Unix times, also those
+    of requests that figures leave out; None if a time is not finite."""
     if not math.isfinite(start_s) or not math.isfinite(end_s):
         return None
     window = max((end_s - start_s) / BINS, SHORTEST_S)
@@ -75,14 +75,14 @@ def _counts(start_s: float, window_s: float) -> ir.Table:
     """Return the number of decode steps by window and outcome."""
     import ibis
 
-    rows = table("verify")
+    rows = table(SERVED, "verify")
     drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
     kind = ibis.cases(
         (drafted > 0, ibis.ifelse(accepted > 0, ACCEPTED, REJECTED)),
         else_=rows.reason.fill_null(UNKNOWN),
     )
     window = ((rows.time_s - start_s) / window_s).floor().cast("int64")
-    said = rows.mutate(window=window, kind=kind, tokens=accepted + 1)
-    return said.group_by("window", "kind").aggregate(
+    windowed = rows.mutate(window=window, kind=kind, tokens=accepted + 1)
+    return windowed.group_by("window", "kind").aggregate(
         steps=lambda t: t.count(), tokens=lambda t: t.tokens.sum()
     )

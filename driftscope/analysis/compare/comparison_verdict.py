@@ -12,59 +12,59 @@ TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
 """Words for the metrics that are times."""
 
 
-def verdict(found: Comparison) -> str:
+def verdict(comparison: Comparison) -> str:
     """Return one sentence: from which depth which run accepts more, or that no difference is
     shown."""
-    if times := found.at(TPOT):
-        return _faster(found, times[0])
-    depth, by_depth = found.parts_from, found.at(MARGINAL)
-    (length,) = found.at(LENGTH)
+    if times := comparison.at(TPOT):
+        return _faster(comparison, times[0])
+    depth, by_depth = comparison.parts_from, comparison.at(MARGINAL)
+    (length,) = comparison.at(LENGTH)
     if depth is not None:
         at = by_depth[depth - 1]
-        noun = "depth" if len(found.apart_at) == 1 else "depths"
+        noun = "depth" if len(comparison.apart_at) == 1 else "depths"
         return (
-            f"{_better(found, at)} accepts more from depth {depth} on: {_apart(at)} there (95% "
-            f"interval {between_ends(at)}); the runs differ at {noun} "
-            f"{runs_of_numbers(found.apart_at)}{_opposite(found, at, length)}"
+            f"{_better(comparison, at)} accepts more from depth {depth} on: {_apart(at)} there "
+            f"(95% interval {between_ends(at)}); the runs differ at {noun} "
+            f"{runs_of_numbers(comparison.apart_at)}{_opposite(comparison, at, length)}"
         )
     if length.differs:
         return (
-            f"{_better(found, length)} has the longer acceptance length, by "
-            f"{_apart(length)} (95% interval {between_ends(length)}), and no single depth differs"
+            f"{_better(comparison, length)} has the longer acceptance length: {_apart(length)} "
+            f"(95% interval {between_ends(length)}), but no single depth differs"
         )
-    some = [d for d in found.differences if d.differs]
+    some = [d for d in comparison.differences if d.differs]
     if some:
-        return f"the runs differ in {count(len(some), 'figure')} of single labels, and not overall"
-    if found.bound is None:
-        return "nothing tells the runs apart: too little is recorded to say how far apart they are"
-    return f"nothing tells the runs apart: {largest(found.bound)}"
+        return f"the runs differ in {count(len(some), 'figure')} of single labels, but not overall"
+    if comparison.bound is None:
+        return "no difference is shown: too little is recorded to bound it"
+    return f"no difference is shown: {largest(comparison.bound)}"
 
 
-def _opposite(found: Comparison, at: Difference, length: Difference) -> str:
+def _opposite(comparison: Comparison, at: Difference, length: Difference) -> str:
     """Return a clause on the other run if that one has the longer acceptance length, else ""."""
     if (at.difference > 0) == (length.difference > 0):
         return ""
-    return f"; {_better(found, length)} has the longer acceptance length, {_apart(length)}"
+    return f"; {_better(comparison, length)} has the longer acceptance length: {_apart(length)}"
 
 
-def _faster(found: Comparison, tpot: Difference) -> str:
+def _faster(comparison: Comparison, tpot: Difference) -> str:
     if not tpot.differs:
-        return "nothing tells the runs' times per output token apart"
-    better = found.second if tpot.difference < 0 else found.first
+        return "no difference in time per output token is shown"
+    better = comparison.second if tpot.difference < 0 else comparison.first
     low, high = sorted((tpot.first, tpot.second))
     return (
-        f"{better} serves faster: {milliseconds(low)} per output token against "
+        f"{better} serves faster: {milliseconds(low)} per output token compared with "
         f"{milliseconds(high)} (95% interval of the difference {between_ends(tpot)})"
     )
 
 
-def _better(found: Comparison, at: Difference) -> str:
-    return found.second if at.difference > 0 else found.first
+def _better(comparison: Comparison, at: Difference) -> str:
+    return comparison.second if at.difference > 0 else comparison.first
 
 
 def _apart(at: Difference) -> str:
     low, high = sorted((at.first, at.second))
-    return f"{high:.3f} against {low:.3f}"
+    return f"{high:.3f} compared with {low:.3f}"
 
 
 def between_ends(each: Difference) -> str:

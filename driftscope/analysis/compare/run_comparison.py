@@ -15,6 +15,7 @@ import numpy as np
 
 from driftscope.analysis.compare.run_differences import unlike
 from driftscope.analysis.figures.request_pairing import (
+    BY_DIGEST,
     BY_ID,
     BY_ORDER,
     UNPAIRED,
@@ -95,6 +96,8 @@ class Comparison:
     """Number of requests without a partner, which are left out if requests are paired."""
     requests: tuple[int, int]
     """Number of compared requests of each run, which have at least one round."""
+    clusters: tuple[int, int] | None = None
+    """Number of clusters of these requests; None in a comparison of times."""
     differences: tuple[Difference, ...]
     unlike: tuple[str, ...] = ()
     """Other ways in which the runs differ, see `driftscope.analysis.compare.run_differences`."""
@@ -116,8 +119,8 @@ class Comparison:
 
     @property
     def tested(self) -> bool:
-        """Whether there are enough requests to test the depths."""
-        return min(self.requests) >= LEAST
+        """Whether there are enough clusters of requests to test the depths."""
+        return min(self.clusters or self.requests) >= LEAST
 
     @property
     def bound(self) -> float | None:
@@ -145,17 +148,23 @@ def compare_sides(
     a, b = sides
     if not min(a.rounds.k, b.rounds.k):
         raise MixedTraceError(f"{labels[0]} and {labels[1]} have no drafted depth in common")
-    found = pair_sides(a, b)
-    if found.how != UNPAIRED:
-        a, b = a.of(found.first), b.of(found.second)
+    pairing = pair_sides(a, b)
+    if pairing.how != UNPAIRED:
+        a, b = a.of(pairing.first), b.of(pairing.second)
+        b = replace(b, rounds=b.rounds.grouped_like(a.rounds))
     return replace(
-        comparison(a, b, labels, found), unlike=unlike(*manifests, sides=sides, pairing=found.how)
+        comparison(a, b, labels, pairing),
+        unlike=unlike(*manifests, sides=sides, pairing=pairing.how),
     )
 
 
 def pair_sides(a: Side, b: Side) -> Pairing:
     """Return which rows of the two sides belong together."""
-    kinds = {BY_ID: (a.ids, b.ids), BY_ORDER: (a.orders, b.orders)}
+    kinds = {
+        BY_ID: (a.ids, b.ids),
+        BY_DIGEST: (a.digests, b.digests),
+        BY_ORDER: (a.orders, b.orders),
+    }
     keys = {how: (_rows(mine), _rows(theirs)) for how, (mine, theirs) in kinds.items()}
     return pair_keys(keys) or unpaired(len(a.labels) + len(b.labels))
 
@@ -176,6 +185,7 @@ def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> C
         pairs=len(pairing.first),
         alone=pairing.alone if paired else 0,
         requests=(len(a.labels), len(b.labels)),
+        clusters=(len(a.rounds.by_cluster().rounds), len(b.rounds.by_cluster().rounds)),
         differences=(*_shared_error(whole, bool(parts)), *_labels_corrected(whole, parts)),
     )
 
@@ -217,19 +227,21 @@ def _whole(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
     """Yield the differences over all requests, tested jointly."""
     k = _depths(a, b)
     ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
-    found = joint(*ratios, paired=paired)
+    joint_test = joint(*ratios, paired=paired)
     edges = _Edges(a.rounds, b.rounds, ratios)
     for at, each in enumerate(_differences(ratios, paired, WHOLE)):
         exact = at > 0 and edges.at(at)
-        if at and not exact and paired and found.gap[at] == 0 and found.error[at] == 0:
-            same = _same_in_all(len(a.labels))
+        if at and not exact and paired and joint_test.gap[at] == 0 and joint_test.error[at] == 0:
+            same = _same_in_all(len(a.rounds.by_cluster().rounds))
             yield replace(each, interval=same, simultaneous=same)
             continue
         yield replace(
             each,
             interval=edges.difference(at, None, 1) if exact else each.interval,
-            p=float(found.p[at]) if np.isfinite(found.p[at]) else None,
-            simultaneous=edges.difference(at, found.critical, k) if exact else _around(found, at),
+            p=float(joint_test.p[at]) if np.isfinite(joint_test.p[at]) else None,
+            simultaneous=edges.difference(at, joint_test.critical, k)
+            if exact
+            else _around(joint_test, at),
         )
 
 
@@ -243,7 +255,7 @@ def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
         ratios = figures_of(mine.rounds, k), figures_of(theirs.rounds, k)
         gap, error, df = gap_of(*ratios, paired=paired)
         p = p_values(gap, error, df)
-        usable = [True, *_testable(mine.rounds, theirs.rounds, k)]
+        usable = [True, *_testable(mine.rounds.by_cluster(), theirs.rounds.by_cluster(), k)]
         for at, each in enumerate(_differences(ratios, paired, label)):
             known = usable[at] and bool(np.isfinite(p[at]))
             yield replace(
@@ -262,6 +274,7 @@ def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Ite
     half = student(df) * error
     for at in range(len(gap)):
         known = error[at] > 0 and all(bool(ratio.supported[at]) for ratio in ratios)
+        clusters = float(min(ratio.df[at] for ratio in ratios)) + 1.0
         yield Difference(
             metric=MARGINAL if at else LENGTH,
             depth=at or None,
@@ -269,30 +282,32 @@ def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Ite
             first=float(ratios[0].value[at]),
             second=float(ratios[1].value[at]),
             difference=float(gap[at]),
-            interval=Interval.of(gap[at] - half[at], gap[at] + half[at]) if known else None,
+            interval=Interval.of(gap[at] - half[at], gap[at] + half[at], clusters)
+            if known
+            else None,
             p=None,
             p_adjusted=None,
         )
 
 
-def accepts_less(found: Comparison | None) -> bool:
+def accepts_less(compared_runs: Comparison | None) -> bool:
     """Whether the second run accepts less than the first, and the runs differ at some depth."""
-    return _parts(found, -1.0)
+    return _parts(compared_runs, -1.0)
 
 
-def accepts_more(found: Comparison | None) -> bool:
+def accepts_more(compared_runs: Comparison | None) -> bool:
     """Whether the second run accepts more than the first, and the runs differ at some depth."""
-    return _parts(found, 1.0)
+    return _parts(compared_runs, 1.0)
 
 
-def _parts(found: Comparison | None, sign: float) -> bool:
-    if found is None or found.parts_from is None:
+def _parts(compared_runs: Comparison | None, sign: float) -> bool:
+    if compared_runs is None or compared_runs.parts_from is None:
         return False
-    return any(sign * each.difference > 0 for each in found.at(LENGTH))
+    return any(sign * each.difference > 0 for each in compared_runs.at(LENGTH))
 
 
 def figures_of(rounds: Rounds, k: int) -> Ratio:
-    """Return the acceptance length, then the marginal rate at each depth, [1 + k]; requests without
+    """Return the acceptance length, then the marginal rate at each depth, [1 + k]; clusters without
     a round are left out."""
     return joined(rounds.length_ratio(), rounds.marginal_ratio().first(k))
 
@@ -304,7 +319,7 @@ def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]
         n = len(a.influence)
         moved = np.square(b.influence - a.influence).sum(axis=0)
         error = np.sqrt((n - 1) / n * moved) if n > 1 else np.full_like(gap, np.nan)
-        return gap, error, np.minimum(a.df, b.df)
+        return gap, np.fmax(a.factor, b.factor) * error, np.minimum(a.df, b.df)
     va, vb = np.square(a.error), np.square(b.error)
     spread = np.square(va) / np.maximum(a.df, 1) + np.square(vb) / np.maximum(b.df, 1)
     df = np.where(spread > 0, np.square(va + vb) / np.where(spread > 0, spread, 1), 1.0)
@@ -326,11 +341,11 @@ def _same_in_all(pairs: int) -> Interval | None:
     return Interval.of(-most, most)
 
 
-def _around(found: Joint, at: int) -> Interval | None:
-    if np.isnan(found.p[at]):
+def _around(joint_test: Joint, at: int) -> Interval | None:
+    if np.isnan(joint_test.p[at]):
         return None
-    half = found.critical * found.error[at]
-    return Interval.of(found.gap[at] - half, found.gap[at] + half)
+    half = joint_test.critical * joint_test.error[at]
+    return Interval.of(joint_test.gap[at] - half, joint_test.gap[at] + half)
 
 
 class _Edges:

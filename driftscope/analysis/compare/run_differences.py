@@ -25,7 +25,7 @@ def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> 
     both_warm = warm[0] != warm[1] and all(warm)
     runners = [f"{each.engine} {each.runner}" for each in (a, b)]
     drafted = [_drafted(side) for side in sides]
-    found = [
+    properties = [
         ("temperature", warm if both_warm else None),
         ("runner", runners if runners[0] != runners[1] else None),
         ("K", drafted if drafted[0] != drafted[1] else None),
@@ -33,7 +33,18 @@ def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> 
         (DRAFTER, [a.drafter.name, b.drafter.name] if differ(a.drafter, b.drafter) else None),
         ("target", [a.target.name, b.target.name] if differ(a.target, b.target) else None),
     ]
-    return tuple(_said(name, values) for name, values in found if values is not None)
+    return tuple(_with_values(name, values) for name, values in properties if values is not None)
+
+
+def unlike_servers(a: Manifest, b: Manifest, pairing: str) -> tuple[str, ...]:
+    """Return the ways in which two servers differ, of which at most one speculates."""
+    runners = [f"{each.engine} {each.runner}" for each in (a, b)]
+    properties = [
+        ("runner", runners if runners[0] != runners[1] else None),
+        ("prompts", [] if pairing == UNPAIRED else None),
+        ("target", [a.target.name, b.target.name] if differ(a.target, b.target) else None),
+    ]
+    return tuple(_with_values(name, values) for name, values in properties if values is not None)
 
 
 def _drafted(side: Side) -> str:
@@ -61,16 +72,16 @@ def doubt(things: Sequence[str]) -> str | None:
     """Return the warning about `things`; None if there is none, or only the drafter."""
     if len(things) > 1:
         return (
-            f"these runs differ in more than one thing: {listed(things)}; no difference between "
-            "them can be put down to one of these"
+            f"these runs differ in more than one thing: {listed(things)}; no difference in their "
+            "figures can be attributed to one of these alone"
         )
     if not things or things[0].startswith(DRAFTER):
         return None
     return (
-        f"these runs differ in their {things[0]}: that, and not the drafter, may be what sets them "
-        "apart"
+        f"these runs differ in their {things[0]}: that, not the drafter, may explain a difference "
+        "in their figures"
     )
 
 
-def _said(name: str, values: Sequence[str]) -> str:
+def _with_values(name: str, values: Sequence[str]) -> str:
     return f"{name} ({' against '.join(values)})" if values and values[0] != values[1] else name

@@ -16,8 +16,9 @@ from driftscope.analysis.compare.run_comparison import (
 )
 from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.figures.request_pairing import UNPAIRED, pair
-from driftscope.analysis.query.column_arrays import Matrix
-from driftscope.analysis.statistics.interval import Interval, ratio_of, student
+from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.statistics.clusters import ratio_over
+from driftscope.analysis.statistics.interval import Interval, Ratio, ratio_of, student
 from driftscope.errors import NoDataError
 
 TPOT, TTFT = "latency.tpot_s", "latency.ttft_s"
@@ -33,9 +34,12 @@ def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) ->
     for label, mine in zip(labels, timed, strict=True):
         if not mine.any():
             raise NoDataError(f"{label}: no finished request in it whose time per token is known")
-    found = pair(first, second, *timed)
-    paired = found.how != UNPAIRED
-    rows = (found.first, found.second) if paired else tuple(each.nonzero()[0] for each in timed)
+    pairing = pair(first, second, *timed)
+    paired = pairing.how != UNPAIRED
+    rows = (pairing.first, pairing.second) if paired else tuple(each.nonzero()[0] for each in timed)
+    units = [run.units.unit[mine] for run, mine in zip(runs, rows, strict=True)]
+    if paired:
+        units = [units[0], units[0]]
     values = {
         name: [getattr(run, column)[mine] for run, mine in zip(runs, rows, strict=True)]
         for name, column in ((TPOT, "tpot_s"), (TTFT, "ttft_s"))
@@ -43,26 +47,33 @@ def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) ->
     return Comparison(
         first=labels[0],
         second=labels[1],
-        pairing=found.how,
-        pairs=len(found.first),
-        alone=found.alone if paired else 0,
+        pairing=pairing.how,
+        pairs=len(pairing.first),
+        alone=pairing.alone if paired else 0,
         requests=(len(rows[0]), len(rows[1])),
-        differences=together(_differences(values, paired)),
+        differences=together(_differences(values, units, paired)),
     )
 
 
-def _differences(values: dict[str, list[Matrix]], paired: bool) -> Iterator[Difference]:
+def _differences(
+    values: dict[str, list[Matrix]], units: list[Codes], paired: bool
+) -> Iterator[Difference]:
     for name, (a, b) in values.items():
         known = [np.isfinite(a), np.isfinite(b)]
         if paired:
             known = [known[0] & known[1]] * 2
-        a, b = a[known[0]], b[known[1]]
-        if len(a) and len(b):
-            yield _difference(name, a, b, paired)
+        if known[0].any() and known[1].any():
+            sides = [(v[some], u[some]) for v, u, some in zip((a, b), units, known, strict=True)]
+            yield _difference(name, [_mean(*side) for side in sides], paired)
 
 
-def _difference(name: str, a: Matrix, b: Matrix, paired: bool) -> Difference:
-    means = [ratio_of(each[:, None], np.ones((len(each), 1))) for each in (a, b)]
+def _mean(values: Matrix, unit: Codes) -> Ratio:
+    """Return the mean over requests, with its influences over units."""
+    column = values[:, None]
+    return ratio_over(ratio_of, (column, np.ones_like(column)), unit)
+
+
+def _difference(name: str, means: list[Ratio], paired: bool) -> Difference:
     gap, error, df = gap_of(*means, paired=paired)
     half, p = student(df) * error, p_values(gap, error, df)
     known = bool(np.isfinite(p[0]))

@@ -33,5 +33,5 @@ def unknown(name: str, at: int, *, in_quotes: bool) -> UsageError:
     """Return the error about a name that is not a column."""
     near = get_close_matches(name.lower(), COLUMNS, n=NEAR)
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    quotes = "; a text stands in single quotes" if in_quotes else ""
-    return refused(f"is no column{meant}{quotes} (columns: {', '.join(COLUMNS)})", name, at)
+    quotes = "; put texts in single quotes" if in_quotes else ""
+    return refused(f"is not a column{meant}{quotes} (columns: {', '.join(COLUMNS)})", name, at)

@@ -45,8 +45,8 @@ def truth_of(node: exp.Expression, rows: ir.Table) -> ir.BooleanValue:
     if isinstance(node, exp.And | exp.Or):
         join = operator.and_ if isinstance(node, exp.And) else operator.or_
         return _joined(join, [truth_of(each, rows) for each in node.flatten()])
-    found = _compared(node, rows)
-    return ~found if node.args.get(NEGATE) else found
+    comparison = _compared(node, rows)
+    return ~comparison if node.args.get(NEGATE) else comparison
 
 
 def _joined(join: Callable[[Any, Any], Any], parts: Sequence[Any]) -> Any:

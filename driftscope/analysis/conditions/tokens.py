@@ -23,8 +23,8 @@ MAX_NESTING = 32
 """Deepest nesting of operators and brackets; the parser's stack allows several times that."""
 
 LANGUAGE = (
-    "a condition has numbers, 'texts', true, false, = <> < <= > >=, + - * /, and, or, not, in, "
-    f"between, like, ilike, is null, brackets and the columns {', '.join(COLUMNS)}"
+    "a condition consists of numbers, 'texts', true, false, = <> < <= > >=, + - * /, and, or, not, "
+    f"in, between, like, ilike, is null, brackets and the columns {', '.join(COLUMNS)}"
 )
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 _OPERANDS = (
@@ -54,16 +54,16 @@ def tokens_of(text: str) -> list[Token]:
     deeply.
     """
     if len(text) > MAX_CHARS:
-        raise refused(f"has {len(text)} characters; at most {MAX_CHARS} are read", text)
+        raise refused(f"has {len(text)} characters; at most {MAX_CHARS} are allowed", text)
     for at, character in enumerate(text):
         if character == "\0" or unicodedata.category(character) == "Cs":
-            raise refused("is no character of a text", character, at)
+            raise refused("is not allowed in a text", character, at)
     try:
         tokens = list(Dialect.get_or_raise("").tokenize(text))
     except SqlglotError:
         raise refused("has a quote that is not closed", text) from None
     if not tokens:
-        raise refused("is no condition; write one such as label = 'chat'", text)
+        raise refused("is not a condition; write one such as label = 'chat'", text)
     _check_gaps(text, tokens)
     for at, token in enumerate(tokens):
         _check(token, tokens[at + 1] if at + 1 < len(tokens) else None, text)
@@ -79,21 +79,23 @@ def _check_gaps(text: str, tokens: Sequence[Token]) -> None:
         gap = text[begin:end]
         if gap.strip():
             at = begin + len(gap) - len(gap.lstrip())
-            raise refused("is a comment; a condition has none", gap.strip(), at)
+            raise refused("is a comment; conditions cannot have comments", gap.strip(), at)
 
 
 def _check(token: Token, following: Token | None, text: str) -> None:
-    said = text[token.start : token.end + 1]
-    is_word = said[:1].isalpha() or said[:1] in ('"', "_")
+    excerpt = text[token.start : token.end + 1]
+    is_word = excerpt[:1].isalpha() or excerpt[:1] in ('"', "_")
     is_name = token.token_type in _NAMES or (is_word and token.token_type not in _KNOWN)
     if is_name:
         if is_word and following is not None and following.token_type == TokenType.L_PAREN:
-            raise refused("is a function or a type; a condition has none", said, token.start)
+            raise refused(
+                "is a function or a type; conditions cannot have any", excerpt, token.start
+            )
         if token.text.lower() not in COLUMNS:
             quoted = token.token_type == TokenType.IDENTIFIER
             raise unknown(token.text, token.start, in_quotes=quoted)
     elif token.token_type not in _KNOWN:
-        raise refused(f"is not part of a condition; {LANGUAGE}", said, token.start)
+        raise refused(f"is not part of a condition; {LANGUAGE}", excerpt, token.start)
 
 
 def _check_nesting(tokens: Sequence[Token]) -> None:
@@ -105,7 +107,7 @@ def _check_nesting(tokens: Sequence[Token]) -> None:
 def too_deep(at: int | None = None) -> UsageError:
     """Return the error about a condition that is nested too deeply."""
     return refused(
-        f"brackets and operators nest {MAX_NESTING} deep at most; use IN for lists", at=at
+        f"brackets and operators may nest at most {MAX_NESTING} deep; use IN for lists", at=at
     )
 
 

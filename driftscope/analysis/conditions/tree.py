@@ -63,15 +63,15 @@ def column_of(node: exp.Expression) -> str:
 def number_of(node: exp.Expression) -> int | float:
     """Return the value of a numeric Literal. Raises UsageError for a value that no column can
     hold."""
-    said = str(node.this)
+    literal = str(node.this)
     try:
-        value = int(said) if said.isdecimal() else float(said)
+        value = int(literal) if literal.isdecimal() else float(literal)
     except ValueError:
-        raise refused("is no number", said) from None
+        raise refused("is not a number", literal) from None
     if value > _MAX_INT:
-        value = float(said)
+        value = float(literal)
     if not math.isfinite(value):
-        raise refused("is too large a number", said)
+        raise refused("is too large a number", literal)
     return value
 
 
@@ -118,7 +118,7 @@ def _check_truth(node: exp.Expression) -> None:
             raise refused("is not known; IS takes NULL or NOT NULL", *_part(node))
         kind_of(node.this)
     elif not isinstance(node, exp.Boolean):
-        raise refused("cannot stand here; write IS NULL or IS NOT NULL", "null")
+        raise refused("is not allowed here; write IS NULL or IS NOT NULL", "null")
 
 
 def _check_pattern(node: exp.Expression) -> None:
@@ -126,7 +126,9 @@ def _check_pattern(node: exp.Expression) -> None:
     if not isinstance(node.expression, exp.Literal):
         raise refused("lacks a pattern in quotes, as in label like 'chat%'", *_part(node))
     if "\\" in node.expression.this:
-        raise refused("has a backslash, which no pattern may hold; compare with =", *_part(node))
+        raise refused(
+            "has a backslash, which patterns cannot contain; compare with =", *_part(node)
+        )
 
 
 def _number(node: exp.Expression) -> Kind:
@@ -136,16 +138,16 @@ def _number(node: exp.Expression) -> Kind:
 
 def _need(node: exp.Expression, kind: Kind, *operands: exp.Expression) -> Kind:
     for operand in operands:
-        if (found := kind_of(operand)) != kind:
-            raise _misfit(node, f"{_words(operand)} is {found}, not {kind}")
+        if (operand_kind := kind_of(operand)) != kind:
+            raise _misfit(node, f"{_words(operand)} is {operand_kind}, not {kind}")
     return kind
 
 
 def _alike(node: exp.Expression, first: exp.Expression, *others: exp.Expression) -> Kind:
     wanted = kind_of(first)
     for other in others:
-        if (found := kind_of(other)) != wanted:
-            raise _misfit(node, f"{_words(first)} is {wanted} and {_words(other)} is {found}")
+        if (other_kind := kind_of(other)) != wanted:
+            raise _misfit(node, f"{_words(first)} is {wanted} and {_words(other)} is {other_kind}")
     return wanted
 
 
@@ -155,7 +157,7 @@ def _ordered(node: exp.Expression, *operands: exp.Expression) -> None:
 
 
 def _misfit(node: exp.Expression, why: str) -> UsageError:
-    return refused(f"cannot be: {why}", *_part(node))
+    return refused(f"is not possible: {why}", *_part(node))
 
 
 def _words(node: exp.Expression) -> str:
@@ -189,7 +191,7 @@ def _check_nodes(tree: exp.Expression) -> None:
         if type(node) not in ARGUMENTS or used - allowed:
             raise refused(f"is not part of a condition; {LANGUAGE}", *_part(node))
         if isinstance(node, exp.Column) and column_of(node) not in COLUMNS:
-            raise refused(f"cannot stand here; {LANGUAGE}", *_part(node))  # such as a lone `is`
+            raise refused(f"is not allowed here; {LANGUAGE}", *_part(node))  # such as a lone `is`
 
 
 def _deeper(node: exp.Expression, child: exp.Expression) -> int:
@@ -199,12 +201,10 @@ def _deeper(node: exp.Expression, child: exp.Expression) -> int:
 
 
 def _unparsed(error: Exception, tokens: Sequence[Token]) -> UsageError:
-    found = getattr(error, "errors", None)
-    if not found:
+    errors = getattr(error, "errors", None)
+    if not errors:
         return too_deep()
-    place = (found[0].get("line"), found[0].get("col"))
+    place = (errors[0].get("line"), errors[0].get("col"))
     at = next((each.start for each in tokens if (each.line, each.col) == place), None)
-    part = found[0].get("highlight")
-    return refused(
-        f"cannot stand here, or lacks what belongs to it; a condition: {LANGUAGE}", part, at
-    )
+    part = errors[0].get("highlight")
+    return refused(f"is not allowed here, or is incomplete; {LANGUAGE}", part, at)

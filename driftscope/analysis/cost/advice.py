@@ -3,56 +3,56 @@
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-
-from driftscope.analysis.cost.model import DRAWS, NOT_BY_K, Array, CostModel, fit
+from driftscope.analysis.cost.choice import WORTH_SAYING, Choice, choose
+from driftscope.analysis.cost.model import CostModel, evened, fit
 from driftscope.analysis.cost.predict import (
     WIDEST,
     Estimate,
     Prediction,
-    beyond,
+    Times,
+    estimate,
     gain_of,
-    mean_tpot_s,
-    overall,
-    predict,
-    served_tpot_s,
-    tokens_by_k,
+    prediction,
+    times_at,
+    times_over,
+    tpot_of,
 )
+from driftscope.analysis.cost.round_lengths import (
+    ONE_TOKEN,
+    RoundLength,
+    length_at,
+    length_warnings,
+    possible_growth,
+    round_lengths,
+)
+from driftscope.analysis.cost.schedule import GAINS_AT_LEAST, Schedule, schedule_of
 from driftscope.analysis.cost.served import Served, served_of
-from driftscope.analysis.figures.step_cells import MIN_STEPS, StepCell, pooled
+from driftscope.analysis.cost.vllm_options import (
+    BY_BATCH,
+    NO_SPECULATION,
+    Range,
+    fixed_option,
+    schedule_option,
+    search_command,
+)
+from driftscope.analysis.figures.step_cells import MIN_STEPS, StepCell
 from driftscope.analysis.number_words import count
 from driftscope.analysis.statistics.interval import FEW_REQUESTS, Interval
 from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.boundary import strict_json
 from driftscope.trace.format.manifest import Manifest
 
-WORTH_SAYING = 0.05
-"""Estimated gain in speed below which no other K is suggested. This is driftscope's own bound:
-smaller gains by a model of two straight lines are not trusted, whatever their interval."""
-SAME_K_WITHIN = 0.01
-"""Largest relative cost at which a batch size keeps its smaller neighbour's K: a schedule of many
-ranges for gains below any measurement helps nobody."""
-AHEAD = 3
-"""Depths beyond K that an extrapolation may reach; the rate of each of them was never measured."""
 ENOUGH_ROUNDS = 200
 """Smallest number of rounds in a range of context lengths for which a separate K is reported: the
 standard error of a marginal rate is then below 0.036."""
-FIXED, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
-"""vLLM's option names (vllm/config/speculative.py, 0.27 to 0.32). BY_BATCH is a list of [first
-batch size, last, K], both ends included. The first range starts at 1, and a batch size that no
-range covers takes the K of the range before it."""
-
 _POOLED = (
-    "acceptance by depth is of all rounds that drafted the depth, whatever decided their K; it is "
-    "taken to be the same at every batch size"
+    "acceptance by depth is taken from all rounds that drafted the depth, whatever decided their "
+    "K; it is assumed to be the same at every batch size"
 )
-NO_SPECULATION = "no --speculative-config"
 DEAD_LENGTH = 1.05
 """Acceptance length below which a drafter is useless at every K, compared with the upper end of its
 95% interval: one accepted token in twenty rounds does not pay for drafting. The rule
@@ -61,40 +61,50 @@ RULE_OF_THREE = 3.0
 """Upper end of the 95% interval of a rate that was 0 in n cases, times n (Hanley and Lippman-Hand
 1983)."""
 
-Range = tuple[int, int, int]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice of the cost model for one run."""
+    """Advice for one run from its own step times, and from those of runs at other K."""
 
     run: str
     ran_k: int
     """Length of the longest chain."""
     served: Served
     """K of each step as served."""
+    measured_k: tuple[int, ...]
+    """K whose step times were measured."""
     assumed: tuple[str, ...]
-    """Quantities that the runs do not identify, with the assumption made in place of each."""
+    """Quantities that the runs do not measure, with what bounds or replaces each."""
+    warnings: tuple[str, ...] = ()
+    """Reasons to doubt that one acceptance length holds."""
     misfit: float
+    """Root mean square of the relative differences of measured verification times from a
+    non-decreasing curve in tokens."""
+    run_effect: float
+    """Relative standard deviation of step times from one run to the next that intervals include."""
     by_batch: tuple[Prediction, ...]
     overall: Prediction
     """Prediction over the batch sizes as they were served."""
+    gains: tuple[Estimate, ...]
+    """Speed with K = 0, 1, ... over that with K as served, minus 1."""
+    choice: Choice
+    """K to serve, and K to measure next."""
     schedule: tuple[Range, ...]
-    """Best K by range of batch sizes."""
+    """Fastest measured K by range of batch sizes."""
     schedule_gain: Estimate
     """Speed of the schedule over the best single K, minus 1; in a run of several K, over K as
     served."""
-    beyond: tuple[tuple[int, Estimate], ...]
-    """Estimated gain of each K above the one that ran, by extrapolation; empty if the dependence of
-    verification on K is unknown."""
+    beyond: tuple[tuple[int, Estimate], ...] = ()
+    """Deprecated, empty: a K above those that ran gets no figure before it is measured."""
     by_context: tuple[tuple[str, Prediction], ...]
     """Predictions like `overall`, with the acceptance of rounds in each range of context
     lengths."""
     tokens_per_s: float | None
     """Output tokens per second of the busy engine with the K that ran, all requests together; None
-    if the model predicts a step time of 0."""
+    if a step takes no time."""
     doubt: str | None = None
-    """Reason why the fastest K is not known, and what to record; None if it is known."""
+    """Reason why the fastest K is not known, and what to record; None if it is known or if it is
+    known which K to measure next."""
     useless: bool = False
     """Whether next to nothing is accepted, see DEAD_LENGTH: then K = 0 is the fastest, whatever a
     step costs."""
@@ -103,37 +113,53 @@ class Advice:
     steps without a draft only save the drafter's time and yield one token: measured within the same
     steps, it needs no model. None if it is not above 0, or if the steps of the run were not
     measured."""
+    measure_command: str | None = None
+    """Command that measures the next K, with the model of the run; add the server's other options
+    and the prompts. None if none needs to be measured."""
     fixed_command: str | None
-    """Option for the best single K, to paste; None if K should stay."""
+    """Option for the K to serve, to paste; None if K should stay, or is not known."""
     schedule_command: str | None
     """Option for a K by batch size, to paste; None if one K is best for all batch sizes."""
 
     @property
     def command(self) -> str | None:
-        """Option to set: a schedule if it gains enough over the best single K, otherwise that K if
-        it gains enough over the one that ran; None if nothing should change."""
-        if self.surely_slower:
+        """Option to set; None if nothing should change, or nothing is known to be faster."""
+        if self.useless:
             return NO_SPECULATION
         if self.schedule_worth_it:
             return self.schedule_command
-        return self.fixed_command if self.worth_it else None
+        if self.worth_it:
+            return self.fixed_command
+        return NO_SPECULATION if self.surely_slower else None
 
     @property
     def worth_it(self) -> bool:
-        """Whether the gain of the best K is certain and large enough to report."""
-        return self.useless or (self.doubt is None and _worth(self.overall.gain))
+        """Whether the chosen K is surely faster than what ran, by enough to report it."""
+        return self.useless or (
+            self.doubt is None
+            and self.fixed_command is not None
+            and self.choice.gain is not None
+            and _worth(self.choice.gain)
+        )
+
+    @property
+    def none_is_faster(self) -> bool:
+        """Whether no speculation surely serves faster than what ran."""
+        if self.useless or self.surely_slower:
+            return self.least_gain is not None
+        return self.doubt is None and _worth(self.gains[0])
 
     @property
     def surely_slower(self) -> bool:
-        """Whether K = 0 surely gains enough over the K that ran, although the fastest K is not
-        known."""
-        return self.doubt is not None and (self.least_gain or 0.0) >= WORTH_SAYING
+        """Whether K = 0 surely gains enough over the K that ran, although no K is known to be the
+        fastest."""
+        return not self.worth_it and (self.least_gain or 0.0) >= WORTH_SAYING
 
     @property
     def schedule_worth_it(self) -> bool:
-        """Whether a K by batch size gains enough over the best single K to report it."""
+        """Whether a K by batch size surely gains enough over the best single K to report it."""
         several = self.schedule_command is not None
-        return several and self.doubt is None and _worth(self.schedule_gain)
+        return several and self.doubt is None and self.schedule_gain.surely_above(GAINS_AT_LEAST)
 
 
 class Measured(Protocol):
@@ -149,44 +175,88 @@ def advise(
     run: RunSummary, others: Sequence[Measured] = (), plain: Measured | None = None
 ) -> Advice | None:
     """Return the advice for `run`; runs of the same models at another K, and one without
-    speculation, make it more certain.
+    speculation, add measured times.
 
     Returns None without enough measured steps.
     """
-    alike: list[Measured] = [run, *(each for each in others if same_models(run, each))]
+    alike: list[Measured] = [each for each in others if same_models(run, each)]
     if plain is not None and same_models(run, plain, target_only=True):
         alike.append(plain)
-    model = fit(pooled(cell for each in alike for cell in each.cells))
+    model = fit([run.cells, *(each.cells for each in alike)])
     if model is None:
         return None
     if _useless(run):
         return _without(run, model)
-    tokens = tokens_by_k(run.acceptance.marginal, run.acceptance.marginal_interval)
-    served = _served(run)
-    by_batch, whole = predict(model, tokens, served), overall(model, tokens, served)
-    schedule = schedule_of(by_batch)
-    fixed = dict.fromkeys(model.batches, whole.best_k)
-    now = served_tpot_s(model, tokens, served) if served.mixed else None
+    drafting = [each for each in alike if isinstance(each, RunSummary)]
+    return _advice(run, drafting, model)
+
+
+def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> Advice:
+    lengths, served = round_lengths(run, others), _served(run)
+    whole, relative = _both(model, lengths, served)
+    largest = max([run, *(each for each in others if not each.mixed)], key=lambda each: each.k)
+    choice = choose(
+        relative,
+        times_over(evened(model), lengths, served),
+        [k for k in model.measured_k if k < len(lengths)],
+        ran=None if served.mixed else run.k,
+        growth=possible_growth(largest),
+    )
+    schedule = schedule_of(_within_one(model), lengths, served, choice.k)
+    overall = prediction(0, 1.0, whole, relative)
     return Advice(
         run=run.label,
         ran_k=run.k,
         served=served,
+        measured_k=model.measured_k,
         assumed=(*model.assumed, *((_POOLED,) if served.mixed else ())),
+        warnings=length_warnings(run, others),
         misfit=model.misfit,
-        by_batch=by_batch,
-        overall=whole,
-        schedule=schedule,
-        schedule_gain=_schedule_gain(
-            model, tokens, mean_tpot_s(model, tokens, fixed) if now is None else now, schedule
-        ),
-        beyond=() if NOT_BY_K in model.assumed else beyond(model, tokens, AHEAD),
+        run_effect=model.between,
+        by_batch=_by_batch(model, lengths, served),
+        overall=overall,
+        gains=tuple(gain_of(relative.ran, each) for each in relative.by_k),
+        choice=choice,
+        schedule=schedule.ranges,
+        schedule_gain=schedule.gain,
         by_context=_by_context(run, model),
         tokens_per_s=_tokens_per_s(model, run),
-        fixed_command=_fixed(run, whole.best_k),
-        schedule_command=_by_batch(run, schedule) if len(schedule) > 1 else None,
-        doubt=_doubt(run, model, whole),
+        fixed_command=None if choice.k is None else fixed_option(run, choice.k),
+        schedule_command=_several(run, schedule),
+        measure_command=None if choice.next is None else search_command(run),
+        doubt=_doubt(run, model, overall),
         least_gain=_least_gain(run),
     )
+
+
+def _within_one(model: CostModel) -> CostModel:
+    """Return the model with which speeds are compared: within one run, runs do not differ."""
+    return model if model.runs > 1 else replace(model, between=0.0)
+
+
+def _both(model: CostModel, lengths: Sequence[RoundLength], served: Served) -> tuple[Times, Times]:
+    """Return the times over all batch sizes, and those with which speeds are compared."""
+    return times_over(model, lengths, served), times_over(_within_one(model), lengths, served)
+
+
+def _by_batch(
+    model: CostModel, lengths: Sequence[RoundLength], served: Served
+) -> tuple[Prediction, ...]:
+    within = _within_one(model)
+    return tuple(
+        prediction(
+            batch,
+            weight,
+            times_at(model, lengths, served, batch),
+            times_at(within, lengths, served, batch),
+        )
+        for batch, weight in model.mix
+    )
+
+
+def _several(run: RunSummary, schedule: Schedule) -> str | None:
+    """Return the option for a schedule of several K; none for K = 0 alone."""
+    return schedule_option(run, schedule.ranges) if len(schedule.ranges) > 1 else None
 
 
 def _worth(gain: Estimate) -> bool:
@@ -217,20 +287,25 @@ def _least_gain(run: RunSummary) -> float | None:
 
 def _without(run: RunSummary, model: CostModel) -> Advice:
     """Return the advice for a useless drafter: each round yields one token, whatever K."""
-    tokens, least_gain, served = _one_token_each(run.k), _least_gain(run), _served(run)
-    whole = _at_none(overall(model, tokens, served), least_gain)
-    by_batch = tuple(_at_none(each, None) for each in predict(model, tokens, served))
+    lengths, least_gain, served = [ONE_TOKEN] * (run.k + 1), _least_gain(run), _served(run)
+    whole, relative = _both(model, lengths, served)
+    overall = _at_none(prediction(0, 1.0, whole, relative), least_gain)
     return Advice(
         run=run.label,
         ran_k=run.k,
         served=served,
+        measured_k=model.measured_k,
         assumed=model.assumed,
         misfit=model.misfit,
-        by_batch=by_batch,
-        overall=whole,
+        run_effect=model.between,
+        by_batch=tuple(_at_none(each, None) for each in _by_batch(model, lengths, served)),
+        overall=overall,
+        gains=(overall.gain,),
+        choice=Choice(
+            k=0, measured=0 in model.measured_k, regret=None, gain=overall.gain, next=None
+        ),
         schedule=((1, model.batches[-1], 0),),
         schedule_gain=Estimate(value=0.0, interval=Interval(low=0.0, high=0.0)),
-        beyond=(),
         by_context=(),
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=NO_SPECULATION,
@@ -240,38 +315,46 @@ def _without(run: RunSummary, model: CostModel) -> Advice:
     )
 
 
-def _at_none(found: Prediction, least: float | None) -> Prediction:
+def _at_none(prediction: Prediction, least: float | None) -> Prediction:
     """Return the prediction with K = 0 as the best K, and with at least the gain `least`."""
-    value = found.ran.value / found.tpot_s[0].value - 1.0
-    spread = found.gain.interval if found.best_k == 0 else None
+    value = prediction.ran.value / prediction.tpot_s[0].value - 1.0
+    spread = prediction.gain.interval if prediction.best_k == 0 else None
     if least is not None:
         value = value if value > least else least
         spread = spread and Interval.of(max(spread.low, least), max(spread.high, value))
-    return replace(found, best_k=0, gain=Estimate(value=value, interval=spread))
+    return replace(prediction, best_k=0, gain=Estimate(value=value, interval=spread))
 
 
 def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
     """Return why the best K is not known, and what to record; None if it is known."""
     spread = run.acceptance.marginal_interval
     if spread is None or not all(spread):
+        if run.independence is not None and run.independence.even:
+            return (
+                f"the acceptance of {count(run.clusters, run.noun)} leaves its rates without a 95% "
+                f"interval; record {FEW_REQUESTS} or more {run.noun}s"
+            )
         return (
-            "one request decides the acceptance: its rates have no 95% interval; record "
-            f"{FEW_REQUESTS} or more requests of like length"
+            "one request dominates the acceptance, so its rates have no 95% interval; record "
+            f"{FEW_REQUESTS} or more requests of similar length"
         )
     if (differs := first_token_differs(run)) is not None:
         return f"{differs}; record a run at each K under the same load, without {BY_BATCH}"
-    if _told(whole):
+    if whole.ran.interval is not None:
         return None
-    speed = _speed(whole.best_k, run)
-    if _told(overall(model, _one_token_each(run.k), _served(run))):
+    served = _served(run)
+    speed = f"the time per token with {served.words}"
+    sure = [replace(each, error=0.0) for each in round_lengths(run)]
+    ran = [(weight, tpot_of(model, sure, served, batch)) for batch, weight in model.mix]
+    if all(estimate(each).interval is not None for _, each in ran):
         return (
-            f"the acceptance of {count(run.requests, 'request')} leaves {speed} open by more than "
-            f"a factor of {WIDEST:g}; record {max(FEW_REQUESTS, 4 * run.requests)} or more requests"
+            f"the acceptance of {count(run.requests, 'request')} leaves {speed} uncertain by more "
+            f"than a factor of {WIDEST:g}; record {max(FEW_REQUESTS, 4 * run.requests)} or more "
+            "requests"
         )
-    other = whole.best_k if whole.best_k != run.k else max(run.k // 2, 1)
     return (
-        f"the step times leave {speed} open by more than a factor of {WIDEST:g}; record the same "
-        f"requests with {_served_with(other)}, too, {MIN_STEPS} or more steps at each batch size"
+        f"the step times leave {speed} uncertain by more than a factor of {WIDEST:g}; record the "
+        f"same requests on a quieter machine, with {MIN_STEPS} or more steps at each batch size"
     )
 
 
@@ -279,27 +362,6 @@ def _served(run: RunSummary) -> Served:
     """Return the K of each step as served; a step that a schedule left without a draft has K =
     0."""
     return served_of(run.k, run.cells, mixed=run.mixed or run.fallback.deliberate > 0)
-
-
-def _told(whole: Prediction) -> bool:
-    return whole.gain.interval is not None and whole.ran.interval is not None
-
-
-def _speed(best: int, run: RunSummary) -> str:
-    words = _served(run).words
-    if not run.mixed and best == run.k:
-        return f"the time per token with {words}"
-    return f"the speed with K = {best} over that with {words}"
-
-
-def _one_token_each(k: int) -> list[Array]:
-    """Return tokens per round by K, shaped like `tokens_by_k`, for rounds in which nothing is
-    accepted."""
-    return [np.ones(1 + DRAWS)] * (k + 1)
-
-
-def _served_with(k: int) -> str:
-    return f"num_speculative_tokens = {k}" if k else "no speculation (--baseline)"
 
 
 def same_models(a: Measured, b: Measured, *, target_only: bool = False) -> bool:
@@ -310,62 +372,26 @@ def same_models(a: Measured, b: Measured, *, target_only: bool = False) -> bool:
     return all(getattr(a.manifest, name) == getattr(b.manifest, name) for name in names)
 
 
-def schedule_of(by_batch: Sequence[Prediction]) -> tuple[Range, ...]:
-    """Return ranges of batch sizes with their best K; a range extends to the start of the next
-    one."""
-    starts: list[tuple[int, int]] = []
-    for at in by_batch:
-        times = [each.value for each in at.tpot_s]
-        if starts and 0 < times[starts[-1][1]] <= times[at.best_k] * (1 + SAME_K_WITHIN):
-            continue
-        starts.append((at.batch if starts else 1, at.best_k))
-    ends = [first - 1 for first, _ in starts[1:]] + [by_batch[-1].batch]
-    return tuple((first, end, k) for (first, k), end in zip(starts, ends, strict=True))
-
-
-def _schedule_gain(
-    model: CostModel, tokens: Sequence[Array], now: Array, schedule: Sequence[Range]
-) -> Estimate:
-    own = {b: k for first, end, k in schedule for b in model.batches if first <= b <= end}
-    return gain_of(now, mean_tpot_s(model, tokens, own))
-
-
 def _tokens_per_s(model: CostModel, run: RunSummary) -> float | None:
     """Return output tokens per second; every batch size counts by its number of steps."""
-    steps = [weight / batch for batch, weight in zip(model.batches, model.weights, strict=True)]
     served = _served(run)
-    times = [
-        sum(share * float(model.step_s(batch, k)[0]) for k, share in served.at(batch).items())
-        for batch in model.batches
-    ]
-    busy_s = sum(n * time_s for n, time_s in zip(steps, times, strict=True))
+    busy_s = sum(
+        weight / batch * share * model.step(batch, k).value
+        for batch, weight in model.mix
+        for k, share in served.at(batch).items()
+    )
     return run.acceptance.mean_length * sum(model.weights) / busy_s if busy_s > 0 else None
-
-
-def _fixed(run: RunSummary, k: int) -> str | None:
-    if (k,) == run.ks:
-        return None
-    return _config(run, {FIXED: k}) if k else NO_SPECULATION
-
-
-def _by_batch(run: RunSummary, schedule: Sequence[Range]) -> str:
-    most = max(k for _, _, k in schedule)
-    return _config(run, {FIXED: most, BY_BATCH: [list(each) for each in schedule]})
-
-
-def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
-    config = {"method": run.manifest.method, "model": run.manifest.drafter.name, **options}
-    return f"--speculative-config {shlex.quote(strict_json.dumps(config))}"
 
 
 def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Prediction], ...]:
     """Return predictions by range of context lengths, with the same step times for all ranges: a
     step does not record its context length."""
-    return tuple(
-        (
-            group.name,
-            overall(model, tokens_by_k(group.marginal, group.marginal_interval), _served(run)),
-        )
-        for group in run.groups.context
-        if group.rounds >= ENOUGH_ROUNDS
-    )
+    served, found = _served(run), []
+    for group in run.groups.context:
+        if group.rounds >= ENOUGH_ROUNDS:
+            lengths = [
+                length_at(k, group.marginal, group.marginal_interval)
+                for k in range(len(group.marginal) + 1)
+            ]
+            found.append((group.name, prediction(0, 1.0, *_both(model, lengths, served))))
+    return tuple(found)

@@ -1,197 +1,265 @@
-"""The cost model: time of a step for any K and batch size, fitted to measured steps.
+"""The cost model: time of a step for any K and batch size, from what order alone implies.
 
-    verify_s(b, K) = v0 + v1 b + v2 b K             target, sampling, and the engine around them
-    draft_s(b, K)  = d0 + d1 b + d2 K + d3 b K      the drafter, for K of 1 or more
+More tokens to verify take no less time, at a batch size that is no smaller; nor does a longer
+chain. No curve is assumed. Measured steps are reported as measured. For a K that was not measured
+there are two answers:
 
-No coefficient is negative: more work takes no less time. If the runs do not identify all of them,
-fewer are fitted, under an assumption that `CostModel.assumed` states.
+- **bounds**: not less than any measured step that has neither more tokens nor more requests, not
+  more than any that has neither fewer. Below the least tokens measured, verification takes at least
+  half of the least time. Drafting K' of K tokens takes at least K'/K of the time.
+- **a guess**, with which the next K to measure is chosen: an isotonic curve in tokens, linear
+  between K that were measured at the same batch size.
 
-Intervals cover the time of another run, not a mean: besides the errors of the measured
-medians they include the variation between runs (`CostModel.between`), both of the runs that were
-fitted and of the one that is predicted, and all cases between an assumption and its opposite.
+Bounds hold the time in the long run: they include the error of the medians and the variation
+between runs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from driftscope.analysis.figures.step_cells import GROUPS, StepCell
+from driftscope.analysis.cost.measured_cells import Cell, cells_of_runs, run_effect, unrecorded
+from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.statistics.isotonic import isotonic
 
-DRAWS = 400
-"""Number of refits from which the intervals come; the ends of a 95% interval are then its 10th
-values."""
-SEED = 20260511
-_MISFIT, _BETWEEN, _UNTOLD = 100, 1100, 2100
-"""Offsets of the seeds of random streams. The first two are bases to which K is added."""
-Array = NDArray[np.float64]
+Z95 = 1.959964
+"""Half-width of a 95% interval of a normal estimate, in standard errors."""
+FLOOR = 0.5
+"""Share of the least measured verification time that fewer tokens take at least: most of a small
+step is reading the weights and the engine's own work, which no token saves. driftscope's own
+bound."""
+_UNKNOWN = 100.0
+"""Relative error from which nothing is known; a larger one would overflow."""
+_TINY = float(np.finfo(np.float64).tiny)
+OFF_LINE = 0.03
+"""Relative standard deviation of a step's time from the line through those of the next smaller and
+larger measured K, without noise. driftscope's own choice: padding makes steps, a roofline bends."""
+MEASURED_SHARE = 0.5
+"""Share of the decode steps whose batch sizes must have been measured with a K for it to count as
+measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A time or speed: a guess or measurement, and the ends between which the truth lies."""
+
+    value: float
+    low: float
+    high: float
+    """May be infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CostModel:
-    """Fitted coefficients, one row per draw; the first row is fitted to the measurements
-    themselves."""
+    """Measured steps, and what they imply for others."""
 
-    verify: Array
-    """Coefficients v0, v1, v2 of verification, [1 + DRAWS, 3]."""
-    draft: Array
-    """Coefficients d0 .. d3 of drafting, [1 + DRAWS, 4]."""
-    misfit: float
-    """Root mean square of the relative residuals of whole steps; 0 if there are no more
-    measurements than coefficients."""
+    cells: tuple[Cell, ...]
     between: float
-    """Relative standard deviation of a step's time from one run to the next. It is not known for
-    runs that were served once: it is then taken from how the medians of tenths of a run differ,
-    because another run is no more similar to this one than another part of it is. (The same engine
-    started again and again: 8 to 13 % on a busy CPU, about 1 % on a GPU under CUDA graphs;
-    benchmarks/results, overhead.)"""
+    """Relative standard deviation of a step's time from one run to the next; 0 to compare times
+    within one run."""
+    runs: int
     assumed: tuple[str, ...]
-    """Quantities that the runs do not identify, with the assumption made in place of each."""
+    """Quantities that the runs do not measure, with what bounds or replaces each."""
     batches: tuple[int, ...]
-    """Batch sizes that were measured; there are no predictions for others."""
+    """Batch sizes of the run that is advised."""
     weights: tuple[float, ...]
-    """Share of the decode steps, counted once per request, at each batch size."""
-    measured_k: tuple[int, ...]
+    """Share of its decode steps, counted once per request, at each of them."""
+    curve: tuple[tuple[float, ...], tuple[float, ...]]
+    """Tokens and isotonic verification times in seconds."""
+    misfit: float
+    """Root mean square of the relative differences of measured verification times from `curve`."""
 
-    def step_s(self, batch: int, k: int) -> Array:
-        """Return the seconds of a step, [1 + DRAWS]; the draws vary each K by the misfit and by the
-        variation between runs."""
-        verify = self.verify @ np.array([1.0, batch, batch * k])
-        draft = self.draft @ np.array([1.0, batch, k, batch * k]) if k else 0.0
-        error = float(np.hypot(self.misfit, self.between))
-        random = np.random.RandomState(SEED + _MISFIT + k)
-        off = np.exp(error * np.append(0.0, random.standard_normal(DRAWS)))
-        return np.asarray((verify + draft) * off)
+    @property
+    def measured_k(self) -> tuple[int, ...]:
+        """Every K that was measured at batch sizes with MEASURED_SHARE of the steps, ascending."""
+        return tuple(
+            k
+            for k in sorted({cell.k for cell in self.cells})
+            if sum(w for b, w in self.mix if self.cell(b, k)) >= MEASURED_SHARE
+        )
+
+    @property
+    def mix(self) -> list[tuple[int, float]]:
+        """Batch sizes with their weights."""
+        return list(zip(self.batches, self.weights, strict=True))
+
+    def cell(self, batch: int, k: int) -> Cell | None:
+        """Return the measured steps of a batch size and K, or None."""
+        return next((each for each in self.cells if (each.batch, each.k) == (batch, k)), None)
+
+    def step(self, batch: int, k: int, error: float = 0.0) -> Span:
+        """Return the seconds of a step; `error` is a further relative standard error that its
+        bounds include."""
+        cell = self.cell(batch, k)
+        if cell is not None:
+            off = self._off(cell, error)
+            time_s = cell.step_s
+            return Span(value=time_s, low=time_s / off, high=time_s * off)
+        verify = self._verify(batch, batch * (k + 1), error)
+        draft = self._draft(batch, k, error)
+        return Span(
+            value=verify.value + draft.value,
+            low=verify.low + draft.low,
+            high=verify.high + draft.high,
+        )
+
+    def _off(self, cell: Cell, error: float) -> float:
+        """Return the factor by which a measured time may be off."""
+        spread = math.hypot(cell.error, self.between / math.sqrt(cell.runs), error)
+        return math.exp(Z95 * min(spread, _UNKNOWN))
+
+    def _verify(self, batch: int, tokens: int, error: float) -> Span:
+        below = [c for c in self.cells if c.batch <= batch and c.tokens <= tokens]
+        above = [c for c in self.cells if c.batch >= batch and c.tokens >= tokens]
+        low = max((c.verify_s / self._off(c, error) for c in below), default=0.0)
+        least = FLOOR * min(c.verify_s / self._off(c, error) for c in self.cells)
+        return _within(
+            self._guess(batch, tokens),
+            max(c.verify_s for c in below) if below else 0.0,
+            min(c.verify_s for c in above) if above else math.inf,
+            low=low or least,
+            high=min((c.verify_s * self._off(c, error) for c in above), default=math.inf),
+        )
+
+    def _guess(self, batch: int, tokens: int) -> float:
+        """Return the verification time: linear between measured K of the same batch size, else the
+        nearest of them, scaled by the isotonic curve; without one, the curve."""
+        same = sorted((c.tokens, c.verify_s) for c in self.cells if c.batch == batch)
+        if not same:
+            return float(np.interp(tokens, *self.curve))
+        at, seconds = zip(*same, strict=True)
+        inside = float(np.interp(tokens, at, seconds))
+        nearest = min(max(tokens, at[0]), at[-1])
+        here, there = np.interp([tokens, nearest], *self.curve)
+        return float(inside * here / there)
+
+    def _draft(self, batch: int, k: int, error: float) -> Span:
+        if not k:
+            return Span(value=0.0, low=0.0, high=0.0)
+        drew = [c for c in self.cells if c.k]
+        above = [c for c in drew if c.batch >= batch and c.k >= k]
+        shares = [(c, min(k / c.k, 1.0)) for c in drew if c.batch <= batch]
+        return _within(
+            _chain_s(drew, batch, k),
+            max((c.draft_s * share for c, share in shares), default=0.0),
+            min((c.draft_s for c in above), default=math.inf),
+            low=max((c.draft_s * share / self._off(c, error) for c, share in shares), default=0.0),
+            high=min((c.draft_s * self._off(c, error) for c in above), default=math.inf),
+        )
 
 
-def fit(cells: Sequence[StepCell]) -> CostModel | None:
-    """Fit the model to `cells`, one per K and batch size; None if no cell drafted."""
-    if not any(cell.k for cell in cells):
-        return None
-    k = np.array([cell.k for cell in cells], dtype=np.float64)
-    batch = np.array([cell.batch for cell in cells], dtype=np.float64)
-    between = _between(cells)
-    runs = np.stack([_run(int(each), between) for each in k], axis=1)
-    whole = _draws([(c.step_s, c.step_error_s) for c in cells]) * runs
-    drafted = _draws([(c.draft_s, c.draft_error_s) for c in cells], seed=SEED + 1) * runs
-    verify, about_verify = _fit_verify(k, batch, whole - drafted)
-    draft, about_draft = _fit_draft(k, batch, drafted)
-    misfit = _misfit(cells, verify[0], draft[0])
-    counts = {int(b): sum(c.steps * c.batch for c in cells if c.batch == b) for b in set(batch)}
-    recorded = (_RECORDED,) if any(cell.recorded for cell in cells) else ()
-    return CostModel(
-        verify=verify,
-        draft=draft,
-        misfit=misfit,
-        between=between,
-        assumed=(*about_verify, *about_draft, *recorded),
-        batches=tuple(sorted(counts)),
-        weights=tuple(counts[b] / sum(counts.values()) for b in sorted(counts)),
-        measured_k=tuple(sorted({cell.k for cell in cells})),
+def evened(model: CostModel) -> CostModel:
+    """Return the model with what is probably the run effect of each K taken off: the part of its
+    distance from the line through the next smaller and the next larger measured K that two errors
+    of known size explain (best linear prediction).
+
+    The fastest of several measured K is often one whose run happened to be fast.
+    """
+    ks = model.measured_k
+    factors = {
+        k: _evening(model, low, high, k) for low, k, high in zip(ks, ks[1:], ks[2:], strict=False)
+    }
+    return replace(
+        model,
+        cells=tuple(
+            replace(
+                cell,
+                verify_s=cell.verify_s * factors.get(cell.k, 1.0),
+                draft_s=cell.draft_s * factors.get(cell.k, 1.0),
+            )
+            for cell in model.cells
+        ),
     )
 
 
-def _draws(measured: Sequence[tuple[float, float]], seed: int = SEED) -> Array:
-    """Return the measurement itself, then draws with normal errors around it, [1 + DRAWS,
-    cells]."""
-    value, error = np.array(measured).T
-    noise = np.random.RandomState(seed).standard_normal((DRAWS, len(value)))
-    return np.vstack([value, np.maximum(value + error * noise, 0.0)])
+def _evening(model: CostModel, low: int, high: int, k: int) -> float:
+    share, offs, weights = (k - low) / (high - low), [], []
+    for batch, weight in model.mix:
+        left, here, right = (model.cell(batch, each) for each in (low, k, high))
+        if left and here and right:
+            line = (1 - share) * left.step_s + share * right.step_s
+            offs.append(math.log(here.step_s / line))
+            weights.append(weight)
+    runs = [max(c.runs for c in model.cells if c.k == each) for each in (k, low, high)]
+    own, *near = (model.between**2 / n for n in runs)
+    whole = own + (1 - share) ** 2 * near[0] + share**2 * near[1] + OFF_LINE**2
+    return math.exp(-own / whole * float(np.average(offs, weights=weights))) if offs else 1.0
 
 
-def _between(cells: Sequence[StepCell]) -> float:
-    """Return the variation between runs, from the errors of medians: a median's error is the spread
-    of GROUPS groups over the root of GROUPS."""
-    spread = [math.sqrt(GROUPS) * cell.step_error_s / cell.step_s for cell in cells]
-    return float(np.sqrt(np.average(np.square(spread), weights=[c.steps for c in cells])))
+def _within(guess: float, least: float, most: float, *, low: float, high: float) -> Span:
+    """Return the guess, moved between its measured neighbours, with the given ends. Noise may turn
+    the neighbours or the ends around: then they are swapped."""
+    least, most = sorted((least, most))
+    low, high = sorted((low, high))
+    value = min(max(guess, least), most)
+    return Span(value=value, low=min(low, value), high=max(high, value))
 
 
-def _run(k: int, between: float) -> Array:
-    """Return how much slower the run at this K was than others, [1 + DRAWS]; it applies to all
-    cells of that K."""
-    random = np.random.RandomState(SEED + _BETWEEN + k)
-    return np.exp(between * np.append(0.0, random.standard_normal(DRAWS)))
+def _chain_s(cells: Sequence[Cell], batch: int, k: int) -> float:
+    """Return the drafting time: linear in K between measured ones of the nearest batch size,
+    proportional to K beyond them."""
+    nearest = min((c.batch for c in cells), key=lambda each: (abs(each - batch), each))
+    same = sorted((c.k, c.draft_s) for c in cells if c.batch == nearest)
+    ks, seconds = zip(*same, strict=True)
+    inside = min(max(k, ks[0]), ks[-1])
+    return float(np.interp(inside, ks, seconds) * k / inside)
 
 
-def _untold(stream: int) -> Array:
-    """Return random positions of the truth between an assumption, 0, and its opposite, 1, [1 +
-    DRAWS, 1]."""
-    random = np.random.RandomState(SEED + _UNTOLD + stream)
-    return np.append(0.0, random.random_sample(DRAWS))[:, None]
+def fit(runs: Sequence[Sequence[StepCell]]) -> CostModel | None:
+    """Return the model of the cells of several runs, of which the first is the one to advise; None
+    if no cell of it drafted."""
+    if not runs or not any(cell.k for cell in runs[0]):
+        return None
+    used = unrecorded(runs)
+    first = used[0] or list(runs[0])
+    used = [first, *used[1:]]
+    cells, between = cells_of_runs(used), run_effect(used)
+    curve, misfit = _curve(cells, between)
+    counts = {b: sum(c.steps * c.batch for c in first if c.batch == b) for b in _batches(first)}
+    recorded = (_RECORDED,) if any(cell.recorded for run in used for cell in run) else ()
+    return CostModel(
+        cells=cells,
+        between=between,
+        runs=sum(1 for run in used if run),
+        assumed=(*_assumed(cells), *recorded),
+        batches=tuple(counts),
+        weights=tuple(count / sum(counts.values()) for count in counts.values()),
+        curve=curve,
+        misfit=misfit,
+    )
 
 
-def _fit_verify(k: Array, batch: Array, seconds: Array) -> tuple[Array, tuple[str, ...]]:
-    one, tokens = np.ones_like(k), batch * (k + 1.0)
-    if len(np.unique(k)) > 1:
-        return _solve([one, batch, batch * k], seconds, np.eye(3)), ()
-    if len(np.unique(batch)) > 1:
-        by_tokens = _solve([one, tokens], seconds, np.array([[1.0, 0, 0], [0, 1.0, 1.0]]))
-        by_requests = by_tokens * [1.0, k[0] + 1.0, 0.0]
-        return _between_both(by_tokens, by_requests, 0), (_BY_TOKENS,)
-    same = _solve([one], seconds, np.array([[1.0, 0.0, 0.0]]))
-    each = same[:, :1] / tokens[0]
-    return _between_both(same, each * [0.0, 1.0, 1.0], 0), (NOT_BY_K,)
+def _batches(cells: Sequence[StepCell]) -> list[int]:
+    return sorted({cell.batch for cell in cells})
 
 
-def _fit_draft(k: Array, batch: Array, seconds: Array) -> tuple[Array, tuple[str, ...]]:
-    drew = k > 0
-    k, batch, seconds = k[drew], batch[drew], seconds[:, drew]
-    one = np.ones_like(k)
-    if len(np.unique(k)) > 1:
-        return _solve([one, batch, k, batch * k], seconds, np.eye(4)), ()
-    spread = np.array([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    by_depth = _solve([k, batch * k], seconds, spread)
-    at_once = np.hstack([by_depth[:, 2:] * k[0], np.zeros_like(by_depth[:, 2:])])
-    return _between_both(by_depth, at_once, 1), (_PROPORTIONAL,)
+def _curve(
+    cells: Sequence[Cell], between: float
+) -> tuple[tuple[tuple[float, ...], tuple[float, ...]], float]:
+    """Return the isotonic verification times by tokens, weighted by the squared inverse of their
+    errors, and the misfit."""
+    ordered = sorted(cells, key=lambda cell: cell.tokens)
+    times = [cell.verify_s for cell in ordered]
+    errors = [c.verify_s * math.hypot(c.error, between / math.sqrt(c.runs)) for c in ordered]
+    fitted = isotonic(times, [1.0 / max(error**2, _TINY) for error in errors])
+    off = [time / at - 1.0 for time, at in zip(times, fitted, strict=True)]
+    tokens = tuple(float(cell.tokens) for cell in ordered)
+    return (tokens, tuple(fitted)), float(np.sqrt(np.mean(np.square(off))))
 
 
-def _between_both(assumed: Array, opposite: Array, stream: int) -> Array:
-    """Return coefficients as assumed in the first row, and between `assumed` and `opposite` in the
-    others, [1 + DRAWS, coefficients]."""
-    share = _untold(stream)
-    return np.asarray((1.0 - share) * assumed + share * opposite)
+def _assumed(cells: Sequence[Cell]) -> tuple[str, ...]:
+    return () if len({cell.k for cell in cells}) > 1 else (ONE_K,)
 
 
-def _solve(terms: Sequence[Array], seconds: Array, spread: Array) -> Array:
-    """Return the least-squares solution of the relative residuals, with no negative coefficient,
-    [draws, coefficients]; `spread` maps the fitted coefficients to the model's own."""
-    from scipy.optimize import nnls
-
-    work = np.stack(terms, axis=1)
-    scale = np.maximum(seconds[0], np.finfo(np.float64).tiny)[:, None]
-    size = np.maximum(np.abs(work / scale).max(axis=0), np.finfo(np.float64).tiny)
-    fitted = [nnls(work / scale / size, draw / scale[:, 0])[0] / size for draw in seconds]
-    return np.asarray(np.array(fitted) @ spread)
-
-
-def _misfit(cells: Sequence[StepCell], verify: Array, draft: Array) -> float:
-    residuals = []
-    for cell in cells:
-        work = np.array([1.0, cell.batch, cell.batch * cell.k])
-        chain = np.array([1.0, cell.batch, cell.k, cell.batch * cell.k]) * (cell.k > 0)
-        residuals.append((verify @ work + draft @ chain) / cell.step_s - 1.0)
-    used = int((verify > 0).sum() + (draft > 0).sum())
-    left = 2 * len(cells) - used
-    return float(np.sqrt(np.square(residuals).sum() / left)) if left > 0 else 0.0
-
-
-NOT_BY_K = (
-    "verification time by K is not identified: one K and one batch size were served, so it is "
-    "taken as the same for every K; record a run at another K, or give one without speculation"
-)
-_BY_TOKENS = (
-    "verification time by K is not identified directly: one K was served, at several batch sizes, "
-    "so it is taken to depend on the number of tokens verified; a run at another K settles it"
-)
-_PROPORTIONAL = (
-    "drafting time by depth is not identified: one K was served, so it is taken as proportional "
-    "to K"
+ONE_K = (
+    "one K was served: the times of every other K are bounds, from the order of the times and from "
+    "half of the least time for fewer tokens; record a run at another K to measure it"
 )
 _RECORDED = (
-    "step times are of recorded steps, which the probe slows beyond its own time: record one "
-    "draft step in 16 (DRIFTSCOPE_EVERY=16) for better ones"
+    "step times are those of recorded steps, which the probe slows by more than its own time: "
+    "record one draft step in 16 (DRIFTSCOPE_EVERY=16) for better ones"
 )

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from driftscope.analysis.cost.model import DRAWS, Array, CostModel
 from driftscope.analysis.figures.step_cells import StepCell
 from driftscope.analysis.number_words import ks_of
-from driftscope.metrics.throughput import tpot_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +39,6 @@ class Served:
         if not self.shares:
             return {self.k: 1.0}
         return self.shares[min(self.shares, key=lambda each: abs(each - batch))]
-
-    def tpot_s(self, model: CostModel, tokens: Sequence[Array], batch: int) -> Array:
-        """Return the time per output token at a batch size, [1 + DRAWS]; `tokens` are tokens per
-        round by K."""
-        shares = self.at(batch)
-        seconds, yielded = np.zeros(1 + DRAWS), np.zeros(1 + DRAWS)
-        for k, share in shares.items():
-            seconds += share * model.step_s(batch, k)
-            yielded += share * tokens[k]
-        return np.asarray(tpot_s(seconds, yielded))
 
 
 def served_of(k: int, cells: Iterable[StepCell], *, mixed: bool) -> Served:

@@ -19,4 +19,4 @@ def captured_states(tables: Tables) -> int:
     if tables.manifest.aux_layers:
         return len(tables.manifest.aux_layers)
     lengths = (whole(tables.engine.rows(captured_in(name)), "states") for name in AUX)
-    return max((length for found in lengths for length in found.tolist()), default=0)
+    return max((length for column in lengths for length in column.tolist()), default=0)

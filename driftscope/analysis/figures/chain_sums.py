@@ -12,31 +12,42 @@ from numpy.typing import NDArray
 from driftscope.analysis.passes.chains import denominator, numerator
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
+from driftscope.analysis.statistics.clusters import ratio_over
+from driftscope.analysis.statistics.interval import Ratio, ratio_of
 from driftscope.metrics.chains import Array, ratio
 from driftscope.vocabulary import MASSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mean:
-    """A mean as numerator and denominator, [clusters, width] each."""
+    """A mean as numerator and denominator, [cells, width] each."""
 
     top: Matrix
     bottom: Matrix
+    cluster: Codes | None = None
+    """Cluster of each row, [rows]; None: each row is one."""
 
     def all(self) -> Array:
-        """Return the mean over all clusters, [width]; NaN where nothing finite was measured."""
+        """Return the mean over all cells, [width]; NaN where nothing finite was measured."""
         return ratio(self.top.sum(axis=0), self.bottom.sum(axis=0))
+
+    def ratio(self, bottom: Matrix | None = None) -> Ratio:
+        """Return the mean with its influences over clusters, [width]; with another denominator,
+        [cells, width or 1], if one is given."""
+        below = np.broadcast_to(self.bottom if bottom is None else bottom, self.top.shape)
+        code = np.arange(len(self.top)) if self.cluster is None else self.cluster
+        return ratio_over(ratio_of, (self.top, below), code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chains:
-    """Sums over recorded chains by cluster; `means` lacks a quantity that the drafter does not
+    """Sums over recorded chains by cell; `means` lacks a quantity that the drafter does not
     have."""
 
     depths: int
     """Number of depths of the figures, `Shape.depths`."""
-    cluster: Codes
-    """Number of each cluster, [clusters]."""
+    cell: Codes
+    """Number of each cell, [cells], see `Sums.cells`."""
     chains: NDArray[np.int64]
     weight: Matrix
     """Number of chains that the recorded ones stand for: each counts 1 over the sampling rate at
@@ -48,19 +59,23 @@ class Chains:
     denominator is the RMS at depth 1."""
 
     def __len__(self) -> int:
-        """Return the number of chains in all clusters."""
+        """Return the number of chains in all cells."""
         return int(self.chains.sum())
 
     def of(self, wanted: NDArray[np.bool_]) -> Chains:
-        """Return the chains of the clusters selected by `wanted`, indexed by number of cluster."""
-        mine = wanted[self.cluster]
+        """Return the chains of the cells selected by `wanted`, indexed by number of cell."""
+        mine = wanted[self.cell]
         means = {
-            name: Mean(top=each.top[mine], bottom=each.bottom[mine])
+            name: Mean(
+                top=each.top[mine],
+                bottom=each.bottom[mine],
+                cluster=None if each.cluster is None else each.cluster[mine],
+            )
             for name, each in self.means.items()
         }
         return Chains(
             depths=self.depths,
-            cluster=self.cluster[mine],
+            cell=self.cell[mine],
             chains=self.chains[mine],
             weight=self.weight[mine],
             chunked=self.chunked[mine],
@@ -77,9 +92,13 @@ class Chains:
         return self.means.get(f"{name}_mean", self.means.get(name))
 
 
-def chains_of(table: pa.Table, shape: Shape) -> Chains:
-    """Return the chains of a pass by cluster; the pass may cover several layouts of files."""
+def chains_of(table: pa.Table, shape: Shape, cells: Codes, clusters: Codes) -> Chains:
+    """Return the chains of a pass by cell; the pass may cover several layouts of files. `cells` and
+    `clusters` are those of each request."""
     number, at = np.unique(whole(table, "cluster"), return_inverse=True)
+    of_cell = np.zeros(int(cells.max(initial=-1)) + 1, dtype=np.int64)
+    of_cell[cells] = clusters
+    cluster = of_cell[number]
 
     def add(name: str) -> Matrix:
         added = np.bincount(at, weights=sums(table, name), minlength=len(number))
@@ -88,7 +107,11 @@ def chains_of(table: pa.Table, shape: Shape) -> Chains:
     def mean(name: str, width: int) -> Mean:
         numerators = [add(numerator(name, i)) for i in range(width)]
         denominators = [add(denominator(name, i)) for i in range(width)]
-        return Mean(top=np.stack(numerators, axis=1), bottom=np.stack(denominators, axis=1))
+        return Mean(
+            top=np.stack(numerators, axis=1),
+            bottom=np.stack(denominators, axis=1),
+            cluster=cluster,
+        )
 
     there = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
     means = {name: mean(name, shape.width(name)) for name in there if shape.width(name)}
@@ -100,10 +123,10 @@ def chains_of(table: pa.Table, shape: Shape) -> Chains:
         means |= {"no_drift": mean("no_drift", shape.depths), "even_sink": mean("even_sink", 1)}
     if "fed_rms" in there:
         growth = (add("fed_last")[:, None], add("fed_first")[:, None])
-        means["growth"] = Mean(top=growth[0], bottom=growth[1])
+        means["growth"] = Mean(top=growth[0], bottom=growth[1], cluster=cluster)
     return Chains(
         depths=shape.depths,
-        cluster=number,
+        cell=number,
         chains=add("chains").astype(np.int64),
         weight=add("weight"),
         chunked=add("chunked").astype(np.int64),

@@ -1,52 +1,54 @@
 """Change points of acceptance: times before and after which requests accept differently.
 
-The method is binary segmentation over requests in order of their start. A split is accepted if the
-largest difference over all splits of the requests is larger than in almost all random orders of the
-same requests. So no round counts as independent of the other rounds of its request, and a run that
-does not change is split in at most ALPHA of cases (`make calibration`). Each level of further
-splits is tested at a share of ALPHA, so that all tests of one level together keep to it.
+The method is binary segmentation over requests in order of their start. What is compared is each
+request's residual from the mean of its kind (`driftscope.analysis.statistics.mix_adjustment`), so
+that a changed mix of requests is no change. A split is accepted if the largest difference over all
+splits is larger than in almost all random orders of the same clusters of requests
+(`driftscope.analysis.statistics.split_test`). So neither rounds of a request nor requests of a
+session count as independent of each other, and a run that does not change is split in at most ALPHA
+of cases (`make calibration`). Each level of further splits is tested at a share of ALPHA, so that
+all tests of one level together keep to it.
 
-In a run of several K, requests do not all scatter equally: those of a long K scatter more, and if K
-changes with time, so does the scatter. Random orders would then find changes in the scatter. In
-such runs each request stays in its place and keeps the size of its residual; its sign is random
-(wild bootstrap: Wu 1986, https://doi.org/10.1214/aos/1176350142).
+A cluster is a unit of `driftscope.analysis.figures.units`. Unless it is a session or a
+conversation, requests that follow each other may be alike without any change of the drafter. If
+they are, beside one step or slope, the run cannot tell traffic from the drafter: see
+`Changes.alike`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Matrix
-from driftscope.analysis.statistics.interval import Interval, ratio_intervals, ratio_of, student
+from driftscope.analysis.query.column_arrays import Codes, Matrix, whole
+from driftscope.analysis.statistics import split_test
+from driftscope.analysis.statistics.interval import Interval, intervals, ratio_intervals
+from driftscope.analysis.statistics.mix_adjustment import residuals
+from driftscope.analysis.statistics.split_test import LEAST, Requests, Split
 
 ALPHA = 0.05
 """Share of runs without a change that may be split."""
-ORDERS = 999
-"""Number of random orders with which a split is compared; its p-value has a granularity of
-0.001."""
-LEAST = 10
-"""Smallest number of requests on either side of a split. With fewer, an interval over requests is
-far too narrow."""
-BLOCKS = 400
-"""Number of blocks of neighbouring requests; if there are more requests, blocks are put in random
-order."""
 DEPTH = 3
 """Number of levels of splits: at most 7 change points, the last of them tested at ALPHA / 4."""
+MOST_ALIKE = 2.0
+"""Autocorrelation of neighbouring requests, times the root of their number, above which they are
+called alike: the upper end of a 95% interval around none (Bartlett 1946)."""
 SEED = 20260511
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Neighbouring requests between two change points, or between one and an end of the run."""
+    """Requests between two changes of acceptance; a run without a change is one level."""
 
     start_s: float
-    """Unix time at which the first of these requests starts to decode."""
+    """Unix time at which its first request starts to decode."""
     end_s: float
     """Unix time at which the first later request starts to decode; for the last level, the end of
     the run."""
@@ -54,7 +56,7 @@ class Level:
     rounds: int
     mean_length: float
     interval: Interval | None
-    """95% interval over these requests; it is not widened for the search that found the level."""
+    """95% interval over clusters; it is not widened for the search that found the level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,16 @@ class ChangePoint:
     acceptance of them."""
     p: float
     """Share of random orders in which the largest difference of any split is at least as large."""
+    adjusted: float | None = None
+    """Difference of the residuals from the mean of each kind of request; None in a report of an
+    older version."""
+    adjusted_interval: Interval | None = None
+    anchored: float | None = None
+    """Difference between the same prompts after and before; None with fewer than LEAST prompts on
+    both sides."""
+    anchored_interval: Interval | None = None
+    prompts: int = 0
+    """Number of prompts that were answered both before and after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +102,24 @@ class Changes:
     gradual: bool | None
     """Whether a straight line over time fits the requests better than one step, so that the points
     stand for a slope; None without a point."""
+    clusters: int = 0
+    """Number of clusters of these requests; 0 in a report of an older version."""
+    keyed: bool = False
+    """Whether the recording says which requests belong together."""
+    autocorrelation: float | None = None
+    """Correlation of neighbouring requests beside one step or slope; None in a report of an older
+    version."""
+    raw: ChangePoint | None = None
+    """Largest change if every request is one of its own and the mix of requests may be anything;
+    None if there is none."""
+
+    @property
+    def alike(self) -> bool:
+        """Whether neighbouring requests are alike although the recording does not say which belong
+        together: then nothing tells sessions or traffic from the drafter."""
+        if self.keyed or self.autocorrelation is None:
+            return False
+        return self.autocorrelation > MOST_ALIKE / math.sqrt(self.requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,29 +134,73 @@ class Series:
     K adds."""
     rounds: Matrix
     labels: NDArray[np.str_]
+    factors: tuple[NDArray[np.str_], ...] = ()
+    """Further properties that make the kind of a request, the most important first."""
+    cluster: Codes | None = None
+    """Session or conversation of each request; None if the recording does not know them."""
+    prompt: Codes | None = None
+    """Number of each request's prompt, equal for equal prompts, -1 if it is not known; None if no
+    prompt is known to repeat."""
+    keyed: bool = True
+    """Whether `cluster`, if known, is by session or conversation; otherwise it is by prompt."""
     several_k: bool = False
     """Whether requests may scatter differently, because they drafted with different K."""
 
+    @property
+    def clusters(self) -> Codes:
+        """Cluster of each request: the request itself if nothing else is known."""
+        return np.arange(len(self.tokens)) if self.cluster is None else self.cluster
 
-def changes_of(run: Sums) -> Changes | None:
-    """Return the changes of a run; None if it has too few requests to find a change."""
+    def adjusted(self) -> Matrix:
+        """Return the tokens that the requests would have if all were of the run's mean kind."""
+        kinds = (self.labels, *self.factors)
+        left = residuals(self.tokens, self.rounds, self.clusters, kinds)
+        return np.asarray(left + self.rounds * (self.tokens.sum() / self.rounds.sum()))
+
+
+def changes_of(run: Sums, *, by_batch: pa.Table | None = None) -> Changes | None:
+    """Return the changes of a run; None if it has too few requests to find a change. `by_batch` is
+    the pass of that name."""
+    units = run.requests.units
+    prompt = units.prompt
     mine = run.rounds.rounds > 0
     if not mine.any():
         return None
-    start_s, end_s = run.first_s[mine], float(run.last_s[mine].max())
-    tokens, rounds = run.rounds.comparable_tokens()[mine, 0], run.rounds.rounds[mine]
-    labels = np.array([str(label) for label in run.requests.labels])[run.rounds.request[mine]]
-    order = np.argsort(start_s, kind="stable")
+    order = np.flatnonzero(mine)[np.argsort(run.first_s[mine], kind="stable")]
+    request = run.rounds.request[order]
+    known = run.requests
+    factors = [_range_of(run, run.in_context, request), _text(known.structured[request])]
+    factors.append(_text(np.round(known.temperature[request], 3)))
+    if by_batch is not None:
+        factors.append(_range_of(run, by_batch, request))
     return changes(
         Series(
-            start_s=start_s[order],
-            end_s=end_s,
-            tokens=tokens[order],
-            rounds=rounds[order].astype(np.float64),
-            labels=labels[order],
+            start_s=run.first_s[order],
+            end_s=float(run.last_s[mine].max()),
+            tokens=run.rounds.comparable_tokens()[order, 0],
+            rounds=run.rounds.rounds[order].astype(np.float64),
+            labels=_text(known.labels[request]),
+            factors=tuple(factors),
+            cluster=units.unit[request] if len(np.unique(units.unit)) < len(units) else None,
+            keyed=units.in_time is not None,
+            prompt=None if prompt is None else prompt[request],
             several_k=bool(run.rounds.mix.any()),
         )
     )
+
+
+def _text(values: NDArray[np.object_] | Matrix) -> NDArray[np.str_]:
+    return np.array([str(each) for each in values.tolist()])
+
+
+def _range_of(run: Sums, table: pa.Table, request: Codes) -> NDArray[np.str_]:
+    """Return the power of two that most of the rounds of each request are near, from a pass by
+    request and bucket."""
+    of, rounds = run.requests.codes(table), whole(table, "rounds")
+    n = len(run.requests)
+    total = np.bincount(of, rounds * whole(table, "bucket"), n)
+    mean = total / np.maximum(np.bincount(of, rounds, n), 1)
+    return np.asarray(np.rint(mean).astype(np.int64)[request].astype(str))
 
 
 def changes(series: Series) -> Changes | None:
@@ -134,93 +208,108 @@ def changes(series: Series) -> Changes | None:
     n = len(series.start_s)
     if n < 2 * LEAST:
         return None
-    random = np.random.RandomState(SEED)
-    found = sorted(_splits(series, 0, n, DEPTH, random))
-    cuts = [0, *(at for at, _ in found), n]
+    random, adjusted = np.random.RandomState(SEED), series.adjusted()
+    whole_run = _tested(series, adjusted, slice(0, n), random)
+    if whole_run is None:
+        return None
+    found = _splits(series, adjusted, slice(0, n), whole_run, DEPTH, random)
+    splits = sorted(found, key=lambda split: split.at)
+    cuts = [0, *(split.at for split in splits), n]
     parts = [slice(a, b) for a, b in pairwise(cuts)]
-    sides = zip(found, parts[:-1], parts[1:], strict=True)
+    sides = zip(splits, parts[:-1], parts[1:], strict=True)
+    gradual = _gradual(series, adjusted)
     return Changes(
         requests=n,
-        points=tuple(_point(series, before, after, p) for (_, p), before, after in sides),
+        points=tuple(_point(series, adjusted, before, after, at.p) for at, before, after in sides),
         levels=tuple(_level(series, part) for part in parts),
-        gradual=_gradual(series) if found else None,
+        gradual=gradual if splits else None,
+        clusters=len(np.unique(series.clusters)),
+        keyed=series.cluster is not None and series.keyed,
+        autocorrelation=_beside_change(series, adjusted, gradual=gradual),
+        raw=_raw(series, adjusted, random),
     )
+
+
+def _tested(
+    series: Series, tokens: Matrix, part: slice, random: np.random.RandomState
+) -> Split | None:
+    requests = Requests(
+        tokens=tokens[part],
+        rounds=series.rounds[part],
+        cluster=series.clusters[part],
+        uneven=series.several_k,
+    )
+    return split_test.largest_split(requests, random)
 
 
 def _splits(
-    series: Series, first: int, end: int, depth: int, random: np.random.RandomState
-) -> Iterator[tuple[int, float]]:
-    """Yield where the requests from `first` to `end` are split, and the p-value of each split."""
-    if end - first < 2 * LEAST or not depth:
+    series: Series,
+    adjusted: Matrix,
+    part: slice,
+    found: Split | None,
+    depth: int,
+    random: np.random.RandomState,
+) -> Iterator[Split]:
+    """Yield where the requests of `part` are split; `found` is their largest split."""
+    if found is None or found.p > ALPHA / 2 ** (DEPTH - depth):
         return
-    null = _signs if series.several_k else _orders
-    p = _p_value(series.tokens[first:end], series.rounds[first:end], null, random)
-    if p > ALPHA / 2 ** (DEPTH - depth):
+    at = part.start + found.at
+    yield Split(at=at, p=found.p)
+    if depth == 1:
         return
-    at = first + int(
-        _split_statistic(series.tokens[first:end], series.rounds[first:end], LEAST).argmax()
+    for side in (slice(part.start, at), slice(at, part.stop)):
+        if side.stop - side.start >= 2 * LEAST:
+            deeper = _tested(series, adjusted, side, random)
+            yield from _splits(series, adjusted, side, deeper, depth - 1, random)
+
+
+def _raw(series: Series, adjusted: Matrix, random: np.random.RandomState) -> ChangePoint | None:
+    """Return the largest change of the requests as they came."""
+    n = len(series.tokens)
+    requests = Requests(
+        tokens=series.tokens,
+        rounds=series.rounds,
+        cluster=np.arange(n),
+        uneven=series.several_k,
     )
-    yield at, p
-    yield from _splits(series, first, at, depth - 1, random)
-    yield from _splits(series, at, end, depth - 1, random)
+    found = split_test.largest_split(requests, random)
+    if found is None or found.p > ALPHA:
+        return None
+    return _point(series, adjusted, slice(0, found.at), slice(found.at, n), found.p)
 
 
-def _split_statistic(tokens: Matrix, rounds: Matrix, least: int) -> Matrix:
-    """Return the difference between the requests before each one and the rest, [..., n]; 0 within
-    `least` of an end. Rounds are the weights, so it is the difference of two acceptance lengths
-    over its standard error, up to a factor that all splits and orders share."""
-    left, below = np.cumsum(tokens, axis=-1), np.cumsum(rounds, axis=-1)
-    all_tokens, all_rounds = left[..., -1:], below[..., -1:]
-    out = np.zeros_like(left)
-    inner = slice(least - 1, left.shape[-1] - least)
-    n, t = below[..., inner], left[..., inner]
-    gap = np.abs(t / n - (all_tokens - t) / (all_rounds - n))
-    out[..., inner.start + 1 : inner.stop + 1] = gap * np.sqrt(n * (all_rounds - n))
-    return out
-
-
-Null = Callable[[Matrix, Matrix, np.random.RandomState], tuple[Matrix, Matrix]]
-"""Function that makes tokens and rounds, [ORDERS, n], of runs without a change from those of a
-run."""
-
-
-def _orders(tokens: Matrix, rounds: Matrix, random: np.random.RandomState) -> tuple[Matrix, Matrix]:
-    orders = np.argsort(random.random_sample((ORDERS, len(tokens))), axis=1)
-    return tokens[orders], rounds[orders]
-
-
-def _signs(tokens: Matrix, rounds: Matrix, random: np.random.RandomState) -> tuple[Matrix, Matrix]:
-    level = rounds * (tokens.sum() / rounds.sum())
-    signs = random.choice([-1.0, 1.0], size=(ORDERS, len(tokens)))
-    return level + signs * (tokens - level), np.broadcast_to(rounds, signs.shape)
-
-
-def _p_value(tokens: Matrix, rounds: Matrix, null: Null, random: np.random.RandomState) -> float:
-    """Return the share of runs of the null with a difference at any split that is at least as
-    large."""
-    at = np.unique(np.linspace(0, len(tokens), BLOCKS + 1).astype(int))[:-1]
-    least = max(1, LEAST * len(at) // len(tokens))
-    tokens, rounds = np.add.reduceat(tokens, at), np.add.reduceat(rounds, at)
-    shuffled = _split_statistic(*null(tokens, rounds, random), least).max(axis=1)
-    real = _split_statistic(tokens, rounds, least).max()
-    return float((1 + (shuffled >= real).sum()) / (1 + ORDERS))
-
-
-def _point(series: Series, before: slice, after: slice, p: float) -> ChangePoint:
-    ratios = [
-        ratio_of(series.tokens[part, None], series.rounds[part, None]) for part in (before, after)
-    ]
-    (a, b), (va, vb) = [float(r.value[0]) for r in ratios], [float(r.error[0]) for r in ratios]
-    half = float(student(min(float(r.df[0]) for r in ratios))) * float(np.hypot(va, vb))
+def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: float) -> ChangePoint:
+    both = slice(before.start, after.stop)
+    side = (np.arange(before.start, after.stop) >= after.start).astype(np.float64)
+    weights = series.rounds[both], series.clusters[both]
+    lengths = [float(series.tokens[x].sum() / series.rounds[x].sum()) for x in (before, after)]
+    prompt = np.full(len(side), -1) if series.prompt is None else series.prompt[both]
+    anchor = split_test.paired_step(series.tokens[both], series.rounds[both], prompt, side)
+    step = _step(adjusted[both], *weights, side)
     return ChangePoint(
         time_s=float(series.start_s[after.start]),
-        before=a,
-        after=b,
-        difference=b - a,
-        interval=Interval.of(b - a - half, b - a + half),
+        before=lengths[0],
+        after=lengths[1],
+        difference=lengths[1] - lengths[0],
+        interval=_step(series.tokens[both], *weights, side)[1],
         same_mix=_same_mix(series, before, after),
         p=p,
+        adjusted=step[0],
+        adjusted_interval=step[1],
+        anchored=anchor[0] if np.isfinite(anchor[0]) else None,
+        anchored_interval=anchor[1],
+        prompts=anchor[2],
     )
+
+
+def _step(
+    tokens: Matrix, rounds: Matrix, cluster: Codes, side: Matrix
+) -> tuple[float | None, Interval | None]:
+    ratio = split_test.step_ratio(tokens, rounds, cluster, side)
+    if ratio is None:
+        return None, None
+    spread = intervals(ratio)
+    return float(ratio.value[0]), spread[0] if spread else None
 
 
 def _same_mix(series: Series, before: slice, after: slice) -> float | None:
@@ -240,7 +329,9 @@ def _same_mix(series: Series, before: slice, after: slice) -> float | None:
 
 def _level(series: Series, part: slice) -> Level:
     tokens, rounds = series.tokens[part], series.rounds[part]
-    spread = ratio_intervals(tokens[:, None], rounds[:, None])
+    code = np.unique(series.clusters[part], return_inverse=True)[1]
+    sums = (split_test.by_cluster(code, each)[:, None] for each in (tokens, rounds))
+    spread = ratio_intervals(*sums)
     last = part.stop >= len(series.start_s)
     return Level(
         start_s=float(series.start_s[part.start]),
@@ -252,17 +343,36 @@ def _level(series: Series, part: slice) -> Level:
     )
 
 
-def _gradual(series: Series) -> bool:
+def _gradual(series: Series, adjusted: Matrix) -> bool:
     """Whether a line fits better than the best single step: both have two levels to choose, and the
     step also has its place."""
-    value, weight, time = series.tokens / series.rounds, series.rounds, series.start_s
-    at = int(_split_statistic(series.tokens, series.rounds, LEAST).argmax())
-    step = sum(_around_mean(value[part], weight[part]) for part in (slice(at), slice(at, None)))
-    t, v = time - np.average(time, weights=weight), value - np.average(value, weights=weight)
+    value, weight = adjusted / series.rounds, series.rounds
+    return bool(
+        (weight * np.square(value - _line(series, value))).sum()
+        < (weight * np.square(value - _one_step(adjusted, weight))).sum()
+    )
+
+
+def _line(series: Series, value: Matrix) -> Matrix:
+    weight, time = series.rounds, series.start_s
+    level = np.average(value, weights=weight)
+    t = time - np.average(time, weights=weight)
     spread = (weight * t * t).sum()
-    slope = (weight * t * v).sum() / spread if spread > 0 else 0.0
-    return bool((weight * np.square(v - slope * t)).sum() < step)
+    slope = (weight * t * (value - level)).sum() / spread if spread > 0 else 0.0
+    return np.asarray(level + slope * t)
 
 
-def _around_mean(value: Matrix, weight: Matrix) -> float:
-    return float((weight * np.square(value - np.average(value, weights=weight))).sum())
+def _one_step(tokens: Matrix, rounds: Matrix) -> Matrix:
+    """Return the length of each request by the best single step."""
+    at = int(split_test.split_statistic(tokens, rounds, LEAST).argmax())
+    if not at:  # all requests are equal
+        return np.full(len(tokens), tokens.sum() / rounds.sum())
+    lengths = [tokens[x].sum() / rounds[x].sum() for x in (slice(at), slice(at, None))]
+    return np.asarray(np.repeat(lengths, [at, len(tokens) - at]))
+
+
+def _beside_change(series: Series, adjusted: Matrix, *, gradual: bool) -> float:
+    """Return the autocorrelation of neighbouring requests that is left beside one step or slope."""
+    value = adjusted / series.rounds
+    fit = _line(series, value) if gradual else _one_step(adjusted, series.rounds)
+    return split_test.autocorrelation(adjusted - series.rounds * fit, series.rounds)

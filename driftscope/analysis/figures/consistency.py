@@ -62,10 +62,10 @@ def shape_of(tables: Tables) -> Shape:
 
 
 def _chains_by_k(kinds: pa.Table) -> Counter[int]:
-    found: Counter[int] = Counter()
+    by_k: Counter[int] = Counter()
     for k, chains in zip(whole(kinds, "k").tolist(), whole(kinds, "chains").tolist(), strict=True):
-        found[k] += chains
-    return found
+        by_k[k] += chains
+    return by_k
 
 
 def _depths(by_k: Counter[int]) -> int:

@@ -22,11 +22,11 @@ from driftscope.analysis.figures.results import (
 )
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.query.column_arrays import sums
+from driftscope.analysis.statistics.clusters import rate_over_clusters
 from driftscope.analysis.statistics.interval import (
     Interval,
     intervals,
     rate_intervals,
-    rate_over_clusters,
     ratio_of,
 )
 from driftscope.metrics import acceptance as formula
@@ -68,33 +68,31 @@ def _acceptance_intervals(
 ) -> tuple[Interval | None, Spread | None]:
     """Return the intervals of the acceptance length, within 1 and K + 1, and of the marginal rate
     at each depth."""
-    found = intervals(rounds.length_ratio())
-    length = found[0].within(1.0, rounds.k + 1.0) if found and found[0] else None
+    lengths = intervals(rounds.length_ratio())
+    length = lengths[0].within(1.0, rounds.k + 1.0) if lengths and lengths[0] else None
     return length, rate_intervals(rounds.marginal_ratio())
 
 
 def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
     """Return the acceptance over the `rounds`, at least one, of a run that drafted `k` tokens."""
     length, marginal = _acceptance_intervals(rounds)
-    found = rounds.marginal_ratio().first(k).value
+    rates = rounds.marginal_ratio().first(k).value
     return AcceptanceAtK(
         k=k,
         requests=requests,
         rounds=len(rounds),
         mean_length=formula.mean_length(int(rounds.accepted.sum()), len(rounds)),
         mean_length_interval=length,
-        marginal=_tuple(found),
+        marginal=_tuple(rates),
         marginal_interval=None if marginal is None else marginal[:k],
     )
 
 
 def attention(chains: Chains) -> Attention:
-    """Return the masses of `chains` by depth, with the no-drift expectation if it can be
-    computed."""
+    """Return the masses of `chains` by depth."""
     mean = {name: _mean(chains.over_layers(name)) for name in MASSES}
     expected, even = chains.means.get("no_drift"), chains.means.get("even_sink")
     drift = None if expected is None else _tuple(expected.all())
-    kept = None if drift is None else tuple(1.0 - each for each in drift)
     sink, own = mean["sink_mass"], mean["self_mass"]
     return Attention(
         sink_mass=mean["sink_mass"],
@@ -103,8 +101,7 @@ def attention(chains: Chains) -> Attention:
         self_mass=mean["self_mass"],
         null_mass=mean["null_mass"],
         no_drift_self_mass=drift,
-        no_drift_kept=kept,
-        sink_retention=None if sink is None or kept is None else sink_retention(sink, kept),
+        sink_retention=None if sink is None else sink_retention(sink),
         self_excess=None if own is None or drift is None else self_excess(own, drift),
         even_sink_mass=None
         if even is None or "sink_mass" not in chains.means
@@ -122,7 +119,7 @@ def hidden(chains: Chains) -> Hidden:
     means = chains.means
     fed, grown = _mean(means.get("fed_rms")), means.get("growth")
     aux, aux_norm = (_mean(means.get(name)) for name in AUX)
-    spread = intervals(ratio_of(grown.top, grown.bottom)) if grown else None
+    spread = intervals(grown.ratio()) if grown else None
     return Hidden(
         in_rms=_mean(means.get("in_rms")),
         prenorm_rms=_mean(means.get("prenorm_rms")),
@@ -159,30 +156,28 @@ def spread(chains: Chains) -> dict[str, Spread]:
     for name in (*MASSES, "top1"):
         mean = chains.over_layers(name)
         if mean is not None:
-            found = _known(rate_intervals(ratio_of(mean.top, mean.bottom)))
+            mass_intervals = _known(rate_intervals(mean.ratio()))
             there = np.any(mean.top != 0, axis=0)
             out[name] = tuple(
-                each if any_ else None for each, any_ in zip(found, there, strict=False)
+                each if any_ else None for each, any_ in zip(mass_intervals, there, strict=False)
             )
     for name in (*RMS_BY_DEPTH, "entropy"):
         if name in chains.means:
             mean = chains.means[name]
-            out[name] = _known(intervals(ratio_of(mean.top, mean.bottom)))
+            out[name] = _known(intervals(mean.ratio()))
     if "fed_rms" in chains.means:
-        top = chains.means["fed_rms"].top
-        out["growth"] = _known(intervals(ratio_of(top, top[:, :1])))
+        fed = chains.means["fed_rms"]
+        out["growth"] = _known(intervals(fed.ratio(fed.top[:, :1])))
     return {name: each for name, each in out.items() if each}
 
 
 def rounds_spread(rounds: Rounds) -> dict[str, Spread]:
     """Return 95% intervals by depth of the `conditional` rate and of the share of rounds that
     `died` at the depth. Empty with fewer than two requests."""
-    there = rounds.rounds > 0
-    count = rounds.rounds[there].astype(np.float64)[:, None]
-    died = (rounds.at_risk - rounds.reached)[there].astype(np.float64)
+    died = rounds.over_clusters(ratio_of, rounds.at_risk - rounds.reached, rounds.rounds[:, None])
     out = {
         "conditional": _known(rate_intervals(rounds.conditional_ratio())),
-        "died": _known(rate_intervals(ratio_of(died, count))),
+        "died": _known(rate_intervals(died)),
     }
     return {name: each for name, each in out.items() if each}
 
@@ -192,19 +187,20 @@ def fallback_spread(rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]) 
     rows like those of `rounds`."""
     without = sum(undrafted.values(), np.zeros_like(rounds.rounds))
     steps, rejected = rounds.rounds + without, rounds.histogram[:, 0]
-    by_reason = {name: rate_over_clusters(n, steps)[1] for name, n in undrafted.items()}
+    code = rounds.cluster
+    by_reason = {name: rate_over_clusters(n, steps, code)[1] for name, n in undrafted.items()}
     return FallbackSpread(
-        accepted=rate_over_clusters(rounds.rounds - rejected, steps)[1],
-        rejected=rate_over_clusters(rejected, steps)[1],
-        undrafted=rate_over_clusters(without, steps)[1],
+        accepted=rate_over_clusters(rounds.rounds - rejected, steps, code)[1],
+        rejected=rate_over_clusters(rejected, steps, code)[1],
+        undrafted=rate_over_clusters(without, steps, code)[1],
         by_reason={name: each for name, each in by_reason.items() if each},
-        never=rate_over_clusters(np.zeros_like(steps), steps)[1],
+        never=rate_over_clusters(np.zeros_like(steps), steps, code)[1],
     )
 
 
-def _known(found: Spread | None) -> Spread:
+def _known(by_depth: Spread | None) -> Spread:
     """Return the intervals, or () if no figure has one."""
-    return found if found and any(found) else ()
+    return by_depth if by_depth and any(by_depth) else ()
 
 
 def _bins(verified: pa.Table) -> dict[str, Array]:

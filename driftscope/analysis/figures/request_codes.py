@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from driftscope.analysis.figures.units import Units, units_of
 from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats
 from driftscope.analysis.query.record_views import Tables
@@ -41,7 +42,13 @@ class Requests:
     temperature: Matrix
     finish_reason: NDArray[np.object_]
     """Reason why each request ended; "" if it is not known."""
+    structured: NDArray[np.object_]
+    """Kind of structured output that each request asked for; "" if it is not known."""
     replica: NDArray[np.int64]
+    units: Units
+    """Which requests count as independent of each other."""
+    digests: NDArray[np.object_]
+    """Digest of each request's prompt; "" if it is not known."""
 
     def __len__(self) -> int:
         return int(self.keys.num_rows)
@@ -49,8 +56,7 @@ class Requests:
     def codes(self, table: pa.Table) -> Codes:
         """Return the request that each row of `table`, which has replica and request columns,
         belongs to, [rows]."""
-        found = pc.index_in(_names(table), value_set=_names(self.keys).combine_chunks())
-        return np.asarray(found.to_numpy(), dtype=np.int64)
+        return index_of(table, self.keys)
 
     @property
     def finished(self) -> NDArray[np.bool_]:
@@ -62,11 +68,13 @@ def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
     """Return the requests of a run, including those that only other tables mention."""
     finished = tables.engine.rows(requests_that_finished())
     keys = _distinct([finished, *mentions])
-    at = _index(finished, keys)
+    at = index_of(finished, keys)
     labels = np.full(keys.num_rows, UNFINISHED, dtype=np.object_)
     labels[at] = pc.fill_null(finished.column("label"), UNLABELLED).to_pylist()
-    reason = np.full(keys.num_rows, "", dtype=np.object_)
-    reason[at] = pc.fill_null(finished.column("finish_reason"), "").to_pylist()
+    texts = {}
+    for name in ("finish_reason", "structured", "prompt_digest"):
+        texts[name] = np.full(keys.num_rows, "", dtype=np.object_)
+        texts[name][at] = pc.fill_null(finished.column(name), "").to_pylist()
     numbers = {}
     for name in _NUMBERS:
         numbers[name] = np.full(keys.num_rows, np.nan)
@@ -74,8 +82,10 @@ def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
     return Requests(
         keys=keys,
         labels=labels,
-        finish_reason=reason,
+        units=units_of(finished, at, keys.num_rows, tables.cluster),
+        digests=texts.pop("prompt_digest"),
         replica=np.asarray(keys.column("replica").to_numpy(), dtype=np.int64),
+        **texts,
         **numbers,
     )
 
@@ -83,18 +93,18 @@ def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
 _NUMBERS = ("ttft_s", "tpot_s", "arrival_s", "prompt_tokens", "output_tokens", "temperature")
 
 
-def clusters_of(strata: Codes) -> Codes:
-    """Return the cluster of each request, [requests]; all requests of a cluster are of one
-    stratum."""
+def cells_of(strata: Codes, unit: Codes) -> tuple[Codes, Codes]:
+    """Return the cell of each request, for which chains are summed, and the cluster of each
+    request, [requests] each: a cell's requests are of one stratum and one cluster.
+
+    A cluster is a unit, or a group of units if there are more than MAX_CLUSTERS requests, so that
+    requests of one unit are never in two clusters.
+    """
     if len(strata) <= MAX_CLUSTERS:
-        return np.arange(len(strata))
-    kinds = int(strata.max()) + 1
-    each = max(MAX_CLUSTERS // kinds, 1)
-    order = np.argsort(strata, kind="stable")
-    place = np.empty_like(order)
-    starts = np.searchsorted(strata[order], np.arange(kinds))
-    place[order] = np.arange(len(strata)) - starts[strata[order]]
-    return np.asarray(strata * each + place % each)
+        return np.arange(len(strata)), unit
+    each = max(MAX_CLUSTERS // (int(strata.max()) + 1), 1)
+    group = unit % each
+    return np.asarray(strata * each + group), group
 
 
 def evenly(requests: Codes, rows: NDArray[np.int64], most: int) -> Codes:
@@ -120,9 +130,12 @@ def _distinct(tables: list[pa.Table]) -> pa.Table:
     return distinct.sort_by([("replica", "ascending"), ("request", "ascending")])
 
 
-def _index(table: pa.Table, keys: pa.Table) -> Codes:
-    found = pc.index_in(_names(table), value_set=_names(keys).combine_chunks())
-    return np.asarray(found.to_numpy(), dtype=np.int64)
+def index_of(table: pa.Table, keys: pa.Table, *, missing: int | None = None) -> Codes:
+    """Return the row of `keys` with the request of each row of `table`, [rows]; `missing` where it
+    has none. Both tables have replica and request columns."""
+    positions = pc.index_in(_names(table), value_set=_names(keys).combine_chunks())
+    known = positions if missing is None else pc.fill_null(positions, missing)
+    return np.asarray(known.to_numpy(), dtype=np.int64)
 
 
 def _names(table: pa.Table) -> pa.ChunkedArray:

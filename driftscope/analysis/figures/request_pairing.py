@@ -16,6 +16,7 @@ ENOUGH_PAIRED = 0.9
 """Share of both runs' requests that must have a partner: with fewer, the runs did not answer the
 same prompts, and the prompts in common are no sample of either."""
 BY_ID = "request id, label and prompt length"
+BY_DIGEST = "prompt digest, label and order of arrival"
 BY_ORDER = "label, prompt length and order of arrival"
 UNPAIRED = "unpaired"
 
@@ -25,7 +26,7 @@ class Pairing:
     """Paired requests of a first and a second run."""
 
     how: str
-    """Way of pairing: BY_ID, BY_ORDER or UNPAIRED."""
+    """Way of pairing: BY_ID, BY_DIGEST, BY_ORDER or UNPAIRED."""
     first: Codes
     """Requests of the first run that have a partner, [pairs]; empty if unpaired."""
     second: Codes
@@ -41,7 +42,7 @@ def pair(first: Requests, second: Requests, a: NDArray[np.bool_], b: NDArray[np.
     """
     keys = {
         how: (_keyed(of(first), a), _keyed(of(second), b))
-        for how, of in ((BY_ID, keys_by_id), (BY_ORDER, keys_by_order))
+        for how, of in ((BY_ID, keys_by_id), (BY_DIGEST, keys_by_digest), (BY_ORDER, keys_by_order))
     }
     return pair_keys(keys) or unpaired(int(a.sum() + b.sum()))
 
@@ -90,16 +91,29 @@ def keys_by_id(requests: Requests) -> list[Key]:
     ]
 
 
+def keys_by_digest(requests: Requests) -> list[Key]:
+    """Return the prompt's digest, label and rank by arrival among requests equal in both,
+    [requests]; () if there is no digest. Two runs agree in them if they have one salt."""
+    known = [bool(digest) for digest in requests.digests]
+    return _ranked(requests, list(zip(requests.digests, requests.labels, strict=True)), known)
+
+
 def keys_by_order(requests: Requests) -> list[Key]:
     """Return label, prompt length and rank by arrival among requests equal in both, [requests]; ()
     if the length is not known."""
+    known = np.isfinite(requests.prompt_tokens).tolist()
+    return _ranked(requests, list(zip(requests.labels, requests.prompt_tokens, strict=True)), known)
+
+
+def _ranked(requests: Requests, kinds: list[Key], known: list[bool]) -> list[Key]:
+    """Return each request's kind and its rank by arrival among those of that kind, [requests]; ()
+    for a kind that is not known."""
     keys: list[Key] = [()] * len(requests)
     seen: dict[Key, int] = {}
     for at in np.argsort(requests.arrival_s, kind="stable").tolist():
-        tokens = requests.prompt_tokens[at]
-        if np.isnan(tokens):
+        if not known[at]:
             continue
-        kind = (requests.labels[at], tokens)
+        kind = kinds[at]
         seen[kind] = seen.get(kind, 0) + 1
         keys[at] = (*kind, seen[kind])
     return keys

@@ -71,17 +71,15 @@ class Attention:
     self_mass: ByDepth | None
     null_mass: ByDepth | None
     no_drift_self_mass: ByDepth | None
-    """Mass that the chain's own tokens would get without drift."""
-    no_drift_kept: ByDepth | None
-    """Share of its depth-1 mass that a context class would keep without drift."""
+    """Deprecated, see `driftscope.metrics.attention.no_drift_self`."""
     even_sink_mass: float | None
     """Mass that even attention over the verified slots would give the sink set."""
     by_layer: Mapping[str, tuple[ByDepth, ...]]
     """Masses by column name and depth, with one tuple of layers per depth."""
     sink_retention: ByDepth | None = None
-    """Sink mass over the sink mass that would remain without drift."""
+    """Sink mass over that at depth 1."""
     self_excess: ByDepth | None = None
-    """Mass on the chain minus the no-drift expectation."""
+    """Deprecated, see `driftscope.metrics.attention.self_excess`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope.analysis.figures.units import Units
 from driftscope.analysis.query.column_arrays import Codes, Matrix, whole
+from driftscope.analysis.statistics.clusters import Make, ratio_over
 from driftscope.analysis.statistics.interval import Ratio, ratio_of
 from driftscope.analysis.statistics.risk_sets import conditional_ratio, marginal_ratio
 
@@ -34,6 +36,11 @@ class Rounds:
     mix: Matrix
     """Acceptance length of the run's rounds that drafted exactly 0 .. K tokens, minus that of all
     rounds, [K + 1]; 0 in a run of one K."""
+    unit: Codes | None = None
+    """Unit of the request of each row, [rows], see `driftscope.analysis.figures.units`; None: each
+    request is one."""
+    crossed: Codes | None = None
+    """Prompt of each row, [rows], if prompts and units cross."""
 
     def __len__(self) -> int:
         """Return the number of rounds in all rows."""
@@ -48,6 +55,11 @@ class Rounds:
     def requests(self) -> int:
         """Number of requests with a round."""
         return len(np.unique(self.request[self.rounds > 0]))
+
+    @property
+    def cluster(self) -> Codes:
+        """Cluster of each row, [rows], over which figures have their variance."""
+        return self.request if self.unit is None else self.unit
 
     @property
     def reached(self) -> Counts:
@@ -77,19 +89,41 @@ class Rounds:
 
     def where(self, mine: NDArray[np.bool_] | Codes) -> Rounds:
         """Return the rows that a mask selects, or the rows at the given indices."""
-        return replace(self, **{name: getattr(self, name)[mine] for name in _BY_ROW})
+        there = [name for name in (*_BY_ROW, *_UNITS) if getattr(self, name) is not None]
+        return replace(self, **{name: getattr(self, name)[mine] for name in there})
+
+    def grouped_like(self, other: Rounds) -> Rounds:
+        """Return these rounds with the units of `other`, whose rows are partners of these."""
+        return replace(self, unit=other.cluster, crossed=other.crossed)
+
+    def ungrouped(self) -> Rounds:
+        """Return these rounds with each request as a unit of its own."""
+        return replace(self, unit=None, crossed=None)
+
+    def by_cluster(self) -> Rounds:
+        """Return the sums of the rows of each cluster, one row per cluster with a round."""
+        there = self.where(self.rounds > 0)
+        number, at = np.unique(there.cluster, return_inverse=True)
+        return replace(there.by_group(at, len(number)), unit=None, crossed=None)
 
     def by_group(self, group: Codes, groups: int) -> Rounds:
         """Return the sums of the rows of each group, one row per group; `request` is the group's
-        number."""
+        number, and so is its unit."""
         out: dict[str, Any] = {name: _grouped(getattr(self, name), group, groups) for name in _SUMS}
-        return replace(self, request=np.arange(groups), **out)
+        return replace(self, request=np.arange(groups), unit=None, crossed=None, **out)
 
     def length_ratio(self) -> Ratio:
-        """Return the acceptance length as served, [1], over requests that have a round."""
+        """Return the acceptance length as served, [1], over clusters that have a round."""
+        rounds = self.rounds[:, None]
+        return self.over_clusters(ratio_of, rounds + self.accepted[:, None], rounds)
+
+    def over_clusters(self, make: Make, *columns: Matrix | Counts) -> Ratio:
+        """Return the ratios that `make` makes of the columns, [rows, m] each, over clusters that
+        have a round."""
         there = self.rounds > 0
-        rounds = self.rounds[there].astype(np.float64)[:, None]
-        return ratio_of(rounds + self.accepted[there][:, None], rounds)
+        rows = [each[there].astype(np.float64) for each in columns]
+        crossed = None if self.crossed is None else self.crossed[there]
+        return ratio_over(make, rows, self.cluster[there], crossed)
 
     def comparable_ratio(self) -> Ratio:
         """Return the acceptance length, [1], that the requests would have if their rounds drafted
@@ -97,8 +131,7 @@ class Rounds:
 
         This is an indirect standardisation over K. In a run of one K it equals `length_ratio`.
         """
-        there = self.rounds > 0
-        return ratio_of(self.comparable_tokens()[there], self.rounds[there][:, None].astype(float))
+        return self.over_clusters(ratio_of, self.comparable_tokens(), self.rounds[:, None])
 
     def comparable_tokens(self) -> Matrix:
         """Return the tokens of the rounds, minus what their own mix of K adds, [rows, 1]; see
@@ -107,19 +140,18 @@ class Rounds:
         return np.asarray((self.rounds + self.accepted - by_mix)[:, None], dtype=np.float64)
 
     def marginal_ratio(self) -> Ratio:
-        """Return the marginal acceptance at each depth, [K], over requests that have a round."""
-        there = self.rounds > 0
-        sums = self.reached[there], self.at_risk[there], self.deep_enough[there]
-        return marginal_ratio(*(each.astype(np.float64) for each in sums))
+        """Return the marginal acceptance at each depth, [K], over clusters that have a round."""
+        sums = self.reached, self.at_risk, self.deep_enough
+        return self.over_clusters(marginal_ratio, *sums)
 
     def conditional_ratio(self) -> Ratio:
-        """Return the conditional acceptance at each depth, [K], over requests that have a round."""
-        there = self.rounds > 0
-        return conditional_ratio(*(e[there].astype(float) for e in (self.reached, self.at_risk)))
+        """Return the conditional acceptance at each depth, [K], over clusters that have a round."""
+        return self.over_clusters(conditional_ratio, self.reached, self.at_risk)
 
 
 _SUMS = ("rounds", "drafted", "histogram", "lengths", "exhausted")
 _BY_ROW = ("request", *_SUMS)
+_UNITS = ("unit", "crossed")
 
 
 def _grouped(values: Counts, group: Codes, groups: int) -> Counts:
@@ -128,9 +160,10 @@ def _grouped(values: Counts, group: Codes, groups: int) -> Counts:
     return out
 
 
-def rounds_of(table: pa.Table, request: Codes, mix: Matrix) -> Rounds:
-    """Return the rounds of a pass by request; its rows belong to `request`, and `mix` is that of
-    `Rounds`."""
+def rounds_of(table: pa.Table, request: Codes, mix: Matrix, units: Units | None = None) -> Rounds:
+    """Return the rounds of a pass by request; its rows belong to `request`, `mix` is that of
+    `Rounds`, and `units` are those of all requests of the run."""
+    crossed = None if units is None else units.crossed
     k = len(mix) - 1
     rounds = whole(table, "rounds")
     histogram = _columns(table, "accepted", k)
@@ -145,6 +178,8 @@ def rounds_of(table: pa.Table, request: Codes, mix: Matrix) -> Rounds:
         lengths=lengths,
         exhausted=exhausted,
         mix=mix,
+        unit=None if units is None else units.unit[request],
+        crossed=None if crossed is None else crossed[request],
     )
 
 
@@ -182,6 +217,6 @@ def over_buckets(table: pa.Table) -> pa.Table:
     how = {"bucket": None, "replica": None, "request": None, "first_s": "min", "last_s": "max"}
     summed = [(name, how.get(name, "sum")) for name in table.column_names]
     wanted = [(name, each) for name, each in summed if each]
-    found = table.group_by(["replica", "request"]).aggregate(wanted)
+    totals = table.group_by(["replica", "request"]).aggregate(wanted)
     names = {f"{name}_{each}": name for name, each in wanted}
-    return found.rename_columns([names.get(name, name) for name in found.column_names])
+    return totals.rename_columns([names.get(name, name) for name in totals.column_names])

@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.request_codes import MAX_CLUSTERS, Requests
-from driftscope.analysis.figures.request_pairing import Key, keys_by_id, keys_by_order
+from driftscope.analysis.figures.request_pairing import (
+    Key,
+    keys_by_digest,
+    keys_by_id,
+    keys_by_order,
+)
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes
@@ -35,20 +40,25 @@ class Side:
     """Digests of request id, label and prompt length, [rows]; () pairs nothing."""
     orders: tuple[str, ...] = ()
     """Digests of label, prompt length and rank by arrival, [rows]; () pairs nothing."""
+    digests: tuple[str, ...] = ()
+    """Digests of prompt digest, label and rank by arrival, [rows]; () pairs nothing."""
     temperatures: tuple[float, ...] = ()
     """Distinct sampling temperatures of the requests, ascending; only the first few if there are
     many."""
 
     def __post_init__(self) -> None:
-        rows = {len(each) for each in (self.ids, self.orders) if each} | {len(self.labels)}
+        rows = {len(each) for each in self._names() if each} | {len(self.labels)}
         if rows != {len(self.rounds.request)}:
             raise ValueError(f"a side of {len(self.rounds.request)} rows has names of {rows}")
+
+    def _names(self) -> tuple[tuple[str, ...], ...]:
+        return self.ids, self.orders, self.digests
 
     def __eq__(self, other: object) -> bool:
         """Whether both sides have equal data for equal rows."""
         if not isinstance(other, Side):
             return NotImplemented
-        mine, theirs = ((s.labels, s.ids, s.orders, s.temperatures) for s in (self, other))
+        mine, theirs = ((s.labels, *s._names(), s.temperatures) for s in (self, other))
         return mine == theirs and all(
             np.array_equal(getattr(self.rounds, each.name), getattr(other.rounds, each.name))
             for each in fields(Rounds)
@@ -63,6 +73,7 @@ class Side:
             labels=tuple(self.labels[i] for i in at),
             ids=tuple(self.ids[i] for i in at) if self.ids else (),
             orders=tuple(self.orders[i] for i in at) if self.orders else (),
+            digests=tuple(self.digests[i] for i in at) if self.digests else (),
         )
 
     def labelled(self, label: str) -> Side:
@@ -81,12 +92,14 @@ def side_of_rounds(rounds: Rounds, requests: Requests) -> Side:
     rows = rounds.request.tolist()
     few = len(rows) <= MAX_CLUSTERS
     by_id, by_order = keys_by_id(requests), keys_by_order(requests) if few else []
+    by_digest = keys_by_digest(requests)
     known = np.unique(np.round(requests.temperature[np.isfinite(requests.temperature)], 3))
     whole = Side(
         rounds=rounds,
         labels=tuple(str(requests.labels[row]) for row in rows),
         ids=tuple(_digest(by_id[row]) for row in rows),
         orders=tuple(_digest(by_order[row]) for row in rows) if few else (),
+        digests=tuple(_digest(by_digest[row]) for row in rows),
         temperatures=tuple(known.tolist()[:_MOST_TEMPERATURES]),
     )
     return whole if few else grouped(whole, MAX_CLUSTERS)
@@ -94,23 +107,36 @@ def side_of_rounds(rounds: Rounds, requests: Requests) -> Side:
 
 def grouped(side: Side, most: int) -> Side:
     """Group the rows into at most `most` groups, or one per label if there are more labels. Groups
-    are made by label and by rank of arrival, or by id without a rank, so that two runs of the same
-    prompts have the same groups. The id of a group depends on the ids of all of its rows."""
+    are made by label and by unit or, if each request is one, by rank of arrival or id, so that two
+    runs of the same prompts have the same groups. Requests of one unit are in groups of one unit,
+    and the id of a group depends on the ids of all of its rows."""
     if len(side.labels) <= most:
         return side
     labels, kind = np.unique(np.array(side.labels), return_inverse=True)
     each = max(most // len(labels), 1)
-    names = side.orders or side.ids or (UNKNOWN,) * len(side.labels)
-    numbers = [int(name, 16) if name else at for at, name in enumerate(names)]
-    place = np.array([number % each for number in numbers], dtype=np.int64)
-    _, first, group = np.unique(kind * each + place, return_index=True, return_inverse=True)
+    place = _places(side) % np.uint64(each)
+    _, first, group = np.unique(
+        kind * each + place.astype(np.int64), return_index=True, return_inverse=True
+    )
     return replace(
         side,
-        rounds=side.rounds.by_group(group, len(first)),
+        rounds=replace(side.rounds.by_group(group, len(first)), unit=place[first].astype(np.int64)),
         labels=tuple(side.labels[at] for at in first),
         ids=_joined(side.ids, group, len(first)) if side.ids else (),
         orders=_joined(side.orders, group, len(first)) if side.orders else (),
+        digests=_joined(side.digests, group, len(first)) if side.digests else (),
     )
+
+
+def _places(side: Side) -> NDArray[np.uint64]:
+    """Return a number for each row, [rows], equal for rows of one unit. It is made from the names
+    of the unit's requests, so that it is equal in two runs of the same prompts."""
+    names = side.orders or side.ids or (UNKNOWN,) * len(side.labels)
+    numbers = [int(name, 16) if name else at for at, name in enumerate(names)]
+    _, unit = np.unique(side.rounds.cluster, return_inverse=True)
+    place = np.full(int(unit.max(initial=-1)) + 1, np.iinfo(np.uint64).max, dtype=np.uint64)
+    np.minimum.at(place, unit, np.array(numbers, dtype=np.uint64))
+    return np.asarray(place[unit])
 
 
 def _joined(names: Sequence[str], group: Codes, groups: int) -> tuple[str, ...]:

@@ -55,11 +55,11 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
     steady[1:] = (np.diff(k) == 0) & (np.diff(batch) == 0) & (np.diff(replica) == 0)
     whole, drafting = _times(step)
     keys = k * (int(batch.max(initial=0)) + 1) + batch
-    found = (
+    cells = (
         _cell(np.flatnonzero(steady & (keys == key)), k, batch, recorded, whole, drafting)
         for key in np.unique(keys[steady])
     )
-    return tuple(cell for cell in found if cell is not None)
+    return tuple(cell for cell in cells if cell is not None)
 
 
 def pooled(cells: Iterable[StepCell]) -> tuple[StepCell, ...]:

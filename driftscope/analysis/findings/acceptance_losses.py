@@ -60,14 +60,14 @@ def conditional_interval(run: RunSummary, depth: int) -> Interval | None:
     return spread[depth - 1] if len(spread) >= depth else None
 
 
-def loss_against(found: Comparison | None, run: RunSummary) -> Loss | None:
+def loss_against(comparison: Comparison | None, run: RunSummary) -> Loss | None:
     """Return how a run loses acceptance compared with a better one; None if it does not accept
     less."""
-    if found is None or not accepts_less(found):
+    if comparison is None or not accepts_less(comparison):
         return None
     if run.acceptance.marginal[0] < NOTHING_BELOW:
         return Loss.NOTHING
-    lower = [d.depth for d in found.at(MARGINAL) if d.differs and d.difference < 0 and d.depth]
+    lower = [d.depth for d in comparison.at(MARGINAL) if d.differs and d.difference < 0 and d.depth]
     if not lower or lower[0] == 1:
         return Loss.LOW
     rate = run.acceptance.conditional[lower[0] - 1]

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from driftscope.analysis.findings.finding import Finding
 from driftscope.analysis.findings.finding_inputs import Case
+from driftscope.analysis.statistics.interval import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,21 @@ class Threshold:
     value: float
     means: str
     source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciding:
+    """Figure whose side of a bound decides whether a finding is made."""
+
+    value: float
+    interval: Interval | None
+    """95% interval of `value`; None if there is none."""
+    bound: float
+
+    @property
+    def is_open(self) -> bool:
+        """Whether noise decides: there is no interval, or it contains the bound."""
+        return self.interval is None or self.interval.low <= self.bound <= self.interval.high
 
 
 About = TypeVar("About")
@@ -34,6 +50,11 @@ class Need(Generic[About]):
     met: Callable[[About], bool]
 
 
+def no_figure(_: object) -> Deciding | None:
+    """Return None: no single figure decides."""
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[About]):
     """One kind of finding."""
@@ -46,6 +67,9 @@ class Entry(Generic[About]):
     need: Need[About]
     rule: Callable[[About], Finding | None]
     """Function that returns the finding about a case; None if there is none."""
+    deciding: Callable[[About], Deciding | None] = no_figure
+    """Function that returns the figure that decides, also if there is no finding; None if several
+    do, or if it is not known."""
 
 
 ALWAYS: Need[Case] = Need(words="nothing beyond verified rounds", met=lambda case: True)  # noqa: ARG005

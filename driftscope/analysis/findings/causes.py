@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from driftscope.analysis.findings import evidence
 from driftscope.analysis.findings.acceptance_losses import Loss
 from driftscope.analysis.findings.evidence import Look, Scene
+from driftscope.vocabulary import CHOOSES_LENGTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,79 +28,79 @@ class Cause:
 
 NORM_FLAG = Cause(
     words="the norm flags are wrong, missing or not applied",
-    check="fc_norm, norm_output, norm_before_fc and norm_before_residual in the drafter's "
-    "config.json against its training; norm_flags in the run's manifest.json is what was loaded",
+    check="compare fc_norm, norm_output, norm_before_fc and norm_before_residual in the drafter's "
+    "config.json with its training; norm_flags in the run's manifest.json shows what was loaded",
     look=evidence.norm_flags,
 )
 LAYERS = Cause(
-    words="other target layers are captured than in training",
-    check="eagle_aux_hidden_state_layer_ids in the drafter's config.json against its training; "
-    "aux_layers in the run's manifest.json is what was captured",
+    words="the captured target layers are not those of the training",
+    check="compare eagle_aux_hidden_state_layer_ids in the drafter's config.json with its "
+    "training; aux_layers in the run's manifest.json shows what was captured",
     look=evidence.captured_layers,
 )
 TOKEN_IDS = Cause(
     words="draft ids are mapped to the wrong target ids (d2t), or the head is not the drafter's",
-    check="d2t in the drafter's model.safetensors: id + d2t[id] is the target's id; "
-    "draft_vocab_size against the rows of lm_head.weight",
+    check="check d2t in the drafter's model.safetensors: id + d2t[id] must be the target's id; "
+    "compare draft_vocab_size with the number of rows of lm_head.weight",
     look=evidence.token_ids,
 )
 EMBEDDING = Cause(
-    words="the embedding or the head is not shared as in training",
-    check="whether the drafter's model.safetensors has embed_tokens.weight and lm_head.weight, and "
-    "tie_word_embeddings in its config.json",
+    words="the embedding or the head is not shared with the target as in training",
+    check="check whether the drafter's model.safetensors has embed_tokens.weight and "
+    "lm_head.weight, and what tie_word_embeddings is in its config.json",
     look=evidence.embedding,
 )
 ROPE = Cause(
-    words="the rotary positions are others than in training",
-    check="rope_theta and rope_scaling in the drafter's config.json against its training",
+    words="the rotary positions differ from those in training",
+    check="compare rope_theta and rope_scaling in the drafter's config.json with its training",
     look=evidence.rotary,
 )
 TARGET = Cause(
-    words="the drafter belongs to another target",
-    check="the target that the drafter's model card names; a fine-tuned target is another one",
+    words="the drafter was trained for another target",
+    check="the target named in the drafter's model card; a fine-tuned target counts as another one",
     look=evidence.other_target,
 )
 QUANTISED = Cause(
     words="the target is quantised differently",
-    check="a run without --quantization and --kv-cache-dtype, then driftscope compare",
+    check="record a run without --quantization and --kv-cache-dtype, then use driftscope compare",
     look=evidence.quantised_target,
 )
 GRAPH = Cause(
-    words="the drafter fails in a graph, or where it is compiled, only",
-    check="a run with --enforce-eager, then driftscope compare",
+    words="the drafter fails only in a graph, or only when compiled",
+    check="record a run with --enforce-eager, then use driftscope compare",
     look=evidence.execution,
 )
 TEMPLATE = Cause(
-    words="prompts are rendered in another way than in training",
-    check="driftscope replay --suite template: acceptance by chat template",
+    words="the chat template renders prompts differently from training",
+    check="run driftscope replay --suite template, which shows acceptance by chat template",
     look=evidence.prompts,
 )
 SAMPLING = Cause(
-    words="the target is sampled and the drafter guesses greedily",
-    check="a run at temperature 0, or on vLLM's V2 runner",
+    words="the target is sampled while the drafter drafts greedily",
+    check="record a run at temperature 0, or on vLLM's V2 runner",
     look=evidence.sampling,
 )
 CACHE = Cause(
-    words="the drafter's cache holds wrong slots",
-    check="driftscope analyze --where 'prompt_tokens < 2000', and a run without prefix caching and "
-    "chunked prefill",
+    words="the drafter's KV cache holds wrong entries",
+    check="use driftscope analyze --where 'prompt_tokens < 2000', and record a run without prefix "
+    "caching and chunked prefill",
     look=evidence.drafter_cache,
 )
 POSITIONS = Cause(
     words="positions do not advance along the chain, or the drafter's sliding window is ignored",
-    check="sliding_window and rope_scaling in the drafter's config.json; another version of the "
-    "engine",
+    check="check sliding_window and rope_scaling in the drafter's config.json; try another version "
+    "of the engine",
 )
 TRAINED_DEPTHS = Cause(
     words="the drafter was trained for fewer depths",
-    check="the number of speculative steps of its training (ttt_length, num_speculative_steps) "
-    "against num_speculative_tokens",
+    check="compare the number of speculative steps in its training (ttt_length, "
+    "num_speculative_steps) with num_speculative_tokens",
     look=evidence.depths_trained,
 )
 LIMIT = Cause(
-    words="something cuts chains at this depth",
-    check="max_position_embeddings of the drafter, num_speculative_tokens_per_batch_size and the "
-    "sizes of captured graphs",
+    words="something ends chains at this depth",
+    check="check the drafter's max_position_embeddings, num_speculative_tokens_per_batch_size and "
+    "the sizes of captured graphs",
 )
 
 CAUSES: Mapping[Loss, tuple[Cause, ...]] = {
@@ -120,6 +121,6 @@ CAUSES: Mapping[Loss, tuple[Cause, ...]] = {
     Loss.STOPS: (TRAINED_DEPTHS, LIMIT, GRAPH, NORM_FLAG, CACHE),
 }
 """Causes by the way in which acceptance is lost."""
-WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
+WITHOUT_WEIGHTS = CHOOSES_LENGTH
 """vLLM's methods that look drafts up without model weights; none of these causes applies to
 them."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from driftscope.analysis.number_words import count, ks_of, percent
+from driftscope.analysis.figures.cohort import Cohort, longer
+from driftscope.analysis.number_words import count, ks_of, lasted, listed, number, percent
 from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
 from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
+from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 
 LOSS = "loss"
 """`QualityWarning.id` of a warning about missing rows."""
@@ -51,41 +53,137 @@ def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
 
 def replay_warnings(run: ReplaySummary) -> tuple[QualityWarning, ...]:
     """Return every warning about a replay."""
-    said = [(LOSS, problem) for problem in run.problems]
-    said += [("note", note) for note in run.manifest.notes]
+    messages = [(LOSS, problem) for problem in run.problems]
+    messages += [("note", note) for note in run.manifest.notes]
     return tuple(
         QualityWarning(id=name, run=run.label, affects="senders", message=message)
-        for name, message in said
+        for name, message in messages
     )
 
 
 def _few_requests(run: RunSummary) -> str | None:
-    if run.requests >= FEW_REQUESTS:
+    if run.clusters >= FEW_REQUESTS:
         return None
     return (
-        f"only {count(run.requests, 'request')}: the intervals are too narrow to rely on; record "
-        f"{FEW_REQUESTS} or more"
+        f"only {count(run.clusters, run.noun)}: no finding that rests on an interval is certain; "
+        f"record {FEW_REQUESTS} or more {run.noun}s"
+    )
+
+
+def _repeats_unseen(run: RunSummary) -> str | None:
+    """Warn that intervals may be too narrow, and which findings are judged less certain for it."""
+    known = run.independence
+    if known is not None and known.suspected:
+        return (
+            f"requests count as repetitions of {count(known.clusters, known.noun)}: at "
+            "temperature 0 they agree in label, prompt length and first rounds more often than by "
+            "chance. The trace does not say which prompts repeat; record with prompt digests on to "
+            "know"
+        )
+    if not run.unseen:
+        return None
+    return (
+        "repeated prompts cannot be seen in this trace: if prompts repeat, intervals are narrower "
+        "than they should be, so no finding that rests on one is called high or certain. Record "
+        "with prompt digests on, or name the column that holds the sessions with --cluster"
     )
 
 
 def _one_decides(run: RunSummary) -> str | None:
     if run.requests < 2 or run.acceptance.mean_length_interval is not None:
         return None
+    if run.independence is not None and run.independence.even:
+        return (
+            f"{count(run.clusters, run.noun)}, which are too few for a 95% interval of the "
+            f"acceptance; record {FEW_REQUESTS} or more {run.noun}s"
+        )
     return (
-        "one request has more than half of the rounds, so that the acceptance has no 95% interval: "
-        f"it cannot be told from that request's own; record {FEW_REQUESTS} or more requests of "
-        "like length"
+        "one request has more than half of the rounds, so the acceptance has no 95% interval: it "
+        f"describes mostly that request; record {FEW_REQUESTS} or more requests of similar length"
     )
+
+
+def _unfinished(run: RunSummary) -> str | None:
+    """Warn about requests that the recording shows in part, left out or not."""
+    cohort = run.cohort
+    if cohort is None:
+        return None
+    edges = _edges(cohort)
+    if not cohort.enough:
+        return (
+            f"cannot tell means and trends: {edges}, and less than half of the rounds are of other "
+            f"requests. All {cohort.served.rounds:,} rounds are shown, without intervals; "
+            f"{longer(cohort)}"
+        )
+    return (
+        f"{count(cohort.left_out, 'round')} of {cohort.served.rounds:,} are left out of means and "
+        f"trends: {edges}. With them, as vLLM counts, rounds yield "
+        f"{number(cohort.served.mean_length)} tokens instead of "
+        f"{number(run.acceptance.mean_length)}"
+    )
+
+
+def _edges(cohort: Cohort) -> str:
+    """Return in words which requests the ends of the recording cut off."""
+    edges = []
+    if cohort.early_requests:
+        began = count(cohort.early_requests, "request")
+        edges.append(f"{began} had begun before the cut ({count(cohort.early_rounds, 'round')})")
+    if cohort.late_requests:
+        began = count(cohort.late_requests, "request")
+        last = "too late" if cohort.duration_s is None else f"in the last {_span(cohort)}"
+        edges.append(
+            f"{cohort.running:,} had not finished when the recording was read, so {began} that "
+            f"began {last} are not seen whole ({count(cohort.late_rounds, 'round')})"
+        )
+    return listed(edges)
+
+
+def _span(cohort: Cohort) -> str:
+    return f"{lasted(cohort.duration_s or 0.0)}, within which 95% of the requests finish"
 
 
 def _short_rounds(run: RunSummary) -> str | None:
     short = run.recording.short_rounds / run.rounds
+    if run.manifest.method in CHOOSES_LENGTH and short > 0:
+        return _chosen_lengths(run, short)
     if short <= MANY_SHORT:
         return None
     return (
         f"{percent(short)} of the rounds drafted fewer than K tokens (close to a length limit); "
-        "rates by depth are of the rounds that drafted the depth, while vLLM's counters divide by "
-        "all rounds"
+        "rates by depth count only the rounds that drafted that depth, while vLLM's counters "
+        "divide by all rounds"
+    )
+
+
+def _chosen_lengths(run: RunSummary, short: float) -> str:
+    return (
+        f"the length of a draft is chosen by the drafter ({run.manifest.method}): "
+        f"{percent(short)} of the rounds drafted fewer than K tokens. Rates by depth count only "
+        "the rounds that drafted "
+        "that depth and were accepted up to it; they hold for drafts that this drafter makes that "
+        "long, while vLLM's counters divide by all rounds"
+    )
+
+
+def _counted_undrafted(run: RunSummary) -> str | None:
+    """Warn that the engine's own counters may be lower than the figures, and why."""
+    counted = run.fallback.counted
+    if counted <= MANY_SHORT * run.rounds:
+        return None
+    reasons = [
+        f"{name.replace('_', ' ')} {n:,}"
+        for name, n in run.fallback.by_reason.items()
+        if name in UndraftedReason.COUNTED
+    ]
+    accepted = (run.acceptance.mean_length - 1.0) * run.rounds
+    least = 1.0 + accepted / (run.rounds + counted)
+    return (
+        f"{count(counted, 'decode step')} had no draft ({listed(reasons)}) and are not rounds "
+        "here; vLLM may verify padding or an emptied draft instead and count it as rejected, so "
+        "its own "
+        f"counters may show an acceptance length down to {number(least)} instead of "
+        f"{number(run.acceptance.mean_length)}"
     )
 
 
@@ -93,9 +191,9 @@ def _several_k(run: RunSummary) -> str | None:
     if not run.mixed:
         return None
     return (
-        f"rounds drafted {ks_of(run.ks)}: the acceptance length is as served, rates by depth are "
-        "of the rounds that drafted the depth, and parts of the run are compared at the run's mix "
-        f"of K{f'; {differs}' if (differs := first_token_differs(run)) else ''}"
+        f"rounds drafted {ks_of(run.ks)}: the acceptance length is as served, rates by depth count "
+        "only the rounds that drafted that depth, and segments of the run are compared at the "
+        f"run's mix of K{f'; {differs}' if (differs := first_token_differs(run)) else ''}"
     )
 
 
@@ -103,23 +201,27 @@ def _several_depths(run: RunSummary) -> str | None:
     if not run.mixed or not run.recording.chains:
         return None
     return (
-        f"attention, hidden state and confidence by depth are of the chains of K = {run.depths} or "
-        "more, so that every depth is compared over the same chains; `--by k` tells each K apart"
+        f"attention, hidden state and confidence by depth cover the chains of K = {run.depths} or "
+        "more, so that every depth is compared over the same chains; `--by k` shows each K "
+        "separately"
     )
 
 
 def _no_chains(run: RunSummary) -> str | None:
     if run.recording.chains:
         return None
-    return "no chain was recorded: there is acceptance, and nothing measured inside the drafter"
+    return (
+        "no chain was recorded: the report shows acceptance, but nothing measured inside the "
+        "drafter"
+    )
 
 
 def _broken_chains(run: RunSummary) -> str | None:
     if not run.recording.broken_chains:
         return None
     return (
-        f"{count(run.recording.broken_chains, 'recorded chain')} with values that are no finite "
-        "numbers; the means leave those values out"
+        f"{count(run.recording.broken_chains, 'recorded chain')} with values that are not finite; "
+        "the means leave those values out"
     )
 
 
@@ -128,10 +230,10 @@ def _chunked_prefill(run: RunSummary) -> str | None:
     if not seen.chunked_chains or run.manifest.runner != "v1":
         return None
     return (
-        f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} are of requests for "
-        "which the drafter's cache may be wrong, as vLLM's V1 runner leaves it at the ends of "
+        f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} belong to requests "
+        "whose drafter cache may be wrong. This happens with vLLM's V1 runner at the ends of "
         "prompt chunks, near a context limit and, through the prefix cache, in later requests. "
-        "They are flagged in the trace and are part of the means"
+        "These chains are flagged in the trace and included in the means"
     )
 
 
@@ -140,17 +242,21 @@ def _greedy_drafts(run: RunSummary) -> str | None:
     if not warm or not drafts_greedily(run.manifest):
         return None
     return (
-        f"requests were sampled (temperature up to {warm:g}) and the drafter guesses greedily, as "
-        "vLLM's V1 runner has it: acceptance is lower than that of a drafter which samples, and "
-        "than at temperature 0; compare it only with runs at the same temperature and runner"
+        f"requests were sampled (temperature up to {warm:g}), but the drafter drafts greedily, as "
+        "it does on vLLM's V1 runner: acceptance is lower than with a drafter that samples, and "
+        "lower than at temperature 0; compare it only with runs at the same temperature and on the "
+        "same runner"
     )
 
 
 _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
+    ("unfinished", "acceptance", _unfinished),
     ("few_requests", "acceptance", _few_requests),
+    ("repeats_unseen", "acceptance", _repeats_unseen),
     ("one_request_decides", "acceptance", _one_decides),
     ("greedy_drafts", "acceptance", _greedy_drafts),
     ("short_rounds", "acceptance", _short_rounds),
+    ("counted_undrafted", "acceptance", _counted_undrafted),
     ("several_k", "acceptance", _several_k),
     ("several_k", "masses", _several_depths),
     ("no_chains", "masses", _no_chains),

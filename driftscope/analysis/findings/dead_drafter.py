@@ -41,9 +41,9 @@ def judge(run: RunSummary) -> tuple[Trust, str]:
     if not high < NOTHING_BELOW:
         return Trust.LOW, f"{seen} leave a rate of up to {percent(high)}"
     if run.rounds < SURE_ROUNDS:
-        return Trust.MEDIUM, f"{seen}: it is sure from {SURE_ROUNDS} rounds on"
+        return Trust.MEDIUM, f"{seen}: certain only from {SURE_ROUNDS} rounds on"
     if run.requests < SURE_REQUESTS:
-        return Trust.MEDIUM, f"{seen}: it is sure from {SURE_REQUESTS} requests on"
+        return Trust.MEDIUM, f"{seen}: certain only from {SURE_REQUESTS} requests on"
     return Trust.HIGH, f"{seen} leave a rate below {percent(high)} (95 %, exact)"
 
 

@@ -19,6 +19,7 @@ from driftscope.analysis.findings.thresholds import GROWS_ABOVE, UNBALANCED_ABOV
 from driftscope.analysis.number_words import listed, number, percent, times
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
+from driftscope.metrics.hidden import per_depth
 
 SAME_WITHIN = 0.1
 """Relative difference of RMS below which two runs have the same state: 1.6 % between broken and
@@ -27,7 +28,7 @@ more."""
 APPLIED_WITHIN = 0.02
 """Relative difference of RMS below which two states of one run are the same state."""
 SURE_ABOVE = 0.2
-"""Mean top-1 probability of a drafter that is confident in its guesses: 0.40 if ids are mapped
+"""Mean top-1 probability of a drafter that is confident in its draft tokens: 0.40 if ids are mapped
 wrongly, 0.09 if the target is a different one (`make broken`)."""
 LESS_SURE = 0.75
 """Ratio of the top-1 probability to the better run's: 0.3 to 0.5 with wrong inputs, 1.0 or more
@@ -123,29 +124,34 @@ def norm_flags(scene: Scene) -> Look:
     if applied is not None and asked is not None and applied is not asked:
         where = "after" if applied else "before"
         return shown(
-            f"norm_output is {_on(asked)} and the state fed forward is the one {where} the final "
-            f"norm{_grown(hidden)}: the flag is not applied"
+            f"norm_output is {_on(asked)}, but the state fed forward is the one {where} the final "
+            f"norm{_grown(hidden)}: the engine does not apply the flag"
         )
-    if asked and hidden.growth is not None and hidden.growth > GROWS_ABOVE:
-        return shown(f"norm_output is on and the state grows{_grown(hidden)}: it is not applied")
+    if asked and _grows(run):
+        return shown(
+            f"norm_output is on, but the state grows{_grown(hidden)}: the engine does not "
+            "apply the flag"
+        )
     normed = flags.get("fc_norm") or flags.get("norm_before_fc")
     if normed and hidden.aux_rms is not None and hidden.aux_norm_rms is None:
-        return shown("a norm before the fc is on, and no normed captured state was seen")
+        return shown("a norm before the fc is on, but no normalised captured state was recorded")
     other = _flags_apart(run, better) if better else []
     if better and other:
-        said = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
-        return shown(f"{said}, unlike in {better.label}")
+        differences = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
+        return shown(f"{differences}, unlike in {better.label}")
     swollen = _swollen(hidden)
     if not normed and swollen is not None:
         return for_it(
-            f"the fc's output is {times(swollen)} the state fed from depth 1 and no norm before "
-            "the fc is on: check fc_norm"
+            f"the RMS of the fc's output is {times(swollen)} that of the state fed forward from "
+            "depth 1, and no norm before the fc is on: check fc_norm"
         )
     grows = asked is False and _grows(run) and not (better and _grows(better))
     if grows and scene.loss in (Loss.FALLS, Loss.STOPS):
-        return for_it(f"the state grows{_grown(hidden)} and norm_output is off")
+        return for_it(f"norm_output is off and the state grows{_grown(hidden)}")
     if scene.same_drafter and applied is not None:
-        return against(f"drafter and flags are {_of(better)}, and norm_output acts as it says")
+        return against(
+            f"drafter and flags are {_of(better)}, and norm_output acts as the config says"
+        )
     if scene.same_states and scene.loss is Loss.NOTHING:
         return against(_AS_FAR)
     return Look(
@@ -154,11 +160,12 @@ def norm_flags(scene: Scene) -> Look:
     )
 
 
-_AS_FAR = "up to the logits depth 1 is as in the better run"
+_AS_FAR = "at depth 1 everything up to the logits matches the better run"
 
 
 def _grows(run: RunSummary) -> bool:
-    return run.hidden.growth is not None and run.hidden.growth > GROWS_ABOVE
+    growth = run.hidden.growth
+    return growth is not None and per_depth(growth, run.depths) > GROWS_ABOVE
 
 
 def _of(better: RunSummary | None) -> str:
@@ -186,18 +193,18 @@ def captured_layers(scene: Scene) -> Look:
     mine, rms = run.manifest.aux_layers, run.hidden.aux_rms
     if better and mine and better.manifest.aux_layers and mine != better.manifest.aux_layers:
         return shown(
-            f"layers {_numbers(mine)} are captured here, {_numbers(better.manifest.aux_layers)} in "
-            f"{better.label}"
+            f"this run captures layers {_numbers(mine)}, {better.label} captures "
+            f"{_numbers(better.manifest.aux_layers)}"
         )
     theirs = better.hidden.aux_rms if better else None
     if better and rms and theirs and len(rms) == len(theirs):
         if all(_same(*pair) for pair in zip(rms, theirs, strict=True)):
-            return against(f"their RMS is that in {better.label} ({_values(rms)})")
-        return for_it(f"their RMS is {_values(rms)} here, {_values(theirs)} in {better.label}")
+            return against(f"their RMS equals that in {better.label} ({_values(rms)})")
+        return for_it(f"their RMS is {_values(rms)} here and {_values(theirs)} in {better.label}")
     if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE:
         return for_it(
-            f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be an "
-            "embedding or a layer of another place"
+            f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be the "
+            "embedding, or a layer at the wrong position"
         )
     return Look(verdict=Verdict.OPEN, words=f"layers {_numbers(mine)} are captured" if mine else "")
 
@@ -211,18 +218,24 @@ def token_ids(scene: Scene) -> Look:
         theirs = _first(scene.better.confidence.top1)
         if scene.same_states and scene.loss is Loss.NOTHING:
             return for_it(
-                f"at depth 1 its states and its confidence ({percent(sure)}) are those of "
-                f"{scene.better.label} ({percent(theirs)}): the fault is behind the logits"
+                f"at depth 1 its states and its confidence ({percent(sure)}) match "
+                f"{scene.better.label} ({percent(theirs)}): the fault lies after the logits"
             )
         if theirs and sure < LESS_SURE * theirs:
             return against(
-                f"its confidence at depth 1 is {percent(sure)}, {percent(theirs)} in "
-                f"{scene.better.label}: the fault is before the logits"
+                f"its confidence at depth 1 is {percent(sure)}, compared with {percent(theirs)} in "
+                f"{scene.better.label}: the fault lies before the logits"
             )
         return UNSEEN
     if sure > SURE_ABOVE and scene.loss is Loss.NOTHING:
-        return for_it(f"it gives its first guess {percent(sure)} on average, and none is right")
-    return Look(verdict=Verdict.OPEN, words=f"it gives its first guess {percent(sure)} on average")
+        return for_it(
+            f"it gives its first draft token a probability of {percent(sure)} on "
+            "average, and almost none is accepted"
+        )
+    return Look(
+        verdict=Verdict.OPEN,
+        words=f"it gives its first draft token a probability of {percent(sure)} on average",
+    )
 
 
 def embedding(scene: Scene) -> Look:
@@ -244,8 +257,9 @@ def _between_fc_and_head(scene: Scene, what: str) -> Look:
         return UNSEEN
     if sure < LESS_SURE * theirs:
         return for_it(
-            f"the fc's output is that of {better.label} and the confidence is not "
-            f"({percent(sure)} against {percent(theirs)}): {what}, or another weight behind the fc"
+            f"the fc's output matches {better.label}, but the confidence does not "
+            f"({percent(sure)}, compared with {percent(theirs)}): check {what}, or another weight "
+            "after the fc"
         )
     return against(_AS_FAR) if scene.same_states and scene.loss is Loss.NOTHING else UNSEEN
 
@@ -257,10 +271,10 @@ def other_target(scene: Scene) -> Look:
         return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
     theirs = better.manifest.target
     if differ(run, theirs):
-        return shown(f"{better.label} had the target {theirs.name}, this run {run.name}")
+        return shown(f"{better.label} had the target {theirs.name}, this run has {run.name}")
     if scene.same_drafter:
         return against(f"target and drafter are {_of(better)}")
-    return Look(verdict=Verdict.OPEN, words=f"the target is that of {better.label}")
+    return Look(verdict=Verdict.OPEN, words=f"the target is the same as in {better.label}")
 
 
 def quantised_target(scene: Scene) -> Look:
@@ -284,20 +298,22 @@ def execution(scene: Scene) -> Look:
     groups: tuple[Group, ...] = run.groups.execution
     if len(groups) > 1:
         worst, best = (pick(groups, key=lambda g: g.mean_length) for pick in (min, max))
-        said = listed([f"{number(g.mean_length)} tokens per round {g.name}" for g in groups])
+        yields = listed([f"{number(g.mean_length)} tokens per round {g.name}" for g in groups])
         if worst.mean_length - 1 < MODES_APART * (best.mean_length - 1):
-            return for_it(said)
-        return against(f"rounds yield {said}")
+            return for_it(f"rounds yield {yields}")
+        return against(f"rounds yield {yields}")
     if run.manifest.mode == "eager":
         return against("the drafter ran eagerly")
     return Look(verdict=Verdict.OPEN, words=f"the drafter ran in {run.manifest.mode}")
 
 
 def sampling(scene: Scene) -> Look:
-    """Check whether requests are sampled while the drafter guesses greedily."""
+    """Check whether requests are sampled while the drafter drafts greedily."""
     warm = warmest(scene.run)
     if warm and drafts_greedily(scene.run.manifest):
-        return shown(f"temperature {warm:g}, and the drafter guesses greedily")
+        return shown(
+            f"requests were sampled at temperature {warm:g}, and the drafter drafts greedily"
+        )
     if warm == 0:
         return against("every request was greedy (temperature 0)")
     return UNSEEN
@@ -314,9 +330,12 @@ def drafter_cache(scene: Scene) -> Look:
     """Check whether there are chains whose cache the engine may have filled wrongly."""
     seen = scene.run.recording
     if seen.chunked_chains and scene.run.manifest.runner == "v1":
-        return for_it(f"{percent(seen.chunked_chains / seen.chains)} of the chains are flagged")
+        return for_it(
+            f"{percent(seen.chunked_chains / seen.chains)} of the chains are flagged "
+            "because their cache may be wrong"
+        )
     if seen.chains:
-        return against("no recorded chain is flagged for its cache")
+        return against("no recorded chain is flagged for a doubtful cache")
     return UNSEEN
 
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from driftscope import vocabulary
+
 
 class Severity(StrEnum):
     """Importance of a finding, worst first."""
 
-    HIGH = "high"
-    MEDIUM = "medium"
-    INFO = "info"
-    GOOD = "good"
+    HIGH = vocabulary.HIGH
+    MEDIUM = vocabulary.MEDIUM
+    INFO = vocabulary.INFO
+    GOOD = vocabulary.GOOD
 
 
 class Trust(StrEnum):

@@ -59,13 +59,15 @@ class Case:
         return None if self.tokens_per_s is None else self.tokens_per_s * gain
 
     def cost_at_k(self, k: int) -> float | None:
-        """Return the gain in tokens per second with this K; None if unknown."""
-        if self.advice is None or self.tokens_per_s is None:
+        """Return the gain in tokens per second with this K: at least, if it was not measured. None
+        if none is known."""
+        if self.advice is None or self.tokens_per_s is None or k >= len(self.advice.gains):
             return None
-        now, then = self.advice.overall.ran, self.advice.overall.tpot_s[k]
-        if now.interval is None or then.interval is None:
+        gain = self.advice.gains[k]
+        if gain.interval is None:
             return None
-        return self.tokens_per_s * (now.value / then.value - 1.0)
+        known = gain.value if k in self.advice.measured_k else gain.interval.low
+        return self.tokens_per_s * known if known > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +88,9 @@ def replay_cases_of(
     reference = baseline or next(iter(runs), None)
     cases = []
     for run in runs:
-        held = None if run is reference else reference
-        pairs = () if held is None else versus(held, run)
-        cases.append(ReplayCase(run=run, reference=held, pairs=pairs))
+        compared_with = None if run is reference else reference
+        pairs = () if compared_with is None else versus(compared_with, run)
+        cases.append(ReplayCase(run=run, reference=compared_with, pairs=pairs))
     return tuple(cases)
 
 
@@ -121,8 +123,11 @@ def cases_of(
 
 
 def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | None:
-    """Return the comparison of two summaries; None if they cannot be compared."""
+    """Return the comparison of two summaries; None if they cannot be compared, or if one shows most
+    requests in part."""
     if first is None or first.side is None or second.side is None:
+        return None
+    if not (first.seen_whole and second.seen_whole):
         return None
     if not min(first.k, second.k):
         return None

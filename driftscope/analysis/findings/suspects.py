@@ -25,12 +25,12 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
     """Return the causes of `loss`; none if it is None, or if the method has no weights."""
     if loss is None or case.run.manifest.method in WITHOUT_WEIGHTS:
         return Suspects()
-    found = case.comparison
+    comparison = case.comparison
     scene = Scene(
         run=case.run,
         loss=loss,
-        better=case.reference if accepts_less(found) else None,
-        same_prompts=found is not None and found.pairing != UNPAIRED,
+        better=case.reference if accepts_less(comparison) else None,
+        same_prompts=comparison is not None and comparison.pairing != UNPAIRED,
     )
     looked = [(cause, cause.look(scene)) for cause in CAUSES[loss]]
     by_verdict = {
@@ -60,4 +60,4 @@ def in_order(suspects: Suspects) -> str:
     """Return the causes as the last sentence of an advice; "" without any."""
     if not suspects.causes:
         return ""
-    return f" Check, likeliest first: {'; '.join(each.cause for each in suspects.causes)}."
+    return f" Check, most likely first: {'; '.join(each.cause for each in suspects.causes)}."

@@ -23,16 +23,17 @@ def correlations(run: Sums, baseline: Sums) -> Mapping[str, float]:
     there = [np.zeros(len(each.requests), dtype=np.bool_) for each in (run, baseline)]
     for mine, each in zip(there, (run, baseline), strict=True):
         mine[each.rounds.request[each.rounds.rounds > 0]] = True
-    found = pair(run.requests, baseline.requests, *there)
-    if found.how == UNPAIRED:
+    pairing = pair(run.requests, baseline.requests, *there)
+    if pairing.how == UNPAIRED:
         return {}
-    share = len(found.first) / np.sqrt(float(there[0].sum()) * float(there[1].sum()))
-    return {name: share * value for name, value in _of(run, baseline, found).items()}
+    share = len(pairing.first) / np.sqrt(float(there[0].sum()) * float(there[1].sum()))
+    return {name: share * value for name, value in _of(run, baseline, pairing).items()}
 
 
-def _of(run: Sums, baseline: Sums, found: Pairing) -> dict[str, float]:
-    out = of_acceptance(_rounds(run, found.first), _rounds(baseline, found.second))
-    times = run.requests.tpot_s[found.first], baseline.requests.tpot_s[found.second]
+def _of(run: Sums, baseline: Sums, pairing: Pairing) -> dict[str, float]:
+    ours, theirs = _rounds(run, pairing.first), _rounds(baseline, pairing.second)
+    out = of_acceptance(ours, theirs.grouped_like(ours))
+    times = run.requests.tpot_s[pairing.first], baseline.requests.tpot_s[pairing.second]
     known = np.isfinite(times[0]) & np.isfinite(times[1])
     if known.sum() > 1:
         same = _correlation(*(each[known] - each[known].mean() for each in times))

@@ -1,8 +1,9 @@
 """Evaluation of a rule's condition for a run's figures.
 
-There are three answers: true, false, and None if a deciding figure is null, or is an estimate
-without a 95% interval. A comparison is true only if it holds over the whole 95% interval of its
-difference, so that noise breaks no rule; `not` requires that the opposite comparison surely holds.
+There are three answers. A comparison is true if it holds over the whole 95% interval of its
+difference, false if the opposite does, and None if the interval contains 0: then noise could decide
+either way. It is None, too, if a deciding figure is null, or an estimate without an interval.
+Figures that are counted, and have no interval, are compared as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from driftscope.analysis.gate.expression import (
     Arithmetic,
     Comparison,
     Condition,
-    Found,
+    FindingCondition,
     Junction,
     Known,
     Literal,
@@ -30,7 +31,14 @@ from driftscope.analysis.gate.expression import (
 from driftscope.analysis.gate.quantity import Quantity, Shared
 from driftscope.errors import UsageError
 
-_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_EXACTLY: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 _ARITHMETIC: dict[str, Callable[[Quantity, Quantity], Quantity]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -50,9 +58,15 @@ class Facts:
     run: Mapping[str, Any]
     """Run as in the JSON report."""
     baseline: Mapping[str, Any] | None = None
-    found: Callable[[str], bool | None]
+    has_finding: Callable[[str], bool | None]
     """Function that returns whether a finding was made; None if the run lacks the data that it
     needs. Raises UsageError for an unknown name."""
+    deciding: Callable[[str], tuple[Quantity, float] | None] = lambda name: None  # noqa: ARG005
+    """Function that returns the figure that decides about a finding, and its bound; None if there
+    is no single one."""
+    made_of: Callable[[str], Sequence[str]] = lambda name: ()  # noqa: ARG005
+    """Function that returns the ids of the findings of a severity or a worse one; nothing for any
+    other name."""
     correlated: Mapping[str, float] = field(default_factory=dict)
     """Correlation of a figure's errors in run and baseline, by path, if requests are paired."""
     countable: frozenset[str] = field(default=frozenset())
@@ -64,27 +78,58 @@ Values = dict[str, Quantity | str | None]
 
 
 def holds(condition: Condition, facts: Facts, values: Values) -> bool | None:
-    """Return whether `condition` surely holds; the figures that it read are added to `values`.
+    """Return whether `condition` surely holds (True) or surely does not (False); the figures that
+    it read are added to `values`.
 
     Raises UsageError for a path or a finding that does not exist.
     """
-    return _holds(condition, facts, values, negated=False)
-
-
-def _holds(condition: Condition, facts: Facts, values: Values, *, negated: bool) -> bool | None:
     match condition:
         case Not(of=inner):
-            return _holds(inner, facts, values, negated=not negated)
+            answer = holds(inner, facts, values)
+            return None if answer is None else not answer
         case Junction(every=every, parts=parts):
-            answers = [_holds(part, facts, values, negated=negated) for part in parts]
-            return _joined(answers, every=every is not negated)
+            return _joined([holds(part, facts, values) for part in parts], every=every)
         case Comparison():
-            return _compare(condition, facts, values, negated=negated)
+            return _compare(condition, facts, values)
         case Known(path=path):
-            return (_figure(path, facts, values) is not None) is not negated
-        case Found(name=name):
-            there = facts.found(name)
-            return None if there is None else there is not negated
+            return _figure(path, facts, values) is not None
+        case FindingCondition(name=name):
+            answer, figure = facts.has_finding(name), facts.deciding(name)
+            if made := facts.made_of(name):
+                values[name] = ", ".join(made)
+            if figure is not None:
+                values[name], values[f"bound of {name}"] = figure[0], Quantity.exact(figure[1])
+            return answer
+
+
+def open_factor(condition: Condition, facts: Facts) -> float | None:
+    """Return how many times as many requests would decide the comparisons that an interval leaves
+    open, if the difference stays as it is; infinite if it is 0, None if no comparison is open."""
+    match condition:
+        case Not(of=inner):
+            return open_factor(inner, facts)
+        case Junction(parts=parts):
+            factors = [open_factor(part, facts) for part in parts]
+            return max((each for each in factors if each is not None), default=None)
+        case Comparison():
+            sides = [_value(term, facts, {}) for term in (condition.left, condition.right)]
+            left, right = sides
+            if not isinstance(left, Quantity) or not isinstance(right, Quantity):
+                return None
+            return _open_factor(condition.sign, left - right)
+        case FindingCondition(name=name):
+            figure = facts.deciding(name)
+            return (
+                None if figure is None else _open_factor("<", figure[0] - Quantity.exact(figure[1]))
+            )
+    return None
+
+
+def _open_factor(sign: str, apart: Quantity) -> float | None:
+    if apart.is_exact or _surely(sign, apart) is not None:
+        return None
+    half = (apart.high - apart.low) / 2
+    return float((half / apart.value) ** 2) if apart.value else math.inf
 
 
 def _joined(answers: Sequence[bool | None], *, every: bool) -> bool | None:
@@ -95,35 +140,43 @@ def _joined(answers: Sequence[bool | None], *, every: bool) -> bool | None:
     return None if None in answers else every
 
 
-def _compare(asked: Comparison, facts: Facts, values: Values, *, negated: bool) -> bool | None:
-    sign = _OPPOSITE[asked.sign] if negated else asked.sign
+def _compare(asked: Comparison, facts: Facts, values: Values) -> bool | None:
     left, right = (_value(term, facts, values) for term in (asked.left, asked.right))
     if left is None or right is None:
         return None
     if isinstance(left, str) or isinstance(right, str):
-        return _compare_texts(sign, left, right)
+        return _compare_texts(asked.sign, left, right)
     apart = left - right
+    if apart.is_exact:
+        return _EXACTLY[asked.sign](apart.value, 0.0)
+    return _surely(asked.sign, apart)
+
+
+def _surely(sign: str, apart: Quantity) -> bool | None:
+    """Return whether an estimated difference is surely, or surely not, to 0 as `sign` says."""
     match sign:
-        case "<":
-            return apart.value < 0 and apart.high < 0
-        case "<=":
-            return apart.high <= 0
-        case ">":
-            return apart.value > 0 and apart.low > 0
-        case ">=":
-            return apart.low >= 0
-        case "==":
-            return apart.value == 0
-    return apart.low > 0 or apart.high < 0
+        case "<" | "<=":
+            return _decided(yes=apart.high < 0, no=apart.low > 0)
+        case ">" | ">=":
+            return _decided(yes=apart.low > 0, no=apart.high < 0)
+    differs = apart.low > 0 or apart.high < 0
+    return _decided(yes=differs and sign == "!=", no=differs and sign == "==")
+
+
+def _decided(*, yes: bool, no: bool) -> bool | None:
+    return True if yes else False if no else None
 
 
 def _compare_texts(sign: str, left: Quantity | str, right: Quantity | str) -> bool:
     if sign not in ("==", "!=") or type(left) is not type(right):
-        raise UsageError(f"{_said(left)} {sign} {_said(right)}: texts can only be == or != texts")
+        raise UsageError(
+            f"{_value_words(left)} {sign} {_value_words(right)}: texts can only be compared with "
+            "== or !="
+        )
     return (left == right) is (sign == "==")
 
 
-def _said(value: Quantity | str) -> str:
+def _value_words(value: Quantity | str) -> str:
     return repr(value) if isinstance(value, str) else f"{value.value:g}"
 
 
@@ -156,21 +209,21 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
     value = _at(root, path, path.steps, facts.countable)
     estimated, spread = _spread(root, path)
     if isinstance(value, Mapping | list):
-        raise UsageError(f"{path}: is no single figure; it has {_offered(value)}")
-    found: Quantity | str | None
+        raise UsageError(f"{path}: is not a single figure; it has {_offered(value)}")
+    figure: Quantity | str | None
     if value is None or isinstance(value, str):
-        found = value
+        figure = value
     elif spread is None:
-        found = None if estimated else Quantity.exact(float(value))
+        figure = None if estimated else Quantity.exact(float(value))
     else:
         name = str(replace(path, baseline=False))
         same = facts.correlated.get(name)
         shared = (
             None if same is None else Shared(figure=name, baseline=path.baseline, correlation=same)
         )
-        found = Quantity(value=float(value), low=spread[0], high=spread[1], shared=shared)
-    values[str(path)] = found
-    return found
+        figure = Quantity(value=float(value), low=spread[0], high=spread[1], shared=shared)
+    values[str(path)] = figure
+    return figure
 
 
 def _at(root: Any, path: Path, steps: Sequence[str | int], countable: frozenset[str]) -> Any:
@@ -209,10 +262,12 @@ def _spread(root: Any, path: Path) -> tuple[bool, tuple[float, float] | None]:
         return False, None
     steps[named[-1]] = f"{steps[named[-1]]}{_INTERVAL}"
     try:
-        found = _at(root, path, steps, frozenset())
+        interval = _at(root, path, steps, frozenset())
     except UsageError:
         return False, None
-    ends = (found.get("low"), found.get("high")) if isinstance(found, Mapping) else found
+    ends = (
+        (interval.get("low"), interval.get("high")) if isinstance(interval, Mapping) else interval
+    )
     if not isinstance(ends, tuple | list) or len(ends) != 2:
         return True, None
     low, high = ends

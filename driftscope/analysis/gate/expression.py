@@ -6,6 +6,7 @@
     PATH     = name.name[index] ..., as in the JSON report's run; baseline.PATH for the other run
     FINDING  = a finding's id, or a severity
     known(PATH) is true where the figure exists
+    no_worse(PATH, 5%) is true where the figure is at most 5 % worse than the baseline's
 
 Python's own parser makes the tree; everything that is not in the list above is refused.
 """
@@ -13,6 +14,7 @@ Python's own parser makes the tree; everything that is not in the list above is 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from driftscope.errors import UsageError
@@ -20,6 +22,10 @@ from driftscope.errors import UsageError
 BASELINE = "baseline"
 _LONGEST = 1000
 """Largest number of characters; a rule is one line."""
+_SHARE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)%(?=\s*\))")
+"""A percentage as the last argument of a function."""
+_SECONDS = "_s"
+"""Ending of the names of times, of which less is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FindingCondition:
     """Condition that a finding with this id, or with this severity or a worse one, was made."""
 
     name: str
@@ -101,7 +107,7 @@ class Not:
     of: Condition
 
 
-Condition = Comparison | Found | Known | Junction | Not
+Condition = Comparison | FindingCondition | Known | Junction | Not
 
 _SIGNS: dict[type[ast.AST], str] = {
     ast.Lt: "<",
@@ -121,9 +127,9 @@ def parse(text: str) -> Condition:
     """Return the condition that `text` states; raises UsageError, which says what is wrong with
     it."""
     if len(text) > _LONGEST:
-        raise UsageError(f"rule of {len(text)} characters; {_LONGEST} are allowed")
+        raise UsageError(f"rule of {len(text)} characters; at most {_LONGEST} are allowed")
     try:
-        return _condition(ast.parse(text.strip(), mode="eval").body)
+        return _condition(ast.parse(_SHARE.sub(_as_number, text.strip()), mode="eval").body)
     except _NotAllowedError as error:
         raise UsageError(f"rule {text!r}: {error}") from error
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -148,15 +154,36 @@ def _condition(node: ast.expr) -> Condition:
         case ast.Compare():
             return _comparison(node)
         case ast.Name(id=name):
-            return Found(name=name)
+            return FindingCondition(name=name)
         case ast.Call(func=ast.Name(id="known"), args=[argument], keywords=[]):
             path = _term(argument)
             if isinstance(path, Path):
                 return Known(path=path)
+        case ast.Call(func=ast.Name(id="no_worse"), args=[figure, margin], keywords=[]):
+            return _no_worse(_term(figure), _term(margin))
     raise _NotAllowedError(
         f"{ast.unparse(node)!r} is neither a comparison nor a finding's id; compare it with "
         "something"
     )
+
+
+def _no_worse(figure: Term, margin: Term) -> Condition:
+    """Return the condition that a run's figure is less than `margin` worse than the baseline's,
+    which is a ratio, so that the errors of paired prompts cancel."""
+    if not isinstance(figure, Path) or figure.baseline:
+        raise _NotAllowedError("no_worse needs the path of a run's figure, and a margin such as 5%")
+    if not isinstance(margin, Literal) or isinstance(margin.value, str) or not 0 < margin.value < 1:
+        raise _NotAllowedError("no_worse needs a margin between 0% and 100%, such as 5%")
+    reference = Path(steps=figure.steps, baseline=True)
+    ratio = Arithmetic(sign="/", left=figure, right=reference)
+    names = [step for step in figure.steps if isinstance(step, str)]
+    if names and names[-1].endswith(_SECONDS):
+        return Comparison(sign="<=", left=ratio, right=Literal(value=1.0 + margin.value))
+    return Comparison(sign=">=", left=ratio, right=Literal(value=1.0 - margin.value))
+
+
+def _as_number(share: re.Match[str]) -> str:
+    return repr(float(share[1]) / 100)
 
 
 def _comparison(node: ast.Compare) -> Condition:
@@ -213,13 +240,13 @@ def _steps(node: ast.expr) -> tuple[str | int, ...]:
         ):
             if not isinstance(index, bool):
                 return (*_steps(inner), -index)
-    raise _NotAllowedError(f"{ast.unparse(node)!r} is no path such as attention.self[-1]")
+    raise _NotAllowedError(f"{ast.unparse(node)!r} is not a path such as attention.self[-1]")
 
 
 def _sign(op: ast.AST) -> str:
     if type(op) not in _SIGNS:
         raise _NotAllowedError(
-            f"{type(op).__name__} is no operator here; there are {' '.join(_SIGNS.values())} "
-            "and, or, not"
+            f"{type(op).__name__} is not an operator here; use {' '.join(_SIGNS.values())} and, "
+            "or, not"
         )
     return _SIGNS[type(op)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from driftscope.analysis.gate.evaluate import Facts, Values, holds
+from driftscope.analysis.gate.evaluate import Facts, Values, holds, open_factor
 from driftscope.analysis.gate.quantity import Quantity
 from driftscope.analysis.gate.rule import Rule
+
+MOST_TIMES = 100.0
+"""Largest multiple of the recorded requests that is worth naming."""
 
 
 class Outcome(StrEnum):
@@ -17,7 +21,8 @@ class Outcome(StrEnum):
     BROKEN = "broken"
     HELD = "held"
     UNDECIDED = "undecided"
-    """Outcome if a deciding figure is null, or if the run lacks the data that a finding needs."""
+    """Outcome if the 95% interval of a comparison contains the bound, if a deciding figure is null,
+    or if the run lacks the data that a finding needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +33,17 @@ class Judgement:
     run: str
     outcome: Outcome
     values: Values
+    wanted_requests: int | None = None
+    """Number of requests that would decide it, if the figures stay as they are; None if it is
+    decided, or if more than MOST_TIMES as many would be needed."""
 
     def line(self) -> str:
         """Return one line for a log."""
         figures = ", ".join(f"{path} = {_shown(value)}" for path, value in self.values.items())
-        return f"{self.outcome}: {self.rule} [{self.run}]{': ' if figures else ''}{figures}"
+        line = f"{self.outcome}: {self.rule} [{self.run}]{': ' if figures else ''}{figures}"
+        if self.wanted_requests is None:
+            return line
+        return f"{line}; about {self.wanted_requests:,} requests would decide it"
 
 
 def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, Facts]]) -> list[Judgement]:
@@ -44,7 +55,15 @@ def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
     values: Values = {}
     answer = holds(rule.condition, facts, values)
     outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[answer]
-    return Judgement(rule=rule, run=label, outcome=outcome, values=values)
+    wanted = _wanted_requests(rule, facts) if answer is None else None
+    return Judgement(rule=rule, run=label, outcome=outcome, values=values, wanted_requests=wanted)
+
+
+def _wanted_requests(rule: Rule, facts: Facts) -> int | None:
+    factor, requests = open_factor(rule.condition, facts), facts.run.get("requests")
+    if factor is None or factor > MOST_TIMES or not isinstance(requests, int):
+        return None
+    return math.ceil(requests * factor)
 
 
 def _shown(value: Quantity | str | None) -> str:

@@ -172,33 +172,33 @@ def _even(
     lists = Elements(rows, derived, shape, careful=careful)
     nothing = ibis.null("float64")
     sink = _first(lists, shape, "self_mass" if shape.sinkless else "sink_mass")
-    said = finite(sink) if careful else sink.notnull()
+    known = finite(sink) if careful else sink.notnull()
     visible = attention.visible_sink(rows.position, shape.sink_slots)
     null = _first(lists, shape, "null_mass").fill_null(0.0)
     free = attention.free_slots(rows.position, visible)
     weight = attention.slot_weight(free, 0.0 if shape.sinkless else sink, null)
     even = attention.even_share(rows.position, visible)
     return {
-        "slot_weight": ibis.ifelse(said, weight, nothing),
-        "even_sink": ibis.ifelse(said, even, nothing),
+        "slot_weight": ibis.ifelse(known, weight, nothing),
+        "even_sink": ibis.ifelse(known, even, nothing),
     }
 
 
 def _no_drift(rows: ir.Table, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:
-    """Return the sums of the no-drift expectation, over the same chains at each depth."""
+    """Return the sums of the deprecated `no_drift_self`, over the same chains at each depth."""
     import ibis
 
     if "slot_weight" not in rows.columns:
         return {}
-    said = finite(rows.slot_weight)
-    usable = ibis.ifelse(said, rows.slot_weight, ibis.null("float64"))
-    denominators = ibis.ifelse(said, weight, ibis.null("float64")).sum()
+    known = finite(rows.slot_weight)
+    usable = ibis.ifelse(known, rows.slot_weight, ibis.null("float64"))
+    denominators = ibis.ifelse(known, weight, ibis.null("float64")).sum()
     even = _mean("even_sink", 0, rows.even_sink, weight)
     return {**even, **_no_drift_sums(usable, shape, weight, denominators)}
 
 
 def _quick_no_drift(rows: ir.Table, shape: Shape, weight: Weight) -> dict[str, Any]:
-    """Return the sums of the no-drift expectation, if every number is finite."""
+    """Return the sums of the deprecated `no_drift_self`, if every number is finite."""
     import ibis
 
     if "slot_weight" not in rows.columns:

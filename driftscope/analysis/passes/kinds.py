@@ -6,13 +6,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.passes.views import table
-from driftscope.vocabulary import AUX
+from driftscope.vocabulary import AUX, DISTANCE_MASS
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 BY_HEAD = "head_mass"
-OPTIONAL = ("sink_mass", "null_mass", *AUX, BY_HEAD)
+OPTIONAL = ("sink_mass", "null_mass", *AUX, BY_HEAD, DISTANCE_MASS)
 """Lists that a drafter may lack, or whose recording may be switched off; files never leave them out
 because they follow from others."""
 

@@ -34,6 +34,11 @@ def requests_that_finished() -> ir.Table:
         "ttft_s",
         "tpot_s",
         "temperature",
+        "structured",
         "finish_reason",
+        "prompt_digest",
+        "conversation",
+        "session",
+        "pair",
         "time_s",
     ).order_by("time_s", *REQUEST)

@@ -64,10 +64,10 @@ def by_context(shape: Shape) -> ir.Table:
 @cache
 def by_batch(shape: Shape) -> ir.Table:
     """Sum rounds by request and by the power of two at or below the number of requests in their
-    step."""
-    rows = table("verify")
+    step, whether or not they meet the conditions."""
+    rows, every = table("verify"), table("verify_all", "verify")
     place = ("replica", "step")
-    sizes = rows.group_by(*place).aggregate(size=rows.count())
+    sizes = every.group_by(*place).aggregate(size=every.count())
     rows = rows.filter(rows.drafted > 0).join(sizes, place)
     rows = rows.mutate(bucket=rows.size.log2().floor().cast("int64"))
     return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, shape))
@@ -117,3 +117,16 @@ def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
     rows = rows.filter(rows.back < last)
     taken = rows.drafted.isin(shape.ks) & (rows.accepted >= rows.drafted)
     return rows.group_by("cluster").aggregate(whole=taken.sum())
+
+
+@cache
+def first_rounds(first: int) -> ir.Table:
+    """Return the `first` rounds of each request in SUSPECTS, `nth` counts from 0."""
+    import ibis
+
+    rows = table("verify")
+    rows = rows.filter(rows.drafted > 0).join(clusters(SUSPECTS), REQUEST)
+    order = ibis.window(group_by="cluster", order_by=(rows.time_s, rows.position))
+    rows = rows.mutate(nth=ibis.row_number().over(order))
+    rows = rows.filter(rows.nth < first)
+    return rows.select("cluster", "nth", "drafted", accepted=rows.accepted.fill_null(0))

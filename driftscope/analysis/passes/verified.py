@@ -1,8 +1,8 @@
 """Passes over recorded chains joined with the rounds that verified them, for the requests in
 LOOKED_AT.
 
-Both are stored by request and position under names of their own, DRAWN and DONE, because they are
-read several times.
+Both, and their join, are stored under names of their own, DRAWN, DONE and VERIFIED, because they
+are read several times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from driftscope.metrics.chains import finite
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-DRAWN, DONE = "drawn", "done"
+DRAWN, DONE, VERIFIED = "drawn", "done", "verified"
 KEY = ("cluster", "position")
 """Number of a request, and the position at which its chain starts."""
 
@@ -50,6 +50,11 @@ def repeated_rounds() -> ir.Table:
     return _repeated(_kept(DONE, done()))
 
 
+def verified_chains() -> ir.Table:
+    """Return the rows stored under VERIFIED."""
+    return _kept(VERIFIED, joined(repeated=False))
+
+
 def _kept(name: str, rows: ir.Table) -> ir.Table:
     import ibis
 
@@ -62,7 +67,7 @@ def _repeated(rows: ir.Table) -> ir.Table:
 
 
 @cache
-def verified(repeated: bool) -> ir.Table:
+def joined(repeated: bool) -> ir.Table:
     """Join recorded chains with the rounds that verified them, one row per verified chain.
 
     The engine core writes a round later than the worker wrote its chain, or dies in between, so a
@@ -74,17 +79,17 @@ def verified(repeated: bool) -> ir.Table:
 
     chains, rounds = _kept(DRAWN, drawn()), _kept(DONE, done())
     if not repeated:
-        return _joined(chains, rounds).select(*KEY, *_SAID)
+        return _joined(chains, rounds).select(*KEY, *_PAIR_COLUMNS)
     order = ibis.window(group_by=KEY, order_by="drafted_s")
     chains = chains.mutate(next_s=chains.drafted_s.lead().over(order))
     both = _joined(chains, rounds)
     both = both.filter(both.next_s.isnull() | (both.time_s < both.next_s))
     latest = ibis.window(group_by=(*KEY, "drafted_s"), order_by=both.time_s.desc())
     both = both.mutate(place=ibis.row_number().over(latest))
-    return both.filter(both.place == 0).select(*KEY, *_SAID)
+    return both.filter(both.place == 0).select(*KEY, *_PAIR_COLUMNS)
 
 
-_SAID = ("accepted", "top1", "rate", "execution", "drawn", "drafted_s")
+_PAIR_COLUMNS = ("accepted", "top1", "rate", "execution", "drawn", "drafted_s")
 
 
 def _joined(chains: ir.Table, rounds: ir.Table) -> ir.Table:
@@ -92,13 +97,13 @@ def _joined(chains: ir.Table, rounds: ir.Table) -> ir.Table:
 
 
 @cache
-def number_verified(repeated: bool) -> ir.Table:
+def number_verified() -> ir.Table:
     """Count the recorded chains whose round is in the run."""
-    return verified(repeated).aggregate(chains=lambda t: t.count())
+    return verified_chains().aggregate(chains=lambda t: t.count())
 
 
 @cache
-def reliability(bins: int, repeated: bool) -> ir.Table:
+def reliability(bins: int) -> ir.Table:
     """Sum confidence and acceptance of verified chains by depth and bin of confidence.
 
     Only depths that verification reached are included: the target's answer to a token after a
@@ -106,7 +111,7 @@ def reliability(bins: int, repeated: bool) -> ir.Table:
     """
     import ibis
 
-    both = verified(repeated)
+    both = verified_chains()
     both = both.filter(both.top1.notnull())
     depth = ibis.range(0, ibis.least(both.accepted + 1, both.drawn)).unnest()
     deep = both.select("accepted", "top1", weight=1.0 / both.rate, depth=depth)
@@ -124,8 +129,8 @@ def reliability(bins: int, repeated: bool) -> ir.Table:
 
 
 @cache
-def by_execution(shape: Shape, repeated: bool) -> ir.Table:
+def by_execution(shape: Shape) -> ir.Table:
     """Sum verified chains by execution and request."""
-    both = verified(repeated)
+    both = verified_chains()
     made = counts(both.drawn, both.accepted, shape)
     return both.group_by("execution", "cluster").aggregate(**made)

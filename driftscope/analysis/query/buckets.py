@@ -38,7 +38,7 @@ BY: Mapping[str, Bucket] = {
     "prompt": _of("prompt_tokens", _POWER),
     "batch": _of("batch", "lpad(cast({} AS varchar(9)), 4, '0')"),
     "temperature": _of("temperature", "cast({} AS varchar(20))"),
-    "structured": _of("structured", "coalesce({}, '(not said)')"),
+    "structured": _of("structured", "coalesce({}, '(not stated)')"),
     "finish": _of("finish_reason", "{}"),
     "execution": _of("execution", "coalesce({}, '(not recorded)')"),
     "runner": _of("runner", "{}"),
@@ -49,7 +49,7 @@ BY: Mapping[str, Bucket] = {
 }
 """Ways to split a run, apart from spans of time, each with the bucket of a row."""
 BY_HOUR = "hour"
-WINDOWS = "or a span of time such as 10m"
+WINDOWS = "or a time span such as 10m"
 _HOUR_S = 3600.0
 MIN_SPAN_S = 1e-3
 """Shortest span in seconds; times of rounds are no more precise."""

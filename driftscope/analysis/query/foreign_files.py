@@ -19,25 +19,25 @@ _LENGTHS = {"draft": "k", "step": "k", "verify": "drafted"}
 
 def chains_too_long(tables: Tables, configured: int, longest: int) -> str:
     """Return the error text for chains of more tokens than the run was configured for."""
-    found = [
+    paths = [
         path
         for record, column in _LENGTHS.items()
         for path in _files(tables.path, record, column, lambda most: most > configured)
     ]
     return (
         f"{tables.path}: chains of K = {longest} in a run whose manifest says K = {configured}, so "
-        f"its files are of two runs{_listed(found)}; {_DO}"
+        f"its files belong to two runs{_listed(paths)}; {_DO}"
     )
 
 
 def two_drafters(tables: Tables, layers: list[int]) -> str:
     """Return the error text for chains of drafters with different numbers of layers."""
-    said = tables.manifest.drafter_layers
-    own = said if said in layers else layers[0]
-    found = _files(tables.path, "draft", "layers", lambda most: most != own)
+    named_layers = tables.manifest.drafter_layers
+    own = named_layers if named_layers in layers else layers[0]
+    paths = _files(tables.path, "draft", "layers", lambda most: most != own)
     return (
         f"{tables.path}: drafters of {' and '.join(map(str, layers))} layers in one run, so its "
-        f"files are of two runs{_listed(found)}; {_DO}"
+        f"files belong to two runs{_listed(paths)}; {_DO}"
     )
 
 

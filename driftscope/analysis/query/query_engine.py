@@ -206,8 +206,8 @@ class DuckDB:
 
     def _threads(self) -> int:
         """Return the number of threads that DuckDB would use, which respects cgroups."""
-        (found,) = self._connection.execute("SELECT current_setting('threads')").fetchone()
-        return int(found)
+        (threads,) = self._connection.execute("SELECT current_setting('threads')").fetchone()
+        return int(threads)
 
     def _select(self, files: Files, schema: pa.Schema) -> str:
         paths = ", ".join(_quoted(str(self._links[path])) for path in files.paths)
@@ -223,14 +223,14 @@ class DuckDB:
         except duckdb.OutOfMemoryException as error:
             raise DamagedTraceError(
                 f"{self._place()}: a query needs more than {self._memory_limit} of memory; a row "
-                "of the run is too large, or --since has to leave some out"
+                "of the run is too large, or use --since to read fewer rows"
             ) from error
         except (duckdb.IOException, duckdb.InvalidInputException) as error:
             first = self._named(str(error))
             raise DamagedTraceError(f"{first}; move the file away to analyse the rest") from error
         except duckdb.Error as error:
             raise DamagedTraceError(
-                f"{self._place()}: holds a value that cannot be worked with "
+                f"{self._place()}: holds a value that cannot be processed "
                 f"({self._named(str(error))}); move the file with it away to analyse the rest"
             ) from error
 

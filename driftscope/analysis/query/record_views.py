@@ -49,6 +49,11 @@ QUERIED = ("draft", "verify", "step", "request")
 """Records that queries read."""
 OF_RANKS = ("draft", "step")
 """Records that each tensor-parallel rank writes."""
+SERVED = "served"
+"""Name of the view of all decode steps that meet the conditions, also of requests that `verify`
+leaves out, see `narrow`."""
+LEFT_OUT = "left_out"
+"""Name of the view of these requests."""
 PART = "draft_part"
 """Name of the view of the draft rows of one layout."""
 IN_BUCKETS = "in_buckets"
@@ -73,14 +78,24 @@ class Tables:
     """Draft rows by the columns that their files leave out."""
     conditions: tuple[Condition, ...] = ()
     """Conditions that the rows of all views meet, see `narrow`."""
+    left_out: pa.Table | None = None
+    """Replica and name of the requests whose rows are in no view but SERVED; None if no request is
+    left out."""
+    cluster: str | None = None
+    """Column of request rows that the user chose as the unit of inference, see
+    `driftscope.analysis.figures.units`; None: the first that the recording knows."""
+
+    def close(self) -> None:
+        """Release the engine's resources."""
+        self.engine.close()
 
     def use(self, derived: Derived) -> None:
         """Define the view PART on the draft rows of this layout."""
-        if not self.conditions:
+        if not self.conditions and self.left_out is None:
             self.engine.view(PART, self.parts[derived], queried("draft"))
             return
         self.engine.view(f"{PART}_all", self.parts[derived], queried("draft"))
-        _define(self, PART, "draft", self.conditions)
+        _define(self, PART, "draft")
 
 
 def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
@@ -89,6 +104,7 @@ def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
     for record in QUERIED:
         engine.view(f"{record}_all", _queried(getattr(trace, record), record), queried(record))
         engine.define(record, f"SELECT * FROM {record}_all")
+    engine.define(SERVED, "SELECT * FROM verify_all")
     return Tables(
         path=trace.path,
         manifest=trace.manifest,
@@ -101,8 +117,8 @@ def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
 
 def ranks_of(run: Path) -> list[int]:
     """Return the tensor-parallel ranks that recorded chains."""
-    found = {place_of(source_of(path, "draft")).rank for path in segments(run, "draft")}
-    return sorted(found) or [0]
+    ranks = {place_of(source_of(path, "draft")).rank for path in segments(run, "draft")}
+    return sorted(ranks) or [0]
 
 
 def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None = None) -> Tables:
@@ -121,20 +137,23 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
         record: _in_place(run, record, manifest, damaged) if rank is None else None
         for record in QUERIED
     }
-    engine.admit(_paths(each for found in in_place.values() if found for each in found.values()))
-    for record, found in in_place.items():
-        if found is None:
+    engine.admit(
+        _paths(each for contents in in_place.values() if contents for each in contents.values())
+    )
+    for record, contents in in_place.items():
+        if contents is None:
             of_rank = rank if record in OF_RANKS else None
             rows = read_record(run, record, manifest, problems, rank=of_rank, left_out=damaged)
             view: dict[Derived, Content] = {(): _queried(rows, record)}
         else:
-            view = found
+            view = contents
         if record == "draft":
             parts = view
         engine.view(f"{record}_all", _together(view), queried(record))
-        if found is not None:
-            check_view(engine, f"{record}_all", record, run)
+        if contents is not None:
+            check_view(engine, f"{record}_all", record, run, len(manifest.distance_edges) or None)
         engine.define(record, f"SELECT * FROM {record}_all")
+    engine.define(SERVED, "SELECT * FROM verify_all")
     return Tables(
         path=run,
         manifest=manifest,
@@ -152,54 +171,81 @@ def _paths(contents: Iterable[Content]) -> Iterator[Path]:
             yield from (path for files in content for path in files.paths)
 
 
-def narrow(tables: Tables, conditions: Sequence[Condition]) -> Tables:
+def narrow(
+    tables: Tables, conditions: Sequence[Condition], left_out: pa.Table | None = None
+) -> Tables:
     """Return the run with only the rows that meet `conditions`, in addition to its earlier
-    conditions, and with only the requests that have such a decode step.
+    conditions, and with only the requests that have such a decode step. The requests in `left_out`,
+    by replica and name, keep no row in any view but SERVED.
 
     The views of `tables` itself are narrowed from then on, too.
     """
-    met, engine = (*tables.conditions, *conditions), tables.engine
+    out = tables.left_out if left_out is None else left_out
+    narrowed = replace(tables, conditions=(*tables.conditions, *conditions), left_out=out)
+    engine, met = tables.engine, narrowed.conditions
+    if out is not None:
+        engine.view(LEFT_OUT, out, _KEYS)
+    engine.define(SERVED, _met(narrowed, SERVED, "verify", "verify_all"))
     for record in ("verify", "draft"):
-        _define(tables, record, record, met)
+        _define(narrowed, record, record)
     _define_steps(tables, met)
-    engine.define(
-        "request",
+    decoding = (
         "SELECT r.* FROM request_all r SEMI JOIN verify v "
-        "ON r.replica = v.replica AND r.request = v.request",
+        "ON r.replica = v.replica AND r.request = v.request"
     )
-    return replace(tables, conditions=met)
+    engine.define(
+        "request", decoding if met else _without_left_out(narrowed, "SELECT * FROM request_all")
+    )
+    return narrowed
 
 
 def cut(tables: Tables, source: str, record: str, bucket: Bucket) -> None:
     """Define the view `<source>_in_buckets` on the rows of `source`, each with its `bucket`."""
     columns = queried(record).names
-    rows = row_filters.wide(source, columns, bucket.names, _said(tables, bucket.names))
+    rows = row_filters.wide(source, columns, bucket.names, _constants(tables, bucket.names))
     sql = f"SELECT {', '.join(columns)}, {bucket.sql} AS bucket FROM ({rows}) w"
     tables.engine.define(f"{source}_{IN_BUCKETS}", sql)
 
 
-def _define(tables: Tables, view: str, record: str, conditions: Sequence[Condition]) -> None:
-    """Define `view` as the rows of `<view>_all` that meet the conditions."""
-    names = _names(conditions)
-    rows = row_filters.wide(f"{view}_all", queried(record).names, names, _said(tables, names))
-    _keep_met(tables, view, record, rows, conditions)
+def _define(tables: Tables, view: str, record: str) -> None:
+    """Define `view` as the rows of `<view>_all` that meet the conditions of `tables`, without the
+    requests that it leaves out."""
+    met = _met(tables, view, record, f"{view}_all")
+    tables.engine.define(view, _without_left_out(tables, met))
+
+
+def _met(tables: Tables, view: str, record: str, source: str) -> str:
+    """Return SQL for the rows of `source` that meet the conditions, for the view `view`."""
+    names = _names(tables.conditions)
+    rows = row_filters.wide(source, queried(record).names, names, _constants(tables, names))
+    return _keep_met(tables, view, record, rows, tables.conditions)
+
+
+def _without_left_out(tables: Tables, rows: str) -> str:
+    """Return SQL for those rows of an SQL query whose request is not left out."""
+    if tables.left_out is None:
+        return rows
+    return (
+        f"SELECT a.* FROM ({rows}) a ANTI JOIN {LEFT_OUT} l "
+        "ON a.replica = l.replica AND a.request = l.request"
+    )
 
 
 def _define_steps(tables: Tables, conditions: Sequence[Condition]) -> None:
     """Define the view of steps, narrowed by the conditions on columns that steps have."""
     mine = [each for each in conditions if each.names <= set(OF_STEPS)]
     names = _names(mine) - {"batch"}
-    rows = row_filters.wide("step_all", queried("step").names, names, _said(tables, names))
+    rows = row_filters.wide("step_all", queried("step").names, names, _constants(tables, names))
     source = (
         f"SELECT w.*, w.requests AS batch FROM ({rows}) w" if mine else "SELECT * FROM step_all"
     )
-    _keep_met(tables, "step", "step", source, mine)
+    tables.engine.define("step", _keep_met(tables, "step", "step", source, mine))
 
 
 def _keep_met(
     tables: Tables, view: str, record: str, rows: str, conditions: Sequence[Condition]
-) -> None:
-    """Define `view` as those rows of the SQL query `rows` that meet the conditions."""
+) -> str:
+    """Return SQL for those rows of the SQL query `rows` that meet the conditions, for `view`."""
     import ibis
 
     engine, wide = tables.engine, f"{view}_{WIDE}"
@@ -209,21 +255,24 @@ def _keep_met(
     named = ibis.table({**schema, **more}, name=wide)
     met = named.filter([each.on(named) for each in conditions]) if conditions else named
     query = met.select(*queried(record).names)
-    engine.define(view, sql_of(query.op(), engine.dialect.name))
+    return sql_of(query.op(), engine.dialect.name)
+
+
+_KEYS = pa.schema([("replica", pa.int64()), ("request", pa.string())])
 
 
 def _names(conditions: Sequence[Condition]) -> Names:
     return frozenset[str]().union(*(each.names for each in conditions))
 
 
-def _said(tables: Tables, names: Names) -> dict[str, str | None]:
+def _constants(tables: Tables, names: Names) -> dict[str, str | None]:
     """Return the columns that are equal in all rows; the execution is looked up only if it is
     named."""
     dialect = tables.engine.dialect
     if "execution" not in names:
-        return row_filters.said_of(tables.manifest, (), dialect)
-    found = tables.engine.rows(executions()).column("execution").to_pylist()
-    return row_filters.said_of(tables.manifest, found, dialect)
+        return row_filters.constants_of(tables.manifest, (), dialect)
+    execution_names = tables.engine.rows(executions()).column("execution").to_pylist()
+    return row_filters.constants_of(tables.manifest, execution_names, dialect)
 
 
 @cache
@@ -277,13 +326,13 @@ def _in_place(
             for name, value in {**record_defaults(record), **defaults_of(manifest)}.items()
             if name not in dict(columns)
         }
-        said = {"execution": defaults_of(manifest)["execution"]} if record in _EXECUTED else {}
+        defaults = {"execution": defaults_of(manifest)["execution"]} if record in _EXECUTED else {}
         parts[derived].append(
             Files(
                 paths=tuple(mine),
                 columns=dict(columns),
                 constant={**filled, **constant},
-                unsaid=said,
+                unsaid=defaults,
             )
         )
     return dict(parts)
@@ -315,16 +364,16 @@ def _check_columns(schema: pa.Schema, record: str, path: Path) -> None:
         if times == 1:
             break
         raise DamagedTraceError(
-            f"{path}: has {times} columns called {name!r} in small letters or large; move it away "
-            "to analyse the rest of the run"
+            f"{path}: has {times} columns named {name!r}, ignoring case; move it away to analyse "
+            "the rest of the run"
         )
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in known.names or kind.equals(known.field(name).type):
             continue
         if not _fits(kind, known.field(name).type):
             raise DamagedTraceError(
-                f"{path}: its columns are not those of a {record} record ({name} holds {kind}); "
-                "move it away to analyse the rest of the run"
+                f"{path}: its columns are not those of a {record} record ({name} has the type "
+                f"{kind}); move it away to analyse the rest of the run"
             )
 
 

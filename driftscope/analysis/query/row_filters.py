@@ -33,10 +33,15 @@ class Filter:
         """Return the conditions that rows must meet; `last_s` is the time of the last round. Raises
         UsageError."""
         texts = [] if self.where is None else [self.where]
-        begin_s = -math.inf if self.since is None else since_s(self.since, last_s)
+        begin_s = self.begin_s(last_s)
         if math.isfinite(begin_s):  # a run without rounds has no last one
             texts.append(f"time_s >= {begin_s!r}")
         return tuple(condition_of(text) for text in texts)
+
+    def begin_s(self, last_s: float) -> float:
+        """Return the Unix time before which rows are dropped, minus infinity if none are; `last_s`
+        is the time of the last round. Raises UsageError."""
+        return -math.inf if self.since is None else since_s(self.since, last_s)
 
 
 MAX_SPAN_S = 1e10
@@ -49,8 +54,8 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def span_s(text: str) -> float | None:
     """Return the seconds of a span such as "30m"; None for any other text, and beyond
     MAX_SPAN_S."""
-    found = _SPAN.fullmatch(text.strip())
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else None
+    match = _SPAN.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else None
     return None if seconds is None or seconds > MAX_SPAN_S else seconds
 
 
@@ -67,35 +72,38 @@ def since_s(text: str, last_s: float) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def wide(source: str, columns: Sequence[str], names: Names, said: Mapping[str, str | None]) -> str:
+def wide(
+    source: str, columns: Sequence[str], names: Names, constants: Mapping[str, str | None]
+) -> str:
     """Return SQL for the rows of `source`, which has `columns`, as `t` with all of `names` added.
 
-    `said` is the SQL of columns that are equal in all rows; None if rows differ.
+    `constants` is the SQL of columns that are equal in all rows; None if rows differ.
     """
     missing = names - set(columns)
     more, joins = ["t.*"], []
     if "context" in missing:
         more.append("t.position + 1 AS context")
     if "batch" in missing:
-        more.append("count(*) OVER (PARTITION BY t.replica, t.step) AS batch")
+        more.append("b.batch")
+        joins.append(_with(_BATCHES, "b", ("replica", "step")))
     if "k" in missing:
         more.append("t.drafted AS k")
-    more += [f"{said[name]} AS {name}" for name in OF_RUNS if name in missing]
+    more += [f"{constants[name]} AS {name}" for name in OF_RUNS if name in missing]
     if asked := [name for name in OF_REQUESTS if name in missing]:
         more += [f"r.{name}" for name in asked]
         joins.append(_with(_REQUESTS, "r", ("replica", "request")))
-    if "execution" in missing and said["execution"] is not None:
-        more.append(f"{said['execution']} AS execution")
+    if "execution" in missing and constants["execution"] is not None:
+        more.append(f"{constants['execution']} AS execution")
     elif "execution" in missing:
         more.append("d.execution")
         joins.append(_with(_DRAWN, "d", ("replica", "request", "position")))
     return f"SELECT {', '.join(more)} FROM {source} t {' '.join(joins)}"
 
 
-def said_of(
+def constants_of(
     manifest: Manifest, executions: Sequence[str], dialect: Dialect
 ) -> dict[str, str | None]:
-    """Return the argument `said` of `wide`, for a run whose steps had these executions."""
+    """Return the argument `constants` of `wide`, for a run whose steps had these executions."""
     alike = set(executions)
     return {
         "runner": dialect.text(manifest.runner),
@@ -108,6 +116,7 @@ _REQUESTS = (
     f"SELECT replica, request, {', '.join(f'max({name}) AS {name}' for name in OF_REQUESTS)} "
     "FROM request_all GROUP BY replica, request"
 )
+_BATCHES = "SELECT replica, step, count(*) AS batch FROM verify_all GROUP BY replica, step"
 _DRAWN = (
     "SELECT replica, request, position, max(execution) AS execution FROM draft_all "
     "GROUP BY replica, request, position"

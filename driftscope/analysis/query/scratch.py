@@ -70,9 +70,9 @@ def _remove_abandoned(base: str) -> None:
     process."""
     for folder in Path(base).glob(f"{PREFIX}*"):
         try:
-            found = folder.lstat()
-            mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-            if not mine or time.time() - found.st_mtime < ABANDONED_S:
+            status = folder.lstat()
+            mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if not mine or time.time() - status.st_mtime < ABANDONED_S:
                 continue
             handle = _locked(folder)
         except OSError:  # another process was faster

@@ -96,7 +96,7 @@ class Spark:
         try:
             self._session = builder.getOrCreate().newSession()
         except Exception as error:  # each layer below raises its own type
-            raise UsageError(f"{url}: no Spark there ({_first_line(error)})") from error
+            raise UsageError(f"{url}: cannot connect to Spark ({_first_line(error)})") from error
         for name, value in SETTINGS.items():
             self._session.conf.set(name, value)
 
@@ -126,8 +126,8 @@ class Spark:
     def keep(self, name: str, query: Any) -> None:
         """See `query_engine.Engine`. Raises DamagedTraceError like `rows`."""
         with _reading():
-            found = self._session.sql(sql_of(query.op(), self.dialect.name))
-            found.cache().createOrReplaceTempView(name)
+            frame = self._session.sql(sql_of(query.op(), self.dialect.name))
+            frame.cache().createOrReplaceTempView(name)
 
     def rows(self, query: Any) -> pa.Table:
         """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError if Spark
@@ -146,8 +146,8 @@ class Spark:
         # Without a leading slash, Hadoop treats the text before a colon as a scheme.
         paths = [str(path.absolute()) for path in files.paths]
         with _reading():
-            found = self._session.read.options(**LITERAL_PATHS).parquet(*paths)
-            found.createOrReplaceTempView(view)
+            frame = self._session.read.options(**LITERAL_PATHS).parquet(*paths)
+            frame.createOrReplaceTempView(view)
         columns = ", ".join(column(files, f, self.dialect) for f in schema)
         return f"SELECT {columns} FROM {_identifier(view)}"
 

@@ -1,4 +1,4 @@
-"""Summaries of replays: what the sender of the requests measured, joined with the probe's data on
+"""Summaries of replays: what the sender of the requests measured, matched with the probe's data on
 the same requests."""
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison
                 length_ratio=paired_ratio(_lengths(b), _lengths(a)),
                 tpot_ratio=paired_ratio(_tpots(b), _tpots(a)),
                 same_text=_same_text(a, b),
-                outcomes={name: found for name in OUTCOMES if (found := _changes(a, b, name))},
+                outcomes={name: changes for name in OUTCOMES if (changes := _changes(a, b, name))},
             )
         )
     return tuple(out)
@@ -238,7 +238,7 @@ def _cell(
         mean_length_interval=_length_interval(lengths),
         length_ratio=paired_ratio(lengths, _lengths(baseline)),
         tpot_ratio=paired_ratio(_tpots(rows), _tpots(baseline)),
-        outcomes={name: found for name in OUTCOMES if (found := _counted(rows, name))[1]},
+        outcomes={name: counts for name in OUTCOMES if (counts := _counted(rows, name))[1]},
     )
 
 
@@ -283,11 +283,11 @@ def _length_interval(sums: Sums) -> Interval | None:
     if len(sums) < 2:
         return None
     values = np.array([sums[key] for key in sorted(sums)])
-    found = ratio_intervals(values[:, :1], values[:, 1:])
-    if not found or found[0] is None:
+    intervals = ratio_intervals(values[:, :1], values[:, 1:])
+    if not intervals or intervals[0] is None:
         return None
     # A round yields at least one token, which an interval over few prompts may not reflect.
-    return found[0].within(1.0, np.inf)
+    return intervals[0].within(1.0, np.inf)
 
 
 def _mean(rows: Iterable[Row], name: str) -> float | None:
@@ -295,8 +295,8 @@ def _mean(rows: Iterable[Row], name: str) -> float | None:
 
 
 def _counted(rows: Iterable[Row], name: str) -> tuple[int, int]:
-    said = [row[name] for row in rows if row[name] is not None]
-    return sum(said), len(said)
+    recorded = [row[name] for row in rows if row[name] is not None]
+    return sum(recorded), len(recorded)
 
 
 def _pair(row: Row) -> tuple[str, int]:

@@ -1,22 +1,23 @@
-"""95% intervals of ratios of sums over requests, because rounds of one request are not independent.
+"""95% intervals of ratios of sums over clusters of requests: rounds of one request, and requests of
+one prompt or session, are not independent.
 
-A figure is a ratio r of two sums over clusters (requests). Its variance is that of the jackknife
+A figure is a ratio r of two sums over clusters. Its variance is that of the jackknife
 over clusters in closed form (Cameron and Miller 2015, CV3), and its quantile is Student's, with the
 degrees of freedom that clusters of unequal size leave. Rates get Wilson's interval at the number of
 rounds that the variance is worth (Dean and Pagano 2015), which neither leaves 0..1 nor collapses at
 the ends. A percentile bootstrap over clusters is too narrow below about 40 requests: `make
 calibration` shows both.
 
-An interval has support if both ends are finite and no cluster has more than half of the weight;
-then at least two clusters have weight. Without support there is None instead of an interval: the
-figure is not known, see `Interval.of`.
+An interval has support if both ends are finite, no cluster has more than half of the weight, and
+the clusters are worth at least FEWEST_CLUSTERS of equal size. Without support there is None instead
+of an interval: the figure is not known, see `Interval.of`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
@@ -25,9 +26,17 @@ from numpy.typing import NDArray
 from driftscope.analysis.query.column_arrays import Matrix
 
 CONFIDENCE = 0.95
-FEW_REQUESTS = 30
-"""Number of requests below which resampling them gives intervals that are too narrow: the usual
-rule of thumb for a percentile bootstrap over clusters."""
+FEW_CLUSTERS = 30
+"""Effective number of clusters below which an interval is trusted less: the usual rule of thumb for
+a variance over clusters."""
+FEW_REQUESTS = FEW_CLUSTERS
+"""FEW_CLUSTERS where requests are counted."""
+LOW_CLUSTERS = 10
+"""Effective number of clusters below which an interval is trusted little."""
+FEWEST_CLUSTERS = 5
+"""Effective number of clusters below which there is no interval: the variance over fewer is itself
+not known."""
+_ROUNDING = 1e-6
 MOST_WEIGHT = 0.5 + 1e-9
 """Largest share of the weight that one cluster may have: above it, an interval is about that one
 cluster. It exceeds one half by a rounding error."""
@@ -47,28 +56,39 @@ class Interval:
 
     low: float
     high: float
+    clusters: float | None = field(default=None, compare=False, repr=False)
+    """Effective number of clusters behind it; None if it is not over clusters."""
 
     @classmethod
-    def of(cls, low: float, high: float) -> Interval | None:
+    def of(cls, low: float, high: float, clusters: float | None = None) -> Interval | None:
         """Return the interval, or None if an end is not finite. Intervals of unchecked ends are
         made here."""
         if not (math.isfinite(low) and math.isfinite(high)):
             return None
-        return cls(low=float(low), high=float(high))
+        return cls(low=float(low), high=float(high), clusters=clusters)
 
     def within(self, least: float, most: float) -> Interval:
         """Return the interval with both ends clipped to `least` and `most`, which may be
         infinite."""
         low, high = (min(max(end, least), most) for end in (self.low, self.high))
-        return Interval(low=low, high=high)
+        return Interval(low=low, high=high, clusters=self.clusters)
 
     def hull(self, other: Interval) -> Interval:
         """Return the smallest interval that contains both."""
-        return Interval(low=min(self.low, other.low), high=max(self.high, other.high))
+        return Interval(
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            clusters=fewer(self.clusters, other.clusters),
+        )
 
     def excludes_zero(self) -> bool:
         """Whether 0 lies outside the interval."""
         return self.low > 0 or self.high < 0
+
+
+def fewer(a: float | None, b: float | None) -> float | None:
+    """Return the smaller number of clusters; the known one if the other is None."""
+    return min((each for each in (a, b) if each is not None), default=None)
 
 
 Intervals = tuple[Interval | None, ...]
@@ -89,11 +109,21 @@ class Ratio:
     """Sums of the denominators."""
     heaviest: Array
     """Largest share of the denominator that one cluster has, [m]."""
+    scale: Array | None = None
+    """Factor of the standard error beyond that of the influences, [m]: with two kinds of clusters,
+    see `driftscope.analysis.statistics.clusters`. None: 1."""
 
     @property
     def supported(self) -> NDArray[np.bool_]:
-        """Whether no cluster has more than half of the weight, [m]."""
-        return np.asarray(self.heaviest <= MOST_WEIGHT)
+        """Whether no cluster has more than half of the weight, and there are enough clusters,
+        [m]."""
+        enough = self.df + 1.0 >= FEWEST_CLUSTERS - _ROUNDING
+        return np.asarray((self.heaviest <= MOST_WEIGHT) & enough)
+
+    @property
+    def factor(self) -> Array:
+        """Return `scale`, 1 by default, [m]."""
+        return np.ones(len(self.value)) if self.scale is None else self.scale
 
     def first(self, m: int) -> Ratio:
         """Return the first `m` figures."""
@@ -103,6 +133,7 @@ class Ratio:
             df=self.df[:m],
             units=self.units[:m],
             heaviest=self.heaviest[:m],
+            scale=None if self.scale is None else self.scale[:m],
         )
 
     @property
@@ -111,7 +142,8 @@ class Ratio:
         n = len(self.influence)
         if n < 2:
             return np.full(len(self.value), np.nan)
-        return np.asarray(np.sqrt((n - 1) / n * np.square(self.influence).sum(axis=0)))
+        one_way = np.sqrt((n - 1) / n * np.square(self.influence).sum(axis=0))
+        return np.asarray(self.factor * one_way)
 
 
 def joined(*ratios: Ratio) -> Ratio:
@@ -122,6 +154,7 @@ def joined(*ratios: Ratio) -> Ratio:
         df=np.concatenate([each.df for each in ratios]),
         units=np.concatenate([each.units for each in ratios]),
         heaviest=np.concatenate([each.heaviest for each in ratios]),
+        scale=np.concatenate([each.factor for each in ratios]),
     )
 
 
@@ -177,7 +210,7 @@ def intervals(ratio: Ratio) -> Intervals | None:
     if len(ratio.influence) < 2:
         return None
     half = student(ratio.df) * ratio.error
-    return _pairs(ratio.value - half, ratio.value + half, ratio.supported)
+    return _pairs(ratio.value - half, ratio.value + half, ratio)
 
 
 def rate_intervals(ratio: Ratio) -> Intervals | None:
@@ -192,7 +225,7 @@ def rate_intervals(ratio: Ratio) -> Intervals | None:
     apart = p * (1 - p)
     worth = np.where((apart > 0) & (variance > 0), apart / np.where(variance > 0, variance, 1), 0)
     worth = np.where(worth > 0, worth, clusters)
-    return _pairs(*_wilson(p, worth, student(ratio.df)), ratio.supported)
+    return _pairs(*_wilson(p, worth, student(ratio.df)), ratio)
 
 
 def share_interval(some: int, of: int) -> Interval:
@@ -233,19 +266,6 @@ def ratio_intervals(top: Matrix, bottom: Matrix) -> Intervals | None:
     return intervals(ratio_of(top, bottom))
 
 
-def rate_over_clusters(
-    top: NDArray[np.int64], bottom: NDArray[np.int64]
-) -> tuple[float, Interval | None]:
-    """Return sum(top) / sum(bottom), [clusters] each, and its interval as a rate; 0 and None if
-    every bottom is 0."""
-    there = bottom > 0
-    if not there.any():
-        return 0.0, None
-    ratio = ratio_of(top[there, None].astype(np.float64), bottom[there, None].astype(np.float64))
-    found = rate_intervals(ratio)
-    return float(ratio.value[0]), found[0] if found else None
-
-
 def quantile_interval(
     share: float, n: int, at: Sequence[float], quantiles: Sequence[float]
 ) -> Interval | None:
@@ -262,14 +282,6 @@ def quantile_interval(
     return Interval.of(float(low), float(high))
 
 
-def mean_interval(values: Array) -> Interval | None:
-    """Return the interval of the mean of one value per request, [requests]; NaN values are left
-    out."""
-    known = values[np.isfinite(values)][:, None]
-    found = ratio_intervals(known, np.ones_like(known))
-    return found[0] if found else None
-
-
 def difference(a: float, a_interval: Interval, b: float, b_interval: Interval) -> Interval:
     """Return the 95% interval of a - b for independent estimates, from their own intervals.
 
@@ -278,9 +290,37 @@ def difference(a: float, a_interval: Interval, b: float, b_interval: Interval) -
     """
     down = math.hypot(a - a_interval.low, b_interval.high - b)
     up = math.hypot(a_interval.high - a, b - b_interval.low)
-    return Interval(low=a - b - down, high=a - b + up)
+    return Interval(
+        low=a - b - down,
+        high=a - b + up,
+        clusters=fewer(a_interval.clusters, b_interval.clusters),
+    )
 
 
-def _pairs(low: Array, high: Array, supported: NDArray[np.bool_]) -> Intervals:
-    ends = zip(low.tolist(), high.tolist(), supported.tolist(), strict=True)
-    return tuple(Interval.of(a, b) if has else None for a, b, has in ends)
+def ratio(
+    a: float | None, a_interval: Interval | None, b: float | None, b_interval: Interval | None
+) -> tuple[float, Interval] | None:
+    """Return a / b for independent positive estimates, and its 95% interval; None if one of them is
+    not known or not surely positive.
+
+    The interval is that of the difference of their logarithms, see `difference` (MOVER; Donner and
+    Zou 2012).
+    """
+    logs = _log(a, a_interval), _log(b, b_interval)
+    if logs[0] is None or logs[1] is None:
+        return None
+    apart = difference(*logs[0], *logs[1])
+    interval = Interval.of(math.exp(apart.low), math.exp(apart.high))
+    return None if interval is None else (math.exp(logs[0][0] - logs[1][0]), interval)
+
+
+def _log(value: float | None, interval: Interval | None) -> tuple[float, Interval] | None:
+    if value is None or interval is None or not min(value, interval.low) > 0:
+        return None
+    return math.log(value), Interval(low=math.log(interval.low), high=math.log(interval.high))
+
+
+def _pairs(low: Array, high: Array, ratio: Ratio) -> Intervals:
+    clusters = (ratio.df + 1.0).tolist()
+    ends = zip(low.tolist(), high.tolist(), clusters, ratio.supported.tolist(), strict=True)
+    return tuple(Interval.of(a, b, n) if has else None for a, b, n, has in ends)

@@ -48,10 +48,15 @@ class Joint:
 
 def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
     """Test b - a, figure by figure; if `paired`, rows of the influences are pairs."""
-    known = _known(a) & _known(b)
+    known, factor = _known(a) & _known(b), np.fmax(a.factor, b.factor)
     if paired:
-        return _tested(_Signs(_pseudo(b, known) - _pseudo(a, known)))
-    return _tested(_Deals(_pseudo(a, known), _pseudo(b, known)))
+        return _tested(_Signs(_pseudo(b, known) - _pseudo(a, known)), factor)
+    return _tested(_Deals(_pseudo(a, known), _pseudo(b, known)), factor)
+
+
+def departure(ratio: Ratio) -> Joint:
+    """Test whether the figures of one run differ from 0, by random signs of its clusters."""
+    return _tested(_Signs(_pseudo(ratio, _known(ratio))), ratio.factor)
 
 
 def _known(ratio: Ratio) -> NDArray[np.bool_]:
@@ -134,9 +139,10 @@ def _statistic(gap: Array, error: Array) -> Array:
     return np.where(there, t, np.where(np.abs(gap) > 0, np.inf, 0.0))
 
 
-def _tested(exchange: _Signs | _Deals) -> Joint:
+def _tested(exchange: _Signs | _Deals, factor: Array) -> Joint:
+    """Test the observed differences; `factor` widens their errors, [m], see `Ratio.scale`."""
     gap, error = exchange.observed()
-    gap, error = np.atleast_1d(gap), np.atleast_1d(error)
+    gap, error = np.atleast_1d(gap), np.atleast_1d(error) * factor
     t = _statistic(gap, error)
     if exchange.clusters < LEAST or not (error > 0).any():
         none = np.full(len(gap), np.nan)

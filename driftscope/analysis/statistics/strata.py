@@ -6,8 +6,8 @@ and the strata are combined with the weights of Mantel and Haenszel (1959), n m 
 m rounds of the two groups in a stratum: a stratum that only one of them has contributes nothing,
 and its weight is 0.
 
-The variance is that of the jackknife over requests, weights included; a request that has rounds in
-both groups is left out of both at once.
+The variance is that of the jackknife over clusters of requests, weights included; a cluster that
+has rounds in both groups is left out of both at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.contrast import Contrast
 from driftscope.analysis.statistics.interval import (
+    FEWEST_CLUSTERS,
     MOST_WEIGHT,
     Interval,
     degrees_of_freedom,
@@ -44,7 +45,7 @@ class Cells:
     """Rounds by request, range of context lengths and label, arrays of [cells] each."""
 
     request: Codes
-    """Index, from 0, of the request or of the group of requests that stands for one."""
+    """Cluster of the request, from 0: the unit of the variance."""
     label: Codes
     """Index into the names of labels."""
     context: Codes
@@ -89,9 +90,9 @@ def _each(
         if _shared(there[:, a], there[:, b]) < ENOUGH_REQUESTS:
             continue
         for pair in ((a, b), (b, a)):
-            found = _contrast(cells, cells.label, pair, cells.context, labels, contexts)
-            if found is not None and found.first_length >= found.second_length:
-                yield found
+            contrast = _contrast(cells, cells.label, pair, cells.context, labels, contexts)
+            if contrast is not None and contrast.first_length >= contrast.second_length:
+                yield contrast
                 break
 
 
@@ -145,7 +146,7 @@ def _tested(sums: _Sums, kept: float) -> tuple[Interval | None, float | None]:
     if not sums.supported() or not np.isfinite(half) or not error > 0:
         return None, None
     p = float(two_sided(np.array((kept - 1.0) / error), np.array(df)))
-    return Interval.of(max(kept - half, 0.0), kept + half), p
+    return Interval.of(max(kept - half, 0.0), kept + half, df + 1.0), p
 
 
 def _nothing(sums: _Sums, first: float) -> tuple[Interval | None, float | None]:
@@ -195,8 +196,11 @@ class _Sums:
         return float(np.min([degrees_of_freedom(each[:, None])[0] for each in self._shares()]))
 
     def supported(self) -> bool:
-        """Whether no request has more than half of the weight of a group."""
-        return all(each.max(initial=0.0) <= MOST_WEIGHT for each in self._shares())
+        """Whether there are enough clusters, and none has more than half of the weight of a
+        group."""
+        return self.df() + 1.0 >= FEWEST_CLUSTERS and all(
+            each.max(initial=0.0) <= MOST_WEIGHT for each in self._shares()
+        )
 
     def rounds(self, group: int) -> int:
         """Return the number of rounds of the first or second group."""

@@ -1,4 +1,4 @@
-"""Baseline runs, which may lack speculation: runs that others are compared with."""
+"""Runs without speculation, which others are compared with."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from dataclasses import dataclass, field
 
 from driftscope.analysis.closeup.durations import TPOT, TTFT, Distribution, distribution
 from driftscope.analysis.figures.results import Latency
-from driftscope.analysis.figures.run_sums import step_cells
 from driftscope.analysis.figures.step_cells import StepCell
 from driftscope.analysis.passes.kinds import lengths_of_rounds
 from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.query.column_arrays import floats
-from driftscope.analysis.query.record_views import Tables, tables_of
-from driftscope.analysis.statistics.interval import mean_interval
-from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.summarise import summarise
+from driftscope.analysis.query.record_views import Tables
+from driftscope.analysis.statistics.clusters import mean_interval
+from driftscope.analysis.summary.step_times import step_times
 from driftscope.errors import NoDataError
 from driftscope.metrics.latency import mean_s
 from driftscope.trace.format.manifest import Manifest
-from driftscope.trace.read.reader import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +38,9 @@ def speculates(tables: Tables) -> bool:
     return bool(tables.engine.rows(lengths_of_rounds()).num_rows)
 
 
-def baseline_of(run: Trace | Tables, label: str) -> RunSummary | BaselineRun:
-    """Return the summary of a baseline, which need not speculate.
-
-    Raises NoDataError for a run with neither rounds nor finished requests, and whatever `summarise`
-    raises.
-    """
-    tables = tables_of(run) if isinstance(run, Trace) else run
-    if speculates(tables):
-        return summarise(tables, label)
+def baseline_of(tables: Tables, label: str) -> BaselineRun:
+    """Return the figures of a run that does not speculate. Raises NoDataError for a run with
+    neither rounds nor finished requests."""
     finished = tables.engine.rows(requests_that_finished())
     if not finished.num_rows:
         raise NoDataError(
@@ -68,6 +59,6 @@ def baseline_of(run: Trace | Tables, label: str) -> RunSummary | BaselineRun:
             tpot_s_interval=mean_interval(tpot_s),
             ttft_s_interval=mean_interval(ttft_s),
         ),
-        cells=step_cells(tables),
+        cells=step_times(tables).cells,
         durations={name: each for name, each in spread.items() if each is not None},
     )

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from driftscope.analysis.circumstances.groups import NO_GROUPS, Groups
 from driftscope.analysis.closeup.closeup import CloseUp
+from driftscope.analysis.closeup.within_request import WithinRequest
 from driftscope.analysis.figures.change_points import Changes
+from driftscope.analysis.figures.cohort import Cohort
 from driftscope.analysis.figures.results import (
     NO_SPREAD,
     Acceptance,
@@ -25,7 +27,11 @@ from driftscope.analysis.figures.results import (
     Spread,
 )
 from driftscope.analysis.figures.side import Side
+from driftscope.analysis.figures.slice import Slice
 from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.statistics.attention_drift import AttentionDrift
+from driftscope.analysis.summary.independence import Independence
+from driftscope.analysis.summary.length_by_k import LengthAtK
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.throughput import StepCost
 from driftscope.trace.format.manifest import Manifest
@@ -77,11 +83,50 @@ class RunSummary:
     and in a summary that was not made from a trace."""
     changes: Changes | None = None
     """Change points of acceptance; None if there are too few requests to find one."""
+    lengths_by_k: tuple[LengthAtK, ...] = ()
+    """Acceptance length for K = 1 .. `k`, from rounds cut anew; () in a run of several K."""
+    within_request: tuple[WithinRequest, ...] = ()
+    """How acceptance goes with the drafter's internals within requests, by measure."""
+    attention_drift: AttentionDrift | None = None
+    """Movement of attention over depth, beyond the recency-matched null; None without attention
+    masses at two depths, and in a report of an older version."""
+    cohort: Cohort | None = None
+    """Rounds that the figures leave out; None if they leave out none, and in a report of an older
+    version."""
+    slice: Slice | None = None
+    """Cut by `--since` or `--where`; None for a whole run."""
+
+    independence: Independence | None = None
+    """Which requests count as independent; None in a report of an older version, and in a summary
+    that was not made from a trace."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", self.k or self.manifest.k)
         object.__setattr__(self, "ks", self.ks or (self.k,))
         object.__setattr__(self, "depths", self.depths or self.k)
+
+    @property
+    def seen_whole(self) -> bool:
+        """Whether enough requests were recorded whole for means and trends to be told."""
+        return self.cohort is None or self.cohort.enough
+
+    @property
+    def clusters(self) -> int:
+        """Number of independent units that the requests come from: requests, if no more is
+        known."""
+        return self.requests if self.independence is None else self.independence.clusters
+
+    @property
+    def noun(self) -> str:
+        """Word for one of `clusters`."""
+        known = self.independence
+        return known.noun if known is not None and known.repeated else "request"
+
+    @property
+    def unseen(self) -> bool:
+        """Whether the recording does not show which prompts repeat."""
+        known = self.independence
+        return known is not None and not known.seen and not known.suspected
 
     @property
     def mixed(self) -> bool:

@@ -25,10 +25,14 @@ from driftscope.analysis.query.record_views import PART, cut, narrow, open_run, 
 from driftscope.metrics.hidden import growth
 from driftscope.metrics.latency import mean_s
 
+BY_LABEL = "label"
+"""Way to split a run if no other is asked for."""
+
 
 def segments_of(run: Sums) -> tuple[Segment, ...]:
-    """Return one segment per label, sorted by name."""
-    labels = sorted(set(run.requests.labels.tolist()))
+    """Return one segment per label, sorted by name. Requests that have not finished have no label
+    that is known."""
+    labels = sorted(set(run.requests.labels[run.requests.finished].tolist()))
     return tuple(_of_label(label, run) for label in labels)
 
 
@@ -42,9 +46,9 @@ def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
     bucket = bucket_of(by, begin_s)
     if by == RANK:
         return tuple(_by_rank(run))
-    found, drift = _rounds_in(run, bucket), _drift_in(run, bucket, by_k=by == BY_K)
-    rounds = run.rounds_of(found, run.requests.codes(found))
-    names = np.asarray(found.column("bucket").to_pylist(), dtype=np.str_)
+    round_sums, drift = _rounds_in(run, bucket), _drift_in(run, bucket, by_k=by == BY_K)
+    rounds = run.rounds_of(round_sums, run.requests.codes(round_sums))
+    names = np.asarray(round_sums.column("bucket").to_pylist(), dtype=np.str_)
     return tuple(
         _segment(
             name_of(by, name), by, run, rounds.where(names == name), *drift.get(name, (None, None))
@@ -76,7 +80,9 @@ def _by_rank(run: Sums) -> Iterator[Segment]:
         else:
             tables = open_run(run.tables.path, rank=rank)
             with closing(tables.engine):
-                drift = _drift(collect(narrow(tables, run.tables.conditions)).chains)
+                drift = _drift(
+                    collect(narrow(tables, run.tables.conditions, run.tables.left_out)).chains
+                )
         yield _segment(f"rank {rank}", RANK, run, run.rounds, *drift)
 
 
@@ -120,8 +126,8 @@ def _drift(chains: Chains) -> _Drift:
 
 def _rounds_in(run: Sums, bucket: Bucket) -> pa.Table:
     cut(run.tables, "verify", "verify", bucket)
-    found = run.tables.engine.rows(rounds_in_buckets(run.shape))
-    return found.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
+    round_sums = run.tables.engine.rows(rounds_in_buckets(run.shape))
+    return round_sums.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
 
 
 def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
@@ -133,11 +139,11 @@ def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
         run.tables.use(derived)
         cut(run.tables, PART, "draft", bucket)
         parts.append(run.tables.engine.rows(chains_in_buckets(run.shape, derived, by_k)))
-    found = pa.concat_tables(parts, promote_options="permissive")
-    names = np.asarray(found.column("bucket").to_pylist(), dtype=np.object_)
+    chain_sums = pa.concat_tables(parts, promote_options="permissive")
+    names = np.asarray(chain_sums.column("bucket").to_pylist(), dtype=np.object_)
     out: dict[str, _Drift] = {}
     for name in set(names) - {None}:
-        mine = found.filter(pa.array(names == name))
+        mine = chain_sums.filter(pa.array(names == name))
         first, last, own = (_mean(mine, name) for name in ("fed_rms", "fed_rms_last", SELF_LAST))
         out[name] = (None if last is None else growth([first or math.nan, last]), own)
     return out

@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from driftscope.boundary.terminal_text import shown
+from driftscope.cli.shared.report_format import Format
 from driftscope.pipeline import Analysis
 from driftscope_reports.terminal.run_table import plain, render
 
 _PIPE_WIDTH = 100
-"""Width in columns when the output is not a terminal."""
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
 _RUN_WIDTH = 24
 _REPLAY_WIDTH = 160
-
-
-def command_line(
-    runs: Sequence[Path], labels: Sequence[str], html: Path, baseline: Path | None = None
-) -> str:
-    """Return the command line that makes the same file again."""
-    named = [part for label in labels for part in ("--label", label)]
-    held = [] if baseline is None else ["--baseline", str(baseline)]
-    return shlex.join(["driftscope", "analyze", *map(str, runs), *named, *held, "-o", str(html)])
 
 
 def show_table(analysis: Analysis, *, stderr: bool = False) -> None:
     """Print the figures to stdout, or to stderr if stdout is used for JSON."""
     console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         width = max(_PIPE_WIDTH, (len(analysis.runs) + 2) * _RUN_WIDTH)
         width = max(width, _REPLAY_WIDTH if analysis.senders else 0)
         console = Console(stderr=stderr, highlight=False, width=width)
     console.print(render(analysis))
 
 
-def say_where(analysis: Analysis, written: Sequence[Path]) -> None:
-    """Print the warnings, the files written and what to do with them."""
+def say_where(
+    analysis: Analysis,
+    written: Sequence[Path],
+    *,
+    replaced: Container[Path] = (),
+    form: Format = Format.HTML,
+) -> None:
+    """Print the warnings, the files written, which of them replaced a file, and what to do next."""
     for warning in analysis.warnings:
         sys.stderr.write(f"warning: {plain(f'{warning.run}: {warning.message}')}\n")
     for path in written:
-        sys.stderr.write(f"written: {shown(str(path))}\n")
-    sys.stderr.write(f"next: open {shown(str(written[0]))} in a browser\n")
+        verb = "replaced" if path in replaced else "written"
+        sys.stderr.write(f"{verb}: {shown(str(path))}\n")
+    if written and form in _NEXT:
+        sys.stderr.write(f"next: {_NEXT[form].format(shown(str(written[0])))}\n")
+
+
+_NEXT = {
+    Format.HTML: "open {} in a browser",
+    Format.MARKDOWN: "gh pr comment --body-file {}",
+}
+"""Next step with a report, by its format."""

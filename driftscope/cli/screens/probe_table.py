@@ -10,16 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.server_url import public
 from driftscope.boundary.terminal_text import shown
+from driftscope.json_report.operation import probe_to_json
+from driftscope.metrics.overhead import all_in, cost_of
 
 _COLUMNS = (
     "process",
     "state",
     "sampling",
     "rate",
-    "overhead",
+    "budgeted",
     "by head",
     "requests",
     "draft rows",
@@ -34,18 +35,20 @@ def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) 
     """Print the processes to stdout; problems go to stderr as well."""
     if as_json:
         where = public(target) if "://" in target else target
-        content = {"target": where, "processes": list(processes)}
-        sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
+        sys.stdout.write(probe_to_json(where, processes))
     else:
         console = Console(highlight=False)
         if not console.is_terminal:
             console = Console(highlight=False, width=_PIPE_WIDTH)
         console.print(_table(processes))
+        console.print(f"probe cost: {_cost(processes)}", style="dim")
     for process in processes:
+        if process.get("reason"):
+            _warn(f"{process['source']}: {process['reason']}")
         if process.get("first_error"):
             _warn(f"{process['source']} caught errors; first: {process['first_error']}")
         if not process.get("answered", True) and not process["closed"]:
-            _warn(f"{process['source']} did not apply it: it may have been killed")
+            _warn(f"{process['source']} did not apply the change: it may have been killed")
 
 
 def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
@@ -55,6 +58,24 @@ def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
     for process in processes:
         table.add_row(*(Text(shown(cell)) for cell in _cells(process)))
     return table
+
+
+def _cost(processes: Sequence[Mapping[str, Any]]) -> str:
+    """Return both costs of the probe, in the words of `driftscope.metrics.overhead`."""
+    costs = [
+        cost_of(each["source"], *(float(each.get(name) or 0.0) for name in _TIMES))
+        for each in processes
+    ]
+    shares = [share for p in processes if (share := p.get("overhead")) is not None]
+    budgets = [c["budget"] for p in processes if (c := p.get("control") or {}).get("budget")]
+    bound = f" of {_percent(budgets[0])}" if budgets else ""
+    return (
+        f"budgeted {_percent(max(shares, default=None))}{bound} (worker, recent steps); "
+        f"all in {_percent(all_in(costs))} (all processes, since the start)"
+    )
+
+
+_TIMES = ("probe_s", "writer_s", "step_s")
 
 
 def _cells(process: Mapping[str, Any]) -> tuple[str, ...]:
@@ -75,6 +96,8 @@ def _cells(process: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _state(process: Mapping[str, Any]) -> str:
+    if process.get("down"):
+        return "not recording"
     if process["closed"]:
         return "closed"
     return _word(process.get("recording"), "recording", "stopped", "running")

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.terminal_text import shown
 from driftscope.errors import EXIT_ERROR, EXIT_OK
+from driftscope.json_report.operation import replay_to_json
 from driftscope.metrics.acceptance import mean_length
 from driftscope.trace.format.records import ClientRow
 from driftscope.vocabulary import Ended
@@ -33,7 +33,7 @@ class Bar(Watcher):
 
     def planned(self, shots: Sequence[Shot]) -> None:
         """Start the bar, with one step per planned request."""
-        self._task = self._progress.add_task("", total=len(shots), said="")
+        self._task = self._progress.add_task("", total=len(shots), figures="")
 
     def ended(self, shot: Shot, row: ClientRow) -> None:
         """Advance the bar by one request."""
@@ -41,12 +41,12 @@ class Bar(Watcher):
         if row.accepted and not row.warmup:
             self._rounds += len(row.accepted)
             self._accepted += sum(row.accepted)
-        said = [shot.level.said()]
+        figures = [shot.level.words()]
         if self._rounds:
-            said.append(f"{mean_length(self._accepted, self._rounds):.2f} tokens/round")
+            figures.append(f"{mean_length(self._accepted, self._rounds):.2f} tokens/round")
         if self._lost:
-            said.append(f"{self._lost} not answered")
-        self._progress.update(self._task, advance=1, said=", ".join(said))
+            figures.append(f"{self._lost} not answered")
+        self._progress.update(self._task, advance=1, figures=", ".join(figures))
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def watched(*, quiet: bool) -> Iterator[Watcher]:
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[figures]}"),
         TimeElapsedColumn(),
     )
     if quiet or not console.is_terminal:
@@ -80,7 +80,7 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
             "notes": list(done.notes),
             "lost": dict(done.lost),
         }
-        sys.stdout.write(strict_json.dumps(content, indent=1, sort_keys=True) + "\n")
+        sys.stdout.write(replay_to_json(content))
     say_lost(done)
     if not quiet:
         _say(done)
@@ -97,7 +97,7 @@ def say_lost(done: Done) -> None:
             f"{cause.replace('_', ' ')} {count:,}" for cause, count in sorted(done.lost.items())
         )
         total = sum(done.lost.values())
-        say(f"error: {done.run}: {total:,} rows lost ({causes}); make room and replay once more")
+        say(f"error: {done.run}: {total:,} rows lost ({causes}); free disk space and replay again")
 
 
 def _say(done: Done) -> None:

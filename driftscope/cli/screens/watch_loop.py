@@ -7,14 +7,14 @@ import dataclasses
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
-from driftscope.boundary import strict_json
-from driftscope.cli.screens.watch_screen import WIDTH, screen
+from driftscope.cli.screens.watch_screen import CLOSED, NOT_RECORDING, RECORDING, WIDTH, screen
+from driftscope.json_report.operation import watch_to_line
 from driftscope.telemetry.collect.tally import Snapshot
 from driftscope.telemetry.watch.engine_view import View, view
 from driftscope.telemetry.watch.followed_engine import Followed, follow
@@ -32,39 +32,48 @@ class Options:
 
 def run(target: str, options: Options) -> None:
     """Show `target` until its run ends or the user stops; raises DriftscopeError."""
-    looks = _looks(follow(target), options)
+    followed = follow(target)
+    views = _views(followed, options)
     with contextlib.suppress(KeyboardInterrupt):
         if options.as_json:
-            for shown, _, over in looks:
+            for shown, _, over in views:
                 figures = {**dataclasses.asdict(shown), "over": over}
-                sys.stdout.write(strict_json.dumps(figures, sort_keys=True) + "\n")
+                sys.stdout.write(watch_to_line(figures))
                 sys.stdout.flush()
             return
         console = Console(highlight=False)
         if not console.is_terminal:
             console = Console(highlight=False, width=WIDTH)
-        _show(console, target, looks, live=console.is_terminal and not options.once)
+
+        def show(look: Look) -> RenderableType:
+            shown, span, over = look
+            return screen(
+                target, shown, span=span, state=_state(shown, over), budget=followed.budget
+            )
+
+        _show(console, show, views, live=console.is_terminal and not options.once)
 
 
 Look = tuple[View, str, bool]
 """Figures on the screen, the stretch of time that they cover, and whether the run is over."""
+Show = Callable[[Look], RenderableType]
 
 
-def _show(console: Console, target: str, looks: Iterator[Look], *, live: bool) -> None:
+def _show(console: Console, show: Show, views: Iterator[Look], *, live: bool) -> None:
     if not live:
-        for shown, span, over in looks:
-            console.print(screen(target, shown, span=span, state=_state(over)))
+        for look in views:
+            console.print(show(look))
         return
     with Live(console=console, auto_refresh=False, screen=False) as display:
-        for shown, span, over in looks:
-            display.update(screen(target, shown, span=span, state=_state(over)), refresh=True)
+        for look in views:
+            display.update(show(look), refresh=True)
 
 
-def _state(over: bool) -> str:
-    return "closed" if over else "recording"
+def _state(shown: View, over: bool) -> str:
+    return CLOSED if over else NOT_RECORDING if shown.down else RECORDING
 
 
-def _looks(followed: Followed, options: Options) -> Iterator[Look]:
+def _views(followed: Followed, options: Options) -> Iterator[Look]:
     """Yield a view per interval; if the run is over, or `once` is set, yield one view of everything
     since its start."""
     past: deque[tuple[float, Snapshot]] = deque()

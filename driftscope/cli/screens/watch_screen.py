@@ -8,18 +8,25 @@ from rich.text import Text
 
 from driftscope.boundary.server_url import public
 from driftscope.boundary.terminal_text import shown as printed
+from driftscope.cli.screens.missing_chains import why_no_chains
 from driftscope.telemetry.watch.engine_view import CLASSES, Depth, View
 
 WIDTH = 80
 _BAR = 10
 """Width in columns of a full bar."""
 _ABSENT = "-"
+CLOSED, RECORDING, NOT_RECORDING = "closed", "recording", "not recording"
+"""States of an engine, in words."""
+DRIFT_CHAINS = 20
+"""Least number of chains of which drift is shown: as many steps as the report asks for."""
 _HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "chain"}
 
 
-def screen(target: str, shown: View, *, span: str, state: str) -> RenderableType:
+def screen(
+    target: str, shown: View, *, span: str, state: str, budget: float | None = None
+) -> RenderableType:
     """Return the screen; `span` names the stretch of time and `state` the state of the engine, in
-    words."""
+    words. `budget`: share of the time per token that the probe may use, if it is known."""
     name = public(target) if "://" in target else target
     head = Text(f"{printed(name)}  K = {shown.k}  {state}", style="bold", no_wrap=True)
     counted = Text(
@@ -27,14 +34,29 @@ def screen(target: str, shown: View, *, span: str, state: str) -> RenderableType
         f"{shown.chains:,} chains recorded",
         style="dim",
     )
-    notes = Text(
-        "chain: attention on the tokens of the chain itself; even: the same without drift",
-        style="dim",
-    )
-    return Group(head, counted, "", _figures(shown), "", _by_depth(shown), "", notes)
+    lines = why_no_chains(target, shown, budget, over=state == CLOSED)
+    why = [Text(printed(line), style="yellow") for line in lines]
+    drift = [Text(drift_line(shown))] if shown.chains else []
+    notes = Text("chain: attention on the tokens of the chain itself", style="dim")
+    tables: list[RenderableType] = ["", _figures(shown, budget), "", _by_depth(shown), ""]
+    return Group(head, counted, *why, *tables, *drift, notes)
 
 
-def _figures(shown: View) -> Table:
+def drift_line(shown: View) -> str:
+    """Return what the recorded chains show of drift, if they are enough."""
+    if shown.chains < DRIFT_CHAINS:
+        return f"drift: {shown.chains} of the {DRIFT_CHAINS} chains that a figure needs"
+    parts = []
+    if shown.growth is not None:
+        parts.append(f"hidden state grows {shown.growth:.2f}x")
+    sinks = [depth.masses["sink"] for depth in shown.depths]
+    seen = [mass for mass in sinks if mass is not None]
+    if len(seen) > 1:
+        parts.append(f"sink {seen[0]:.1%} at depth 1, {seen[-1]:.1%} at {len(sinks)}")
+    return "drift: " + ("; ".join(parts) or "does not apply to this drafter")
+
+
+def _figures(shown: View, budget: float | None) -> Table:
     table = Table.grid(padding=(0, 2))
     for _ in range(3):
         table.add_column(style="dim")
@@ -58,13 +80,20 @@ def _figures(shown: View) -> Table:
     )
     table.add_row(
         "draft, verify",
-        f"{_ms(shown.draft_s)}, {_ms(shown.verify_s)}",
+        f"{_ms(shown.draft_s).removesuffix(' ms')}, {_ms(shown.verify_s)}",
         "sampling",
         _percent(shown.rate),
-        "probe",
-        _percent(shown.overhead),
+        "probe, all in",
+        _percent(shown.all_in),
     )
-    table.add_row("rows dropped", f"{shown.dropped:,}", "", "", "", "")
+    table.add_row(
+        "rows dropped",
+        f"{shown.dropped:,}",
+        "",
+        "",
+        "budgeted",
+        _percent(shown.overhead) + ("" if budget is None else f" of {budget:.1%}"),
+    )
     if shown.undrafted:
         named = ", ".join(f"{reason} {_percent(v)}" for reason, v in shown.undrafted.items())
         table.add_row("undrafted by", Text(printed(named), overflow="ellipsis", no_wrap=True))
@@ -78,7 +107,7 @@ def _by_depth(shown: View) -> Table:
     table.add_column("", width=_BAR)
     for name in CLASSES:
         table.add_column(_HEADS[name], justify="right")
-    for name in ("even", "RMS", "top-1"):
+    for name in ("RMS", "top-1"):
         table.add_column(name, justify="right")
     for number, depth in enumerate(shown.depths, 1):
         table.add_row(*_row(number, depth))
@@ -91,7 +120,6 @@ def _row(number: int, depth: Depth) -> list[str]:
         _percent(depth.accepted),
         "█" * round(_BAR * min(max(depth.accepted or 0.0, 0.0), 1.0)),
         *(_percent(depth.masses[name]) for name in CLASSES),
-        _percent(depth.expected),
         _number(depth.fed_rms),
         _number(depth.top1),
     ]

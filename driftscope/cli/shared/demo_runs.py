@@ -14,8 +14,9 @@ from driftscope_lab.demo import DRAFTERS, requests
 from driftscope_lab.demo.launch import choose_engine, run_drafters
 
 
-def record_demo(folder: Path) -> dict[str, Path]:
-    """Record the runs afresh under `folder`/runs and return label -> run directory.
+def record_demo(folder: Path, prompts: int) -> dict[str, Path]:
+    """Record the runs of that many prompts afresh under `folder`/runs; return label -> run
+    directory.
 
     Raises UsageError if something that is not a run is in the way.
     """
@@ -24,7 +25,7 @@ def record_demo(folder: Path) -> dict[str, Path]:
         _clear(run)
     engine, console = choose_engine(), Console(stderr=True)
     console.print(f"driftscope demo: {engine.reason}")
-    total = len(requests())
+    total = len(requests(prompts))
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -39,7 +40,7 @@ def record_demo(folder: Path) -> dict[str, Path]:
             for label, count in finished.items():
                 progress.update(bars[label], completed=count)
 
-        run_drafters(engine, folder, show)
+        run_drafters(engine, folder, prompts, show)
     return runs
 
 
@@ -48,5 +49,5 @@ def _clear(run: Path) -> None:
     if not run.exists():
         return
     if not (run / MANIFEST).is_file() and any(set(run.iterdir()) - set(run.glob("status-*"))):
-        raise UsageError(f"{run}: exists and is no driftscope run; give -o another folder")
+        raise UsageError(f"{run}: exists and is not a driftscope run; give -o another folder")
     shutil.rmtree(run)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from driftscope.errors import UsageError
+
+
+class MissingExtraError(UsageError):
+    """A package of an extra is not installed."""
+
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Raise UsageError with the extra's name if an import inside the block fails."""
-    from driftscope.errors import UsageError
-
+    """Raise MissingExtraError with the extra's name if an import inside the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0].startswith("driftscope"):
             raise
-        raise UsageError(
+        raise MissingExtraError(
             f"{error.name} is not installed: pip install 'driftscope[{extra}]'"
         ) from error

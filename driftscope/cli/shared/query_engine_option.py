@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +21,12 @@ EngineOption = Annotated[
         "the runs under the same paths, or spark://local[2].",
     ),
 ]
+
+
+def maker_of(name: str) -> Callable[[], Engine]:
+    """Return the function that makes the engine for one run's queries. It raises what `engine_of`
+    raises."""
+    return partial(engine_of, name)
 
 
 def engine_of(name: str) -> Engine:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import typer
 
-from driftscope.analysis.replays.senders import is_replay, summarise_replay
+from driftscope.analysis.replays.senders import is_replay
 from driftscope.cli.screens import analyze_output
 from driftscope.errors import MixedTraceError
 from driftscope.json_report.report import to_json
-from driftscope.pipeline import conclude
+from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.format.manifest import read_manifest
-from driftscope.trace.read.reader import read_trace
 
 
 def both_replays(first: Path, second: Path) -> bool:
@@ -22,20 +21,17 @@ def both_replays(first: Path, second: Path) -> bool:
     if len(kinds) > 1:
         raise MixedTraceError(
             f"{first}, {second}: a replay and a probe's run, which measure different things; "
-            "compare two of a kind, or give both to `driftscope analyze`, which joins them"
+            "compare two of the same kind, or give both to `driftscope analyze`, which joins them"
         )
     return kinds == {True}
 
 
 def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: bool) -> None:
     """Print the figures of both replays and their ratios, prompt by prompt."""
-    senders = [
-        summarise_replay(read_trace(run), label) for run, label in zip(runs, labels, strict=True)
-    ]
-    analysis = conclude([], senders)
+    analysis = analyze(Inputs(sources=runs, labels=labels))
     if not analysis.versus:
         raise MixedTraceError(
-            f"{runs[0]}, {runs[1]}: these replays asked no prompt in common; replay the same suite"
+            f"{runs[0]}, {runs[1]}: these replays have no prompt in common; replay the same suite"
         )
     if as_json:
         typer.echo(to_json(analysis), nl=False)

@@ -19,7 +19,7 @@ def unforeseen(error: Exception) -> str:
         raise error
     kind = type(error).__name__
     return (
-        f"{kind}: {error}. This is a defect of driftscope; please report it with {_kept(error)} "
+        f"{kind}: {error}. This is a bug in driftscope; please report it with {_kept(error)} "
         f"({DEBUG}=1 prints it)"
     )
 

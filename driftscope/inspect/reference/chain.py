@@ -3,12 +3,15 @@
 With p the last verified slot, the query of depth d (1-based) is slot p+d-1 and sees slots 0..p+d-1.
 Its attention, averaged over heads, falls into classes that sum to 1: sink = [0, n_sink), prompt =
 [n_sink, P), generated = [P, p], self = [p+1, p+d-1]. The reference drafters have no learned sink
-bias, so there is no null class here. RMS is ||x||_2 / sqrt(dim), as in arXiv 2605.09992.
+bias, so there is no null class here. Attention outside the sink is also sorted by distance from the
+query, into the bins of `driftscope.trace.format.distance_bins`. RMS is ||x||_2 / sqrt(dim), as in
+arXiv 2605.09992.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +20,15 @@ from torch import Tensor
 from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, StepOutput
 from driftscope.inspect.reference.layers import at_least_float32
 from driftscope.inspect.reference.target import Target
-from driftscope.vocabulary import BY_DEPTH, GENERATED_MASS, PROMPT_MASS, SELF_MASS, SINK_MASS
+from driftscope.trace.format.distance_bins import edges_of
+from driftscope.vocabulary import (
+    BY_DEPTH,
+    DISTANCE_MASS,
+    GENERATED_MASS,
+    PROMPT_MASS,
+    SELF_MASS,
+    SINK_MASS,
+)
 
 MASSES = (SINK_MASS, PROMPT_MASS, GENERATED_MASS, SELF_MASS)
 PER_DEPTH = BY_DEPTH
@@ -29,13 +40,13 @@ class Chain:
 
     `position` is p. `token_ids[d-1]`, drafted at depth d, predicts token p+1+d; it is the target's
     id of the token, whatever the drafter's vocabulary. With several layers the masses have one
-    entry per depth and layer, depth-major. `in_rms` is the RMS of the hidden state that enters the
-    first layer (at depth 1 the output of `fc`, whose RMS is `fc_rms`), `prenorm_rms` of the
-    residual stream after the last MLP, `postnorm_rms` of that stream after the final norm,
-    `fed_rms` of the state fed to the next depth. `aux_rms` has one entry per captured target layer,
-    at slot p; `aux_norm_rms` has the RMS of the same states after `norm_before_fc` and `fc_norm`,
-    None without either. `top1` is the largest probability of the drafter's softmax, over its own
-    vocabulary; `entropy` is in nats.
+    entry per depth and layer, depth-major; `distance_mass` has one per depth, layer and bin.
+    `in_rms` is the RMS of the hidden state that enters the first layer (at depth 1 the output of
+    `fc`, whose RMS is `fc_rms`), `prenorm_rms` of the residual stream after the last MLP,
+    `postnorm_rms` of that stream after the final norm, `fed_rms` of the state fed to the next
+    depth. `aux_rms` has one entry per captured target layer, at slot p; `aux_norm_rms` has the RMS
+    of the same states after `norm_before_fc` and `fc_norm`, None without either. `top1` is the
+    largest probability of the drafter's softmax, over its own vocabulary; `entropy` is in nats.
     """
 
     position: int
@@ -45,6 +56,7 @@ class Chain:
     prompt_mass: tuple[float, ...]
     generated_mass: tuple[float, ...]
     self_mass: tuple[float, ...]
+    distance_mass: tuple[float, ...]
     in_rms: tuple[float, ...]
     prenorm_rms: tuple[float, ...]
     postnorm_rms: tuple[float, ...]
@@ -58,10 +70,12 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """Results of one depth of A chains, each [A]; `masses` [A, 4, layers], see `class_masses`."""
+    """Results of one depth of A chains, each [A]; `masses` [A, 4, layers], see `class_masses`;
+    `distances` [A, layers, bins], see `distance_masses`."""
 
     token_ids: Tensor
     masses: Tensor
+    distances: Tensor
     in_rms: Tensor
     prenorm_rms: Tensor
     postnorm_rms: Tensor
@@ -105,7 +119,10 @@ def draft_chains(
             [class_masses(one[0], context.slots, prompt_tokens, n_sink) for one in step.attention],
             dim=-1,
         )
-        depths.append(_measure(drafter, hidden, step, masses))
+        distances = torch.stack(
+            [distance_masses(one[0], anchors, depth, n_sink, k) for one in step.attention], dim=1
+        )
+        depths.append(_measure(drafter, hidden, step, masses, distances))
         ids, hidden, chain_keys = depths[-1].token_ids, step.fed, step.chain_keys
     return _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
 
@@ -124,12 +141,31 @@ def class_masses(attention: Tensor, slots: int, prompt_tokens: int, n_sink: int)
     return torch.stack([mean[:, i:j].sum(-1) for i, j in itertools.pairwise(edges)], -1)
 
 
+def distance_masses(attention: Tensor, anchors: Tensor, depth: int, n_sink: int, k: int) -> Tensor:
+    """Sum attention [N, A, slots + depth - 1] to [A, bins] by distance, averaged over heads.
+
+    The query of depth d has the own slot p + d - 1. After the context, whose slots after p hold 0,
+    come the chain's own slots p + 1, ..., p + d - 1. Slots of the sink set up to p are left out.
+    """
+    mean = attention.mean(0)
+    context = torch.arange(mean.shape[-1] - (depth - 1)).expand(len(anchors), -1)
+    chain = anchors[:, None] + torch.arange(1, depth)
+    slot = torch.cat((context, chain), 1)
+    is_sink = (slot < n_sink) & (slot <= anchors[:, None])
+    away = (anchors + depth - 1)[:, None] - slot
+    edges = (*edges_of(k), math.inf)
+    counted = [(away >= low) & (away < high) & ~is_sink for low, high in itertools.pairwise(edges)]
+    return torch.stack([(mean * inside).sum(-1) for inside in counted], -1)
+
+
 def rms(x: Tensor) -> Tensor:
     """Return ||x||_2 / sqrt(dim) over the last axis."""
     return x.to(at_least_float32(x.dtype)).square().mean(-1).sqrt()
 
 
-def _measure(drafter: Drafter, hidden: Tensor, step: StepOutput, masses: Tensor) -> Depth:
+def _measure(
+    drafter: Drafter, hidden: Tensor, step: StepOutput, masses: Tensor, distances: Tensor
+) -> Depth:
     """Measure one depth; `hidden` [1, A, H] is the input of the first layer."""
     logits = drafter.lm_head(step.postnorm)[0]
     log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
@@ -137,6 +173,7 @@ def _measure(drafter: Drafter, hidden: Tensor, step: StepOutput, masses: Tensor)
     return Depth(
         token_ids=drafter.target_ids(logits.argmax(-1)),
         masses=masses,
+        distances=distances,
         in_rms=rms(hidden[0]),
         prenorm_rms=rms(step.prenorm[0]),
         postnorm_rms=rms(step.postnorm[0]),
@@ -158,6 +195,8 @@ def _assemble(
     columns = {name: _over_depth(depths, name) for name in PER_DEPTH}
     masses = torch.stack([depth.masses for depth in depths], 2).flatten(2)
     columns |= {name: _rows(masses[:, index]) for index, name in enumerate(MASSES)}
+    distances = torch.stack([depth.distances for depth in depths], 1).flatten(1)
+    columns[DISTANCE_MASS] = _rows(distances)
     tokens = torch.stack([depth.token_ids for depth in depths], 1).tolist()
     aux_rms, fc_rms = _over_layers(aux), rms(fused[0]).tolist()
     aux_norm_rms = _over_layers(normed_aux) if normed_aux else None

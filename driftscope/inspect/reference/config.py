@@ -29,8 +29,12 @@ class DecoderConfig:
 
     @classmethod
     def from_hf(cls, fields: dict[str, Any]) -> DecoderConfig:
-        """Read the fields of a parsed `config.json`; others are ignored."""
-        return cls(**{name: fields[name] for name in cls.__dataclass_fields__})
+        """Read the fields of a parsed `config.json`; others are ignored.
+
+        Raises KeyError for a size that has no usual value.
+        """
+        known = {**_usual(fields), **fields, **_rope(fields)}
+        return cls(**{name: known[name] for name in cls.__dataclass_fields__})
 
     def to_hf(self) -> dict[str, Any]:
         """Return the fields that the `config.json` of a target and of a drafter have in common."""
@@ -89,7 +93,7 @@ class DrafterConfig:
         Raises KeyError for a config that names no auxiliary layers if it is not given.
         """
         if "speculators_model_type" in fields:
-            fields = _from_speculators(fields)
+            fields = engine_fields(fields)
         layer, eagle = DecoderConfig.from_hf(fields), fields.get("eagle_config") or {}
         named = fields.get(_AUX) or eagle.get(_AUX)
         if not named and target_layers is None:
@@ -99,7 +103,7 @@ class DrafterConfig:
             aux_layers=tuple(named) if named else default_aux_layers(target_layers or 0),
             names_aux_layers=bool(named),
             norm_before_fc=bool(eagle.get("norm_before_fc", fields.get("norm_before_fc", False))),
-            qk_norm=fields["architectures"] == [QWEN3_DRAFTER],
+            qk_norm=fields.get("architectures") == [QWEN3_DRAFTER],
             draft_vocab_size=_unless(fields.get("draft_vocab_size"), layer.vocab_size),
             target_hidden_size=_unless(fields.get("target_hidden_size"), layer.hidden_size),
             **{
@@ -146,11 +150,14 @@ def default_aux_layers(target_layers: int) -> tuple[int, ...]:
     return layers
 
 
-def _from_speculators(fields: dict[str, Any]) -> dict[str, Any]:
-    """Convert a config from the speculators format to vLLM's own, as vLLM does.
+def engine_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a config as vLLM's drafter reads it: as it is, or converted from the speculators
+    format as vLLM converts it.
 
     In this format only, an absent `norm_before_residual` means that it is on.
     """
+    if "speculators_model_type" not in fields:
+        return fields
     layer = fields["transformer_layer_config"]
     names = ("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm", "norm_output")
     return {
@@ -160,6 +167,26 @@ def _from_speculators(fields: dict[str, Any]) -> dict[str, Any]:
         "architectures": [QWEN3_DRAFTER if layer["model_type"] == "qwen3" else LLAMA_DRAFTER],
         "eagle_config": {_AUX: fields.get(_AUX)},
     }
+
+
+def _usual(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that transformers' LlamaConfig gives to absent sizes."""
+    heads = fields.get("num_attention_heads")
+    usual = {
+        "num_key_value_heads": heads,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 2048,
+    }
+    if heads and fields.get("hidden_size"):
+        usual["head_dim"] = fields["hidden_size"] // heads
+    return usual
+
+
+def _rope(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the base of the rotary positions where transformers 5 writes it."""
+    theta = (fields.get("rope_parameters") or {}).get("rope_theta")
+    return {} if theta is None else {"rope_theta": theta}
 
 
 def _unless(value: int | None, usual: int) -> int | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from driftscope.inspect.reference.config import DrafterConfig
 from driftscope.inspect.reference.layers import MLP, Attention, RMSNorm, Rotary, at_least_float32
-from driftscope.inspect.reference.target import Target, causal_attention
+from driftscope.inspect.reference.target import Embeds, causal_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Drafter(nn.Module):
             self.register_buffer("d2t", torch.zeros(vocabulary, dtype=torch.long))
         self.rotary = Rotary(layer)
 
-    def embed(self, ids: Tensor, target: Target) -> Tensor:
+    def embed(self, ids: Tensor, target: Embeds) -> Tensor:
         """Embed target token ids [...] to [..., H], by the drafter's embedding or the target's."""
         if not self.config.target_hidden_size:
             return target.embed(ids)

@@ -39,11 +39,16 @@ class Rotary:
     move to the device on which they are first used.
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(
+        self, config: DecoderConfig, frequencies: Tensor | None = None, scale: float = 1.0
+    ) -> None:
+        """`frequencies` [D / 2] and `scale` replace those of plain positions, for models that scale
+        theirs."""
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
         positions = torch.arange(config.max_position_embeddings, dtype=torch.float64)
-        angles = torch.outer(positions, config.rope_theta**-exponent).repeat(1, 2)
-        self.cos, self.sin = angles.cos(), angles.sin()
+        turns = config.rope_theta**-exponent if frequencies is None else frequencies.double()
+        angles = torch.outer(positions, turns).repeat(1, 2)
+        self.cos, self.sin = angles.cos() * scale, angles.sin() * scale
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate `x` [B, heads, S, D] by `positions` [S]."""

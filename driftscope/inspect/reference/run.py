@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import torch
 
-import driftscope
 from driftscope.inspect.reference.chain import Chain
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.reference.engine import Generation, Round, generate
 from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.weights_digest import weights_digest
+from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
@@ -29,6 +30,7 @@ from driftscope.trace.format.manifest import (
 from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow
 from driftscope.trace.write.run_directory import check_unused, create_run
 from driftscope.trace.write.writer import TraceWriter
+from driftscope.version import __version__
 
 
 class ReferenceRun:
@@ -113,9 +115,9 @@ class ReferenceRun:
         return Manifest(
             run_id=uuid.uuid4().hex[:12],
             created_s=time.time(),
-            driftscope_version=driftscope.__version__,
+            driftscope_version=__version__,
             engine="reference",
-            engine_version=driftscope.__version__,
+            engine_version=__version__,
             runner="reference",
             mode="eager",
             recording="taps",
@@ -137,6 +139,8 @@ class ReferenceRun:
             kv_cache_dtype="auto",
             sink_tokens=DEFAULT_N_SINK,
             sink_source="default",
+            distance_edges=edges_of(self._k),
+            distance_every=1,
         )
 
 
@@ -167,6 +171,7 @@ def _draft_row(step: int, now: float, request: str, chain: Chain, layers: int) -
         generated_mass=chain.generated_mass,
         self_mass=chain.self_mass,
         null_mass=None,
+        distance_mass=chain.distance_mass,
         in_rms=chain.in_rms,
         prenorm_rms=chain.prenorm_rms,
         postnorm_rms=chain.postnorm_rms,
@@ -189,6 +194,7 @@ def _request_row(
     result: Generation,
 ) -> RequestRow:
     count = len(result.token_ids)
+    digest = _digest(prompt)
     return RequestRow(
         time_s=time.time(),
         request=name,
@@ -201,4 +207,13 @@ def _request_row(
         finish_reason=result.finish_reason,
         temperature=0.0,
         max_tokens=max_tokens,
+        prompt_digest=digest,
+        conversation=digest,
     )
+
+
+def _digest(prompt: Sequence[int]) -> str:
+    """Return a hash of the token ids, 16 hex digits. It has no key: the prompts of this engine are
+    no user's."""
+    ids = np.array(prompt, dtype=np.int64).tobytes()
+    return hashlib.blake2b(ids, digest_size=8).hexdigest()

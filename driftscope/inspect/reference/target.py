@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +79,14 @@ class TargetBody(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(TargetLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class Embeds(Protocol):
+    """A target as a drafter needs it: by its embedding."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embed token ids [...] to [..., H]."""
+        ...
 
 
 class Target(nn.Module):

@@ -21,8 +21,8 @@ def numbers(batch: pa.RecordBatch, name: str) -> Matrix:
 
 def strings(batch: pa.RecordBatch, name: str) -> list[str | None]:
     """Return a string column as a list of length n, None for null."""
-    found: list[str | None] = batch.column(name).to_pylist()
-    return found
+    values: list[str | None] = batch.column(name).to_pylist()
+    return values
 
 
 def matrix(batch: pa.RecordBatch, name: str, width: int) -> Matrix | None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-import driftscope
 from driftscope.errors import DriftscopeError
 from driftscope.telemetry.collect.instruments import DRAFTER, ENGINE, MODEL
-from driftscope.trace.format.manifest import MANIFEST, Manifest, read_manifest
+from driftscope.telemetry.collect.service_resource import service_resource
+from driftscope.trace.format.manifest import MANIFEST, Manifest, Model, read_manifest
+from driftscope.version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
 SERVICE = "driftscope"
+DIGEST_CHARS = 8
+"""Hexadecimal digits of a model's digest in a label."""
+_CACHED = "models--"
+"""Prefix of a repository's folder in the Hugging Face cache, whose snapshots are named by hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,34 +35,45 @@ class Identity:
     def attributes(self) -> dict[str, str]:
         """Attributes that every series of the engine has."""
         return {
-            MODEL: self.model,
-            DRAFTER: self.manifest.drafter.name,
+            MODEL: model_label(replace(self.manifest.target, name=self.model)),
+            DRAFTER: model_label(self.manifest.drafter),
             ENGINE: self.manifest.engine,
         }
 
     def resource(self) -> Resource:
         """Return the OpenTelemetry resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take
         precedence over the values set here."""
-        from opentelemetry.sdk.resources import Resource
-
-        given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-        set_ = {pair.partition("=")[0].strip() for pair in given.split(",")}
-        if os.environ.get("OTEL_SERVICE_NAME"):
-            set_.add("service.name")
-        mine: dict[str, str | int] = {
-            "service.name": SERVICE,
-            "service.instance.id": self.instance,
-            "service.version": driftscope.__version__,
-            "driftscope.run.id": self.manifest.run_id,
-            "driftscope.replica": self.replica,
-            "driftscope.engine.version": self.manifest.engine_version,
-        }
-        return Resource.create({name: v for name, v in mine.items() if name not in set_})
+        return service_resource(
+            {
+                "service.name": SERVICE,
+                "service.instance.id": self.instance,
+                "service.version": __version__,
+                "driftscope.run.id": self.manifest.run_id,
+                "driftscope.replica": self.replica,
+                "driftscope.engine.version": self.manifest.engine_version,
+            }
+        )
 
     @property
     def instance(self) -> str:
         """Instance id, constant while the engine runs and unique among engines."""
         return f"{socket.gethostname()}/{self.manifest.run_id}/{self.replica}"
+
+
+def model_label(model: Model) -> str:
+    """Return a model's name as a label: a served or repository name as it is, a file path as its
+    last part and the first DIGEST_CHARS digits of the digest of its weights, or of its config.
+
+    A path differs between replicas that mount the same files elsewhere, and tells where they are.
+    """
+    if not model.name.startswith(("/", "./", "../", "~")):
+        return model.name
+    path = PurePosixPath(model.name)
+    for part in path.parts:
+        if part.startswith(_CACHED):
+            return part.removeprefix(_CACHED).replace("--", "/")
+    digest = (model.weights_digest or model.config_digest)[:DIGEST_CHARS]
+    return f"{path.name}@{digest}" if digest else path.name
 
 
 class ManifestFile:
@@ -72,15 +87,10 @@ class ManifestFile:
     def read(self) -> Manifest | None:
         """Return the current manifest; None before the first one is written."""
         try:
-            found = (self._run / MANIFEST).stat()
-            seen = (found.st_mtime_ns, found.st_ino)
+            file = (self._run / MANIFEST).stat()
+            seen = (file.st_mtime_ns, file.st_ino)
             if seen != self._seen:
                 self._manifest, self._seen = read_manifest(self._run), seen
         except (OSError, DriftscopeError):  # not written yet, or being rewritten
             pass
         return self._manifest
-
-    def sink_slots(self) -> tuple[int, ...]:
-        """Return the sink set in force."""
-        manifest = self.read()
-        return () if manifest is None else manifest.sink_slots

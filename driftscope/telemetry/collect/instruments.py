@@ -3,7 +3,7 @@
 Descriptions come from `driftscope.metrics` where it defines the quantity. Quantities by depth are
 histograms without bounds, that is a count and a sum per depth: drift is a change of means over
 depth, and each bucket would cost one time series for each of about 80 depths and kinds. Quantities
-whose quantiles matter (lengths, growth, excess, durations) have explicit buckets and no depth.
+whose quantiles matter (lengths, growth, durations) have explicit buckets and no depth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from driftscope.metrics import attention, confidence, hidden, latency
 from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
-from driftscope.metrics.overhead import OVERHEAD
+from driftscope.metrics.overhead import BUDGETED, OVERHEAD
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
@@ -86,6 +86,25 @@ def _defined(
     )
 
 
+def _counted(
+    definition: Definition,
+    name: str,
+    *,
+    what: str,
+    by: str,
+    unit: str,
+    attributes: tuple[str, ...] = (),
+) -> Instrument:
+    """Return a counter of `what`, whose ratio to `by` has a definition."""
+    return Instrument(
+        name=name,
+        kind=COUNTER,
+        unit=unit,
+        description=f"{what} Divided by {by}: {definition.meaning}",
+        attributes=attributes,
+    )
+
+
 ROUNDS = Instrument(
     name="driftscope.rounds",
     kind=COUNTER,
@@ -105,37 +124,37 @@ ACCEPTED = Instrument(
     description="Proposed tokens that the target accepted. One more token per round is the "
     "target's own.",
 )
-REACHED = _defined(
+REACHED = _counted(
     COUNTED,
     "driftscope.rounds.reached",
-    COUNTER,
+    what="Rounds whose draft the target accepted at least up to this depth.",
+    by="driftscope.rounds",
     unit="{round}",
     attributes=(DEPTH,),
-    more="Counts the rounds that were; divide by driftscope.rounds.",
 )
 AT_RISK = Instrument(
     name="driftscope.rounds.at_risk",
     kind=COUNTER,
     unit="{round}",
-    description="Rounds that drafted this depth and had every token before it accepted: what "
-    "driftscope.rounds.reached divides by for the conditional acceptance at the depth, also where "
-    "K follows the batch size.",
+    description="Rounds that drafted this depth and had every earlier token accepted. Divide "
+    "driftscope.rounds.reached by it for the conditional acceptance at this depth, also if K "
+    "follows the batch size.",
     attributes=(DEPTH,),
 )
-REJECTED_ROUNDS = _defined(
+REJECTED_ROUNDS = _counted(
     REJECTED,
     "driftscope.rounds.rejected",
-    COUNTER,
+    what="Rounds of which the target accepted no draft token.",
+    by="the sum of driftscope.rounds and driftscope.steps.undrafted",
     unit="{round}",
-    more="Counts them; divide by rounds and undrafted steps.",
 )
-UNDRAFTED_STEPS = _defined(
+UNDRAFTED_STEPS = _counted(
     UNDRAFTED,
     "driftscope.steps.undrafted",
-    COUNTER,
+    what="Decode steps of requests without a draft, by reason.",
+    by="the sum of driftscope.rounds and driftscope.steps.undrafted",
     unit="{step}",
     attributes=(REASON,),
-    more="Counts them; divide by rounds and undrafted steps.",
 )
 LENGTH = _defined(
     MEAN_LENGTH,
@@ -159,13 +178,6 @@ MASS = Instrument(
     description="Share of the drafter's attention by class of slots and depth: mean over heads and "
     f"layers, one observation per recorded chain. {attention.SELF.meaning}",
     attributes=(DEPTH, CLASS),
-)
-EXPECTED = _defined(
-    attention.NO_DRIFT,
-    "driftscope.attention.expected",
-    HISTOGRAM,
-    attributes=(DEPTH,),
-    more="One observation per recorded chain; compare with the class self.",
 )
 RMS = Instrument(
     name="driftscope.hidden.rms",
@@ -197,7 +209,7 @@ VERIFY_TIME = Instrument(
     name="driftscope.verify.duration",
     kind=HISTOGRAM,
     unit="s",
-    description="Wall time of the rest of a step that drafted: the target, which verifies, and "
+    description="Wall time of the rest of a step that drafted: verification by the target, and "
     "sampling.",
     bounds=STEP_BOUNDS_S,
 )
@@ -231,24 +243,25 @@ DROPPED = Instrument(
     name="driftscope.rows.dropped",
     kind=COUNTER,
     unit="{row}",
-    description="Rows that the probe lost, by cause. disk_limit: the trace is full and is no "
-    "longer written, while metrics go on.",
+    description="Rows that the probe lost, by cause; every known cause is exported, also at 0. "
+    "disk_limit: the trace is full and no longer written, but metrics continue.",
     attributes=(SOURCE, CAUSE),
 )
 ERRORS = Instrument(
     name="driftscope.probe.errors",
     kind=COUNTER,
     unit="{error}",
-    description="Exceptions that the probe's hooks swallowed.",
+    description="Exceptions that were caught in the probe's hooks; every known hook is exported, "
+    "also at 0.",
     attributes=(SOURCE, HOOK),
 )
-PROBE_TIME = _defined(
+PROBE_TIME = _counted(
     OVERHEAD,
     "driftscope.probe.time",
-    COUNTER,
+    what="Seconds spent in the probe's hooks and its writer.",
+    by="driftscope.step.time",
     unit="s",
     attributes=(SOURCE,),
-    more="This counts the seconds; divide by driftscope.step.time.",
 )
 STEP_TIME = Instrument(
     name="driftscope.step.time",
@@ -256,61 +269,69 @@ STEP_TIME = Instrument(
     unit="s",
     description="Wall time of the worker's model steps.",
 )
+UP = Instrument(
+    name="driftscope.probe.up",
+    kind=GAUGE,
+    unit="{process}",
+    description="1 for a process that records; 0 for an engine whose probe records nothing, with "
+    "the kind of the reason (setting, directory, package, engine, drafter, telemetry, error). The "
+    "engine's log and `driftscope doctor` state the reason itself.",
+    attributes=(SOURCE, REASON),
+)
 RATE = Instrument(
     name="driftscope.probe.sampling_rate",
     kind=GAUGE,
     unit="1",
-    description="Share of draft steps that are recorded at present.",
+    description="Share of draft steps that are currently recorded.",
     attributes=(SOURCE,),
 )
 PROBE_OVERHEAD = _defined(
-    OVERHEAD,
+    BUDGETED,
     "driftscope.probe.overhead",
     GAUGE,
     attributes=(SOURCE,),
-    more="Of late, a moving mean.",
 )
 CONFIGURED_K = Instrument(
     name="driftscope.draft.tokens_configured",
     kind=GAUGE,
     unit="{token}",
-    description="K: tokens that the drafter is configured to draft per round.",
+    description="K: number of tokens that the drafter is configured to draft per round.",
 )
 EXPORTS = Instrument(
     name="driftscope.export.attempts",
     kind=COUNTER,
     unit="{export}",
-    description="Batches that were sent to a collector, by signal and outcome. What failed is sent "
-    "again: counts are cumulative, and spans wait in a queue.",
+    description="Batches that were sent to a collector, by signal and outcome. Failed batches are "
+    "sent again: counts are cumulative, and spans wait in a queue.",
     attributes=(SIGNAL, OUTCOME),
 )
 BEHIND = Instrument(
     name="driftscope.export.behind",
     kind=GAUGE,
     unit="s",
-    description="Time since a collector last took a batch, or since the start.",
+    description="Time since a collector last accepted a batch, or since the start.",
     attributes=(SIGNAL,),
 )
 SPANS_LOST = Instrument(
     name="driftscope.export.spans_dropped",
     kind=COUNTER,
     unit="{span}",
-    description="Spans that no collector took before the queue was full.",
+    description="Spans dropped because the queue was full before a collector accepted them.",
 )
 LISTENER_ERRORS = Instrument(
     name="driftscope.export.errors",
     kind=COUNTER,
     unit="{error}",
-    description="Exceptions inside telemetry itself, which cost figures and nothing else.",
+    description="Exceptions inside telemetry itself; they lose figures but do not affect serving.",
 )
 
 INSTRUMENTS: dict[str, Instrument] = {
     instrument.name: instrument
     for instrument in (
         *(ROUNDS, PROPOSED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
-        *(LENGTH, REQUEST_LENGTH, MASS, EXPECTED, RMS, GROWTH, TOP1, ENTROPY),
+        *(LENGTH, REQUEST_LENGTH, MASS, RMS, GROWTH, TOP1, ENTROPY),
         *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
-        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, RATE, PROBE_OVERHEAD, CONFIGURED_K),
+        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD, CONFIGURED_K),
         *(EXPORTS, BEHIND, SPANS_LOST, LISTENER_ERRORS),
     )
 }

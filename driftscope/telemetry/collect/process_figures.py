@@ -16,7 +16,7 @@ from pathlib import Path
 from driftscope.boundary import strict_json
 from driftscope.boundary.file_input import read_json
 from driftscope.boundary.file_output import PRIVATE_FILE, write_file
-from driftscope.telemetry.collect.batch_feed import NotableChain
+from driftscope.telemetry.collect.batch_counter import NotableChain
 from driftscope.telemetry.collect.tally import Snapshot, from_rows, to_rows
 from driftscope.trace.read.ranks import place_of
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.tally import Tally
-from driftscope.trace.format.status import Status
+from driftscope.trace.format.status import DROP_CAUSES, HOOKS, Status
 
 
-def tell(tally: Tally, status: Status) -> None:
-    """Record the counts of `status` in `tally`; fields that are absent or None are not set."""
+def record_status(tally: Tally, status: Status) -> None:
+    """Record the counts of `status` in `tally`; fields that are absent or None are not set.
+
+    Every known cause and hook is recorded, also at 0: Prometheus sees no rise in a series that
+    begins above 0.
+    """
     source = role_of(status.source)
-    for cause, count in (status.dropped or {}).items():
+    tally.set(i.UP, 1, source=source)
+    for cause, count in {**dict.fromkeys(DROP_CAUSES, 0), **(status.dropped or {})}.items():
         tally.set(i.DROPPED, count, source=source, cause=cause)
-    if not status.dropped:  # a counter that exists from the start visibly rises
-        tally.set(i.DROPPED, 0, source=source, cause="queue_full")
-    for hook, count in (status.errors or {}).items():
+    for hook, count in {**dict.fromkeys(HOOKS, 0), **(status.errors or {})}.items():
         tally.set(i.ERRORS, count, source=source, hook=hook)
     tally.set(i.PROBE_TIME, (status.probe_s or 0.0) + (status.writer_s or 0.0), source=source)
     if status.rate is not None:

@@ -210,5 +210,5 @@ def from_rows(rows: Sequence[Sequence[Any]]) -> dict[Key, Point]:
 def _number(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{value} is no finite number")
+        raise ValueError(f"{value} is not a finite number")
     return number

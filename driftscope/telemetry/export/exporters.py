@@ -54,11 +54,11 @@ def _otlp(signal: Signal, module: str, name: str, timeout_s: float | None) -> An
     plain = signal.endpoint is not None and signal.endpoint.startswith("http://")
     more = {"insecure": True} if kind == "grpc" and plain else {}
     try:
-        found = getattr(importlib.import_module(f"{package}.{kind}.{module}"), name)
+        exporter = getattr(importlib.import_module(f"{package}.{kind}.{module}"), name)
     except ImportError as error:
-        extra = "driftscope[otlp-grpc]" if kind == "grpc" else "driftscope"
+        extra = "driftscope-probe[otlp-grpc]" if kind == "grpc" else "driftscope-probe"
         raise TelemetryError(
             f"OTLP over {signal.protocol}: {error.name or error} is not installed; "
             f"pip install '{extra}'"
         ) from error
-    return found(endpoint=signal.endpoint, timeout=timeout_s, **more)
+    return exporter(endpoint=signal.endpoint, timeout=timeout_s, **more)

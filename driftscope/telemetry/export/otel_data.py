@@ -22,11 +22,11 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-import driftscope
 from driftscope.telemetry.collect.instruments import COUNTER, DEPTH, GAUGE, INSTRUMENTS
 from driftscope.telemetry.collect.tally import Exemplar, Point, Snapshot
+from driftscope.version import __version__
 
-SCOPE = InstrumentationScope("driftscope", driftscope.__version__)
+SCOPE = InstrumentationScope("driftscope", __version__)
 
 
 def metrics_data(

@@ -16,10 +16,10 @@ from driftscope.boundary.bounds import MAX_UNIX_S
 from driftscope.boundary.deadline import Deadline, within
 from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
 from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.collect.batch_feed import BadRowError, Feed
+from driftscope.telemetry.collect.batch_counter import BadRowError, BatchCounter
 from driftscope.telemetry.collect.engine_identity import Identity
 from driftscope.telemetry.collect.request_log import Finished, RequestLog
-from driftscope.telemetry.collect.status_figures import tell
+from driftscope.telemetry.collect.status_figures import record_status
 from driftscope.telemetry.collect.tally import Key, Point, Tally, difference
 from driftscope.telemetry.export.exporter_errors import capture_exporter_errors
 from driftscope.telemetry.export.settings import Settings
@@ -60,17 +60,17 @@ class Replay:
     identity: Identity
     start_s: float
     moments: tuple[Moment, ...]
-    feed: Feed
+    counter: BatchCounter
 
 
 def replays(
     trace: Trace, *, interval_s: float = DEFAULT_INTERVAL_S, labels: tuple[str, ...] = ()
 ) -> Iterator[Replay]:
     """Yield every data-parallel replica of `trace`; raise NoDataError for a run without a row."""
-    found = {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
+    replicas = {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
     if not any(getattr(trace, name).num_rows for name in _RECORDS):
         raise NoDataError(f"{trace.path}: nothing was recorded, so there is nothing to export")
-    for replica in sorted(found):
+    for replica in sorted(replicas):
         try:
             yield _replay(trace, replica, interval_s, labels)
         except BadRowError as error:
@@ -85,15 +85,17 @@ def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ..
     manifest = trace.manifest
     tally = Tally()
     # Keep every notable chain: nothing reads the list before the run ends.
-    feed = Feed(tally=tally, sink_slots=lambda: manifest.sink_slots)
-    feed.notable = type(feed.notable)()
+    counter = BatchCounter(tally=tally)
+    counter.notable = type(counter.notable)()
     log = RequestLog(tally, labels)
     tally.set(i.CONFIGURED_K, manifest.k)
     tables = {name: _sorted(getattr(trace, name), replica) for name in _RECORDS}
     times = {name: _times(table) for name, table in tables.items()}
     every = np.concatenate(list(times.values()))
     if not ((every >= 0) & (every <= MAX_UNIX_S)).all():  # NaN fails both comparisons
-        raise DamagedTraceError(f"{trace.path}: a row's time_s is no Unix time up to the year 2242")
+        raise DamagedTraceError(
+            f"{trace.path}: a row's time_s is not a Unix time up to the year 2242"
+        )
     start_s, end_s = float(every.min()), float(every.max())
     moments, last = [], dict.fromkeys(_RECORDS, 0)
     for until_s in _until(every, interval_s):
@@ -102,7 +104,7 @@ def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ..
             upto = int(np.searchsorted(times[name], until_s, side="right"))
             part, last[name] = tables[name].slice(last[name], upto - last[name]), upto
             for batch in part.combine_chunks().to_batches():
-                feed.take(name, batch)
+                counter.take(name, batch)
                 if name == "verify":
                     log.verified(batch)
                 elif name == "request":
@@ -111,13 +113,13 @@ def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ..
             _statuses(trace, replica, tally)
         moments.append(Moment(time_s=until_s, points=tally.snapshot(), finished=tuple(done)))
     identity = Identity(manifest=manifest, model=manifest.target.name, replica=replica)
-    return Replay(identity=identity, start_s=start_s, moments=tuple(moments), feed=feed)
+    return Replay(identity=identity, start_s=start_s, moments=tuple(moments), counter=counter)
 
 
 def _statuses(trace: Trace, replica: int, tally: Tally) -> None:
     for status in trace.statuses:
         if (place_of(status.source).replica or 0) == replica:
-            tell(tally, status)
+            record_status(tally, status)
 
 
 def _sorted(table: pa.Table, replica: int) -> pa.Table:
@@ -204,7 +206,7 @@ def _spans(replay: Replay) -> Spans:
     spans = Spans(queue=len(done) or 1)
     spans.start(replay.identity.resource(), replay.identity.attributes)
     by_request: dict[str, list[Any]] = {}
-    for chain in replay.feed.notable:
+    for chain in replay.counter.notable:
         by_request.setdefault(chain.request, []).append(chain)
     for each in done:
         spans.note(by_request.get(each.row["request"], ()))
@@ -224,16 +226,16 @@ def _send_s() -> float:
 
 
 def _taken(export: Callable[[], Any], seconds: float) -> None:
-    with capture_exporter_errors() as said:
+    with capture_exporter_errors() as errors:
         try:
             done: bool = within(Deadline(seconds + SEND_SLACK_S), export).name == "SUCCESS"
         except TimeoutError:
             done = False
     if not done:
         raise TelemetryError(
-            f"the collector did not take a batch within {seconds:g} s "
-            f"({said.first or 'no reason given'}); is its URL right, and does it run? "
-            f"{SEND_VARIABLE} gives it more seconds"
+            f"the collector did not accept a batch within {seconds:g} s "
+            f"({errors.first or 'no reason given'}); check its URL and that it runs; "
+            f"{SEND_VARIABLE} allows it more seconds"
         )
 
 

@@ -13,12 +13,23 @@ from driftscope.telemetry.collect.tally import Key, Point, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from driftscope.telemetry.collect.engine_identity import Identity
+    from opentelemetry.sdk.resources import Resource
 
 STOP_S = 5.0
 """Longest time to wait for the endpoint to stop answering, in seconds."""
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 _RUN_LABEL = "service.instance.id"
+
+
+class Identified(Protocol):
+    """Identity of an engine."""
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Attributes that every series of the engine has."""
+
+    def resource(self) -> Resource:
+        """Return the OpenTelemetry resource."""
 
 
 class Source(Protocol):
@@ -27,7 +38,7 @@ class Source(Protocol):
     def snapshot(self) -> dict[Key, Point]:
         """Return every figure with its current value."""
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> Identified | None:
         """Return the identity of the engine; None until it is known."""
 
 
@@ -52,7 +63,8 @@ def serve(source: Source, host: str, port: int) -> Callable[[], None]:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError as error:
         raise TelemetryError(
-            "a Prometheus endpoint needs prometheus-client; pip install 'driftscope[prometheus]'"
+            "a Prometheus endpoint needs prometheus-client; "
+            "pip install 'driftscope-probe[prometheus]'"
         ) from error
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(source))
@@ -60,8 +72,8 @@ def serve(source: Source, host: str, port: int) -> Callable[[], None]:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise TelemetryError(
-            f"{host}:{port}: cannot answer Prometheus there ({error.strerror}); "
-            "give DRIFTSCOPE_PROMETHEUS another port (replica n takes the n-th after it)"
+            f"{host}:{port}: cannot serve Prometheus metrics there ({error.strerror}); give "
+            "DRIFTSCOPE_PROMETHEUS another port (replica n takes the n-th after it)"
         ) from error
 
     def stop() -> None:
@@ -89,7 +101,7 @@ def families_text(engines: Sequence[tuple[Moments, Mapping[str, str]]]) -> str:
         from prometheus_client.openmetrics.exposition import generate_latest
     except ImportError as error:
         raise TelemetryError(
-            "OpenMetrics text needs prometheus-client; pip install 'driftscope[prometheus]'"
+            "OpenMetrics text needs prometheus-client; pip install 'driftscope-probe[prometheus]'"
         ) from error
 
     class Families:
@@ -170,7 +182,7 @@ class _Collector:
         yield from _target_info(identity)
 
 
-def _target_info(identity: Identity) -> Iterator[Any]:
+def _target_info(identity: Identified) -> Iterator[Any]:
     """Yield the engine's identity, following OpenTelemetry's translation to Prometheus."""
     from prometheus_client.core import InfoMetricFamily
 

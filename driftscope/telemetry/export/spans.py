@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.collect.batch_feed import OPERATION, NotableChain
+from driftscope.telemetry.collect.batch_counter import PROVIDER, NotableChain, operation_of
 from driftscope.telemetry.collect.request_log import Finished
 from driftscope.telemetry.collect.tally import Exemplar, Key, named
 from driftscope.telemetry.export.otel_data import nano
@@ -97,8 +97,8 @@ class Spans:
 
     def _exemplify(self, done: Finished, span: Any, chains: list[NotableChain]) -> None:
         context, row = span.get_span_context(), done.row
-        served = {"operation": OPERATION, "provider": "vllm"}
-        growth = max((c.growth for c in chains if c.growth is not None), default=None)
+        served = {"operation": operation_of(row["request"]), "provider": PROVIDER}
+        growth = max((c.growth for c in chains), default=None)
         for instrument, value, by in (
             (i.TTFT, row["ttft_s"], served),
             (i.TPOT, row["tpot_s"], served),
@@ -152,7 +152,7 @@ def _parent(traceparent: str | None) -> Context | None:
 
 def _attributes(done: Finished) -> dict[str, Any]:
     row, rounds = done.row, done.rounds
-    found = {
+    attributes = {
         "driftscope.request.id": row["request"],
         i.LABEL: row["label"],
         "gen_ai.usage.input_tokens": row["prompt_tokens"],
@@ -169,14 +169,13 @@ def _attributes(done: Finished) -> dict[str, Any]:
         "driftscope.tokens.accepted": rounds.accepted,
         "driftscope.acceptance.length": rounds.mean_length,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _of_chain(chain: NotableChain) -> dict[str, Any]:
-    found = {
+    attributes = {
         "driftscope.position": chain.position,
         "driftscope.k": chain.k,
         i.GROWTH.name: chain.growth,
-        "driftscope.attention.excess": chain.excess,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}

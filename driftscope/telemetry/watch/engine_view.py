@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from driftscope.metrics.acceptance import mean_length, running_product
 from driftscope.metrics.fallback import UNKNOWN
+from driftscope.metrics.overhead import all_in, cost_of
 from driftscope.metrics.throughput import StepCost, speedup
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.instruments import CLASS, DEPTH, PLACE, REASON, Instrument
@@ -23,8 +24,6 @@ class Depth:
     """Marginal acceptance over the rounds that drafted the depth."""
     masses: dict[str, float | None]
     """Attention masses by class, see CLASSES."""
-    expected: float | None
-    """Expected attention on the chain without drift."""
     fed_rms: float | None
     top1: float | None
 
@@ -49,6 +48,13 @@ class View:
     """Shares of undrafted steps in all decode steps, by reason."""
     rate: float | None
     overhead: float | None
+    """Cost of the probe that a budget bounds; the largest of the engine's workers."""
+    all_in: float | None
+    """Cost of the probe, all in, since the start."""
+    down: str
+    """Kind of the reason why nothing is recorded; empty if the engine records."""
+    growth: float | None
+    """Mean growth of the hidden state over a chain; None without chains that have it."""
     dropped: int
     """Rows dropped since the start."""
     depths: tuple[Depth, ...]
@@ -58,12 +64,12 @@ class _Figures:
     """Sums over series."""
 
     def __init__(self, points: Snapshot) -> None:
-        self._found: dict[tuple[str, str | None], list[tuple[Point, dict[str, str]]]] = {}
+        self._points: dict[tuple[str, str | None], list[tuple[Point, dict[str, str]]]] = {}
         """Points by name, and by name and depth."""
         for point in points.values():
             own = dict(point.attributes)
             for depth in {None, own.get(DEPTH)}:
-                self._found.setdefault((point.name, depth), []).append((point, own))
+                self._points.setdefault((point.name, depth), []).append((point, own))
 
     def total(self, instrument: Instrument, **by: str) -> float:
         return sum(p.value for p in self._of(instrument, by))
@@ -74,15 +80,15 @@ class _Figures:
         return sum(p.value for p in points) / count if count else None
 
     def values(self, instrument: Instrument, attribute: str) -> dict[str, float]:
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for point in self._of(instrument, {}):
             key = dict(point.attributes).get(attribute, UNKNOWN)
-            found[key] = found.get(key, 0.0) + point.value
-        return dict(sorted(found.items()))
+            totals[key] = totals.get(key, 0.0) + point.value
+        return dict(sorted(totals.items()))
 
     def _of(self, instrument: Instrument, by: dict[str, str]) -> list[Point]:
-        found = self._found.get((instrument.name, by.get(DEPTH)), ())
-        return [point for point, own in found if by.items() <= own.items()]
+        points = self._points.get((instrument.name, by.get(DEPTH)), ())
+        return [point for point, own in points if by.items() <= own.items()]
 
 
 def view(now: Snapshot, before: Snapshot | None = None) -> View:
@@ -108,11 +114,28 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
         undrafted={reason: n / steps for reason, n in undrafted.items() if steps and n},
         rate=max(whole.values(i.RATE, i.SOURCE).values(), default=None),
         overhead=max(whole.values(i.PROBE_OVERHEAD, i.SOURCE).values(), default=None),
+        growth=new.mean(i.GROWTH),
+        all_in=_all_in(whole),
+        down=_down(whole),
         dropped=int(whole.total(i.DROPPED)),
         depths=tuple(
             _depth(new, str(n), rate) for n, rate in enumerate(_marginal(new, k, rounds), 1)
         ),
     )
+
+
+def _all_in(whole: _Figures) -> float | None:
+    """Return the probe's cost: each process's hooks and writer are one figure here, and the time of
+    all model steps another."""
+    step_s = whole.total(i.STEP_TIME)
+    by_source = whole.values(i.PROBE_TIME, i.SOURCE)
+    costs = [cost_of(f"{source}-0", taken_s, 0.0) for source, taken_s in by_source.items()]
+    return all_in(replace(each, step_s=step_s if each.worker else 0.0) for each in costs)
+
+
+def _down(whole: _Figures) -> str:
+    up = whole.values(i.UP, REASON)
+    return "" if any(up.values()) else next(iter(up), "")
 
 
 def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
@@ -135,7 +158,6 @@ def _depth(new: _Figures, depth: str, accepted: float | None) -> Depth:
     return Depth(
         accepted=accepted,
         masses={name: new.mean(i.MASS, **at, **{CLASS: name}) for name in CLASSES},
-        expected=new.mean(i.EXPECTED, **at),
         fed_rms=new.mean(i.RMS, **at, **{PLACE: "fed"}),
         top1=new.mean(i.TOP1, **at),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -10,17 +11,17 @@ from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
 from driftscope.boundary.http_peer import OK, Limits, ask
 from driftscope.boundary.server_url import public
 from driftscope.boundary.terminal_text import shown
-from driftscope.errors import DamagedTraceError, PeerError, TelemetryError
+from driftscope.errors import DamagedTraceError, NoDataError, PeerError, TelemetryError
 from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.collect.batch_feed import BadRowError, Feed
+from driftscope.telemetry.collect.batch_counter import BadRowError, BatchCounter
 from driftscope.telemetry.collect.engine_identity import ManifestFile
-from driftscope.telemetry.collect.status_figures import tell
+from driftscope.telemetry.collect.status_figures import record_status
 from driftscope.telemetry.collect.tally import Key, Point, Tally
-from driftscope.telemetry.export.engine_telemetry import in_order
+from driftscope.telemetry.export.batch_order import in_order
 from driftscope.telemetry.watch.prometheus_page import BadPageError, points_on
-from driftscope.trace.format.manifest import read_manifest
+from driftscope.trace.format.manifest import CLIENT, read_manifest
 from driftscope.trace.format.segment import segments, source_of
-from driftscope.trace.format.status import read_statuses
+from driftscope.trace.format.status import Status, read_statuses
 from driftscope.trace.read.ranks import place_of
 from driftscope.trace.read.reader import read_rows
 
@@ -39,6 +40,10 @@ class Followed(Protocol):
     def over(self) -> bool:
         """Whether no further figures can come."""
 
+    @property
+    def budget(self) -> float | None:
+        """Share of the time per token that the probe may use; None: not governed, or not known."""
+
 
 class FollowedRun:
     """A run directory; each call of `look` reads the rows written since the previous one.
@@ -47,14 +52,18 @@ class FollowedRun:
     """
 
     def __init__(self, run: Path) -> None:
-        read_manifest(run)
+        if read_manifest(run).engine == CLIENT:
+            raise NoDataError(
+                f"{run}: is a replay, which has no engine to watch; give the run recorded in the "
+                "server"
+            )
         self._run, self._manifest = run, ManifestFile(run)
         self._tally, self._rows = Tally(), Counter[str]()
-        self._feeds = {
-            first: Feed(tally=self._tally, sink_slots=self._manifest.sink_slots, first_rank=first)
-            for first in (True, False)
+        self._counters = {
+            first: BatchCounter(tally=self._tally, first_rank=first) for first in (True, False)
         }
         self.over = False
+        self.budget: float | None = None
 
     def look(self) -> dict[Key, Point]:
         """Return the current figures."""
@@ -63,7 +72,8 @@ class FollowedRun:
             for path in segments(self._run, record):
                 self._read(record, path)
         for status in statuses:
-            tell(self._tally, status)
+            record_status(self._tally, status)
+        self.budget = _budget_of(statuses)
         if manifest := self._manifest.read():
             if not 0 <= manifest.k <= MAX_K:
                 raise DamagedTraceError(f"{self._run}: its manifest has k = {manifest.k}")
@@ -77,11 +87,11 @@ class FollowedRun:
         self._rows[path.stem] = max(table.num_rows, self._rows[path.stem])
         if not new.num_rows:
             return
-        feed = self._feeds[place_of(source_of(path, record)).rank == 0]
+        counter = self._counters[place_of(source_of(path, record)).rank == 0]
         batches = new.combine_chunks().to_batches()
         for name, batch in in_order([(record, batch) for batch in batches]):
             try:
-                feed.take(name, batch)
+                counter.take(name, batch)
             except BadRowError as error:
                 raise DamagedTraceError(f"{path}: {error}") from error
 
@@ -92,7 +102,7 @@ class FollowedEndpoint:
     User and password in `url` are sent in its Authorization header and are never shown.
     """
 
-    over = False
+    over, budget = False, None
 
     def __init__(self, url: str) -> None:
         base = url.rstrip("/")
@@ -105,8 +115,8 @@ class FollowedEndpoint:
         points = self._points()
         if not any(name.startswith("driftscope.") for name, _ in points):
             raise TelemetryError(
-                f"{self._shown}: none of driftscope's metrics there; give the port of "
-                "`driftscope serve --prometheus PORT`, or the run directory"
+                f"{self._shown}: no driftscope metrics there; give the port of `driftscope serve "
+                "--prometheus PORT`, or the run directory"
             )
         return points
 
@@ -117,11 +127,17 @@ class FollowedEndpoint:
                 raise BadPageError(f"HTTP {answer.status}")
             return points_on(answer.text())
         except PeerError as error:
-            raise TelemetryError(f"{self._shown}: no figures there ({error.why})") from error
+            raise TelemetryError(f"{self._shown}: no metrics there ({error.why})") from error
         except BadPageError as error:
             raise TelemetryError(
-                f"{self._shown}: no figures there ({shown(str(error))})"
+                f"{self._shown}: no metrics there ({shown(str(error))})"
             ) from error
+
+
+def _budget_of(statuses: Iterable[Status]) -> float | None:
+    """Return the budget in force in the workers, if one is."""
+    asked = (status.control.get("budget") for status in statuses)
+    return next((float(each) for each in asked if isinstance(each, int | float)), None)
 
 
 def follow(target: str) -> Followed:

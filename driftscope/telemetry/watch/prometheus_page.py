@@ -101,12 +101,12 @@ def _own_lines(text: str) -> Iterator[str]:
 
 
 def _sample(line: str) -> tuple[_Series, Mapping[str, str], float]:
-    found = _LINE.match(line)
-    if found is None:
-        raise BadPageError(f"a line that is no sample: {line.strip()[:80]}")
-    name, series = found["name"], _SERIES[found["name"]]
-    labels = {k: _ESCAPE.sub(_unescaped, v) for k, v in _PAIR.findall(found["labels"] or "")}
-    return series, labels, _checked(name, series, found["value"])
+    sample = _LINE.match(line)
+    if sample is None:
+        raise BadPageError(f"a line that is not a sample: {line.strip()[:80]}")
+    name, series = sample["name"], _SERIES[sample["name"]]
+    labels = {k: _ESCAPE.sub(_unescaped, v) for k, v in _PAIR.findall(sample["labels"] or "")}
+    return series, labels, _checked(name, series, sample["value"])
 
 
 def _checked(name: str, series: _Series, text: str) -> float:
@@ -123,8 +123,8 @@ def _checked(name: str, series: _Series, text: str) -> float:
     return value
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return "\n" if found[1] == "n" else found[1]
+def _unescaped(escape: re.Match[str]) -> str:
+    return "\n" if escape[1] == "n" else escape[1]
 
 
 def _named() -> Iterator[tuple[str, _Series]]:

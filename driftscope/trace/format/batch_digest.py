@@ -115,7 +115,7 @@ def _digest_before(content: bytes, end: int) -> int | None:
 
 
 def _crc(parts: Iterable[Bytes]) -> int:
-    found = 0
+    checksum = 0
     for part in parts:
-        found = zlib.crc32(part, found)
-    return found
+        checksum = zlib.crc32(part, checksum)
+    return checksum

@@ -76,11 +76,11 @@ class Change:
         known = [each.name for each in fields(cls)]
         if unknown := sorted(str(key) for key in values.keys() - set(known)):
             raise ControlValueError(f"{', '.join(unknown)}: known are {', '.join(known)}")
-        found = dict(values)
-        if found.get("labels") is not None:
-            _check(isinstance(found["labels"], list | tuple), "labels: give a list")
-            found["labels"] = tuple(dict.fromkeys(map(_label, found["labels"])))
-        return cls(**found)
+        changes = dict(values)
+        if changes.get("labels") is not None:
+            _check(isinstance(changes["labels"], list | tuple), "labels: give a list")
+            changes["labels"] = tuple(dict.fromkeys(map(_label, changes["labels"])))
+        return cls(**changes)
 
     def given(self) -> dict[str, Any]:
         """Return the settings to change, as for JSON."""

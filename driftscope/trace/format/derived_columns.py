@@ -65,12 +65,12 @@ def derived_of(schema: pa.Schema) -> Mapping[str, str]:
 
     Raises ValueError for metadata that no recorder writes.
     """
-    found = parse_json((schema.metadata or {}).get(DERIVED_KEY, b"{}"))
-    if not isinstance(found, dict) or not found.keys() <= _RESTORED.keys():
+    derived = parse_json((schema.metadata or {}).get(DERIVED_KEY, b"{}"))
+    if not isinstance(derived, dict) or not derived.keys() <= _RESTORED.keys():
         raise ValueError(f"{DERIVED_KEY.decode()} in its metadata is not what driftscope writes")
-    if not all(isinstance(each, str) and each in _SOURCES for each in found.values()):
+    if not all(isinstance(each, str) and each in _SOURCES for each in derived.values()):
         raise ValueError(f"{DERIVED_KEY.decode()} in its metadata names an unknown column")
-    return found
+    return derived
 
 
 def restore(table: pa.Table) -> pa.Table:
@@ -119,15 +119,15 @@ def _derived(table: pa.Table) -> dict[str, str]:
     if "fed_rms" not in table.column_names or not table.num_rows:
         return {}
     columns = {f.name: table.column(f.name).combine_chunks() for f in table.schema}
-    found = {}
+    derived = {}
     for state in _STATES:
         if _same(columns["fed_rms"], columns[state]):
-            found["fed_rms"] = state
+            derived["fed_rms"] = state
     if _is_float32(columns["fc_rms"]) and _same(columns["in_rms"], _shifted(columns)):
-        found["in_rms"] = "fed_rms"
+        derived["in_rms"] = "fed_rms"
     if _is_complement(columns):
-        found["generated_mass"] = "complement"
-    return found
+        derived["generated_mass"] = "complement"
+    return derived
 
 
 def _same(a: pa.ListArray, b: pa.ListArray) -> bool:
@@ -170,7 +170,7 @@ def _is_complement(columns: dict[str, pa.Array]) -> bool:
 def _complement(columns: dict[str, pa.Array]) -> pa.ListArray:
     others = _taken(columns)
     if not others:
-        raise ValueError("no other masses to derive generated_mass from")
+        raise ValueError("the other masses, from which generated_mass is derived, are missing")
     left = np.maximum(_left(others), 0.0)
     return _with_values(others[0], left.astype(np.float32))
 

@@ -11,6 +11,7 @@ from typing import Any
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounded_types import (
     Counts,
+    DistanceEdges,
     DraftLength,
     LayerCount,
     Notes,
@@ -25,11 +26,13 @@ from driftscope.boundary.bounded_types import (
 )
 from driftscope.boundary.file_input import first_line, read_json
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
+from driftscope.trace.format.distance_bins import edge_faults
 from driftscope.trace.format.record_validation import validated
 from driftscope.trace.format.schema import SCHEMA_VERSION
+from driftscope.trace.format.start_fault import read_faults
+from driftscope.vocabulary import MANIFEST as MANIFEST
 from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT, Strategy
 
-MANIFEST = "manifest.json"
 BY_DEPTH = "depth"
 """`Manifest.query_kind` of an autoregressive chain."""
 BY_QUERY = "query index"
@@ -120,6 +123,11 @@ class Manifest:
     """Method of measuring masses, see `Strategy`; the strategy in force is stored in every row."""
     per_head: bool = False
     """Whether masses by head were requested."""
+    distance_edges: DistanceEdges = ()
+    """First distance of each bin of `DraftRow.distance_mass`, for the largest K of the run: 0, 1,
+    ..., K - 1, K, 2K, 4K, 8K. (): masses by distance are not recorded."""
+    distance_every: SamplingInterval = 0
+    """One recorded chain in how many carries masses by distance; 0: none."""
     query_kind: Text = BY_DEPTH
     """Meaning of an element of a per-depth list: BY_DEPTH or BY_QUERY."""
     sink_tokens: SinkCount
@@ -165,10 +173,7 @@ def read_manifest(run: Path) -> Manifest:
             f"{run}: no such directory; give the run directory that the probe wrote"
         )
     if not path.is_file():
-        raise NotATraceError(
-            f"{run}: no {MANIFEST} in it, so this is no driftscope run; "
-            "give the directory that DRIFTSCOPE_TRACE named"
-        )
+        raise NotATraceError(_no_run(run))
     try:
         raw = read_json(path)
         version = raw["schema_version"]
@@ -179,6 +184,22 @@ def read_manifest(run: Path) -> Manifest:
         return _from_dict(raw)
     except ValueError as error:
         raise DamagedTraceError(f"{path}: a field is missing or wrong ({error})") from error
+
+
+def _no_run(run: Path) -> str:
+    """Return why a path without a manifest is no run: perhaps a server that recorded nothing."""
+    if faults := read_faults(run):
+        return f"{run}: the server recorded nothing: {faults[0].reason}"
+    if run.is_dir() and all(path.name.startswith("status-") for path in run.iterdir()):
+        return (
+            f"{run}: has no {MANIFEST}, so it is not a driftscope run: no server got as far as "
+            "loading its drafter here. See the server's log, or give the directory that "
+            "DRIFTSCOPE_TRACE named"
+        )
+    return (
+        f"{run}: has no {MANIFEST}, so it is not a driftscope run; give the directory that "
+        "DRIFTSCOPE_TRACE named"
+    )
 
 
 _MAJOR = re.compile("[0-9]{1,6}")
@@ -194,8 +215,8 @@ def check_version(version: str, path: Path) -> None:
         raise DamagedTraceError(f"{path}: schema version {version[:_SHOWN]!r} is not a version")
     if int(major) > int(ours):
         raise SchemaVersionError(
-            f"{path}: trace schema {ascii(version[:_SHOWN])[1:-1]}, this driftscope reads up to "
-            f"{ours}.x; upgrade driftscope"
+            f"{path}: trace schema {ascii(version[:_SHOWN])[1:-1]}, but this driftscope reads "
+            f"versions up to {ours}.x; upgrade driftscope"
         )
 
 
@@ -208,4 +229,7 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
     for old, new in _RENAMED.items():
         if old in raw:
             raw.setdefault(new, raw[old])
-    return validated(Manifest, raw)
+    manifest = validated(Manifest, raw)
+    if fault := edge_faults(manifest.distance_edges, manifest.distance_every):
+        raise ValueError(fault)
+    return manifest

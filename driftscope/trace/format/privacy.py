@@ -40,6 +40,10 @@ MARKED: Mapping[str, Mapping[str, str]] = {
         "traceparent": IDENTIFIER,
         "finish_reason": FIGURE,
         "structured": FIGURE,
+        "prompt_digest": CONTENT,
+        "conversation": CONTENT,
+        "session": IDENTIFIER,
+        "pair": IDENTIFIER,
     },
     "resource": {"source": IDENTIFIER},
     "client": {
@@ -58,6 +62,8 @@ MARKED: Mapping[str, Mapping[str, str]] = {
 """Kinds of the columns that hold texts or lists of whole numbers, by record."""
 
 REQUEST, TRACEPARENT = "request", "traceparent"
+HASHED = (REQUEST, "prompt_digest", "conversation", "session", "pair")
+"""Columns of which a run without identifiers has keyed hashes."""
 NAME_BYTES = 8
 """Bytes of a hashed request id. Two of a million requests share one with probability 3e-8."""
 
@@ -83,10 +89,12 @@ def _is_measured(kind: pa.DataType) -> bool:
 
 
 class Pseudonyms:
-    """Replaces request ids by keyed hashes, removes the trace context and changes nothing else.
+    """Replaces the columns HASHED by keyed hashes, removes the trace context and changes nothing
+    else.
 
-    Rows of one request have the same hash wherever the key is the same, so that records still join.
-    The key is not stored in the run: without it nobody can test which id a hash stands for.
+    Rows of one request have the same hash wherever the key is the same, so that records still join,
+    and so have equal prompts and requests of one session. The key is not stored in the run: without
+    it nobody can test which id or prompt a hash stands for.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -101,8 +109,7 @@ class Pseudonyms:
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of any record with their identifiers replaced."""
         names = batch.schema.names
-        if REQUEST in names:
-            at = names.index(REQUEST)
+        for at in [names.index(name) for name in HASHED if name in names]:
             batch = batch.set_column(at, batch.schema.field(at), self._hashed(batch.column(at)))
         if TRACEPARENT in names:
             at = names.index(TRACEPARENT)
@@ -110,8 +117,8 @@ class Pseudonyms:
             batch = batch.set_column(at, field, pa.nulls(batch.num_rows, field.type))
         return batch
 
-    def _hashed(self, requests: pa.Array) -> pa.Array:
-        """Hash each id once: a batch has many rows of few requests."""
-        given = requests.to_pylist()
-        hashed = {each: self.name(each) for each in set(given)}
-        return array_of([hashed[each] for each in given], requests.type)
+    def _hashed(self, names: pa.Array) -> pa.Array:
+        """Hash each name once: a batch has many rows of few requests. Null stays null."""
+        given = names.to_pylist()
+        hashed = {each: None if each is None else self.name(each) for each in set(given)}
+        return array_of([hashed[each] for each in given], names.type)

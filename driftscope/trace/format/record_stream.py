@@ -111,7 +111,7 @@ def _digested(content: bytes) -> StreamContent:
             batches.append(_valid(pa.ipc.read_record_batch(message, schema)))
             rows += batches[-1].num_rows
     if schema is None:
-        raise ValueError("its first bytes, the columns, are not as they were written")
+        raise ValueError("its header, which holds the columns, is damaged")
     torn = last_is_gap and not content.endswith(END)
     return StreamContent(
         table=pa.Table.from_batches(batches, schema),

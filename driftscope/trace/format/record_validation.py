@@ -32,10 +32,10 @@ def validated(kind: type[Record], value: Any) -> Record:
     try:
         # Serialise to JSON again: strict validation of JSON accepts a list for a tuple, but not "7"
         # for 7.
-        found: Record = _adapter(hashable).validate_json(strict_json.dumps(value), strict=True)
+        record: Record = _adapter(hashable).validate_json(strict_json.dumps(value), strict=True)
     except ValidationError as error:
         raise ValueError(_words(error)) from None
-    return found
+    return record
 
 
 @cache

@@ -1,12 +1,12 @@
-"""The rows of a trace: one frozen dataclass per record, and what each column means.
+"""The rows of a trace: one frozen dataclass per record, with the meaning of each column.
 
 Conventions: `time_s` is seconds since the Unix epoch; durations end in `_s`; depth is 1-based, the
 first element of every per-depth list; RMS is ||x||_2 / sqrt(dim); a list is None where the quantity
-does not exist for the drafter or was not taken, never zeros. An element of a mass list that does
-not apply is NaN: the sink's where a sliding window hides all of its slots from the layer.
+does not exist for the drafter or was not recorded, never zeros. An element of a mass list that does
+not apply is NaN, for example the sink's if a sliding window hides all of its slots from the layer.
 
-A field with a default came later than version 1.0 of the schema: the default is what a row of an
-older run reads as.
+A field with a default was added after version 1.0 of the schema: rows of older runs read as having
+the default.
 """
 
 from __future__ import annotations
@@ -22,43 +22,44 @@ Ints = Sequence[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRow:
-    """One recorded chain: K tokens that the drafter guessed in a row for one request.
+    """One recorded chain: the K tokens that the drafter drafted in a row for one request.
 
     With p = `position`, the last verified slot, the query of depth d is slot p+d-1 and sees slots
-    0..p+d-1. The masses of one depth sum to 1 per layer; each is a mean over heads. A drafter
-    without attention has 0 layers and 0 heads, and no masses.
+    0..p+d-1. In each layer the masses of one depth sum to 1; each mass is a mean over heads. A
+    drafter without attention has 0 layers and 0 heads, and no masses.
     """
 
     step: int
     """Number of the draft step in its worker, from 1."""
     time_s: float
-    """When the step ended, in seconds since the Unix epoch."""
+    """Time at which the step ended, in seconds since the Unix epoch."""
     request: str
     """The engine's internal request id."""
     position: int
     """p: index of the last verified slot; the context is p + 1 slots long. Joins to VerifyRow."""
     prompt_tokens: int
-    """Tokens of the request's prompt."""
+    """Number of tokens in the request's prompt."""
     batch: int
-    """Requests in the step."""
+    """Number of requests in the step."""
     k: int
     """Chain length; per-depth lists have this many elements."""
     layers: int
-    """Drafter layers with attention; mass lists have k * layers elements, depth by depth."""
+    """Number of drafter layers with attention; mass lists have k * layers elements, depth by
+    depth."""
     chunked_prefill: bool
-    """The drafter's KV cache is not known to be right, which may put the request's masses off.
-    The prompt was prefilled in several chunks: vLLM's V1 runner then embeds the wrong token at each
-    chunk boundary, while its V2 runner does nothing wrong. On V1 also: the request was in a step in
-    which the drafter ran for nobody, because one request of the batch was near its context limit,
-    and has slots that were never filled; or it was admitted on a hit of the prefix cache after
+    """Whether the drafter's KV cache may be wrong for this request, which may distort its masses.
+    Set if the prompt was prefilled in several chunks: vLLM's V1 runner then embeds the wrong token
+    at each chunk boundary; its V2 runner makes no such error. On V1 it is also set if the drafter
+    skipped a step of this request because some request of the batch was near its context limit,
+    which leaves slots unfilled, and if the request was admitted through a prefix-cache hit after
     either had happened to any request of the engine, whether or not its own blocks are affected."""
     sink_mass: Floats | None
-    """Share of attention on the sink set, `Manifest.sink_slots`. None: masses were not taken, the
-    drafter has no attention, or a sink was looked for and there is none. NaN in an element: a
-    sliding window hides the sink from that layer."""
+    """Share of attention on the sink set, `Manifest.sink_slots`. None: masses were not recorded,
+    the drafter has no attention, or a search for a sink found none. NaN in an element: a sliding
+    window hides the sink from that layer."""
     prompt_mass: Floats | None
     """Share of attention on slots [0, prompt_tokens) outside the sink set. None: masses were not
-    taken, or the drafter has no attention."""
+    recorded, or the drafter has no attention."""
     generated_mass: Floats | None
     """Share of attention on slots [prompt_tokens, p] outside the sink set: verified output. None:
     as prompt_mass."""
@@ -67,104 +68,115 @@ class DraftRow:
     construction. None: as prompt_mass."""
     null_mass: Floats | None
     """Share of attention that a learned sink bias takes. None: the drafter has no such bias, or
-    masses were not taken."""
+    masses were not recorded."""
     in_rms: Floats | None
     """RMS of the hidden state that enters the first drafter layer; depth 1: the fc output. None:
-    the drafter has no such state, or it was not taken."""
+    the drafter has no such state, or it was not recorded."""
     prenorm_rms: Floats | None
     """RMS of the residual stream after the last layer, before the final norm. None: as in_rms."""
     postnorm_rms: Floats | None
-    """RMS of the same after the final norm. None: as in_rms."""
+    """RMS of the residual stream after the final norm. None: as in_rms."""
     fed_rms: Floats | None
-    """RMS of what is fed to the next depth: post-norm with `norm_output`, else pre-norm. None: as
-    in_rms."""
+    """RMS of the state fed to the next depth: post-norm with `norm_output`, otherwise pre-norm.
+    None: as in_rms."""
     top1: Floats | None
     """Largest softmax probability of the drafter's logits, over its own vocabulary. None: the
-    drafter gives no logits, or they were not taken."""
+    drafter returns no logits, or they were not recorded."""
     entropy: Floats | None
     """Entropy of that softmax, in nats. None: as top1."""
     aux_rms: Floats | None
     """RMS of the captured target layers at slot p, before any norm; one per captured layer. None:
-    the drafter reads no captured layers, or they were not taken."""
+    the drafter reads no captured layers, or they were not recorded."""
     aux_norm_rms: Floats | None
-    """RMS of the same as the fc reads them, after `fc_norm` or `norm_before_fc`. `norm_before_fc`
-    is one norm over all of them: then these are the RMS of its output's chunks, which differ as
-    the layers' magnitudes do (the mean of their squares is what the norm sets). None: the drafter
-    has neither norm."""
+    """RMS of the captured target layers as the fc reads them, after `fc_norm` or `norm_before_fc`.
+    `norm_before_fc` is one norm over all layers together: the values are then the RMS of the chunks
+    of its output, which differ as the layers' magnitudes do (the norm fixes only the mean of their
+    squares). None: the drafter has neither norm."""
     fc_rms: float | None
     """RMS of the output of the drafter's fc at slot p. None: the drafter has no fc, or it was not
-    taken."""
+    recorded."""
     token_ids: Ints | None
-    """The drafted tokens, as the target's ids. None: they were not asked for."""
+    """Ids of the drafted tokens in the target's vocabulary. None: recording them was not
+    requested."""
     rate: float = 1.0
-    """Share of draft steps that were recorded when this chain was, more than 0 and at most 1: it
-    stands for 1 / rate chains. An older run reads as 1 / `Manifest.every`."""
+    """Share of draft steps that were recorded at the time of this chain, more than 0 and at most 1:
+    the chain represents 1 / rate chains. An older run reads as 1 / `Manifest.every`."""
     head_mass: Floats | None = None
-    """Masses by head, [k, layers, heads, 5] flattened, classes as in MASS_CLASSES. None: they were
-    not asked for."""
+    """Masses by head, [k, layers, heads, 5] flattened, classes as in MASS_CLASSES. None: recording
+    them was not requested."""
+    distance_mass: Floats | None = None
+    """Share of attention by distance from the query, [k, layers, bins] flattened, mean over heads.
+    The distance is the query's own slot minus the slot; bins begin at `Manifest.distance_edges`.
+    Slots of the sink set and the learned bias are in no bin: the bins of a depth and layer sum to 1
+    minus sink_mass and null_mass. None: not recorded for this chain, because one recorded chain in
+    `Manifest.distance_every` has it; or the drafter has no attention, or its queries see slots
+    after their own."""
     heads: int = 0
-    """Attention heads that this row's masses are means over: the rank's own in a file, those of all
-    tensor-parallel ranks when read. 0: not known, or a drafter without attention."""
+    """Number of attention heads over which this row's masses are averaged: the rank's own in a
+    file, those of all tensor-parallel ranks when read. 0: not known, or a drafter without
+    attention."""
     strategy: str = Strategy.KEYS
-    """How the masses were taken, see `Strategy`."""
+    """Method by which the masses were computed, see `Strategy`."""
     execution: str = Execution.UNSAID
-    """How the drafter ran, see `Execution`."""
+    """Execution mode of the drafter, see `Execution`."""
     replica: int = 0
-    """Data-parallel replica; `step` counts per replica. 0 in a file: the number is in the file's
-    name, and readers fill it in, see `driftscope.trace.read.ranks`."""
+    """Data-parallel replica; `step` counts per replica. Always 0 in a file: the number is part of
+    the file's name, and readers fill it in, see `driftscope.trace.read.ranks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRow:
     """One decode step of one request: the verification of a draft, or a step without one.
 
-    Written by the engine core for every step, whatever the sampling of DraftRow.
+    The engine core writes one for every step, whatever the sampling of DraftRow.
     """
 
     step: int
     """Number of the engine step, from 1."""
     time_s: float
-    """When the step ended, in seconds since the Unix epoch."""
+    """Time at which the step ended, in seconds since the Unix epoch."""
     request: str
     """The engine's internal request id, as in DraftRow."""
     position: int
     """p of the verified chain: joins to the latest DraftRow of this request and position."""
     drafted: int
-    """Tokens proposed, 0 for an undrafted step."""
+    """Number of tokens proposed; 0 for an undrafted step."""
     accepted: int
-    """Leading tokens accepted, as the engine counts them, before stop conditions."""
+    """Number of leading draft tokens accepted, as the engine counts them, before stop
+    conditions."""
     reason: str | None
-    """Why nothing was drafted, see `UndraftedReason`. None: something was drafted."""
+    """Reason why nothing was drafted, see `UndraftedReason`. None: tokens were drafted."""
     replica: int = 0
     """Data-parallel replica, as in DraftRow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One step of a worker that asked the drafter for tokens, or could have."""
+    """One step of a worker in which the drafter ran or could have run."""
 
     step: int
     """Number of the step in its worker, from 1, as in DraftRow."""
     time_s: float
-    """When the step ended, in seconds since the Unix epoch."""
+    """Time at which the step ended, in seconds since the Unix epoch."""
     requests: int
-    """Requests in the step."""
+    """Number of requests in the step."""
     chains: int
-    """Chains drafted: requests whose prefill is complete; 0 when the drafter did not run."""
+    """Number of chains drafted, one per request whose prefill is complete; 0 if the drafter did not
+    run."""
     k: int
-    """Tokens that each chain drafted; 0 when the drafter did not run."""
+    """Number of tokens in each chain; 0 if the drafter did not run."""
     recorded: bool
-    """Whether this step's chains were written as DraftRow (sampling)."""
+    """Whether this step's chains were sampled and written as DraftRow."""
     step_s: float
     """Wall time of the whole model step on the worker's thread (target, sampling and drafter)."""
     draft_s: float
-    """Wall time of the drafter within it."""
+    """Wall time of the drafter within the step."""
     probe_s: float
-    """Time the probe itself took on the worker's thread within it."""
+    """Time spent in the probe on the worker's thread within the step."""
     rate: float = 1.0
-    """Share of draft steps that are recorded, in force at this step; as in DraftRow."""
+    """Share of draft steps that were recorded at the time of this step, as in DraftRow."""
     execution: str = Execution.UNSAID
-    """How the drafter ran, as in DraftRow."""
+    """Execution mode of the drafter, as in DraftRow."""
     gpu_draft_s: float | None = None
     """Time of the drafter on the GPU, between two CUDA events. None: there is no GPU."""
     gpu_probe_s: float | None = None
@@ -175,106 +187,121 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """One finished request, as the engine core saw it."""
+    """One finished request, as recorded in the engine core."""
 
     time_s: float
-    """When it finished, in seconds since the Unix epoch."""
+    """Time at which it finished, in seconds since the Unix epoch."""
     request: str
     """The engine's internal request id, as in DraftRow."""
     label: str | None
     """The caller's workload label (sampling parameter extra_args["driftscope_label"]). None: the
-    caller gave none."""
+    caller set none."""
     arrival_s: float
-    """When it arrived, in seconds since the Unix epoch."""
+    """Time at which it arrived, in seconds since the Unix epoch."""
     prompt_tokens: int
-    """Tokens of the prompt."""
+    """Number of tokens in the prompt."""
     output_tokens: int
-    """Tokens of the answer."""
+    """Number of tokens in the answer."""
     ttft_s: float | None
-    """Time from arrival to the first token leaving the engine core. None: no token left it."""
+    """Time from arrival to the first token leaving the engine core. None: there was no token."""
     tpot_s: float | None
     """Mean time per output token after the first. None: fewer than two tokens."""
     finish_reason: str
-    """Why it ended, in vLLM's words, such as "stop", "length" or "abort"."""
+    """vLLM's finish reason, such as "stop", "length" or "abort"."""
     temperature: float | None
-    """Sampling temperature of the request. None: the engine did not say."""
+    """Sampling temperature of the request. None: the engine did not report it."""
     max_tokens: int | None
-    """Most tokens that the answer may have. None: no limit was set."""
+    """Largest number of tokens allowed in the answer. None: no limit was set."""
     traced: bool = True
     """Whether the request was selected for recording."""
     replica: int = 0
     """Data-parallel replica, as in DraftRow."""
     traceparent: str | None = None
-    """The caller's trace context (W3C). None: the engine was given none."""
+    """The caller's trace context (W3C). None: the request had none."""
     structured: str | None = None
-    """Kind of structured output asked for, see `Structured`. None: the engine did not say."""
+    """Kind of structured output requested, see `Structured`. None: the engine did not report it."""
+    prompt_digest: str | None = None
+    """Keyed hash of the prompt's token ids, 16 hex digits: equal for equal prompts wherever the key
+    is the same. None: digests are switched off, or the prompt has no token ids."""
+    conversation: str | None = None
+    """Digest of the prompt with which this request's conversation began. It differs from
+    `prompt_digest` if the prompt continues an earlier prompt and its answer, which the same engine
+    process served. None: as prompt_digest."""
+    session: str | None = None
+    """The caller's session: sampling parameter extra_args["driftscope_session"], else the session
+    that vLLM knows. None: the caller gave none."""
+    pair: str | None = None
+    """`ClientRow.pair` of the question, if a replay sent it (sampling parameter
+    extra_args["driftscope_pair"]). None: the caller gave none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRow:
-    """What a recording process and its machine use, every ten seconds while it serves."""
+    """Resources used by a recording process and its machine, every ten seconds while it serves."""
 
     time_s: float
-    """When it was looked at, in seconds since the Unix epoch."""
+    """Time of the measurement, in seconds since the Unix epoch."""
     source: str
-    """The process, as in its status."""
+    """Name of the process, as in its status file."""
     process_bytes: int
     """Resident memory of the process."""
     host_available_bytes: int
-    """Memory that the machine could still give."""
+    """Memory still available on the machine."""
     gpu_used_bytes: int | None
-    """Memory in use on the process's GPU, by anyone. None: no GPU."""
+    """Memory in use on the process's GPU, by any process. None: no GPU."""
     gpu_busy: float | None = None
-    """Share of the time in which the GPU ran anything, as NVML has it. None: not beside a replay,
-    or no GPU."""
+    """Share of the time in which the GPU ran any kernel, according to NVML. None: not recorded by a
+    replay, or no GPU."""
     gpu_power_w: float | None = None
     """Power that the GPU draws, in watts. None: as gpu_busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRow:
-    """One request of a replay, as its sender saw it; one row for each that was planned.
+    """One request of a replay, as measured by the client; one row per planned request.
 
-    Durations are the sender's, the network and the server's queue in them. What the server did not
-    say is None.
+    Durations are measured by the client and include the network and the server's queue. Values that
+    the server did not report are None.
     """
 
     time_s: float
-    """When it ended, in seconds since the Unix epoch."""
+    """Time at which it ended, in seconds since the Unix epoch."""
     request: str
-    """Id that the sender gave it, unique in the run; sent as X-Request-Id."""
+    """Id that the client assigned, unique in the run; sent as X-Request-Id."""
     response: str | None
     """Id in the server's answer, such as "chatcmpl-<request>". RequestRow.request begins with it
     in vLLM, see `driftscope.analysis.replays.senders`. None: there was no answer."""
     order: int
-    """Place in the randomised plan, from 0."""
+    """Position in the randomised plan, from 0."""
     condition: str
-    """Condition of the suite that it was asked under; also its workload label."""
+    """Condition of the suite under which it was sent; also its workload label."""
     pair: str
-    """Rows with the same pair, concurrency and repeat asked the same question, in each condition
-    and in each run of the same suite."""
+    """Identifier of the question: rows with the same pair, concurrency and repeat asked the same
+    question, in each condition and in each run of the same suite."""
     repeat: int
     """Number of the repetition, from 0."""
     warmup: bool
-    """Sent to warm the server up: no figure counts it."""
+    """Whether it was sent to warm the server up; no figure counts it."""
     concurrency: int | None
-    """Requests kept running at once (closed loop). None: sent at `rate`."""
+    """Number of requests kept running at once (closed loop). None: sent at `rate`."""
     rate: float | None
-    """Requests per second as asked for (open loop). None: a closed loop."""
+    """Requested rate in requests per second (open loop). None: a closed loop."""
     due_s: float | None
-    """When an open loop wanted it sent, in seconds since the Unix epoch. None: a closed loop."""
+    """Time at which the open loop planned to send it, in seconds since the Unix epoch. None: a
+    closed loop."""
     sent_s: float | None
-    """When its last attempt was sent, in seconds since the Unix epoch. None: it was never sent."""
+    """Time at which its last attempt was sent, in seconds since the Unix epoch. None: it was never
+    sent."""
     ended: str
-    """How it came to its end, see `Ended`."""
+    """Kind of its end, see `Ended`."""
     status: int | None
     """HTTP status of the last attempt that had one. None: no attempt had one."""
     error: str | None
-    """Last error, also of an attempt that was retried. None: there was none."""
+    """Last error, including errors of attempts that were retried. None: there was none."""
     attempts: int
-    """How often it was sent."""
+    """Number of times that it was sent."""
     waited_s: float
-    """Time between attempts, all together."""
+    """Total waiting time between attempts."""
     ttft_s: float | None
     """Time from `sent_s` to the first token. None: no token came."""
     tpot_s: float | None
@@ -286,37 +313,40 @@ class ClientRow:
     """Time between arrivals of pieces of the answer; with speculation a piece may hold several
     tokens. None: no answer came."""
     prompt_tokens: int | None
-    """Tokens of the prompt, by the server's count. None: the server did not say."""
+    """Number of tokens in the prompt, as counted by the server. None: the server did not report
+    it."""
     output_tokens: int | None
-    """Tokens of the answer, by the server's count. None: the server did not say."""
+    """Number of tokens in the answer, as counted by the server. None: the server did not report
+    it."""
     cached_tokens: int | None
-    """Prompt tokens from the server's prefix cache. None: the server did not say."""
+    """Number of prompt tokens read from the server's prefix cache. None: the server did not report
+    it."""
     finish_reason: str | None
-    """Why the answer ended, in the server's words. None: it did not say."""
+    """Finish reason reported by the server. None: it reported none."""
     temperature: float | None
-    """Sampling temperature that was asked for. None: none was."""
+    """Requested sampling temperature. None: none was requested."""
     max_tokens: int | None
-    """Most tokens of the answer that were asked for. None: no limit was."""
+    """Requested largest number of tokens in the answer. None: no limit was requested."""
     drafted: Ints | None
-    """Tokens drafted in each round, from the server's `metrics.speculative_decoding`. None: the
-    server did not say."""
+    """Number of tokens drafted in each round, from the server's `metrics.speculative_decoding`.
+    None: the server did not report it."""
     accepted: Ints | None
-    """Tokens accepted in each round; where the server gives a histogram only, sorted. None: the
-    server did not say."""
+    """Number of tokens accepted in each round; sorted if the server reports only a histogram. None:
+    the server did not report it."""
     digest: str | None
-    """sha256 of the answer's text and tool calls, first 16 hex digits; no text is kept. None:
-    there was no answer."""
+    """sha256 of the answer's text and tool calls, first 16 hex digits; the text itself is not kept.
+    None: there was no answer."""
     json_ok: bool | None
     """Whether the answer parses as JSON and fits the schema, if there is one. None: JSON was not
-    asked for, or there was no answer."""
+    requested, or there was no answer."""
     tool_ok: bool | None
     """Whether the tool call is the expected one: right function, arguments that parse and fit its
     schema. None: no tool call was expected, or there was no answer."""
     early_stop: bool | None
-    """Whether it stopped by itself before the least length that was expected. None: no least
-    length was expected, or there was no answer."""
+    """Whether it stopped by itself before the expected minimum length. None: no minimum length was
+    expected, or there was no answer."""
     garbled: bool | None
-    """Whether too many of the answer's characters are none that a text has. None: there was no
+    """Whether too many of the answer's characters do not belong in a text. None: there was no
     answer."""
     looping: bool | None
     """Whether the answer ends in a repetition loop. None: there was no answer."""

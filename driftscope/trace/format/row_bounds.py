@@ -25,6 +25,7 @@ from driftscope.boundary.bounds import (
     MAX_UNIX_S,
 )
 from driftscope.trace.format.arrow_arrays import lengths_of
+from driftscope.trace.format.distance_bins import distance_faults
 from driftscope.trace.format.schema import schema_of
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -51,13 +52,16 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 """Smallest and largest value of a column with one number per row, by column name."""
 
 
-def check_rows(table: pa.Table, record: str) -> None:
+def check_rows(table: pa.Table, record: str, bins: int | None = None) -> None:
     """Raise ValueError for the first column of `table` with a value that no recorder writes.
 
+    `bins`: number of bins of the masses by distance, if the run's manifest states it.
     `table` has the columns of `record` in this version, see
     `driftscope.trace.format.schema.conform`.
     """
     for words in _faults(table, record):
+        raise ValueError(words)
+    for words in distance_faults(table, bins) if record == "draft" else ():
         raise ValueError(words)
 
 
@@ -76,13 +80,13 @@ def _faults(table: pa.Table, record: str) -> Iterator[str]:
 
 def _out_of_bounds(name: str, column: pa.ChunkedArray) -> Iterator[str]:
     low, high = BOUNDS[name]
-    found = pc.min_max(column).as_py()
-    if found["min"] is None:
+    range_ = pc.min_max(column).as_py()
+    if range_["min"] is None:
         return
-    if not found["min"] >= low:
-        yield f"{name} is {found['min']:g}, less than {low:g}"
-    elif not found["max"] <= high:
-        yield f"{name} is {found['max']:g}, more than {high:g}"
+    if not range_["min"] >= low:
+        yield f"{name} is {range_['min']:g}, less than {low:g}"
+    elif not range_["max"] <= high:
+        yield f"{name} is {range_['max']:g}, more than {high:g}"
     elif pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         yield f"{name} is not a number in some rows"
 

@@ -69,7 +69,7 @@ def seal(stream: Path) -> Path:
     """
     content = read_stream(stream)
     if content.torn or content.damaged:
-        raise ValueError(f"{stream}: not as it was written, so it is not sealed")
+        raise ValueError(f"{stream}: damaged, so it is not sealed")
     target = stream.with_suffix(SEALED)
     partial = temporary_path(target)
     try:
@@ -103,11 +103,11 @@ def write_sealed(table: pa.Table, path: Path, *, level: int = ZSTD_LEVEL) -> Non
 
 def digest_of(path: Path) -> str:
     """Return the CRC-32 of a file's bytes as 8 hex digits; raises OSError."""
-    found = 0
+    checksum = 0
     with open_regular(path) as descriptor:
         while part := os.read(descriptor, _CHUNK):
-            found = zlib.crc32(part, found)
-    return f"{found:08x}"
+            checksum = zlib.crc32(part, checksum)
+    return f"{checksum:08x}"
 
 
 _CHUNK = 1 << 22

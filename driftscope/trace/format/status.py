@@ -19,6 +19,23 @@ STATUS_S = 5.0
 """Shortest time between two rewrites while recording, in seconds, unless something failed or was
 requested: each rewrite waits for the interpreter several times."""
 
+DROP_CAUSES = (
+    "queue_full",
+    "ring_full",
+    "disk_limit",
+    "disk_error",
+    "encode_error",
+    "shadow_differs",
+)
+"""Keys of `Status.dropped`. Telemetry exports each from 0, so that the first loss is a rise."""
+HOOKS = (
+    *("step_started", "draft_started", "draft_ended", "step_ended"),
+    *("join", "masses", "prefilling", "shadow", "sinks"),
+    *("request", "verify", "digest"),
+    *("control", "encode", "telemetry", "write"),
+)
+"""Keys of `Status.errors`: the recorder's hooks, the engine core's and the writer's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
@@ -33,9 +50,9 @@ class Status:
     rows: Counts = field(default_factory=dict)
     """Rows written, by record."""
     dropped: Counts = field(default_factory=dict)
-    """Rows lost, by cause: "queue_full", "disk_limit", "disk_error", "encode_error"."""
+    """Rows lost, by cause, see DROP_CAUSES."""
     errors: Counts = field(default_factory=dict)
-    """Exceptions swallowed in the serving path, by hook."""
+    """Exceptions swallowed in the serving path, by hook, see HOOKS."""
     first_error: Text | None = None
     probe_s: Seconds = 0.0
     """Time spent in hooks on the serving threads of this process."""
@@ -43,9 +60,9 @@ class Status:
     """CPU time of the writer's thread for this source, in seconds; for most of it, the serving
     thread waits for the interpreter."""
     rate: Share | None = None
-    """Share of draft steps that are recorded at present."""
+    """Share of draft steps that are currently recorded."""
     overhead: Ratio | None = None
-    """The probe's recent share of the step time, a moving mean."""
+    """Cost of the probe that a budget bounds, see `driftscope.metrics.overhead`."""
     recording: bool | None = None
     """Whether draft steps are recorded at present; None for a process that has no draft steps."""
     control: Mapping[str, Any] = field(default_factory=dict)
@@ -53,6 +70,10 @@ class Status:
     `driftscope.trace.format.control_file`, and the `revision` of the control file that the process
     has applied."""
 
+    reason: Text | None = None
+    """Records that this process does not make, and why; None if nothing is missing."""
+    step_s: Seconds = 0.0
+    """Wall time of the model steps of this process since its start; 0 in an engine core."""
     digests: Digests = field(default_factory=dict)
     """CRC-32 of each sealed file of this process, by file name, as 8 hex digits."""
 
@@ -70,11 +91,11 @@ def status_path(run: Path, source: str) -> Path:
 def read_statuses(run: Path) -> tuple[Status, ...]:
     """Return every status in the run directory, by source; raises DamagedTraceError."""
     # Use a set: a file that is replaced while the directory is listed may be listed twice.
-    found = {path for path in run.iterdir() if _is_status(path.name)} if run.is_dir() else set()
-    paths = sorted(found)
+    unique = {path for path in run.iterdir() if _is_status(path.name)} if run.is_dir() else set()
+    paths = sorted(unique)
     if len(paths) > MAX_STATUSES:
         raise DamagedTraceError(
-            f"{run}: {len(paths)} status files, where a run has one per process and at most "
+            f"{run}: {len(paths)} status files, but a run has one per process and at most "
             f"{MAX_STATUSES}; give each run a directory of its own"
         )
     return tuple(_read(path) for path in paths)

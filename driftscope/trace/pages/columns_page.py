@@ -23,7 +23,7 @@ from driftscope.trace.format import derived_columns, records
 from driftscope.trace.format.records import RECORDS
 from driftscope.trace.format.schema import SCHEMA_VERSION, record_defaults, schema_of
 from driftscope.trace.format.segment import SEALED, STREAM
-from driftscope.vocabulary import BY_DEPTH, MASSES
+from driftscope.vocabulary import BY_DEPTH, DISTANCE_MASS, MASSES
 
 _SHAPES = {
     **dict.fromkeys(
@@ -33,6 +33,7 @@ _SHAPES = {
     **dict.fromkeys((*BY_DEPTH, "token_ids"), "[k]"),
     **dict.fromkeys(("aux_rms", "aux_norm_rms"), "[captured layers]"),
     "head_mass": "[k × layers × heads × 5]",
+    DISTANCE_MASS: "[k × layers × bins], depth by depth, then layer by layer",
     "gaps_s": "[pieces - 1]",
     **dict.fromkeys(("drafted", "accepted"), "[rounds]"),
 }
@@ -81,8 +82,8 @@ A run directory holds a `manifest.json` and, for each record and process, number
 it is full, or the process ends, it is sealed as Parquet (`{SEALED}`). A run that was killed keeps
 its last stream, which is readable as far as it was written. Each process has a
 `status-<process>.json`, which counts the rows that it lost by cause (`dropped`); `lost` in the
-manifest is the sum over the processes that have ended. Where the run has a process of the same name
-already, as containers that share a folder may, `.2` is added to the name of the second.
+manifest is the sum over the processes that have ended. If a run already has a process of the same
+name, as with containers that share a folder, `.2` is added to the name of the second.
 
 Depth is 1-based: the first element of every list by depth is depth 1. RMS is ‖x‖₂ / √dim. Times of
 day are seconds since the Unix epoch. `examples/queries` asks five questions of
@@ -90,26 +91,27 @@ these files in plain DuckDB and in pandas.
 
 ## What sealed files leave out
 
-A stream has every column below, exactly. A sealed file holds the same rows, smaller:
+A stream has every column below, exactly. A sealed file holds the same rows in less space:
 
 - a time of day ({{times}}) is a Parquet timestamp in microseconds, UTC without a time zone;
 - a measured number (each list of floats, {{measured}}) keeps 16 bits of its mantissa: a relative
   error of at most 2⁻¹⁷;
-- a list that follows from others in every row of the segment is left out: its column is missing.
+- a list that can be derived from others in every row of the segment is left out: its column is
+  missing.
   The file's metadata names it under the key `{derived_columns.DERIVED_KEY.decode()}`, JSON from the
   column to its origin:
 
-| column left out | follows from | how to get it back |
+| column left out | derived from | how to restore it |
 |---|---|---|
-| `fed_rms` | `prenorm_rms` or `postnorm_rms` | it is that list |
+| `fed_rms` | `prenorm_rms` or `postnorm_rms` | equal to that list |
 | `in_rms` | `fed_rms` | `fc_rms`, then all but the last element of `fed_rms` |
-| `generated_mass` | `complement` | 1 less all other masses; null and NaN count as 0 |
+| `generated_mass` | `complement` | 1 minus all other masses; null and NaN count as 0 |
 
-- `generated_mass` comes back with an absolute error of at most 1e-5, the other two bit for bit;
-- a run of an older version lacks columns that were added later; they are marked "Later" below, with
-  the value that a missing one reads as.
+- `generated_mass` is restored with an absolute error of at most 1e-5, the other two bit for bit;
+- a run of an older version lacks columns that were added later; they are marked "Added later"
+  below, with the value that missing ones read as.
 
-`driftscope.trace.read.reader.read_trace(path)` gives all of that back as Arrow tables.
+`driftscope.trace.read.reader.read_trace(path)` restores all of this as Arrow tables.
 """
 
 
@@ -139,9 +141,9 @@ def page() -> str:
 
 def columns_of(record: str) -> Iterator[Column]:
     """Yield the columns of a record, in order."""
-    said = docstrings(RECORDS[record].__name__)
+    texts = docstrings(RECORDS[record].__name__)
     for field in schema_of(record):
-        meaning, _, null = said.get(field.name, "").partition("None: ")
+        meaning, _, null = texts.get(field.name, "").partition("None: ")
         listed = pa.types.is_list(field.type)
         yield Column(
             name=field.name,
@@ -159,8 +161,8 @@ def _later(record: str, name: str) -> str:
     known = record_defaults(record)
     if name not in known:
         return ""
-    said = "null" if known[name] is None else repr(known[name])
-    return f" Later; missing: {said}."
+    default = "null" if known[name] is None else repr(known[name])
+    return f" Added later; missing values read as {default}."
 
 
 def _unit(record: str, field: pa.Field) -> str:
@@ -181,12 +183,12 @@ def docstrings(record: str) -> dict[str, str]:
         for node in ast.parse(inspect.getsource(records)).body
         if isinstance(node, ast.ClassDef) and node.name == record
     )
-    found = {}
+    texts = {}
     for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            said = ast.literal_eval(text.value)
-            found[ast.unparse(field.target)] = " ".join(str(said).split())
-    return found
+            literal = ast.literal_eval(text.value)
+            texts[ast.unparse(field.target)] = " ".join(str(literal).split())
+    return texts
 
 
 def _section(record: str) -> str:

@@ -23,7 +23,7 @@ def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
     noted = {name: digest for status in statuses for name, digest in status.digests.items()}
     files = {run / name: digest for name, digest in noted.items() if name == Path(name).name}
     return {
-        path: f"bit rot in {path.name}, {_damage(path)}: the file is left out"
+        path: f"{path.name} is damaged {_damage(path)}: the file is left out"
         for path, digest in sorted(files.items())
         if path.is_file() and digest_of(path) != digest
     }
@@ -33,10 +33,10 @@ def _damage(path: Path) -> str:
     """Return the first damaged column and rows, in words."""
     try:
         with open_parquet(path, checksums=True) as file:
-            found = list(_damaged_chunks(file))
+            damaged = list(_damaged_chunks(file))
     except (ValueError, RuntimeError, OSError):
         return "in its footer"
-    return found[0] if found else "outside its rows"
+    return damaged[0] if damaged else "outside its rows"
 
 
 def _damaged_chunks(file: pq.ParquetFile) -> Iterator[str]:

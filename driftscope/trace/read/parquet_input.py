@@ -52,4 +52,4 @@ def _check_sizes(metadata: pq.FileMetaData, size: int, path: Path) -> None:
 
 
 def _unfit(path: Path, words: str) -> UnfitFileError:
-    return UnfitFileError(errno.EFBIG, f"{words}, which no recorder writes", str(path))
+    return UnfitFileError(errno.EFBIG, f"{words}, which the recorder never writes", str(path))

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from driftscope.boundary.bounds import MAX_RANKS
-from driftscope.vocabulary import MASSES
+from driftscope.vocabulary import DISTANCE_MASS, MASSES
 
 _SLOWEST = ("probe_s", "gpu_draft_s", "gpu_probe_s")
 """Columns of a step that take the largest value of all ranks: the slowest delays the others."""
@@ -44,15 +44,15 @@ class Place:
 
 def place_of(source: str) -> Place:
     """Return the place of the process whose source is named `source`."""
-    found = _SOURCE.fullmatch(source)
-    if found is None:
+    parts = _SOURCE.fullmatch(source)
+    if parts is None:
         return Place()
-    number, replica = int(found["number"]), int(found["replica"] or 0)
+    number, replica = int(parts["number"]), int(parts["replica"] or 0)
     if max(number, replica) > MAX_RANKS:  # no process has such a name
         return Place()
-    if found["role"] == "engine":
+    if parts["role"] == "engine":
         return Place(replica=number)
-    return Place(rank=number, replica=None if found["replica"] is None else replica)
+    return Place(rank=number, replica=None if parts["replica"] is None else replica)
 
 
 def with_replica(table: pa.Table, place: Place) -> pa.Table:
@@ -82,13 +82,18 @@ def joined(record: str, by_rank: Mapping[int, pa.Table], problems: list[str]) ->
     complete = _complete(whole, rank, groups)
     if left_out := len(groups) - len(complete):
         problems.append(
-            f"{left_out} chains were recorded by some of the tensor-parallel ranks only, and are "
+            f"{left_out} chains were recorded by only some of the tensor-parallel ranks and are "
             "left out"
         )
     return _merged(
         whole,
         complete,
-        {**dict.fromkeys(MASSES, _mean), "head_mass": _by_head, "heads": _total_heads},
+        {
+            **dict.fromkeys(MASSES, _mean),
+            DISTANCE_MASS: _mean_of_all,
+            "head_mass": _by_head,
+            "heads": _total_heads,
+        },
     )
 
 
@@ -124,17 +129,17 @@ def _merged(table: pa.Table, groups: list[Rows], merge: Mapping[str, Any]) -> pa
     """Return one row per group: columns in `merge` by its functions, others from the first rank."""
     first = table.take(pa.array([rows[0] for rows in groups], pa.int64()))
     merged = {name: combine(table, name, groups) for name, combine in merge.items()}
-    columns = [merged.get(f.name, _first_said(table, first, f.name, groups)) for f in table.schema]
+    columns = [merged.get(f.name, _first_known(table, first, f.name, groups)) for f in table.schema]
     return pa.table(columns, schema=table.schema)
 
 
-def _first_said(table: pa.Table, first: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
+def _first_known(table: pa.Table, first: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
     """Return the value of the first rank that has one; most columns have no nulls at all."""
     column = first.column(name)
     if not column.null_count or table.column(name).null_count == table.num_rows:
         return column
-    said = table.column(name).is_valid().to_pylist()
-    at = [next((row for row in rows if said[row]), rows[0]) for rows in groups]
+    known = table.column(name).is_valid().to_pylist()
+    at = [next((row for row in rows if known[row]), rows[0]) for rows in groups]
     return table.column(name).take(pa.array(at, pa.int64()))
 
 
@@ -156,6 +161,14 @@ def _mean(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
     if table.column(name).null_count == table.num_rows:
         return pa.nulls(len(groups), kind)
     return pa.array([_mean_of(lists, heads, rows) for rows in groups], kind)
+
+
+def _mean_of_all(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
+    """Return the mean weighted by heads; None unless every rank has the list: with fewer heads it
+    would not add up with the other masses, which are means over all of them."""
+    there = table.column(name).is_valid().to_pylist()
+    whole = [rows if all(there[row] for row in rows) else [] for rows in groups]
+    return _mean(table, name, whole)
 
 
 def _mean_of(lists: list[Any], heads: list[int], rows: Rows) -> Any:

@@ -21,6 +21,7 @@ from driftscope.trace.format.records import RECORDS
 from driftscope.trace.format.row_bounds import check_rows
 from driftscope.trace.format.schema import conform
 from driftscope.trace.format.segment import SEALED, VERSION_KEY, segments, source_of
+from driftscope.trace.format.start_fault import read_faults
 from driftscope.trace.format.status import STATUS_S, Status, read_statuses
 from driftscope.trace.read.integrity import damaged_files
 from driftscope.trace.read.parquet_input import open_parquet
@@ -60,6 +61,7 @@ def read_trace(run: str | Path) -> Trace:
         name: read_record(run, name, manifest, problems, left_out=damaged) for name in RECORDS
     }
     problems += losses_of(statuses, manifest.lost)
+    problems += [f"{each.source} recorded nothing: {each.reason}" for each in read_faults(run)]
     return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 
 
@@ -84,14 +86,15 @@ def read_record(
     `read_trace`.
     """
     by_rank: defaultdict[int, list[pa.Table]] = defaultdict(list)
-    defaults = defaults_of(manifest)
+    defaults, bins = defaults_of(manifest), len(manifest.distance_edges) or None
     for path in segments(run, record):
         if path in left_out:
             continue
         place = place_of(source_of(path, record))
         if rank not in (None, place.rank):
             continue
-        rows = _said(read_rows(path, record, problems, defaults), defaults["execution"])
+        rows = read_rows(path, record, problems, defaults, bins=bins)
+        rows = _with_execution(rows, defaults["execution"])
         by_rank[place.rank].append(with_replica(rows, place))
     if not by_rank:
         return conform(pa.table({}), record)
@@ -99,17 +102,24 @@ def read_record(
 
 
 def read_rows(
-    path: Path, record: str, problems: list[str], defaults: Mapping[str, Any] | None = None
+    path: Path,
+    record: str,
+    problems: list[str],
+    defaults: Mapping[str, Any] | None = None,
+    *,
+    bins: int | None = None,
 ) -> pa.Table:
     """Return the rows of one segment with the columns of this version of `record`.
 
-    `defaults`: values that the run's manifest gives to all rows. Missing data is added to
+    `defaults`: values that the run's manifest gives to all rows; `bins`: the number of bins of
+    masses by distance that it states. Missing data is added to
     `problems`. Raises DamagedTraceError for columns or values that do not belong to the record.
     """
     table = read_segment(path, problems)
     try:
-        rows = conform(table, record, defaults)
-        check_rows(rows, record)
+        # A stream may have a batch for each row, and each costs as much as thousands of rows.
+        rows = conform(table.combine_chunks(), record, defaults)
+        check_rows(rows, record, bins)
     except (pa.ArrowException, ValueError, KeyError) as error:
         raise DamagedTraceError(
             f"{path}: its columns are not those of a {record} record ({first_line(error)}); "
@@ -118,12 +128,12 @@ def read_rows(
     return rows
 
 
-def _said(table: pa.Table, execution: str) -> pa.Table:
+def _with_execution(table: pa.Table, execution: str) -> pa.Table:
     """Return `table` with the run's execution in rows that do not name their own."""
     if "execution" not in table.column_names:
         return table
-    at, said = table.schema.get_field_index("execution"), table.column("execution")
-    filled = pc.if_else(pc.equal(said, Execution.UNSAID), execution, said)
+    at, modes = table.schema.get_field_index("execution"), table.column("execution")
+    filled = pc.if_else(pc.equal(modes, Execution.UNSAID), execution, modes)
     return table.set_column(at, table.field(at), filled)
 
 
@@ -148,7 +158,7 @@ def _read_sealed(path: Path) -> pa.Table:
         return restore(table)
     except (KeyError, ValueError, pa.ArrowException) as error:
         raise DamagedTraceError(
-            f"{path}: columns that it left out do not follow from the others "
+            f"{path}: columns left out of the file cannot be derived from the others "
             f"({first_line(error)}); move it away to analyse the rest of the run"
         ) from error
 
@@ -167,13 +177,13 @@ def _read_stream(path: Path, problems: list[str]) -> pa.Table:
     if content.table.schema.metadata or content.table.num_columns:
         check_segment(content.table.schema, path)
     problems += [
-        f"bit rot in {path.name} after row {rows}: rows up to the next intact write are left out"
+        f"{path.name} is damaged after row {rows}: rows up to the next intact write are left out"
         for rows in content.damaged
     ]
     if content.torn:
         problems.append(
-            f"{path.name}: breaks off after {content.table.num_rows} rows; "
-            "the rows of its last, unfinished write are missing"
+            f"{path.name}: ends after {content.table.num_rows} rows; the rows of its last, "
+            "unfinished write are missing"
         )
     return content.table
 
@@ -190,7 +200,7 @@ def check_segment(schema: pa.Schema, path: Path) -> None:
     """Raise DamagedTraceError or SchemaVersionError for a file that must not be read."""
     version = (schema.metadata or {}).get(VERSION_KEY)
     if version is None:
-        raise DamagedTraceError(f"{path}: not written by driftscope (no schema version in it)")
+        raise DamagedTraceError(f"{path}: not written by driftscope (it has no schema version)")
     check_version(version.decode("utf-8", "replace"), path)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,8 +22,11 @@ from driftscope.boundary.file_output import (
 )
 from driftscope.errors import DamagedTraceError, TraceError
 from driftscope.trace.format.manifest import MANIFEST, Manifest, read_manifest
-from driftscope.trace.format.status import read_statuses
+from driftscope.trace.format.start_fault import remove_faults
+from driftscope.trace.format.status import read_statuses, status_path
 
+TRIAL_BYTES = 1 << 16
+"""Size of the file that tests whether a run could be written: more than a start writes."""
 MANIFEST_S = 2.0
 """Longest time, in seconds, that writing a manifest may take once its file exists, on a file system
 without hard links."""
@@ -40,6 +45,30 @@ def check_unused(run: Path, run_id: str | None = None) -> None:
             f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
             "(a {time} in it is replaced by the start time)"
         )
+
+
+def has_begun(run: Path, run_id: str) -> bool:
+    """Return whether `run` holds the run `run_id`, still in progress."""
+    try:
+        check_unused(run, run_id)
+    except TraceError:
+        return False
+    return (run / MANIFEST).exists()
+
+
+def check_writable(run: Path) -> None:
+    """Raise TraceError if a new run cannot be written to `run`. Nothing is left behind: the test
+    file is made in the nearest folder that exists."""
+    check_unused(run)
+    folder = next((each for each in (run, *run.parents) if each.exists()), run)
+    try:
+        if folder == run:
+            _check_owner(run)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b" " * TRIAL_BYTES)
+            file.flush()
+    except OSError as error:
+        raise TraceError(_unwritable(run, error)) from error
 
 
 def rewrite_manifest(run: Path, manifest: Manifest) -> None:
@@ -88,14 +117,28 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
         _check_owner(run)
         remove_leftovers(run)
         create_whole(run / MANIFEST, manifest.to_json().encode())
+        _remove_remains(run)
     except OSError as error:
         if isinstance(error, FileExistsError) and (run / MANIFEST).exists():
             check_unused(run, manifest.run_id if join else None)
             return
-        raise TraceError(
-            f"{run}: cannot write a trace there ({error.strerror or error}); "
-            "point DRIFTSCOPE_TRACE at a writable directory"
-        ) from error
+        raise TraceError(_unwritable(run, error)) from error
+
+
+def _remove_remains(run: Path) -> None:
+    """Remove what an earlier start left that ended before it began a run; failures are ignored."""
+    remove_faults(run)
+    with contextlib.suppress(OSError, TraceError):
+        for status in read_statuses(run):
+            if status.closed:
+                status_path(run, status.source).unlink(missing_ok=True)
+
+
+def _unwritable(run: Path, error: OSError) -> str:
+    return (
+        f"{run}: cannot write a trace there ({error.strerror or error}); "
+        "point DRIFTSCOPE_TRACE at a writable directory"
+    )
 
 
 def _check_owner(run: Path) -> None:

@@ -101,7 +101,7 @@ def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[R
     folder.mkdir(parents=True, exist_ok=True)
     trace, log, port = folder / "server", folder / "server.log", _free_port()
     begun = time.monotonic()
-    with _told_to_end():
+    with _sigterm_as_exit():
         with log.open("wb") as sink:
             # Use a separate session: Ctrl-C goes to the replay, which then stops the server in
             # order.
@@ -121,7 +121,7 @@ def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[R
 
 
 @contextlib.contextmanager
-def _told_to_end() -> Iterator[None]:
+def _sigterm_as_exit() -> Iterator[None]:
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
@@ -161,8 +161,8 @@ def _wait(
 
 def _cause(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()
-    found = next((line for line in reversed(lines) if "rror: " in line), "no error in its log")
-    return found.strip()[-300:]
+    error_line = next((line for line in reversed(lines) if "rror: " in line), "no error in its log")
+    return error_line.strip()[-300:]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

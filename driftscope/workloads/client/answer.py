@@ -71,8 +71,8 @@ class Answer:
         if usage := event.get("usage"):
             self.usage = usage
         if metrics := event.get("metrics"):
-            told = (_mapping(metrics) or {}).get("speculative_decoding")
-            self.speculation = told or self.speculation
+            speculation = (_mapping(metrics) or {}).get("speculative_decoding")
+            self.speculation = speculation or self.speculation
         if (error := event.get("error")) is not None:
             self.error = words_in(error)
         choices = event.get("choices")

@@ -59,10 +59,10 @@ def counts_of(usage: Any, speculation: Any) -> Counts:
     """Return the counts from unchecked JSON values; raises BrokenStreamError."""
     try:
         used = Usage.model_validate({} if usage is None else usage)
-        told = Speculation.model_validate({} if speculation is None else speculation)
+        drafting = Speculation.model_validate({} if speculation is None else speculation)
     except ValidationError as error:
-        raise BrokenStreamError(f"counts that cannot be right ({first_fault(error)})") from error
-    drafted, accepted = rounds_of(told)
+        raise BrokenStreamError(f"impossible counts ({first_fault(error)})") from error
+    drafted, accepted = rounds_of(drafting)
     details = used.prompt_tokens_details
     return Counts(
         prompt_tokens=used.prompt_tokens,
@@ -73,17 +73,17 @@ def counts_of(usage: Any, speculation: Any) -> Counts:
     )
 
 
-def rounds_of(told: Speculation) -> tuple[list[int] | None, list[int] | None]:
+def rounds_of(speculation: Speculation) -> tuple[list[int] | None, list[int] | None]:
     """Return drafted and accepted tokens per round; raise BrokenStreamError for more than
     MAX_ROUNDS.
 
     Without `per_step_...` (vLLM's level "summary") the accepted tokens come from the histogram and
     the drafted tokens of a round are unknown: (None, accepted).
     """
-    drafted, accepted = told.per_step_drafted, told.per_step_accepted
+    drafted, accepted = speculation.per_step_drafted, speculation.per_step_accepted
     if accepted and drafted and len(accepted) == len(drafted):
         return drafted, accepted
-    histogram = told.acceptance_histogram or []
+    histogram = speculation.acceptance_histogram or []
     if sum(histogram) > MAX_ROUNDS:
-        raise BrokenStreamError(f"counts that cannot be right (more than {MAX_ROUNDS:,} rounds)")
+        raise BrokenStreamError(f"impossible counts (more than {MAX_ROUNDS:,} rounds)")
     return None, [n for n, rounds in enumerate(histogram) for _ in range(rounds)] or None

@@ -45,18 +45,18 @@ class Events:
         if self._bytes > MAX_ANSWER_BYTES:
             raise BrokenStreamError(f"a stream of more than {MAX_ANSWER_BYTES:,} bytes")
         lines = self._lines(piece)
-        found = []
+        events = []
         for line in lines:
             if line.startswith(_DATA):  # skips comments, event names and empty lines
                 data = line[len(_DATA) :].strip()
                 if data == DONE:
                     self.done = True
                 elif data:
-                    found.append(_object(data))
-        self._count += len(found)
+                    events.append(_object(data))
+        self._count += len(events)
         if self._count > MAX_ANSWER_EVENTS:
             raise BrokenStreamError(f"more than {MAX_ANSWER_EVENTS:,} events")
-        return found
+        return events
 
     def _lines(self, piece: bytes) -> list[bytes]:
         """Return the lines that `piece` completes."""
@@ -76,7 +76,7 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(data)
     except ValueError as error:
-        raise BrokenStreamError(f"an event that is no JSON ({error})") from error
+        raise BrokenStreamError(f"an event that is not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise BrokenStreamError("an event that is no JSON object")
+        raise BrokenStreamError("an event that is not a JSON object")
     return value

@@ -65,8 +65,8 @@ class Renderer:
         }
         if prompt.tools:
             body["tools"] = list(prompt.tools)
-        found = await self._ask(body)
-        return found.tokens, (found.token_strs or [""])[0]
+        rendering = await self._ask(body)
+        return rendering.tokens, (rendering.token_strs or [""])[0]
 
     async def _ask(self, body: Mapping[str, Any]) -> _Tokenized:
         async with self._room:
@@ -84,12 +84,12 @@ async def rendered(renderer: Renderer, prompts: Sequence[Prompt]) -> dict[int, l
     wanted = [number for number, prompt in enumerate(prompts) if prompt.raw is not None]
     if any(prompts[number].is_text for number in wanted):
         raise UsageError("a prompt of plain text has no chat template to leave out")
-    found = await asyncio.gather(*(renderer.tokens(prompts[number]) for number in wanted))
-    return dict(zip(wanted, found, strict=True))
+    token_lists = await asyncio.gather(*(renderer.tokens(prompts[number]) for number in wanted))
+    return dict(zip(wanted, token_lists, strict=True))
 
 
 def _no_tokenizer(url: str, why: str) -> DriftscopeError:
     return DriftscopeError(
-        f"{url}: its /tokenize does not say how it renders a prompt ({why}); this suite needs it, "
-        "as vLLM has it"
+        f"{url}: its /tokenize does not return how a prompt is rendered ({why}); this suite needs "
+        "an endpoint like vLLM's"
     )

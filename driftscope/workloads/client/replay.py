@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.errors import NoDataError, UsageError
 from driftscope.trace.format.records import ClientRow
 from driftscope.trace.format.status import Status
 from driftscope.trace.write.writer import TraceWriter
-from driftscope.vocabulary import Ended
+from driftscope.vocabulary import REPLAY_LABEL, Ended
 from driftscope.workloads.client.http_transport import Wire
 from driftscope.workloads.client.prompt_tokens import Renderer, rendered
 from driftscope.workloads.client.replay_directory import manifest_of, new_run_id, open_run
@@ -183,7 +184,7 @@ class _Session:
     def manifest(self, notes: tuple[str, ...]) -> Any:
         """Return the manifest of the run."""
         assert self._facts is not None  # noqa: S101  a run is written once it is planned
-        workload = {**self._order.suite.said(), "seed": self._seed, **self._order.note}
+        workload = {**self._order.suite.description(), "seed": self._seed, **self._order.note}
         facts = {
             name: self._access.recorded(value) if isinstance(value, str) else value
             for name, value in self._facts.to_dict().items()
@@ -203,7 +204,8 @@ class _Session:
         async def fire(shot: Shot, due_unix_s: float | None) -> ClientRow:
             sent, body = Sent(request=self._name(shot)), bodies[shot.order]
             try:
-                await sender.send(sent, body, shot.condition)
+                label = label_of(self._order.suite.name, shot.condition)
+                await sender.send(sent, body, label, shot.prompt.key)
             finally:
                 row = row_of(shot, sent, body, due_unix_s=due_unix_s)
                 self._keep(writer, shot, row)
@@ -237,6 +239,12 @@ class _Session:
         return f"{self._id[:ID_DIGITS]}-{shot.order}"
 
 
+def label_of(suite: str, condition: str) -> str:
+    """Return the workload label of a request, which names the suite, so that it is never mixed with
+    the labels of a server's own traffic."""
+    return f"{REPLAY_LABEL}{suite.replace('/', '-')}/{condition}"[:MAX_LABEL_CHARS]
+
+
 @contextlib.contextmanager
 def _stoppable() -> Any:
     """Yield an event that SIGINT and SIGTERM set; a second signal ends the process as usual."""
@@ -266,7 +274,7 @@ def _left_out(
     planned: Mapping[str, Sequence[Prompt]], kept: Mapping[str, Sequence[Prompt]], facts: Facts
 ) -> list[str]:
     return [
-        f"condition {name} left out: {facts.model}'s template begins with no BOS that is known"
+        f"condition {name} left out: {facts.model}'s template does not begin with a known BOS"
         for name in planned
         if planned[name] and not kept[name]
     ]
@@ -289,5 +297,6 @@ def require_answers(done: Done) -> None:
     if not done.answered:
         counted = ", ".join(f"{count} {name}" for name, count in sorted(done.ended.items()))
         raise NoDataError(
-            f"{done.run}: no request was answered ({counted}); the run says why, request by request"
+            f"{done.run}: no request was answered ({counted}); the run records the reason for each "
+            "request"
         )

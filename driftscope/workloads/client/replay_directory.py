@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import driftscope
 from driftscope.errors import TraceError
 from driftscope.trace.format.manifest import CLIENT, MANIFEST, Manifest, Model
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.version import __version__
 from driftscope.vocabulary import SINK_DEFAULT, Strategy
 from driftscope.workloads.client.machine_resources import Sampler
 
@@ -36,7 +37,7 @@ def manifest_of(
     return Manifest(
         run_id=run_id,
         created_s=time.time(),
-        driftscope_version=driftscope.__version__,
+        driftscope_version=__version__,
         engine=CLIENT,
         engine_version=str(facts.get("version") or ""),
         runner=CLIENT,
@@ -64,4 +65,6 @@ def open_run(run: Path, manifest: Manifest) -> TraceWriter:
         raise TraceError(f"{run}: already holds a run; give -o a new directory")
     create_run(run, manifest)
     source = f"{CLIENT}-{os.getpid()}"
-    return TraceWriter(run, source=source, queue_items=QUEUE_ROWS, sampler=Sampler(source))
+    return TraceWriter(
+        run, source=source, options=WriterOptions(queue_items=QUEUE_ROWS, sampler=Sampler(source))
+    )

@@ -44,7 +44,7 @@ MOST_ERROR_BYTES = 1 << 16
 MOST_WORDS = 300
 """Most characters of an error's text that are kept."""
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError)
-LABEL_HEADER = "X-Driftscope-Label"
+LABEL_HEADER, PAIR_HEADER = "X-Driftscope-Label", "X-Driftscope-Pair"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +97,14 @@ class Sender:
         self._wire, self._patience, self._recorded = wire, patience, recorded
         self._random = random.Random(seed)
 
-    async def send(self, sent: Sent, body: Mapping[str, Any], label: str) -> None:
+    async def send(self, sent: Sent, body: Mapping[str, Any], label: str, pair: str = "") -> None:
         """Fill `sent`; raise nothing but CancelledError, and fill `sent` in that case as well."""
         name, sent.begun = sent.request, time.perf_counter()
         try:
             for attempt in range(self._patience.retries + 1):
                 sent.request = name if attempt == 0 else f"{name}.{attempt + 1}"
                 sent.attempts, sent.answer, sent.pieces = attempt + 1, Answer(), []
-                wait_s = await self._attempt(sent, body, label)
+                wait_s = await self._attempt(sent, body, _headers(label, pair))
                 if wait_s is None or attempt == self._patience.retries:
                     break
                 await self._wait(sent, wait_s or self._backoff_s(attempt))
@@ -134,7 +134,9 @@ class Sender:
     def _backoff_s(self, attempt: int) -> float:
         return min(FIRST_WAIT_S * 2.0**attempt, LONGEST_WAIT_S) * self._random.uniform(0.75, 1.25)
 
-    async def _attempt(self, sent: Sent, body: Mapping[str, Any], label: str) -> float | None:
+    async def _attempt(
+        self, sent: Sent, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> float | None:
         """Make one attempt. Return None when the request is over, else the seconds to wait before a
         retry; 0 leaves the wait to the sender."""
         sent.sent, sent.sent_unix_s = time.perf_counter(), time.time()
@@ -144,7 +146,7 @@ class Sender:
                 came = await self._wire.post(
                     path_of(body),
                     orjson.dumps(body),
-                    {"X-Request-Id": sent.request, LABEL_HEADER: label},
+                    {"X-Request-Id": sent.request, **headers},
                 )
                 try:
                     sent.status = came.status
@@ -157,9 +159,9 @@ class Sender:
             if not sent.done:
                 sent.ended = Ended.TIMEOUT
                 sent.error = (
-                    f"no whole answer within {self._patience.timeout_s:g} s"
+                    f"no complete answer within {self._patience.timeout_s:g} s"
                     if whole.expired()
-                    else f"nothing came for {self._patience.idle_s:g} s"
+                    else f"no data received for {self._patience.idle_s:g} s"
                 )
                 return None
         except BrokenStreamError as error:
@@ -199,10 +201,10 @@ class Sender:
             if now - set_at > SLACK * idle_s and not sent.done:
                 set_at = now
                 _set(limit, idle_s * (1 + SLACK))
-            said = False
+            has_answer = False
             for event in events.feed(piece):
-                said |= not sent.done and add(event)
-            if said:
+                has_answer |= not sent.done and add(event)
+            if has_answer:
                 sent.pieces.append(now)
             if events.done and not sent.done:
                 sent.done, sent.over = True, now
@@ -228,6 +230,11 @@ class Sender:
         except BrokenStreamError as error:
             if sent.ended == Ended.ANSWERED:
                 sent.ended, sent.error = Ended.INTERRUPTED, str(error)
+
+
+def _headers(label: str, pair: str) -> dict[str, str]:
+    """Return the headers that name a request's label and, if there is one, its question."""
+    return {LABEL_HEADER: label, **({PAIR_HEADER: pair} if pair else {})}
 
 
 def _retry_after_s(header: str | None) -> float:

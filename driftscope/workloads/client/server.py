@@ -47,7 +47,7 @@ async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
             f"or set {API_KEY} or --api-key-env if it wants a key"
         ) from error
     if model is None and not served:
-        raise UsageError(f"{access.base}: it names no model; give --model")
+        raise UsageError(f"{access.base}: the server names no model; give --model")
     chosen = model or served[0].id
     entry = next((entry for entry in served if entry.id == chosen), None)
     return Facts(
@@ -78,8 +78,8 @@ def _kv_tokens(metrics: str) -> int | None:
     None if it is missing or malformed."""
     total = 0
     for line in _BLOCKS.findall(metrics):
-        said = dict(_PAIR.findall(line))
-        numbers = [said.get("num_gpu_blocks", ""), said.get("block_size", "")]
+        labels = dict(_PAIR.findall(line))
+        numbers = [labels.get("num_gpu_blocks", ""), labels.get("block_size", "")]
         if not all(n.isascii() and n.isdecimal() and len(n) <= _MOST_DIGITS for n in numbers):
             return None
         total += int(numbers[0]) * int(numbers[1])

@@ -38,20 +38,21 @@ class Access:
     def to(cls, url: str, *, api_key_env: str | None = None) -> Access:
         """Return the access to `url`; raise UsageError for a URL or a key that cannot be used."""
         try:
-            found = ServerUrl.parsed(url if "//" in url else f"http://{url}")
+            server_url = ServerUrl.parsed(url if "//" in url else f"http://{url}")
         except BadUrlError as error:
             raise UsageError(
-                f"{public(url)}: no server's URL ({error}); give one such as http://127.0.0.1:8000"
+                f"{public(url)}: not a server's URL ({error}); give one such as "
+                "http://127.0.0.1:8000"
             ) from error
-        scheme, netloc, path, *_ = urlsplit(found.plain)
-        _check_host(url, found.plain)
+        scheme, netloc, path, *_ = urlsplit(server_url.plain)
+        _check_host(url, server_url.plain)
         named = api_key_env or (API_KEY if os.environ.get(API_KEY) else None)
         key = None if named is None else key_from(named, os.environ)
         return cls(
             base=urlunsplit((scheme, netloc, path or "/v1", "", "")),
-            authorization=found.authorization,
+            authorization=server_url.authorization,
             key=key,
-            secrets=(*found.secrets, *([key] if key else [])),
+            secrets=(*server_url.secrets, *([key] if key else [])),
         )
 
     @property
@@ -75,7 +76,7 @@ class Access:
         """Return the part of a server's `text` that may be recorded, without key or password."""
         return redacted(text, self.secrets)
 
-    def said(self, text: str) -> str:
+    def printable(self, text: str) -> str:
         """Return the part of a server's `text` that may be printed."""
         return shown(self.recorded(text))
 
@@ -86,6 +87,6 @@ def _check_host(url: str, plain: str) -> None:
         httpx.URL(plain)
     except httpx.InvalidURL as error:
         raise UsageError(
-            f"{public(url)[:_SHOWN]}: no server's URL ({str(error)[:_SHOWN]}); give one such as "
+            f"{public(url)[:_SHOWN]}: not a server's URL ({str(error)[:_SHOWN]}); give one such as "
             "http://127.0.0.1:8000"
         ) from error

@@ -13,10 +13,10 @@ _NAMES = ("error", "message", "detail")
 def words_of(content: bytes) -> str:
     """Return the server's error text from a response body, which may be JSON or plain text."""
     try:
-        found: Any = orjson.loads(content)
+        body: Any = orjson.loads(content)
     except ValueError:
-        found = content.decode(errors="replace")
-    return words_in(found)
+        body = content.decode(errors="replace")
+    return words_in(body)
 
 
 def words_in(value: Any) -> str:
@@ -28,5 +28,5 @@ def words_in(value: Any) -> str:
         try:
             value = orjson.dumps(value).decode()
         except TypeError:  # nested too deeply to serialise
-            value = "an error without words"
+            value = "an error without a message"
     return " ".join(value.split())

@@ -76,7 +76,7 @@ class Lookup:
         return answer
 
     def _failed(self, path: str, why: str) -> PeerError:
-        return PeerError(self._access.root + path, self._access.said(why)[:_MOST_WORDS])
+        return PeerError(self._access.root + path, self._access.printable(why)[:_MOST_WORDS])
 
 
 def first_fault(error: ValidationError) -> str:

@@ -17,7 +17,7 @@ class Level:
     """Requests kept running at once; with `rate`, the most that may run at once."""
     rate: float | None = None
 
-    def said(self) -> str:
+    def words(self) -> str:
         """Return the level in words."""
         if self.rate is not None:
             return f"{self.rate:g} requests/s"
@@ -54,7 +54,7 @@ def plan(
     """
     shots: list[Shot] = []
     for level in levels:
-        mine = list(_pass(conditions, level, repeat, random.Random(f"{seed} {level.said()}")))
+        mine = list(_pass(conditions, level, repeat, random.Random(f"{seed} {level.words()}")))
         first = [replace(shot, warmup=True) for shot in mine[:warmup]]
         due = [
             when
@@ -73,10 +73,10 @@ def phases(shots: Sequence[Shot]) -> list[list[Shot]]:
 
     One phase ends before the next begins, so that no figure contains the load of another phase.
     """
-    found: dict[tuple[Level, bool], list[Shot]] = {}
+    by_phase: dict[tuple[Level, bool], list[Shot]] = {}
     for shot in shots:
-        found.setdefault((shot.level, shot.warmup), []).append(shot)
-    return list(found.values())
+        by_phase.setdefault((shot.level, shot.warmup), []).append(shot)
+    return list(by_phase.values())
 
 
 def _pass(

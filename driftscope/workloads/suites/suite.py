@@ -61,9 +61,9 @@ class _File(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> _File:
         if self.baseline not in self.conditions:
-            raise ValueError(f"baseline {self.baseline!r} is none of the conditions")
+            raise ValueError(f"baseline {self.baseline!r} is not one of the conditions")
         if any(level < 1 for level in self.concurrency) or any(rate <= 0 for rate in self.rate):
-            raise ValueError("concurrency: whole numbers from 1; rate: above 0")
+            raise ValueError("concurrency: give whole numbers from 1; rate: give a number above 0")
         return self
 
 
@@ -100,7 +100,7 @@ class Suite:
         """Return the load levels that the file names."""
         return levels_of(self.concurrency, self.rate)
 
-    def said(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """Return the suite's description for the manifest."""
         return {
             "suite": self.name,
@@ -121,15 +121,15 @@ class Suite:
     ) -> Made:
         """Return every prompt in every condition; a condition that does not apply is left out with
         a note."""
-        found = list(prompts) if prompts is not None else prompts_of(self.prompts, self.folder)
-        found = found[: limit or self.limit]
+        originals = list(prompts) if prompts is not None else prompts_of(self.prompts, self.folder)
+        originals = originals[: limit or self.limit]
         made: dict[str, list[Prompt]] = {}
         notes: list[str] = []
         for name, transforms in self.conditions.items():
             try:
                 made[name] = [
                     _changed(prompt, transforms, facts, f"{seed} {name} {prompt.key}")
-                    for prompt in found
+                    for prompt in originals
                 ]
             except NotApplicableError as error:
                 notes.append(f"condition {name} left out: {error}")
@@ -150,7 +150,7 @@ def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[Level]:
     if not rate:
         return [Level(concurrency=each) for each in concurrency]
     if len(concurrency) > 1:
-        raise UsageError("with a rate, concurrency is one number: how many may run at once")
+        raise UsageError("with a rate, concurrency must be one number: the most requests at once")
     return [Level(concurrency=concurrency[0] if concurrency else None, rate=r) for r in rate]
 
 

@@ -21,12 +21,13 @@ class Item:
     token_ids: list[int]
 
 
-def requests() -> list[Item]:
-    """Return all prompts, with alternating conditions so that both get the same traffic."""
+def requests(prompts: int | None = None) -> list[Item]:
+    """Return that many prompts, or all, with alternating conditions so that both get the same
+    traffic."""
     from driftscope_lab.trio import CONDITIONS, encode, load_prompts
 
     return [
         Item(label=LABELS[condition], token_ids=encode(prompt.text(condition)))
-        for prompt in load_prompts()
+        for prompt in load_prompts()[:prompts]
         for condition in CONDITIONS
     ]

@@ -63,13 +63,15 @@ def choose_engine() -> Engine:
     return Engine(name="vllm", reason="live vLLM on this CPU")
 
 
-def run_drafters(engine: Engine, folder: Path, progress: Callable[[dict[str, int]], None]) -> None:
-    """Run every drafter of the demonstration; pass finished requests by label to `progress`.
+def run_drafters(
+    engine: Engine, folder: Path, prompts: int, progress: Callable[[dict[str, int]], None]
+) -> None:
+    """Run every drafter on that many prompts; pass finished requests by label to `progress`.
 
     Raises DriftscopeError, with the last error in the log, if an engine fails.
     """
     children = [
-        _start(engine, label, drafter, folder, core)
+        _start(engine, label, drafter, prompts, folder, core)
         for core, (label, drafter) in enumerate(DRAFTERS.items())
     ]
     try:
@@ -84,11 +86,13 @@ def run_drafters(engine: Engine, folder: Path, progress: Callable[[dict[str, int
             child.process.terminate()
 
 
-def _start(engine: Engine, label: str, drafter: str, folder: Path, core: int) -> Child:
+def _start(
+    engine: Engine, label: str, drafter: str, prompts: int, folder: Path, core: int
+) -> Child:
     run, log = folder / "runs" / label, folder / "logs" / f"{label}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     module = f"driftscope_lab.demo.{engine.name}_engine"
-    command = [sys.executable, "-m", module, drafter]
+    command = [sys.executable, "-m", module, drafter, str(prompts)]
     if engine.name == "reference":
         command.append(str(run))
     with log.open("wb") as sink:
@@ -104,6 +108,7 @@ def _environment(run: Path, core: int) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
     env |= {
         "DRIFTSCOPE_TRACE": str(run.absolute()),
+        "DRIFTSCOPE_STRICT": "1",
         "DRIFTSCOPE_EVERY": "1",  # a short run, where every round counts
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",

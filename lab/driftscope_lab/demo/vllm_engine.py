@@ -1,6 +1,6 @@
 """Child process of the demonstration: one drafter in vLLM, with the probe started by environment.
 
-python -m driftscope_lab.demo.vllm_engine DRAFTER
+python -m driftscope_lab.demo.vllm_engine DRAFTER PROMPTS
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
             "num_speculative_tokens": K,
         },
     )
-    engine, waiting = llm.llm_engine, list(enumerate(requests()))[::-1]
+    engine, waiting = llm.llm_engine, list(enumerate(requests(int(sys.argv[2]))))[::-1]
     while waiting or engine.has_unfinished_requests():
         # Use a closed loop, so that no request's time to first token includes queueing.
         while waiting and engine.get_num_unfinished_requests() < BATCH:

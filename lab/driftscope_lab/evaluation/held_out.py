@@ -99,11 +99,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     torch.set_num_threads(1)
     records = held_out(options.weights, options.json, options.prompts)
-    found = findings(options.weights, records)
+    sink_report = findings(options.weights, records)
     sys.stdout.write(tables(records))
-    sys.stdout.write("\n".join(found["lines"]) + "\n")
+    sys.stdout.write("\n".join(sink_report["lines"]) + "\n")
     if options.out:
-        text = json.dumps({**found, "tables": tables(records)}, indent=1) + "\n"
+        text = json.dumps({**sink_report, "tables": tables(records)}, indent=1) + "\n"
         options.out.write_text(text, encoding="utf-8")
     return 0
 

@@ -61,7 +61,7 @@ def first_token_mass(target: Target, ids: Tensor) -> list[list[float]]:
     """
     if ids.shape[1] <= FIRST_QUERY:
         raise ValueError(f"{ids.shape[1]} tokens, more than {FIRST_QUERY} are needed")
-    found: list[list[float]] = []
+    by_layer: list[list[float]] = []
 
     def look(layer: TargetLayer, arguments: tuple[Tensor, ...]) -> None:
         x, rotary, positions = arguments[:3]
@@ -71,7 +71,7 @@ def first_token_mass(target: Target, ids: Tensor) -> list[list[float]]:
         scores = queries @ keys.transpose(-1, -2) * target.config.head_dim**-0.5
         hidden = positions[None, :] > positions[:, None]
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-        found.append(weights[:, :, FIRST_QUERY:, 0].mean((0, 2)).tolist())
+        by_layer.append(weights[:, :, FIRST_QUERY:, 0].mean((0, 2)).tolist())
 
     handles = [layer.register_forward_pre_hook(look) for layer in target.model.layers]
     try:
@@ -79,7 +79,7 @@ def first_token_mass(target: Target, ids: Tensor) -> list[list[float]]:
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return by_layer
 
 
 def formed(mass: Sequence[Sequence[float]]) -> bool:
@@ -97,7 +97,7 @@ def _least(records: Sequence[PromptRecord]) -> float:
 
 def drafter_sinks(records: Sequence[PromptRecord]) -> list[DrafterSink]:
     """Return each drafter in each condition of the records, in the order of the records."""
-    found = []
+    sinks = []
     for condition in dict.fromkeys(one.condition for one in records):
         for drafter in dict.fromkeys(one.drafter for one in records):
             chosen = [r for r in records if (r.condition, r.drafter) == (condition, drafter)]
@@ -105,7 +105,7 @@ def drafter_sinks(records: Sequence[PromptRecord]) -> list[DrafterSink]:
                 continue
             mass = summarize(chosen).means["sink_mass"]
             kept, interval = loss_by_depth(chosen, "sink_mass")
-            found.append(
+            sinks.append(
                 DrafterSink(
                     drafter=drafter,
                     condition=condition,
@@ -115,4 +115,4 @@ def drafter_sinks(records: Sequence[PromptRecord]) -> list[DrafterSink]:
                     has_one=mass[0] >= _least(chosen),
                 )
             )
-    return found
+    return sinks

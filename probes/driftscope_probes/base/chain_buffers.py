@@ -36,11 +36,11 @@ class Layout:
     @property
     def columns(self) -> dict[str, tuple[int, int]]:
         """Mapping from name to (index of the first number, count of numbers)."""
-        found, at = {}, 0
+        columns, at = {}, 0
         for name, size in self._sizes():
-            found[name] = (at, size)
+            columns[name] = (at, size)
             at += size
-        return found
+        return columns
 
     @property
     def width(self) -> int:

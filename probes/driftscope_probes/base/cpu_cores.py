@@ -13,15 +13,15 @@ VARIABLE = "DRIFTSCOPE_CORES"
 """Environment variable that the first process sets for its child processes."""
 
 
-def _found() -> frozenset[int] | None:
+def _inherited() -> frozenset[int] | None:
     if not hasattr(os, "sched_getaffinity"):
         return None
     mine = os.sched_getaffinity(0)
-    said = os.environ.setdefault(VARIABLE, ",".join(map(str, sorted(mine))))
-    return frozenset(int(core) for core in said.split(",") if core.isdigit()) | mine
+    listed = os.environ.setdefault(VARIABLE, ",".join(map(str, sorted(mine))))
+    return frozenset(int(core) for core in listed.split(",") if core.isdigit()) | mine
 
 
-CORES = _found()
+CORES = _inherited()
 """Cores available to the engine's processes; None if the system does not report them."""
 
 

@@ -23,8 +23,8 @@ def array_of(x: torch.Tensor) -> Array:
 
 def tensor_of(x: Array) -> torch.Tensor:
     """Return a tensor that shares the array's memory."""
-    found: torch.Tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-    return found
+    tensor: torch.Tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    return tensor
 
 
 def count_up(n: int, like: Array) -> Array:

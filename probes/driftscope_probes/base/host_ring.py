@@ -97,8 +97,8 @@ class HostRing:
 
     def landed(self, slot: int) -> npt.NDArray[np.float32]:
         """Return the [R, width] contents of a slot whose copy has finished."""
-        found: npt.NDArray[np.float32] = self._host[slot]
-        return found
+        rows: npt.NDArray[np.float32] = self._host[slot]
+        return rows
 
     def free(self, slot: int) -> None:
         """Return a slot to the free list."""

@@ -34,6 +34,13 @@ def hook_object(holder: Any, method: str, around: Around) -> None:
     setattr(holder, method, types.MethodType(_in_place_of(original, around), holder))
 
 
+def hook_unhooked(holder: Any, method: str, around: Around) -> None:
+    """Replace a method of one object unless its class's method is replaced; raises
+    AttributeError if it is missing."""
+    if not hasattr(inspect.getattr_static(type(holder), method), MARK):
+        hook_object(holder, method, around)
+
+
 def _in_place_of(original: Any, around: Around) -> Callable[..., Any]:
     hooked = functools.wraps(original)(around(original))
     setattr(hooked, MARK, True)

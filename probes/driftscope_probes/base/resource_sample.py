@@ -31,8 +31,8 @@ def _resident_bytes() -> int:
 
 
 def _available_bytes() -> int:
-    _, _, found = _head("/proc/meminfo").partition(b"MemAvailable:")
-    return int(found.split()[0]) * _KIB
+    _, _, available = _head("/proc/meminfo").partition(b"MemAvailable:")
+    return int(available.split()[0]) * _KIB
 
 
 def _head(path: str) -> bytes:

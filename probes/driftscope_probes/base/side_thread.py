@@ -101,11 +101,11 @@ class SideThread:
         job.synchronize()
         if job.given_up:
             self._stopped = True
-            raise TimeoutError(f"what runs beside the engine did not come back in {JOIN_S:g} s")
+            raise TimeoutError(f"the side thread's job did not finish in {JOIN_S:g} s")
 
     def _started(self) -> threading.Thread:
         thread = threading.Thread(
-            target=self._work, args=(free_cpu_cores(),), name="driftscope-beside", daemon=True
+            target=self._work, args=(free_cpu_cores(),), name="driftscope-masses", daemon=True
         )
         thread.start()
         return thread

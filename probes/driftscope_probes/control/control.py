@@ -19,7 +19,7 @@ from driftscope.trace.format.control_file import (
     read_control,
 )
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.recording.request_selection import RequestSelection
+from driftscope_probes.steps.request_selection import RequestSelection
 
 if TYPE_CHECKING:
     from driftscope_probes.recording.recorder import Recorder
@@ -71,7 +71,7 @@ class Control:
             if action != "set":
                 if action not in _CHANGES or values:
                     raise ControlValueError(
-                        f"{action}: give status, start or stop, or set and what to change"
+                        f"{action}: give status, start or stop, or set with what to change"
                     )
                 change = _CHANGES[action]
             if change.given():
@@ -86,7 +86,7 @@ class Control:
     def apply(self, change: Change) -> None:
         """Apply the values that differ; raises ControlValueError for a budget if not `governed`."""
         if change.budget is not None and not self._governed:
-            raise ControlValueError("budget: tensor-parallel ranks follow none, give every")
+            raise ControlValueError("budget: not available with tensor parallelism; give every")
         with self._lock:
             if change.labels is not None:
                 self._selection.labels = change.labels
@@ -96,10 +96,10 @@ class Control:
 
     def _look(self) -> None:
         try:
-            found = self._file.stat()
+            file = self._file.stat()
         except FileNotFoundError:
             return
-        seen = (found.st_mtime_ns, found.st_ino, found.st_size)
+        seen = (file.st_mtime_ns, file.st_ino, file.st_size)
         if seen == self._seen:
             return
         # The serving thread takes the lock for an RPC and must never wait for the disk, so the file
@@ -132,19 +132,19 @@ class Control:
             self._writer.set_gauges(recording=sampler.recording, rate=rate)
 
     def _settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "revision": self._revision,
             "labels": list(self._selection.labels),
         }
         if self._recorder is not None:
             sampler = self._recorder.sampler
             governed = sampler.every is None
-            found |= {
+            settings |= {
                 "every": sampler.every,
                 "budget": sampler.budget if governed else None,
                 "per_head": self._recorder.per_head,
             }
-        return found
+        return settings
 
 
 def _apply(change: Change, recorder: Recorder) -> None:

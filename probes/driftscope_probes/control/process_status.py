@@ -35,10 +35,10 @@ def processes_in(content: bytes) -> list[Process]:
     results = answer.get("results") if isinstance(answer, dict) else None
     if not isinstance(results, list) or len(results) > MAX_PROCESSES:
         raise BadStatusError("no list of results")
-    found = [_process(one) for one in results if one is not None]
-    if not found:
+    statuses = [_process(one) for one in results if one is not None]
+    if not statuses:
         raise BadStatusError("no worker of it has a drafter")
-    return found
+    return statuses
 
 
 def _process(value: Any) -> Process:
@@ -122,6 +122,11 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "dropped": _counts,
     "errors": _counts,
     "first_error": _or_none(_text),
+    "reason": _or_none(_text),
+    "probe_s": _number,
+    "writer_s": _number,
+    "step_s": _number,
+    "down": _truth,
     "rate": _or_none(_number),
     "overhead": _or_none(_number),
     "recording": _or_none(_truth),

@@ -18,6 +18,7 @@ from driftscope.errors import ControlError, PeerError
 from driftscope.trace.format import control_file
 from driftscope.trace.format.control_file import Change
 from driftscope.trace.format.manifest import read_manifest
+from driftscope.trace.format.start_fault import StartFault, read_faults
 from driftscope.trace.format.status import Status, read_statuses
 from driftscope_probes.control.process_status import BadStatusError, processes_in
 
@@ -110,14 +111,14 @@ class _Server:
     def _refused(self, code: int) -> str:
         if code in (404, 405):
             return (
-                f"{self._shown}: no /collective_rpc there: start the server with `driftscope serve "
-                "--control`, or give the run directory instead of the URL"
+                f"{self._shown}: the server has no /collective_rpc: start it with `driftscope "
+                "serve --control`, or give the run directory instead of the URL"
             )
         if code in (401, 403):
             return f"{self._shown}: not allowed (HTTP {code}); set {API_KEY}, or give --api-key-env"
         return (
             f"{self._shown}: its workers have no {METHOD} (HTTP {code}): start the server with "
-            "`driftscope serve`, or with DRIFTSCOPE_TRACE set; its log says more"
+            "`driftscope serve`, or with DRIFTSCOPE_TRACE set; see its log"
         )
 
 
@@ -128,25 +129,27 @@ class _Run:
         self._run = run
 
     def status(self) -> Processes:
-        read_manifest(self._run)
-        return [asdict(status) for status in read_statuses(self._run)]
+        faults = [_down(fault) for fault in read_faults(self._run)]
+        if not faults:
+            read_manifest(self._run)
+        return [*(asdict(status) for status in read_statuses(self._run)), *faults]
 
     def change(self, change: Change) -> Processes:
         read_manifest(self._run)
         asked_of = [status.source for status in read_statuses(self._run) if not status.closed]
         if not asked_of:
-            raise ControlError(f"{self._run}: this run has ended, there is no probe to control")
+            raise ControlError(f"{self._run}: this run has ended, so there is no probe to control")
         try:
             revision = control_file.ask(self._run, change).revision
         except OSError as error:
             raise ControlError(
-                f"{self._run}: cannot write there ({error.strerror}); give a user that may"
+                f"{self._run}: cannot write there ({error.strerror}); run as a user who can"
             ) from error
         statuses = self._answers(set(asked_of), revision)
         if not any(_has(status, revision) for status in statuses):
             raise ControlError(
-                f"{self._run}: no process took it up within {ANSWER_S:g} s: none runs any more, or "
-                "they are of an older driftscope"
+                f"{self._run}: no process applied the change within {ANSWER_S:g} s: none is "
+                "running any more, or they run an older driftscope"
             )
         return [{**asdict(s), "answered": _has(s, revision)} for s in statuses]
 
@@ -158,6 +161,17 @@ class _Run:
             if all(_has(s, revision) for s in waiting) or time.monotonic() > deadline:
                 return statuses
             time.sleep(POLL_S)
+
+
+def _down(fault: StartFault) -> dict[str, Any]:
+    """Return the status of a process that records nothing."""
+    status = Status(
+        source=fault.source,
+        closed=True,
+        flushed_s=fault.time_s,
+        reason=f"nothing is recorded: {fault.reason}",
+    )
+    return {**asdict(status), "down": True}
 
 
 def _has(status: Status, revision: int) -> bool:

@@ -85,9 +85,9 @@ def _note(layers: tuple[int, ...], states: int, named: tuple[int, ...]) -> str |
         )
     if layers and named and named != layers:
         return (
-            f"the drafter's config names the target layers {', '.join(map(str, named))} and this "
-            f"engine captured {listed}: give {_IN_CONFIG} at the top of the drafter's config.json, "
-            "in ascending order"
+            f"the drafter's config names the target layers {', '.join(map(str, named))}, but this "
+            f"engine captured {listed}: put {_IN_CONFIG} at the top level of the drafter's "
+            "config.json, in ascending order"
         )
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -50,12 +50,17 @@ class LayerViews:
     """`masses` as an array: a NumPy array on the host."""
 
 
+_Wanted: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None]
+"""Further masses of one layer that are measured if they are given: [B, K, heads, 5] by head, and
+[B, K, bins] by distance."""
+
+
 class MassPlan(NamedTuple):
     """Masses that are still to be measured."""
 
     fill: Callable[[], None]
     """Measures them, on any thread, before the engine's next draft."""
-    little: bool
+    run_inline: bool
     """Whether running `fill` takes less time than passing it to another thread. `fill` must then be
     called at once or not at all, because its inputs are not copied."""
 
@@ -105,6 +110,12 @@ class Meter:
         """Number of attention heads of a layer on this rank; 0 without attention."""
         return max((part.kind.heads for part in self._layers.values()), default=0)
 
+    @property
+    def sorts_by_distance(self) -> bool:
+        """Whether masses by distance are defined: there is attention, and no query sees a slot
+        after its own."""
+        return len(self._layers) > 0 and self._drafter.causal
+
     def set_sinks(self, slots: tuple[int, ...]) -> None:
         """Set the sink slots from the next step on; called on the serving thread."""
         device = self._buffers.device
@@ -117,10 +128,17 @@ class Meter:
             for name in self._layers:
                 self._buffers.lse[name][:rows].fill_(torch.nan)
 
-    def measure(self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None) -> None:
+    def measure(
+        self,
+        step: DraftStep,
+        at: DeviceStep,
+        per_head: torch.Tensor | None,
+        distances: torch.Tensor | None = None,
+    ) -> None:
         """Fill the buffers' masses for the chains of a step.
 
-        `per_head` [B, K, layers, heads, 5] float32 receives each head's masses, if it is given.
+        `per_head` [B, K, layers, heads, 5] float32 receives each head's masses, and `distances` [B,
+        K, layers, bins] float32 the masses by distance, if they are given.
         """
         if not self._layers:
             return
@@ -128,28 +146,36 @@ class Meter:
         chains = self._chains(step, at, seen=int(at.prompt_tokens.min()))
         for index, (name, part) in enumerate(self._layers.items()):
             table = at.block_tables[name][:batch]
-            heads = None if per_head is None else per_head[:, : chains.k, index]
+            more = (
+                None if per_head is None else per_head[:, : chains.k, index],
+                None if distances is None else distances[:, : chains.k, index],
+            )
             room = self._room(name, batch, len(at.rows), chains.k)
-            self._layer(part, room, chains, table, context, heads)
+            self._layer(part, room, chains, table, context, more)
 
     def plan(
-        self, step: DraftStep, at: DeviceStep, per_head: torch.Tensor | None
+        self,
+        step: DraftStep,
+        at: DeviceStep,
+        per_head: torch.Tensor | None,
+        distances: torch.Tensor | None = None,
     ) -> MassPlan | None:
         """Return a plan that replaces `measure` without the interpreter; None if impossible."""
         batch, k, context = len(step.requests), self._k(step, at), self._context(at)
         if not self._packed.takes(batch, k, context):
             return None
-        little, rows = self._packed.little(batch, k, context), len(at.rows)
+        run_inline, rows = self._packed.is_quick(batch, k, context), len(at.rows)
         wanted = [
             MassJob(
                 self._part(name, batch, rows, k),
                 at.block_tables[name],
                 None if per_head is None else per_head[:, :k, index],
+                None if distances is None else distances[:, :k, index],
             )
             for index, name in enumerate(self._layers)
         ]
-        fill = self._packed.plan(wanted, self._chains(step, at), at_once=little)
-        return None if fill is None else MassPlan(fill, little)
+        fill = self._packed.plan(wanted, self._chains(step, at), at_once=run_inline)
+        return None if fill is None else MassPlan(fill, run_inline)
 
     def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
         """Return the `driftscope_probes.masses.torch_masses.slot_weights` [B, SLOTS + 1], averaged
@@ -157,8 +183,8 @@ class Meter:
         strategy, because they are needed for a few chains only."""
         batch, chains, context = len(step.requests), self._chains(step, at), self._context(at)
         shape = (len(self._layers), batch, SLOTS + 1)
-        found = torch.full(shape, torch.nan, device=self._buffers.device)
-        for of_layer, (name, part) in zip(found, self._layers.items(), strict=True):
+        weights = torch.full(shape, torch.nan, device=self._buffers.device)
+        for of_layer, (name, part) in zip(weights, self._layers.items(), strict=True):
             cache, table = part.layer.cache(), at.block_tables[name][:batch]
             room = self._room(name, batch, len(at.rows), chains.k)
             queries = part.reader.queries(room.queries)
@@ -168,7 +194,7 @@ class Meter:
                 some = slice(first, first + size)
                 score = _scorer(part.reader, cache, table[some], slots)
                 of_layer[some] = slot_weights(queries[some], score, chains[some], part.kind)
-        return found.nanmean(0)
+        return weights.nanmean(0)
 
     def _k(self, step: DraftStep, at: DeviceStep) -> int:
         return min(step.k, self._buffers.layout.depths * (len(at.rows) // len(step.requests)))
@@ -228,9 +254,10 @@ class Meter:
         chains: Chains,
         table: torch.Tensor,
         context: int,
-        per_head: torch.Tensor | None,
+        more: _Wanted,
     ) -> None:
         cache, queries = part.layer.cache(), part.reader.queries(room.queries)
+        per_head, distances = more
         if self._triton and part.reader.paged:
             from driftscope_probes.masses.triton_masses import paged_masses
 
@@ -244,6 +271,7 @@ class Meter:
                 room.masses,
                 max_context=context,
                 per_head=own,
+                distances=distances,
                 lse=room.lse.contiguous() if self.strategy == "lse" else None,
             )
             if per_head is not None and own is not None:
@@ -253,21 +281,23 @@ class Meter:
         size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
         if size == batch:  # usual case; splitting would cost as much as some of the sums
             score = _scorer(part.reader, cache, table, slots)
-            _keep(masses(queries, score, chains, part.kind), room.mean, per_head)
+            by_head = masses(queries, score, chains, part.kind, distances)
+            _keep(by_head, room.mean, per_head)
             return
         for first in range(0, batch, size):
             some = slice(first, first + size)
             score = _scorer(part.reader, cache, table[some], slots)
-            found = masses(queries[some], score, chains[some], part.kind)
-            _keep(found, room.mean[some], None if per_head is None else per_head[some])
+            bins = None if distances is None else distances[some]
+            by_head = masses(queries[some], score, chains[some], part.kind, bins)
+            _keep(by_head, room.mean[some], None if per_head is None else per_head[some])
 
 
-def _keep(found: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> None:
-    """Store the mean over heads of `found` [B, K, heads, 5], and `found` if wanted."""
-    of_heads = array_of(found)
+def _keep(by_head: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> None:
+    """Store the mean over heads of `by_head` [B, K, heads, 5], and `by_head` if wanted."""
+    of_heads = array_of(by_head)
     mean[:] = of_heads.sum(2) / of_heads.shape[2]
     if per_head is not None:
-        per_head.copy_(found)
+        per_head.copy_(by_head)
 
 
 def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:

@@ -17,16 +17,18 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload
 
+from driftscope.trace.format.distance_bins import DOUBLINGS
 from driftscope_probes.base.numba_compile import compiled, exp_less
 
 _Floats = npt.NDArray[np.float32]
 _Ints = npt.NDArray[np.int64]
 _SIXTEEN = np.int32(16)
 _ZERO = np.float32(0)
+_DOUBLINGS = DOUBLINGS
 _SIGNATURE = (
     "void(float32[:,:,::1], {keys}[:,::1], int64[::1], boolean, int32[:,::1], int64[::1], "
     "int64[::1], int64[::1], float32[::1], int64, boolean, int64, int64, float32, "
-    "float32[:,:,:,::1], float32[:,:,:])"
+    "float32[:,:,:,::1], float32[:,:,:], float32[:,:,:])"
 )
 
 
@@ -81,10 +83,10 @@ def _multiply(queries: _Floats, keys: _Floats, width: int, out: _Floats) -> None
 
 @compiled()
 def _most(x: _Floats) -> np.float32:
-    found: np.float32 = x[0]
+    largest: np.float32 = x[0]
     for i in range(len(x)):
-        found = x[i] if x[i] > found else found
-    return found
+        largest = x[i] if x[i] > largest else largest
+    return largest
 
 
 @compiled()
@@ -93,6 +95,17 @@ def _sum(x: _Floats) -> np.float32:
     for i in range(len(x)):
         total += x[i]
     return total
+
+
+@compiled()
+def _bin_of(distance: int, single: int) -> int:
+    """Return the index of the bin of a distance; `single` distances have a bin each."""
+    if distance < single:
+        return distance
+    at = single
+    while distance >= single << (at - single + 1):
+        at += 1
+    return at
 
 
 def _packed_masses(
@@ -112,9 +125,11 @@ def _packed_masses(
     scale: np.float32,
     out: _Floats,
     mean: _Floats,
+    distances: _Floats,
 ) -> None:
     """Fill `out` [B, K, heads, 5], and `mean` [B, K, 5] over the heads, for `queries` [B, K, heads
-    * head_size].
+    * head_size]; also `distances` [B, K, bins], means over the heads by distance, unless it has no
+    bins.
 
     `keys` [2 * blocks * kv_heads, head_size * block_size]: for each block and head a row of keys,
     float32 or the bits of a bfloat16 as int16, and a row of values. `order`: index of element (dim,
@@ -129,7 +144,12 @@ def _packed_masses(
     scaled = np.empty((groups * depths, size), np.float32)
     scores = np.empty((groups * depths, block), np.float32)
     most = np.empty(groups * depths, np.float32)
-    held = np.empty((groups * depths, 4), np.float64)
+    sums = np.empty((groups * depths, 4), np.float64)
+    bins = distances.shape[2]
+    single = bins - _DOUBLINGS - 1
+    reach = single << _DOUBLINGS if bins else 0  # the last bin is what the others leave
+    near = np.zeros((groups * depths, max(0, bins - 1)), np.float64)
+    by_bin = np.empty((depths, bins), np.float64)
     key_bits, bits = np.empty(size * block, np.int32), np.empty(block, np.int32)
     unpacked = key_bits.view(np.float32).reshape(size, block)
     for b in range(batch):
@@ -137,13 +157,15 @@ def _packed_masses(
         prompt = min(prompt_tokens[b], context)
         slots = min(first + depths, table.shape[1] * block)
         begin = max(0, first - window + 1) // block if window else 0
+        by_bin[:] = 0.0
         for kv in range(kv_heads):
             for q in range(groups * depths):
                 head = kv * groups + q // depths
                 for d in range(size):
                     scaled[q, d] = queries[b, q % depths, head * size + d] * scale
                 most[q] = biases[head] if biases.size else -np.inf
-                held[q] = 0.0
+                sums[q] = 0.0
+                near[q] = 0.0
             for j in range(begin, (slots + block - 1) // block):
                 page = min(max(table[b, j], 0), blocks - 1)
                 _unpack(keys[(page * kv_heads + kv) * 2], order, in_order, key_bits)
@@ -158,24 +180,32 @@ def _packed_masses(
                         row = scores[q]
                         highest = _most(row[low:high])
                         if highest > most[q]:
-                            held[q] *= math.exp(most[q] - highest)
+                            shrink = math.exp(most[q] - highest)
+                            sums[q] *= shrink
+                            near[q] *= shrink
                             most[q] = highest
                         exp_less(row[low:high], most[q], bits)
                         ends = min(max(context - here, low), high)
                         turns = min(max(prompt - here, low), ends)
                         for slot in sink_slots:
                             if here + low <= slot < here + ends:
-                                held[q, 0] += row[slot - here]
+                                sums[q, 0] += row[slot - here]
                                 row[slot - here] = _ZERO
-                        held[q, 1] += _sum(row[low:turns])
-                        held[q, 2] += _sum(row[turns:ends])
-                        held[q, 3] += _sum(row[ends:high])
+                        sums[q, 1] += _sum(row[low:turns])
+                        sums[q, 2] += _sum(row[turns:ends])
+                        sums[q, 3] += _sum(row[ends:high])
+                        for i in range(max(low, own - reach + 1 - here), high if bins else 0):
+                            near[q, _bin_of(own - here - i, single)] += row[i]
             for q in range(groups * depths):
                 head, depth = kv * groups + q // depths, q % depths
                 null = math.exp(biases[head] - most[q]) if biases.size else 0.0
-                total = held[q].sum() + null
-                out[b, depth, head, :4] = held[q] / total
+                total = sums[q].sum() + null
+                out[b, depth, head, :4] = sums[q] / total
                 out[b, depth, head, 4] = null / total if biases.size else np.nan
+                if bins:
+                    by_bin[depth, : bins - 1] += near[q] / total
+                    left = (sums[q, 1] + sums[q, 2] + sums[q, 3] - near[q].sum()) / total
+                    by_bin[depth, bins - 1] += max(left, 0.0)
                 own = first + depth
                 unseen = window > 0 and sink_slots.size and sink_slots[-1] <= own - window
                 if unseen or not sink_slots.size:
@@ -186,3 +216,5 @@ def _packed_masses(
                 for head in range(heads):
                     of_heads += out[b, depth, head, c]
                 mean[b, depth, c] = of_heads / heads
+            for c in range(bins):
+                distances[b, depth, c] = by_bin[depth, c] / heads

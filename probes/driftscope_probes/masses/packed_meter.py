@@ -19,12 +19,13 @@ from driftscope_probes.masses.torch_masses import Chains
 
 KEY_TYPES = {torch.float32: "float32", torch.bfloat16: "int16"}
 """NumPy type for the bits of each key type; other keys are measured at once, with torch."""
-LITTLE = 1 << 16
+QUICK_SCORES = 1 << 16
 """Number of a layer's scores up to which they are measured at once, because handing them over to
 another thread takes longer."""
-MUCH = 1 << 18
+MANY_SCORES = 1 << 18
 """Number of a layer's scores above which torch measures them if vLLM computes on several cores,
 because torch uses all of these."""
+_NO_BINS = np.empty((0, 0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +39,7 @@ class MassSlot:
     """[B, K, 5], to be filled."""
     floats: Array | None
     """The queries' own memory, if it can be read directly."""
-    found: npt.NDArray[np.float32]
+    by_head: npt.NDArray[np.float32]
     """[B, K, heads, 5], room for each head's masses."""
 
 
@@ -50,6 +51,8 @@ class MassJob(NamedTuple):
     """[>= B, blocks] int32, owned by the engine."""
     per_head: torch.Tensor | None
     """[B, K, heads, 5], to be filled if it is given."""
+    distances: torch.Tensor | None = None
+    """[B, K, bins], to be filled if it is given."""
 
 
 class PackedMeter:
@@ -96,17 +99,17 @@ class PackedMeter:
             queries=queries,
             mean=mean,
             floats=queries.numpy() if plain else None,
-            found=room[:size].reshape(shape),
+            by_head=room[:size].reshape(shape),
         )
 
     def takes(self, batch: int, k: int, context: int) -> bool:
         """Return whether `batch` chains with up to `context` slots should be measured here."""
-        few = torch.get_num_threads() == 1 or self._scores(batch, k, context) <= MUCH
+        few = torch.get_num_threads() == 1 or self._scores(batch, k, context) <= MANY_SCORES
         return self._run is not None and few
 
-    def little(self, batch: int, k: int, context: int) -> bool:
+    def is_quick(self, batch: int, k: int, context: int) -> bool:
         """Return whether these chains should be measured at once."""
-        return self._scores(batch, k, context) <= LITTLE
+        return self._scores(batch, k, context) <= QUICK_SCORES
 
     def _scores(self, batch: int, k: int, context: int) -> int:
         return batch * k * self._heads * context
@@ -125,8 +128,8 @@ class PackedMeter:
             position, prompt = position.copy(), prompt.copy()
         tables: dict[int, npt.NDArray[np.int32]] = {}
         todo: list[tuple[Any, ...]] = []
-        by_head: list[tuple[Array, Array]] = []
-        for part, table, per_head in wanted:
+        copies: list[tuple[Array, Array]] = []
+        for part, table, per_head, distances in wanted:
             layer, _, reader = self._layers[part.layer]
             cache = layer.cache()
             if cache.dtype != self._dtype:
@@ -148,19 +151,20 @@ class PackedMeter:
                     chains.ahead,
                     causal,
                     *rest,
-                    part.found,
+                    part.by_head,
                     part.mean,
+                    _NO_BINS if distances is None else distances.numpy(),
                 )
             )
             if per_head is not None:
                 # Another thread may write to vLLM's inference tensors only as arrays.
-                by_head.append((per_head.numpy(), part.found))
+                copies.append((per_head.numpy(), part.by_head))
 
         def fill() -> None:
             for arguments in todo:
                 run(*arguments)
-            for room, found in by_head:
-                room[:] = found
+            for room, by_head in copies:
+                room[:] = by_head
 
         return fill
 
@@ -184,12 +188,12 @@ def _compiled(key_type: str) -> Callable[..., None] | None:
 
 def _blocks(table: torch.Tensor, rows: int, *, at_once: bool) -> npt.NDArray[np.int32]:
     """Return the first `rows` rows, shared with the engine if `at_once`, otherwise copied."""
-    found: npt.NDArray[np.int32] = table.numpy()[:rows]
-    if at_once and found.dtype == np.int32 and found.flags.c_contiguous:
-        return found
-    return np.array(found, dtype=np.int32, order="C")
+    blocks: npt.NDArray[np.int32] = table.numpy()[:rows]
+    if at_once and blocks.dtype == np.int32 and blocks.flags.c_contiguous:
+        return blocks
+    return np.array(blocks, dtype=np.int32, order="C")
 
 
 def _floats(x: torch.Tensor) -> npt.NDArray[np.float32]:
-    found: npt.NDArray[np.float32] = np.ascontiguousarray(x.float().numpy())
-    return found
+    array: npt.NDArray[np.float32] = np.ascontiguousarray(x.float().numpy())
+    return array

@@ -37,7 +37,7 @@ fifteen yields a share of 0.02."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SinkSet:
     """The sink set that was found, and the evidence for it."""
 
     slots: tuple[int, ...]
@@ -47,67 +47,72 @@ class Found:
 
 
 class SinkSearch:
-    """Adds up chains until they suffice; `found` is None until then.
+    """Adds up chains until they suffice; `sinks` is None until then.
 
-    `found` is set on the writer's thread and read on the serving thread, which measures masses from
+    `sinks` is set on the writer's thread and read on the serving thread, which measures masses from
     the next step on.
     """
 
     def __init__(self) -> None:
-        self.found: Found | None = None
-        self.tell: Callable[[Found], None] = lambda _: None
-        """Callback run before `found` is set; if it raises, the next chains decide."""
+        self.sinks: SinkSet | None = None
+        self.report: Callable[[SinkSet], None] = lambda _: None
+        """Callback run before `sinks` is set; if it raises, the next chains decide."""
         self._requests: set[str] = set()
         self._chains = self._looked_at = 0
-        self._held, self._even = np.zeros(SLOTS), np.zeros(SLOTS)
-        self._said = np.zeros(SLOTS, dtype=np.int64)
+        self._weights, self._uniform = np.zeros(SLOTS), np.zeros(SLOTS)
+        self._finite = np.zeros(SLOTS, dtype=np.int64)
 
     def add(self, requests: Sequence[str], rows: npt.NDArray[np.float32]) -> None:
         """Add chains of `requests`: [n, SLOTS + 1] as returned by `slot_weights`.
 
-        Raises what `tell` raises.
+        Raises what `report` raises.
         """
-        if self.found is not None:
+        if self.sinks is not None:
             return
-        weights, even = rows[:, :SLOTS].astype(np.float64), rows[:, SLOTS:].astype(np.float64)
-        said = np.isfinite(weights)
-        self._held += np.where(said, weights, 0.0).sum(0)
-        self._even += np.where(said, even, 0.0).sum(0)
-        self._said += said.sum(0)
-        telling = np.any(said, axis=1)
-        self._chains += int(telling.sum())
+        weights, uniform = rows[:, :SLOTS].astype(np.float64), rows[:, SLOTS:].astype(np.float64)
+        finite = np.isfinite(weights)
+        self._weights += np.where(finite, weights, 0.0).sum(0)
+        self._uniform += np.where(finite, uniform, 0.0).sum(0)
+        self._finite += finite.sum(0)
+        informative = np.any(finite, axis=1)
+        self._chains += int(informative.sum())
         self._looked_at += len(rows)
-        self._requests |= {r for r, tells in zip(requests, telling.tolist(), strict=True) if tells}
+        self._requests |= {
+            r for r, counts in zip(requests, informative.tolist(), strict=True) if counts
+        }
         enough = self._chains >= MIN_CHAINS and len(self._requests) >= MIN_REQUESTS
         if enough or self._looked_at >= MAX_CHAINS:
-            found = self._decide()
-            self.tell(found)
-            self.found = found
+            sinks = self._decide()
+            self.report(sinks)
+            self.sinks = sinks
 
-    def _decide(self) -> Found:
-        counted = (self._said > 0) & (self._said >= SEEN_BY * self._chains)
-        told = np.maximum(self._said, 1)
-        held, even = self._held / told, self._even / told
-        times = held / np.where(even > 0, even, np.inf)
-        sink = counted & (held >= SINK_SHARE) & (times >= SINK_FACTOR)
+    def _decide(self) -> SinkSet:
+        counted = (self._finite > 0) & (self._finite >= SEEN_BY * self._chains)
+        counts = np.maximum(self._finite, 1)
+        means, uniform = self._weights / counts, self._uniform / counts
+        times = means / np.where(uniform > 0, uniform, np.inf)
+        sink = counted & (means >= SINK_SHARE) & (times >= SINK_FACTOR)
         slots = tuple(int(slot) for slot in np.flatnonzero(sink))
-        described = [_described(slot, held, times) for slot in slots]
-        looked = f"looked for in {self._looked_at} chains of {len(self._requests)} requests"
+        described = [_described(slot, means, times) for slot in slots]
+        looked = f"searched in {self._looked_at} chains of {len(self._requests)} requests"
         if slots:
-            return Found(slots=slots, note=f"sink set {looked}: {', '.join(described)}")
+            return SinkSet(slots=slots, note=f"sink set, {looked}: {', '.join(described)}")
         if not counted.any():
-            why = f"none of them was more than {RECENT} slots long, or saw the first {SLOTS} slots"
-        else:
-            most = int(np.argmax(np.where(counted, held, -1.0)))
             why = (
-                f"of the first {SLOTS} slots the strongest is {_described(most, held, times)}; a "
-                f"sink holds {SINK_SHARE:.0%} and {SINK_FACTOR:.0f} times"
+                f"none of them was more than {RECENT} slots long, or had the first {SLOTS} slots "
+                "in its attention window"
             )
-        return Found(slots=(), note=f"no sink found, {looked}: {why}")
+        else:
+            most = int(np.argmax(np.where(counted, means, -1.0)))
+            why = (
+                f"of the first {SLOTS} slots the strongest is {_described(most, means, times)}; a "
+                f"sink holds at least {SINK_SHARE:.0%} and {SINK_FACTOR:.0f} times the average"
+            )
+        return SinkSet(slots=(), note=f"no sink found, {looked}: {why}")
 
 
-def _described(slot: int, held: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> str:
+def _described(slot: int, means: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> str:
     return (
-        f"slot {slot} with {held[slot]:.1%} of the attention at depth 1 ({times[slot]:.1f} times "
+        f"slot {slot} with {means[slot]:.1%} of the attention at depth 1 ({times[slot]:.1f} times "
         "an average slot)"
     )

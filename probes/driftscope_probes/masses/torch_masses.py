@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import threshold
 
+from driftscope.trace.format.distance_bins import DOUBLINGS, longest_of, reach_of
 from driftscope.vocabulary import MASSES, NULL_MASS, SINK_MASS
 from driftscope_probes.base.float_bounds import LEAST
 from driftscope_probes.base.host_arrays import Array, array_of, count_up, empty, lesser, tensor_of
@@ -61,11 +62,17 @@ beyond them may have any value."""
 
 
 def masses(
-    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
+    queries: torch.Tensor,
+    score: Score,
+    chains: Chains,
+    kind: AttentionKind,
+    distances: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return [B, K, heads, 5] float32 in the order of MASSES; NaN where a class cannot occur.
 
-    `queries` [B, K, heads * head_size].
+    `queries` [B, K, heads * head_size]. `distances` [B, K, bins] float32 receives the means over
+    heads of the masses by distance, if it is given; queries must then be causal. Its bins are those
+    of `driftscope.trace.format.distance_bins`.
     """
     slot, own, scores = _attend(queries, score, chains, kind)
     batch, blocks, _, _, size = scores.shape
@@ -80,21 +87,49 @@ def masses(
     threshold(weights[:, hidden:], NOTHING, 0.0, inplace=True)
     by_block = weights.view(batch, blocks, -1, size) @ _classes(chains, slot).mT
     sums = by_block.sum(1).view(batch, kind.heads, chains.k, NULL)
-    found = array_of(sums.transpose(1, 2))
-    total = found.sum(-1)
-    out = empty((batch, chains.k, kind.heads, len(MASSES)), found)
+    sums_of_heads = array_of(sums.transpose(1, 2))
+    total = sums_of_heads.sum(-1)
+    out = empty((batch, chains.k, kind.heads, len(MASSES)), sums_of_heads)
     out[..., NULL] = torch.nan
     if null is not None:
         learned = array_of(null.transpose(1, 2))
         total = total + learned
         out[..., NULL] = learned / total
-    out[..., :NULL] = found / total[..., None]
+    out[..., :NULL] = sums_of_heads / total[..., None]
+    if distances is not None:
+        of_head = 1.0 / (tensor_of(total) * kind.heads)
+        shares = torch.einsum("bnhks,bkh->bkns", weights, of_head).flatten(2)
+        outside = tensor_of(out)[..., SINK + 1 : NULL].sum(-1).mean(-1)
+        distances.copy_(_by_distance(shares, outside, chains, distances.shape[-1]))
     if not len(chains.sink_slots):
         out[..., SINK] = torch.nan
     elif kind.window is not None:
         gone = _sink_out_of_sight(chains, own, kind.window)
         tensor_of(out)[..., SINK].masked_fill_(tensor_of(gone), torch.nan)
     return tensor_of(out)
+
+
+def _by_distance(
+    shares: torch.Tensor, outside: torch.Tensor, chains: Chains, bins: int
+) -> torch.Tensor:
+    """Return [B, K, bins]: the share of the slots in each bin, from the [B, K, slots] shares.
+
+    `outside` [B, K]: the share of all slots outside the sink set, which the bins sum to.
+    """
+    last = tensor_of(chains.position)[:, None, None]
+    depth = torch.arange(chains.k, device=shares.device)[:, None]
+    away = torch.arange(reach_of(bins), device=shares.device)
+    slot = last + chains.ahead + depth - away
+    at = slot.clamp(0, shares.shape[-1] - 1)
+    is_sink = tensor_of(chains.is_sink)
+    sink = torch.zeros_like(slot, dtype=torch.bool)
+    if len(is_sink):
+        sink = (is_sink[at.clamp_max(len(is_sink) - 1)] > 0) & (at < len(is_sink)) & (slot <= last)
+    near = shares.gather(-1, at).masked_fill_((slot != at) | sink, 0.0)
+    k = longest_of(bins)
+    wider = [near[..., k << n : k << (n + 1)].sum(-1, keepdim=True) for n in range(DOUBLINGS)]
+    out = torch.cat((near[..., :k], *wider), -1)
+    return torch.cat((out, (outside - out.sum(-1)).clamp_min_(0.0)[..., None]), -1)
 
 
 def slot_weights(

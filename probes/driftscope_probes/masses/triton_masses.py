@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from driftscope.trace.format.distance_bins import longest_of
 from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.masses.torch_masses import Chains
 
@@ -52,11 +53,17 @@ def _partial(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     D_PADDED: tl.constexpr,
     N: tl.constexpr,
+    SINGLE: tl.constexpr,
+    NEAR: tl.constexpr,
+    NEAR_PADDED: tl.constexpr,
 ):
     """Compute the running maximum and each class's sum of exp(score - maximum) over one split.
 
     A split is a range of slots. With LSE the maximum is the serving kernel's log-sum-exp, and the
     longer of the two classes prompt and generated is not read: its mass is 1 minus the others.
+
+    With NEAR bins, SINGLE of which hold one distance each, the sums by distance follow those of the
+    classes; slots that these bins reach are then always read.
     """
     b, h, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     p = tl.load(position + b).to(tl.int32)
@@ -80,6 +87,9 @@ def _partial(  # type: ignore[no-untyped-def]
     in_prompt = tl.zeros((ROWS,), tl.float32)
     generated = tl.zeros((ROWS,), tl.float32)
     self_ = tl.zeros((ROWS,), tl.float32)
+    bin_of = tl.arange(0, NEAR_PADDED)
+    near = tl.zeros((ROWS, NEAR_PADDED), tl.float32)
+    reach = SINGLE << (NEAR - SINGLE)
 
     # With LSE, skip the slots of the longer class.
     skip_from, skip_to = 0, 0
@@ -89,6 +99,8 @@ def _partial(  # type: ignore[no-untyped-def]
             skip_from, skip_to = last_sink, prompt_end
         else:
             skip_from, skip_to = tl.maximum(prompt_end, last_sink), p + 1
+        if NEAR > 0:
+            skip_to = tl.minimum(skip_to, p + 1 - reach)
         # Skip whole tiles only; the conditions of the classes handle the rest.
         skip_from = tl.cdiv(skip_from, N) * N
         skip_to = tl.maximum(skip_to // N * N, skip_from)
@@ -127,6 +139,8 @@ def _partial(  # type: ignore[no-untyped-def]
             shrink = tl.exp(m - new)
             sink, in_prompt = sink * shrink, in_prompt * shrink
             generated, self_ = generated * shrink, self_ * shrink
+            if NEAR > 0:
+                near = near * shrink[:, None]
             m = new
             e = tl.where(visible, tl.exp(scores - m[:, None]), 0.0)
         is_self = slot > p
@@ -140,12 +154,26 @@ def _partial(  # type: ignore[no-untyped-def]
         in_prompt += tl.sum(tl.where(is_prompt[None, :], e, 0.0), 1)
         generated += tl.sum(tl.where(is_generated[None, :], e, 0.0), 1)
         self_ += tl.sum(tl.where(is_self[None, :], e, 0.0), 1)
-    to = partial + (((b * KV_HEADS + h) * splits + split) * ROWS + row) * 5
+        if NEAR > 0:  # noqa: SIM102  decided when the kernel is compiled, the next when it runs
+            if start + N > p + 1 - reach:
+                outside = tl.where(is_sink[None, :], 0.0, e)
+                away = own[:, None] - slot[None, :]
+                for i in tl.static_range(NEAR):
+                    if i < SINGLE:
+                        inside = away == i
+                    else:
+                        inside = away >= (SINGLE << (i - SINGLE))
+                        inside = inside & (away < (SINGLE << (i - SINGLE + 1)))
+                    in_bin = tl.sum(tl.where(inside, outside, 0.0), 1)
+                    near += tl.where(bin_of[None, :] == i, in_bin[:, None], 0.0)
+    to = partial + (((b * KV_HEADS + h) * splits + split) * ROWS + row) * (5 + NEAR)
     tl.store(to, m)
     tl.store(to + 1, sink)
     tl.store(to + 2, in_prompt)
     tl.store(to + 3, generated)
     tl.store(to + 4, self_)
+    if NEAR > 0:
+        tl.store(to[:, None] + 5 + bin_of[None, :], near, mask=(bin_of < NEAR)[None, :])
 
 
 @triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
@@ -157,8 +185,11 @@ def _combine(  # type: ignore[no-untyped-def]
     sinks_at,
     out,
     per_head,
+    distances,
     out_request,
     out_depth,
+    bins_request,
+    bins_depth,
     splits,
     K: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -170,6 +201,9 @@ def _combine(  # type: ignore[no-untyped-def]
     PER_HEAD: tl.constexpr,
     ROWS: tl.constexpr,
     HEADS_PADDED: tl.constexpr,
+    SINGLE: tl.constexpr,
+    NEAR: tl.constexpr,
+    NEAR_PADDED: tl.constexpr,
 ):
     """Combine the splits of all heads of one (request, depth) and average over heads."""
     b, d = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -182,18 +216,26 @@ def _combine(  # type: ignore[no-untyped-def]
     if BIAS:
         m = tl.load(bias + head, mask=live, other=0.0).to(tl.float32)
     for split in range(splits):
-        m = tl.maximum(m, tl.load(partial + (at + split * ROWS) * 5, mask=live, other=-1.0e30))
+        m = tl.maximum(
+            m, tl.load(partial + (at + split * ROWS) * (5 + NEAR), mask=live, other=-1.0e30)
+        )
     sink = tl.zeros((HEADS_PADDED,), tl.float32)
     in_prompt = tl.zeros((HEADS_PADDED,), tl.float32)
     generated = tl.zeros((HEADS_PADDED,), tl.float32)
     self_ = tl.zeros((HEADS_PADDED,), tl.float32)
+    bin_of = tl.arange(0, NEAR_PADDED)
+    near = tl.zeros((HEADS_PADDED, NEAR_PADDED), tl.float32)
+    there = live[:, None] & (bin_of < NEAR)[None, :]
     for split in range(splits):
-        source = partial + (at + split * ROWS) * 5
+        source = partial + (at + split * ROWS) * (5 + NEAR)
         weight = tl.exp(tl.load(source, mask=live, other=-1.0e30) - m)
         sink += weight * tl.load(source + 1, mask=live, other=0.0)
         in_prompt += weight * tl.load(source + 2, mask=live, other=0.0)
         generated += weight * tl.load(source + 3, mask=live, other=0.0)
         self_ += weight * tl.load(source + 4, mask=live, other=0.0)
+        if NEAR > 0:
+            by_bin = tl.load(source[:, None] + 5 + bin_of[None, :], mask=there, other=0.0)
+            near += weight[:, None] * by_bin
     null = tl.zeros((HEADS_PADDED,), tl.float32)
     if BIAS:
         null = tl.exp(tl.load(bias + head, mask=live, other=0.0).to(tl.float32) - m)
@@ -208,6 +250,14 @@ def _combine(  # type: ignore[no-untyped-def]
         total = sink + in_prompt + generated + self_ + null
         sink, in_prompt = sink / total, in_prompt / total
         generated, self_, null = generated / total, self_ / total, null / total
+        if NEAR > 0:
+            near = near / total[:, None]
+    if NEAR > 0:
+        rest = tl.maximum(in_prompt + generated + self_ - tl.sum(near, 1), 0.0)
+        mean = tl.sum(tl.where(there, near, 0.0), 0) / heads
+        bins = distances + b * bins_request + d * bins_depth
+        tl.store(bins + bin_of, mean, mask=bin_of < NEAR)
+        tl.store(bins + NEAR, tl.sum(tl.where(live, rest, 0.0)) / heads)
     nan = float("nan")
     if SINKS == 0:
         sink = tl.full((HEADS_PADDED,), nan, tl.float32)
@@ -243,19 +293,23 @@ def paged_masses(
     max_context: int,
     lse: torch.Tensor | None = None,
     per_head: torch.Tensor | None = None,
+    distances: torch.Tensor | None = None,
 ) -> None:
     """Write mean masses over heads into `out` [B, K, 5] float32 (last dimension dense).
 
     `queries` [B, >= K, heads * head_size]; `keys` [blocks, block_size, kv_heads, head_size], whose
     last dimension is dense; `block_table` [B, blocks] int; `lse` [B, K, heads] float32 dense, if
-    the serving kernel provides it; `per_head` [B, K, heads, 5] float32 dense, if wanted.
+    the serving kernel provides it; `per_head` [B, K, heads, 5] float32 dense and `distances` [B, K,
+    bins] float32 (last dimension dense), if wanted.
     """
     batch, groups = len(chains.position), kind.heads // kind.kv_heads
     rows = max(16, triton.next_power_of_2(groups * chains.k))
     free = max(1, TARGET_PROGRAMS // max(1, batch * kind.kv_heads))
     splits = max(1, min(MAX_SPLITS, free, triton.cdiv(max_context, 4 * BLOCK_N)))
+    bins = 0 if distances is None else distances.shape[-1]
+    near = max(0, bins - 1)  # the last bin is what the others leave
     partial = torch.empty(
-        (batch, kind.kv_heads, splits, rows, 5), dtype=torch.float32, device=out.device
+        (batch, kind.kv_heads, splits, rows, 5 + near), dtype=torch.float32, device=out.device
     )
     table = block_table[:batch]
     same = {
@@ -266,6 +320,9 @@ def paged_masses(
         "WINDOW": kind.window or 0,
         "SINKS": len(chains.sink_slots),
         "LSE": lse is not None,
+        "SINGLE": bins and longest_of(bins),
+        "NEAR": near,
+        "NEAR_PADDED": triton.next_power_of_2(max(1, near)),
     }
     queries = queries if queries.dtype == keys.dtype else queries.to(keys.dtype)
     _partial[(batch, kind.kv_heads, splits)](
@@ -302,8 +359,11 @@ def paged_masses(
         chains.sink_slots,
         out,
         per_head,
+        distances,
         out.stride(0),
         out.stride(1),
+        0 if distances is None else distances.stride(0),
+        0 if distances is None else distances.stride(1),
         splits,
         **same,
         BIAS=kind.sinks is not None,

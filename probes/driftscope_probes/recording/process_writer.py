@@ -11,6 +11,7 @@ import os
 from driftscope.trace.format.privacy import Pseudonyms
 from driftscope.trace.read.ranks import Place
 from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.write.writer_options import WriterOptions
 from driftscope_probes.base.cpu_cores import CORES
 from driftscope_probes.base.resource_sample import sample
 from driftscope_probes.base.settings import Settings, request_key
@@ -34,10 +35,12 @@ def open_writer(settings: Settings, role: str) -> TraceWriter:
     writer = TraceWriter(
         settings.trace,
         source=f"{role}-{os.getpid()}",
-        max_bytes=settings.max_mb << 20,
-        sampler=lambda: sample(writer.source),
-        cpus=CORES,
-        pseudonyms=None if settings.identifiers else Pseudonyms(request_key()),
+        options=WriterOptions(
+            max_bytes=settings.max_mb << 20,
+            sampler=lambda: sample(writer.source),
+            cpus=CORES,
+            pseudonyms=None if settings.identifiers else Pseudonyms(request_key()),
+        ),
     )
     multiprocessing.util.Finalize(None, writer.close, exitpriority=CLOSE_PRIORITY)
     return writer

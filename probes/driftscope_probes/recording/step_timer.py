@@ -13,8 +13,8 @@ from driftscope_probes.base.device_clock import NO_MARKS
 from driftscope_probes.base.guard import Guard
 from driftscope_probes.base.settings import Settings
 from driftscope_probes.base.step_view import DraftCall
-from driftscope_probes.recording.step_record import prefilling_of, step_record_from_tuple, step_rows
-from driftscope_probes.recording.step_schedule import NO_LENGTHS, ScheduleReader
+from driftscope_probes.steps.step_record import prefilling_of, step_record_from_tuple, step_rows
+from driftscope_probes.steps.step_schedule import NO_LENGTHS, ScheduleReader
 
 
 class StepTimer:
@@ -23,7 +23,9 @@ class StepTimer:
     def __init__(self, settings: Settings, writer: TraceWriter, schedules: ScheduleReader) -> None:
         self._writer = writer
         self._guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
-        self._told_s = 0.0
+        self._attributed_s = 0.0
+        self._step_s = 0.0
+        """Time of all model steps whose rows have been built, in seconds."""
         self._number, self._started, self._draft_s = 0, 0.0, 0.0
         self._scheduled: Any = None
         self._lengths: Mapping[str, int] = NO_LENGTHS
@@ -78,13 +80,15 @@ class StepTimer:
             requests,
             step_s,
             self._draft_s,
-            taken_s - self._told_s,
+            taken_s - self._attributed_s,
             0.0,
         )
-        self._told_s = taken_s
+        self._attributed_s = taken_s
         self._writer.put((self._rows, done))
 
     def _rows(self, handed_over: list[tuple[Any, ...]]) -> list[Block]:
         steps = list(map(step_record_from_tuple, handed_over))
+        self._step_s += sum(done.step_s for done in steps)
+        self._writer.set_gauges(step_s=round(self._step_s, 6))
         prefilling = prefilling_of(steps, self._schedules.prompts, self._writer)
         return [step_rows(steps, prefilling, passed=Execution.UNSAID)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from driftscope.telemetry.export.engine_telemetry import EngineTelemetry, WorkerTelemetry
+from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
+from driftscope.telemetry.export.worker_telemetry import WorkerTelemetry
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.base.settings import Settings
 
@@ -17,24 +16,17 @@ def publish(writer: TraceWriter, settings: Settings) -> None:
     writer.subscribe(publisher.on_batches, publisher.publish)
 
 
-def speak(writer: TraceWriter, settings: Settings, model_config: Any) -> EngineTelemetry | None:
-    """Export the figures of the engine core and of its workers. Raises TelemetryError."""
+def export(writer: TraceWriter, settings: Settings, model: str | None) -> EngineTelemetry | None:
+    """Export the figures of the engine core and of its workers, which serve `model` under that
+    name. Raises TelemetryError."""
     if settings.telemetry is None:
         return None
-    speaker = EngineTelemetry(
+    telemetry = EngineTelemetry(
         settings.trace,
         writer.source,
         settings.telemetry,
         writer.status,
-        model=_served_name(model_config),
+        model=model,
     )
-    writer.subscribe(speaker.on_batches, speaker.flush)
-    return speaker
-
-
-def _served_name(model_config: Any) -> str | None:
-    """Return the first of the names under which vLLM serves its model."""
-    names = getattr(model_config, "served_model_name", None)
-    if isinstance(names, list | tuple):
-        return str(names[0]) if names else None
-    return None if names is None else str(names)
+    writer.subscribe(telemetry.on_batches, telemetry.flush)
+    return telemetry

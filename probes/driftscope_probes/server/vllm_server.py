@@ -7,14 +7,24 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from driftscope.errors import ProbeError, UsageError
+from driftscope.boundary.file_output import make_private_directory
+from driftscope.errors import ProbeError, TraceError, UsageError
 from driftscope.trace.format.control_file import Change, ControlValueError, share_of
 from driftscope.trace.format.manifest import MANIFEST
-from driftscope_probes.base.settings import fix_run_directory, settings_from, sinks_of
+from driftscope.trace.write.run_directory import check_writable
+from driftscope_probes.base.settings import (
+    DISABLE,
+    STRICT,
+    fix_run_directory,
+    is_strict,
+    settings_from,
+    sinks_of,
+)
+from driftscope_probes.server.speculation_options import with_drafter
 
 DRAIN_S = "10"
 """Seconds that running requests get to finish after SIGINT, and the trace to close. vLLM's default
@@ -25,9 +35,10 @@ LABEL_HEADER = "driftscope_probes.server.label_header.LabelHeader"
 DEV_MODE = "VLLM_SERVER_DEV_MODE"
 """vLLM's switch for /collective_rpc and for many other endpoints."""
 OPENED = (
-    "--control opens vLLM's development endpoints: who reaches this port may then call any method "
-    "of the workers, put the engine to sleep, drop its caches and replace its weights, also "
-    "without an API key; keep the port private, or control the run directory instead"
+    "--control opens vLLM's development endpoints: anyone who can reach this port can then call "
+    "any method of the workers, put the engine to sleep, drop its caches and replace its weights, "
+    "even without an API key; keep the port private, or control the probe through the run "
+    "directory instead"
 )
 
 
@@ -86,20 +97,27 @@ def replace_with_server(
 ) -> NoReturn:
     """Replace this process by vLLM's server for `model`; `control` opens its RPC to the workers.
 
-    Raises UsageError if vLLM would have nothing to record, ProbeError if vLLM is not installed or
-    if the run directory already holds a run.
+    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises UsageError if vLLM would have nothing to
+    record, ProbeError if vLLM is not installed or if the run directory already holds a run, and
+    TraceError if that cannot be written.
     """
     if importlib.util.find_spec("vllm") is None:
-        raise ProbeError("no vLLM here: install driftscope into the environment of your vLLM")
+        raise ProbeError(
+            "vLLM is not installed here: install driftscope into the environment of your vLLM"
+        )
     if not _given(options, "--speculative-config", "-sc", "--spec-", "--config"):
         raise UsageError(
             "no --speculative-config: without a drafter there is nothing to record; example: "
             '--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
             '"num_speculative_tokens": 4}\''
         )
-    os.environ.update(recording.environment())
+    named = replace(recording, trace=with_drafter(recording.trace, options))
+    os.environ.update(named.environment())
+    os.environ.setdefault(STRICT, "1")  # a person watches this start
     settings = settings_from(os.environ)
-    if settings is not None:
+    if settings is None:
+        _say(f"the probe is off ({DISABLE} is set): nothing is recorded")
+    else:
         fix_run_directory(settings)
         _announce(Path(os.environ["DRIFTSCOPE_TRACE"]))
         options = [*options, "--middleware", LABEL_HEADER]
@@ -113,9 +131,24 @@ def replace_with_server(
 def _announce(run: Path) -> None:
     if (run / MANIFEST).exists():
         raise ProbeError(f"{run}: already holds a run; give --trace a new directory")
-    _say(f"recording to {run}")
+    if is_strict(os.environ):
+        _make(run)
+    _say(f"will record to {run} once the drafter is loaded")
     _say(f"while it serves, run: driftscope probe status {run}")
-    _say(f"when it has served, run: driftscope analyze {run}")
+    _say(f"end it with Ctrl-C, then run: driftscope analyze {run}")
+
+
+def _make(run: Path) -> None:
+    """Create the run directory now: whether it can be written shows before vLLM's start, and a
+    start that fails leaves a directory that says so."""
+    try:
+        make_private_directory(run)
+        check_writable(run)
+    except OSError as error:
+        raise TraceError(
+            f"{run}: cannot write a trace there ({error.strerror or error}); give --trace a "
+            "writable directory"
+        ) from error
 
 
 def _say(words: str) -> None:

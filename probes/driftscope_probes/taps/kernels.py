@@ -78,7 +78,7 @@ class TorchKernels:
         self._depth = self._batch = 0
         self._columns = {name: at for name, (at, _) in buffers.layout.columns.items()}
         self._host = buffers.values.numpy()
-        self._found: dict[tuple[Any, ...], tuple[IntArray, IntArray]] = {}
+        self._place_cache: dict[tuple[Any, ...], tuple[IntArray, IntArray]] = {}
         """Cached buffer indices (row, column), by batch size and measured states."""
         self._forget()
 
@@ -165,15 +165,15 @@ class TorchKernels:
     def _places(self, of_size: list[_States]) -> tuple[IntArray, IntArray]:
         """Return the buffer row and column for each part of each state, in order."""
         key = (self._batch, *(states[1:] for states in of_size))
-        if key not in self._found:
+        if key not in self._place_cache:
             sizes = [self._batch * parts for *_, parts in of_size]
             request = [np.arange(n) // parts for n, (*_, parts) in zip(sizes, of_size, strict=True)]
             column = [
                 first + np.arange(n) % parts
                 for n, (_, first, parts) in zip(sizes, of_size, strict=True)
             ]
-            self._found[key] = np.concatenate(request), np.concatenate(column)
-        return self._found[key]
+            self._place_cache[key] = np.concatenate(request), np.concatenate(column)
+        return self._place_cache[key]
 
     def _gather_queries(self) -> None:
         for layer, queries in self._queries.items():
@@ -200,9 +200,9 @@ class TorchKernels:
 
     def _put_confidence(self, logits: torch.Tensor, depth: int) -> None:
         """Write the confidence of [depths, B, vocabulary], from the 0-based index `depth` on."""
-        for name, found in zip(("top1", "entropy"), _confidence(logits), strict=True):
+        for name, values in zip(("top1", "entropy"), _confidence(logits), strict=True):
             at = self._columns[name] + depth
-            self._values[:, at : at + len(found)] = found.T
+            self._values[:, at : at + len(values)] = values.T
 
     @property
     def _open(self) -> bool:

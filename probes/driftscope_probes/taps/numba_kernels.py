@@ -214,7 +214,7 @@ class CompiledKernels(TorchKernels):
         """Return for each state: address, row stride, size of a part, number of parts, buffer
         column of the first part, whether the wanted rows are meant (otherwise the first B), whether
         it is bfloat16."""
-        found: list[int] = []
+        described: list[int] = []
         for x, column, parts, at_rows in self._kept:
             half, strides = _HALF.get(x.dtype), x.stride()
             if half is None or len(strides) != 2 or strides[1] != 1:
@@ -222,14 +222,14 @@ class CompiledKernels(TorchKernels):
                 self._states.append((wanted, column, parts))
             else:
                 size = x.size(1) // parts
-                found += (x.data_ptr(), strides[0], size, parts, column, at_rows, half)
-        return found
+                described += (x.data_ptr(), strides[0], size, parts, column, at_rows, half)
+        return described
 
     def _described_queries(self) -> list[int]:
         """Return for each depth of a layer: address and row stride of its queries, whether the
         wanted rows are meant, address and row stride of the destination, and size of a row. Strides
         and sizes are in 2-byte units."""
-        found: list[int] = []
+        described: list[int] = []
         for layer, queries in self._queries.items():
             self._check_depths(layer, len(queries))
             kept = self._buffers.queries[layer]
@@ -240,19 +240,19 @@ class CompiledKernels(TorchKernels):
             size, row, step = (n * halves for n in (kept.size(2), kept.stride(0), kept.stride(1)))
             place = kept.data_ptr()
             for depth, q in enumerate(queries):
-                found += (q.data_ptr(), q.stride(0) * halves, depth == 0, place, row, size)
+                described += (q.data_ptr(), q.stride(0) * halves, depth == 0, place, row, size)
                 place += 2 * step
-        return found
+        return described
 
     def _described_logits(self) -> tuple[list[int], int, bool]:
         """Return address and row stride by depth, the vocabulary size, whether bfloat16."""
         logits = self._logits
         if not logits or not all(_fits(x) and x.dtype == logits[0].dtype for x in logits):
             return [], 0, False
-        found: list[int] = []
+        described: list[int] = []
         for x in logits:
-            found += (x.data_ptr(), x.stride(0))
-        return found, logits[0].size(1), logits[0].dtype == torch.bfloat16
+            described += (x.data_ptr(), x.stride(0))
+        return described, logits[0].size(1), logits[0].dtype == torch.bfloat16
 
 
 _HALF = {torch.float32: 0, torch.bfloat16: 1}

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from driftscope.errors import ProbeError
+from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.trace.format.manifest import Manifest
-from driftscope.trace.write.run_directory import check_unused, create_run, rewrite_manifest
+from driftscope.trace.format.start_fault import StartFault
+from driftscope.trace.write.run_directory import (
+    check_unused,
+    create_run,
+    has_begun,
+    rewrite_manifest,
+)
+from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import SINK_SOUGHT
 from driftscope_probes.base.settings import IN_GRAPH, Settings, settings_from
+from driftscope_probes.base.start_guard import (
+    EXPORT,
+    INTERNALS,
+    StartGuard,
+    handed_down,
+    leave_note,
+    say,
+)
 from driftscope_probes.control.control import Control
 from driftscope_probes.drafter.captured_layers import CapturedLayers, with_captured
 from driftscope_probes.recording import telemetry_feed
 from driftscope_probes.recording.process_writer import open_writer, role_of
 from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.recording.recorder_assembly import assemble_recorder
 from driftscope_probes.recording.step_timer import StepTimer
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
@@ -27,10 +46,29 @@ from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 RECORDER = "_driftscope_recorder"
 """Attribute of a proposer that holds its recorder or timer, for hooks that run in every step."""
 _LOADED = "_driftscope_loaded"
-"""Attribute of a proposer whose run has not begun."""
+"""Attribute of a proposer whose run has not begun yet."""
+_FAULT = "_driftscope_fault"
+"""Attribute of a proposer without a recorder: why it has none."""
+_WRITER = "_driftscope_writer"
 RANKS_EVERY = 64
 """Sampling interval, in draft steps, for tensor-parallel ranks, which cannot follow a budget. If a
 recorded step costs half of another step's time, this stays within the default budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedProposer:
+    """A proposer's properties that differ between vLLM's runners; their modules know them."""
+
+    runner: str
+    """Generation of the runner, "v1" or "v2"."""
+    layer_names: frozenset[str]
+    """Names of the drafter's attention layers in vLLM's configuration."""
+    without_graphs: bool = True
+    """Whether the runner can draft a chain without its CUDA graphs."""
+    cache: CacheFaultTracker | None = None
+    """Tracker of this runner's faults in the drafter's cache, if it has any."""
+    draft_sampling: str | None = None
+    """How draft tokens are chosen; see the manifest."""
 
 
 class _Loaded(NamedTuple):
@@ -41,105 +79,182 @@ class _Loaded(NamedTuple):
     settings: Settings
 
 
-def attach_recorder(
-    proposer: Any,
-    runner: str,
-    *,
-    layer_names: set[str],
-    config: Any,
-    without_graphs: bool = True,
-    cache: CacheFaultTracker | None = None,
-    draft_sampling: str | None = None,
-) -> None:
-    """Attach a recorder to the drafter `proposer.model` if the probe is on; `begin_run` follows.
+def attach_recorder(proposer: Any, describe: Callable[[Any], LoadedProposer]) -> None:
+    """Attach a recorder to the drafter `proposer.model` if the probe is on.
 
-    `without_graphs`: the runner can draft a chain without its CUDA graphs. `cache`: tracker of this
-    runner's faults in the drafter's cache, if it has any. `draft_sampling`: see the manifest.
-
-    Raises ProbeError or TraceError: an engine that cannot be recorded as requested stops at
-    start-up.
+    `begin_recording` follows. If no recorder can be attached, it times the drafter instead. Raises
+    an exception only with DRIFTSCOPE_STRICT=1.
     """
-    settings = settings_from(os.environ)
-    if settings is None:
-        return
+    guard = StartGuard(INTERNALS, quiet=True)
+    with guard:
+        settings = settings_from(os.environ)
+        if settings is not None and handed_down() is None:
+            _attach(proposer, describe(proposer), proposer.vllm_config, settings)
+    if guard.fault is not None:
+        setattr(proposer, _FAULT, guard.fault)
+
+
+def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settings) -> None:
     try:
-        drafter, place = open_drafter(proposer.model, layer_names, config), place_in(config)
+        drafter = open_drafter(proposer.model, loaded.layer_names, config)
+        place = place_in(config)
         _check_can_seek(settings, config)
-        _check_recording(settings, runner, without_graphs)
+        _check_recording(settings, loaded)
         ranks = int(getattr(config.parallel_config, "tensor_parallel_size", 1))
         check_unused(settings.trace, run_id_of(config))  # before anything is written or hooked
         _separate_compile_cache(config)
-        writer = open_writer(settings, role_of(place))
-        telemetry_feed.publish(writer, settings)
+        writer = _writer_of(proposer, settings, config)
         settings, notes = _of_one_rank(settings, place.rank, ranks)
-        recorder = Recorder(
-            drafter, settings, writer, schedules=VllmSchedules(cache), masses_only=place.rank > 0
+        recorder = assemble_recorder(
+            drafter,
+            settings,
+            writer,
+            schedules=VllmSchedules(loaded.cache),
+            masses_only=place.rank > 0,
         )
-        manifest = manifest_of(drafter, runner, settings, recorder.meter.strategy)
-        manifest = replace(manifest, notes=(*manifest.notes, *notes), draft_sampling=draft_sampling)
-        recorder.taps.attach(proposer, "model")
+        manifest = manifest_of(drafter, loaded.runner, settings, recorder.meter)
+        manifest = replace(
+            manifest,
+            notes=(*manifest.notes, *notes),
+            draft_sampling=loaded.draft_sampling,
+        )
+        _install(recorder, proposer, settings.trace, writer, ranks)
     except (AttributeError, KeyError, TypeError) as error:
         raise ProbeError(
-            f"this vLLM's {runner} runner is not laid out as driftscope knows it ({error!r}); "
-            "run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
+            f"this vLLM's {loaded.runner} runner is not laid out as driftscope knows it "
+            f"({error!r}); run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
         ) from error
-    recorder.control = Control(
-        settings.trace, writer, recorder.selection, recorder, governed=ranks == 1
-    )
-    recorder.control.watch()
     setattr(proposer, RECORDER, recorder)
     setattr(proposer, _LOADED, _Loaded(drafter, manifest, settings))
 
 
-def begin_run(proposer: Any, captured: CapturedLayers) -> None:
-    """Begin the run of a proposer that has a recorder, after the engine has loaded all its models.
+def _install(recorder: Recorder, proposer: Any, run: Path, writer: TraceWriter, ranks: int) -> None:
+    """Install all hooks or none, and let the recorder be controlled."""
+    with contextlib.ExitStack() as undo:
+        undo.callback(recorder.taps.detach)
+        recorder.taps.attach(proposer, "model")
+        control = Control(run, writer, recorder.selection, recorder, governed=ranks == 1)
+        control.watch()
+        recorder.control = control
+        undo.pop_all()
 
-    `captured`: the layers that the target captures. Raises TraceError.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModels:
+    """A runner that has loaded all its models; the runners' modules know these properties."""
+
+    runner: str
+    """Generation of the runner, "v1" or "v2"."""
+    config: Any
+    """The engine's VllmConfig."""
+    captured: Callable[[], CapturedLayers]
+    """Returns the layers that the target captures."""
+    timed: bool
+    """Whether the drafter is of a kind of which only acceptance and timing are recorded."""
+    hook: Callable[[Any], None]
+    """Hooks `propose` of a drafter whose class is not hooked."""
+    draft_sampling: str | None = None
+
+
+def begin_recording(proposer: Any, models: LoadedModels) -> None:
+    """Begin the run, with the proposer's recorder or else with a timer.
+
+    Raises an exception only with DRIFTSCOPE_STRICT=1.
     """
-    loaded: _Loaded | None = getattr(proposer, _LOADED, None)
-    if loaded is None:
-        return
+    guard = StartGuard()
+    with guard:
+        settings = settings_from(os.environ)
+        if settings is None:
+            return
+        if (fault := handed_down()) is not None:  # a seam of this process could not be installed
+            leave_note(settings.trace, fault, role_of(place_in(models.config)))
+            return
+        if recorder_of(proposer) is None:
+            _begin_timed(proposer, models, settings)
+        else:
+            _begin_run(proposer, models.captured)
+    if guard.fault is not None:
+        _undo(proposer, models, guard.fault)
+
+
+def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
+    waiting: _Loaded = getattr(proposer, _LOADED)
     delattr(proposer, _LOADED)
-    drafter, settings = loaded.drafter, loaded.settings
+    drafter, settings = waiting.drafter, waiting.settings
     hf_config = drafter.config.speculative_config.draft_model_config.hf_config
-    manifest = with_captured(loaded.manifest, captured, drafter.aux_states, hf_config)
+    layers = CapturedLayers(layers=(), source=None)
+    with StartGuard("the captured layers are not recorded"):
+        layers = captured()
+    manifest = with_captured(waiting.manifest, layers, drafter.aux_states, hf_config)
     create_run(settings.trace, manifest, join=True)
     recorder = recorder_of(proposer)
     if isinstance(recorder, Recorder) and recorder.search is not None:
-        recorder.search.tell = lambda found: rewrite_manifest(
-            settings.trace, with_sinks(manifest, found)
+        recorder.search.report = lambda sinks: rewrite_manifest(
+            settings.trace, with_sinks(manifest, sinks)
         )
 
 
-def attach_timer(
-    proposer: Any, runner: str, *, config: Any, draft_sampling: str | None = None
-) -> None:
-    """Start timing a proposer for which only acceptance and timing are recorded.
-
-    Raises ProbeError or TraceError.
-    """
-    settings = settings_from(os.environ)
-    if settings is None:
-        return
-    checks.check_speculation(config)
+def _begin_timed(proposer: Any, models: LoadedModels, settings: Settings) -> None:
+    """Begin a run of acceptance and timing, for a drafter that the probe cannot look into."""
+    config = models.config
+    checks.check_engine(config)
+    fault: StartFault | None = getattr(proposer, _FAULT, None)
+    if fault is None and not models.timed:
+        fault = _unknown(proposer, models)
     check_unused(settings.trace, run_id_of(config))
-    writer = open_writer(settings, role_of(place_in(config)))
-    telemetry_feed.publish(writer, settings)
-    timer = StepTimer(settings, writer, VllmSchedules())
-    manifest = manifest_of_lookup(runner, settings, config)
-    create_run(settings.trace, replace(manifest, draft_sampling=draft_sampling), join=True)
-    setattr(proposer, RECORDER, timer)
+    writer = _writer_of(proposer, settings, config)
+    manifest = manifest_of_lookup(models.runner, settings, config)
+    if fault is not None:
+        lost = f"{INTERNALS}: {fault.reason}"
+        manifest = replace(manifest, notes=(*manifest.notes, lost))
+        writer.set_gauges(reason=lost)
+    create_run(settings.trace, replace(manifest, draft_sampling=models.draft_sampling), join=True)
+    with StartGuard("the time of drafting is not recorded"):
+        models.hook(proposer)
+    setattr(proposer, RECORDER, StepTimer(settings, writer, VllmSchedules()))
+    if fault is not None:
+        say(lost)
 
 
-def check_attached(proposer: Any, runner: str, config: Any) -> None:
-    """Raise ProbeError if the probe is on and a loaded proposer is of no known kind."""
-    if settings_from(os.environ) is None or recorder_of(proposer) is not None:
-        return
-    checks.check_speculation(config)
-    raise ProbeError(
-        f"this vLLM drafts with {type(proposer).__name__}, which driftscope does not know on the "
-        f"{runner} runner; see `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
-    )
+def _unknown(proposer: Any, models: LoadedModels) -> StartFault | None:
+    """Return the fault of a drafter that no hook has seen load; raises it if that is asked for."""
+    guard = StartGuard(INTERNALS, quiet=True)
+    with guard:
+        checks.check_speculation(models.config)
+        raise UnknownDrafterError(
+            f"this vLLM drafts with {type(proposer).__name__}, which driftscope does not know on "
+            f"the {models.runner.upper()} runner; see `driftscope doctor`, or set "
+            "DRIFTSCOPE_DISABLE=1"
+        )
+    return guard.fault
+
+
+def _writer_of(proposer: Any, settings: Settings, config: Any) -> TraceWriter:
+    """Return the writer of this worker, which is opened once."""
+    writer: TraceWriter | None = getattr(proposer, _WRITER, None)
+    if writer is None:
+        writer = open_writer(settings, role_of(place_in(config)))
+        setattr(proposer, _WRITER, writer)
+        with StartGuard(EXPORT):
+            telemetry_feed.publish(writer, settings)
+    return writer
+
+
+def _undo(proposer: Any, models: LoadedModels, fault: StartFault) -> None:
+    """Leave the engine as it is without the probe, and a note for its other processes."""
+    with contextlib.suppress(Exception):  # the border: what remains is inert
+        recorder = recorder_of(proposer)
+        for name in (RECORDER, _LOADED):
+            if hasattr(proposer, name):
+                delattr(proposer, name)
+        if recorder is not None:
+            recorder.close()
+        elif (writer := getattr(proposer, _WRITER, None)) is not None:
+            writer.close()
+    with contextlib.suppress(Exception):
+        run = Path(os.environ["DRIFTSCOPE_TRACE"])
+        begun = has_begun(run, run_id_of(models.config))
+        leave_note(run, fault, role_of(place_in(models.config)), begun=begun)
 
 
 def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
@@ -150,8 +265,8 @@ def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
 def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:
     """Return the recorder of a runner's proposer, which V1 and V2 keep under different names."""
     proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
-    found = (recorder_of(proposer) for proposer in proposers)
-    return next((recorder for recorder in found if recorder is not None), None)
+    recorders = (recorder_of(proposer) for proposer in proposers)
+    return next((recorder for recorder in recorders if recorder is not None), None)
 
 
 def _of_one_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, tuple[str, ...]]:
@@ -165,8 +280,8 @@ def _of_one_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, t
     if ranks == 1 or settings.every is not None:
         return settings, ()
     note = (
-        f"one draft step in {RANKS_EVERY} was recorded whatever that cost: tensor-parallel ranks "
-        "follow no budget; DRIFTSCOPE_EVERY sets another rate"
+        f"one draft step in {RANKS_EVERY} was recorded, whatever it cost: with tensor parallelism "
+        "there is no budget; DRIFTSCOPE_EVERY sets another rate"
     )
     return replace(settings, every=RANKS_EVERY), (note,)
 
@@ -180,17 +295,18 @@ def _check_can_seek(settings: Settings, config: Any) -> None:
     )
     if settings.sink_source == SINK_SOUGHT and max(sizes) > 1:
         raise ProbeError(
-            "DRIFTSCOPE_SINK_TOKENS=auto looks for one sink set in one worker: record this engine "
-            "once with tensor and data parallel size 1, and give the slots that it finds"
+            "DRIFTSCOPE_SINK_TOKENS=auto searches for one sink set in one worker: record this "
+            "engine once with tensor and data parallel size 1, then set the slots that the search "
+            "finds"
         )
 
 
-def _check_recording(settings: Settings, runner: str, without_graphs: bool) -> None:
-    if settings.recording != IN_GRAPH and not without_graphs:
+def _check_recording(settings: Settings, loaded: LoadedProposer) -> None:
+    if settings.recording != IN_GRAPH and not loaded.without_graphs:
         raise ProbeError(
             f"DRIFTSCOPE_RECORDING={settings.recording} needs chains drafted without CUDA graphs, "
-            f"and this vLLM's {runner} runner does not offer them where driftscope knows it; leave "
-            f"it at {IN_GRAPH}, and see `driftscope doctor`"
+            f"and driftscope cannot get them from the {loaded.runner} runner of this vLLM; "
+            f"leave it at {IN_GRAPH}, and see `driftscope doctor`"
         )
 
 

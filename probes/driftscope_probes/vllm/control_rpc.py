@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from driftscope_probes.base.start_guard import this_process_fault
 from driftscope_probes.control.remote import METHOD
 from driftscope_probes.vllm.attach import recorder_of_runner
 from driftscope_probes.vllm.configuration.place import is_last_stage
@@ -28,8 +29,17 @@ def _driftscope_control(
             config = getattr(worker, "vllm_config", None)
             if config is not None and not is_last_stage(config):
                 return None
-            return {"error": "this worker has no drafter that is recorded"}
+            return {"error": _why(recorder)}
         answer: dict[str, Any] = control.answer(action, values)
         return answer
     except Exception as error:  # an engine must not fail because of its probe
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _why(recorder: object) -> str:
+    """Return why there is nothing to control."""
+    if (fault := this_process_fault()) is not None:
+        return f"nothing is recorded: {fault.reason}"
+    if recorder is not None:
+        return "this worker records acceptance and timing only, always: there is nothing to change"
+    return "this worker has no drafter that is recorded"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,7 +139,7 @@ class VllmDrafter:
         return () if over_all is None else (over_all,)
 
 
-def open_drafter(model: Any, layer_names: set[str], config: Any) -> VllmDrafter:
+def open_drafter(model: Any, layer_names: Iterable[str], config: Any) -> VllmDrafter:
     """Return the drafter after checking it; raises ProbeError if it cannot be recorded."""
     context = config.compilation_config.static_forward_context
     names = sorted(layer_names, key=_numbers_apart)

@@ -1,15 +1,30 @@
-"""vLLM's `vllm.general_plugins` entry point: called once in every process that vLLM starts."""
+"""vLLM's `vllm.general_plugins` entry point: called once in every process that vLLM starts.
+
+vLLM stops if a plugin raises. Nothing here does, unless DRIFTSCOPE_STRICT=1: a fault is logged
+once, and handed down to the processes that this one starts. Nothing of vLLM is then hooked except
+the start of its scheduler, which exports that the probe is down.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Callable
 from typing import Any
 
-from driftscope.errors import ProbeError
-from driftscope_probes.base.settings import fix_run_directory, settings_from
+from driftscope.errors import DriftscopeError, ProbeError
+from driftscope.trace.format.start_fault import SETTING, StartFault
+from driftscope_probes.base.settings import (
+    fix_run_directory,
+    is_disabled,
+    settings_from,
+    telemetry_from,
+)
+from driftscope_probes.base.start_guard import StartGuard, hand_down, handed_down, warn
+from driftscope_probes.base.unknown_settings import WARNED, unknown_settings
 
+_SCHEDULER = "vllm.v1.core.sched.scheduler"
 SEAMS = (
     ("vllm.v1.worker.gpu_model_runner", "runner_v1", "install_runner"),
     ("vllm.v1.spec_decode.llm_base_proposer", "runner_v1", "install_proposer"),
@@ -21,7 +36,7 @@ SEAMS = (
         for name in ("eagle", "mtp", "standalone_ar", "dflash", "multi_module_mtp")
     ),
     ("vllm.v1.worker.gpu_worker", "worker", "install_worker"),
-    ("vllm.v1.core.sched.scheduler", "scheduler.engine_core", "install_scheduler"),
+    (_SCHEDULER, "scheduler.engine_core", "install_scheduler"),
     ("vllm.v1.engine.core", "scheduler.engine_core", "install_engine"),
 )
 """vLLM module, our module that hooks it, and that module's installer. The installer runs when vLLM
@@ -31,8 +46,41 @@ imports the vLLM module, so that a process which never drafts pays nothing."""
 def register() -> None:
     """Turn the probe on if DRIFTSCOPE_TRACE or DRIFTSCOPE_CONFIG is set; otherwise do nothing.
 
-    Raises ProbeError for settings that cannot be used, which stops the engine's start.
+    Raises an exception only with DRIFTSCOPE_STRICT=1.
     """
+    if is_disabled(os.environ):
+        return
+    inherited = handed_down()
+    if inherited is not None:
+        _warn_if_corrected(inherited)
+        _report_down(inherited)
+        return
+    guard = StartGuard()
+    with guard:
+        _hook_all()
+    if guard.fault is not None:
+        hand_down(guard.fault)
+        _report_down(guard.fault)
+
+
+def _warn_if_corrected(fault: StartFault) -> None:
+    """Warn of settings that were corrected in the process that started this one: that process has
+    loaded its plugins and fixes no run directory any more."""
+    if fault.kind != SETTING:
+        return
+    with contextlib.suppress(DriftscopeError):
+        if settings_from(os.environ) is not None:
+            warn(
+                f"nothing is recorded, because an earlier start of this process failed "
+                f"({fault.reason}); start vLLM from a new process"
+            )
+
+
+def _hook_all() -> None:
+    if WARNED not in os.environ:  # once for all processes of a start
+        for line in unknown_settings(os.environ):
+            warn(line)
+            os.environ[WARNED] = "1"
     settings = settings_from(os.environ)
     if settings is None:
         return
@@ -44,14 +92,45 @@ def register() -> None:
         wrapt.register_post_import_hook(_installer(ours, installer), module)
 
 
+def _report_down(fault: StartFault) -> None:
+    """Have the engine core export that nothing is recorded, if it is to export anything."""
+    with StartGuard(quiet=True):
+        if telemetry_from(os.environ) is None:
+            return
+        import wrapt
+
+        wrapt.register_post_import_hook(lambda module: _install_report(module, fault), _SCHEDULER)
+
+
+def _install_report(module: Any, fault: StartFault) -> None:
+    with StartGuard(quiet=True):
+        report = importlib.import_module("driftscope_probes.vllm.scheduler.down_report")
+        report.install_down_report(module, fault)
+
+
 def _installer(ours: str, name: str) -> Callable[[Any], None]:
+    """Return a hook that installs a seam; a seam that cannot be installed turns off this process
+    and those that it starts."""
+
     def install(module: Any) -> None:
-        try:
-            getattr(importlib.import_module(f"driftscope_probes.vllm.{ours}"), name)(module)
-        except AttributeError as error:
-            raise ProbeError(
-                f"{module.__name__} of this vLLM is not laid out as driftscope knows it ({error}); "
-                "run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
-            ) from error
+        if (fault := handed_down()) is None:
+            guard = StartGuard()
+            with guard:
+                _install_seam(ours, name, module)
+            if (fault := guard.fault) is None:
+                return
+            hand_down(fault)
+        if module.__name__ == _SCHEDULER:
+            _install_report(module, fault)
 
     return install
+
+
+def _install_seam(ours: str, name: str, module: Any) -> None:
+    try:
+        getattr(importlib.import_module(f"driftscope_probes.vllm.{ours}"), name)(module)
+    except AttributeError as error:
+        raise ProbeError(
+            f"{module.__name__} of this vLLM is organised differently from the versions that "
+            f"driftscope knows ({error}); run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
+        ) from error

@@ -8,17 +8,20 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import driftscope
 from driftscope.inspect.weights_digest import weights_digest
+from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import Manifest, Model
+from driftscope.version import __version__
 from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT, Strategy
 from driftscope_probes.base.settings import EAGER, Settings
-from driftscope_probes.masses.sink_search import MIN_CHAINS, MIN_REQUESTS, Found
+from driftscope_probes.masses.meter import Meter
+from driftscope_probes.masses.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSet
+from driftscope_probes.recording.recorder_assembly import distance_every
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 SINKS_SOUGHT = (
-    "the sink set was still being looked for: attention masses are taken once it is found, "
+    "the search for the sink set had not finished: attention masses are recorded once it is found, "
     f"{MIN_CHAINS} recorded chains of {MIN_REQUESTS} requests into the run"
 )
 """Note in the manifest of a run whose sink set has not been determined yet."""
@@ -27,9 +30,11 @@ IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was record
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
-def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, strategy: str) -> Manifest:
-    """Return the manifest of a recorded drafter; `runner` is "v1" or "v2"."""
+def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, meter: Meter) -> Manifest:
+    """Return the manifest of a recorded drafter, whose masses are measured by `meter`; `runner` is
+    "v1" or "v2"."""
     speculation = drafter.config.speculative_config
+    every = distance_every(meter, settings)
     return _manifest(
         drafter.config,
         runner,
@@ -38,8 +43,10 @@ def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, strategy:
         norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
         drafter_layers=len(drafter.attention),
         attention_backend=drafter.backend,
-        attention_strategy=strategy,
+        attention_strategy=meter.strategy,
         per_head=settings.per_head,
+        distance_every=every,
+        distance_edges=edges_of(drafter.k) if every else (),
         query_kind=drafter.kind.query_kind,
         notes=(SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else (),
     )
@@ -49,7 +56,7 @@ def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest
     """Return the manifest of a run in which only acceptance and timing are recorded."""
     speculation = config.speculative_config
     drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
-    if speculation.method == "mtp":
+    if _has_own_model(speculation, config.model_config):
         drafter = _model(config, speculation.draft_model_config)
     return _manifest(
         config,
@@ -63,6 +70,15 @@ def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest
     )
 
 
+def _has_own_model(speculation: Any, target: Any) -> bool:
+    """Return whether a model drafts: vLLM gives a lookup the target's configuration. The modules of
+    method "mtp" are in the target's checkpoint."""
+    draft = getattr(speculation, "draft_model_config", None)
+    if draft is None:
+        return False
+    return bool(speculation.method == "mtp" or getattr(draft, "model", None) != target.model)
+
+
 def _manifest(
     config: Any, runner: str, settings: Settings, *, notes: tuple[str, ...] = (), **of_drafter: Any
 ) -> Manifest:
@@ -72,7 +88,7 @@ def _manifest(
     return Manifest(
         run_id=run_id_of(config),
         created_s=time.time(),
-        driftscope_version=driftscope.__version__,
+        driftscope_version=__version__,
         engine="vllm",
         engine_version=str(vllm.__version__).partition("+")[0],
         runner=runner,
@@ -96,14 +112,14 @@ def _manifest(
     )
 
 
-def with_sinks(manifest: Manifest, found: Found) -> Manifest:
+def with_sinks(manifest: Manifest, sinks: SinkSet) -> Manifest:
     """Return `manifest` with the sink set that the search has found."""
     return replace(
         manifest,
-        sink_tokens=len(found.slots),
-        sink_slots=found.slots,
+        sink_tokens=len(sinks.slots),
+        sink_slots=sinks.slots,
         sink_source=SINK_FOUND,
-        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), found.note),
+        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), sinks.note),
     )
 
 

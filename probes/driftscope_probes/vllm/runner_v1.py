@@ -14,16 +14,15 @@ from typing import Any
 import torch
 
 from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
-from driftscope_probes.base.method_hooks import hook_method, hook_object
+from driftscope_probes.base.method_hooks import hook_method, hook_unhooked
 from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.drafter.captured_layers import captured_by
 from driftscope_probes.vllm.attach import (
     RECORDER,
+    LoadedModels,
+    LoadedProposer,
     attach_recorder,
-    attach_timer,
-    begin_run,
-    check_attached,
-    recorder_of,
+    begin_recording,
 )
 from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 
@@ -52,27 +51,33 @@ def install_medusa(module: Any) -> None:
 
 
 def models_loaded(runner: Any) -> None:
-    """Begin the run; time a drafter without a model; refuse a drafter that no hook has seen."""
-    drafter, config = runner.drafter, runner.vllm_config
-    if type(drafter).__name__ in LOOKUPS and recorder_of(drafter) is None:
-        attach_timer(drafter, "v1", config=config)
-        hook_object(drafter, "propose", _propose_lookup)
-    check_attached(drafter, "V1", config)
-    begin_run(
+    """Begin the run, with a timer for a drafter that cannot be recorded."""
+    drafter = runner.drafter
+    begin_recording(
         drafter,
-        captured_by(runner.get_model(), lambda: runner._get_eagle3_aux_layers_from_config()),
+        LoadedModels(
+            runner="v1",
+            config=runner.vllm_config,
+            captured=lambda: captured_by(
+                runner.get_model(), lambda: runner._get_eagle3_aux_layers_from_config()
+            ),
+            timed=type(drafter).__name__ in LOOKUPS,
+            hook=lambda proposer: hook_unhooked(proposer, "propose", _propose_lookup),
+        ),
     )
 
 
 def _load_medusa(original: Any) -> Callable[..., Any]:
     def load_model(proposer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(proposer, *args, **kwargs)
-        attach_recorder(
-            proposer, "v1", layer_names=set(), config=proposer.vllm_config, draft_sampling=GREEDY
-        )
+        attach_recorder(proposer, _loaded_medusa)
         return result
 
     return load_model
+
+
+def _loaded_medusa(_: Any) -> LoadedProposer:
+    return LoadedProposer(runner="v1", layer_names=frozenset(), draft_sampling=GREEDY)
 
 
 def _propose_lookup(original: Any) -> Callable[..., Any]:
@@ -123,18 +128,20 @@ def _step_of(runner: Any, k: int) -> DraftStep:
 def _load_model(original: Any) -> Callable[..., Any]:
     def load_model(proposer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(proposer, *args, **kwargs)
-        attach_recorder(
-            proposer,
-            "v1",
-            layer_names=set(proposer._draft_attn_layer_names),
-            config=proposer.vllm_config,
-            without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
-            cache=CacheFaultTracker(),
-            draft_sampling=_draft_sampling(proposer),
-        )
+        attach_recorder(proposer, _loaded)
         return result
 
     return load_model
+
+
+def _loaded(proposer: Any) -> LoadedProposer:
+    return LoadedProposer(
+        runner="v1",
+        layer_names=frozenset(proposer._draft_attn_layer_names),
+        without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
+        cache=CacheFaultTracker(),
+        draft_sampling=_draft_sampling(proposer),
+    )
 
 
 def _draft_sampling(proposer: Any) -> str | None:

@@ -13,16 +13,15 @@ from typing import Any
 import torch
 
 from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
-from driftscope_probes.base.method_hooks import hook_method, hook_object
+from driftscope_probes.base.method_hooks import hook_method, hook_unhooked
 from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.drafter.captured_layers import captured_by
 from driftscope_probes.vllm.attach import (
     RECORDER,
+    LoadedModels,
+    LoadedProposer,
     attach_recorder,
-    attach_timer,
-    begin_run,
-    check_attached,
-    recorder_of,
+    begin_recording,
 )
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
@@ -55,15 +54,20 @@ def install_speculator(module: Any) -> None:
 
 
 def models_loaded(runner: Any) -> None:
-    """Begin the run; time a drafter without a model; refuse a drafter that no hook has seen."""
+    """Begin the run, with a timer for a drafter that cannot be recorded."""
     speculator, config = runner.speculator, runner.vllm_config
-    if type(speculator).__name__ == LOOKUP and recorder_of(speculator) is None:
-        attach_timer(speculator, "v2", config=config)
-        hook_object(speculator, "propose", _propose)
-    check_attached(speculator, "V2", config)
-    begin_run(
+    begin_recording(
         speculator,
-        captured_by(runner.get_model(), lambda: _layers_in_config(config.speculative_config)),
+        LoadedModels(
+            runner="v2",
+            config=config,
+            captured=lambda: captured_by(
+                runner.get_model(), lambda: _layers_in_config(config.speculative_config)
+            ),
+            timed=type(speculator).__name__ in (LOOKUP, ONE_MODULE_PER_DEPTH),
+            hook=lambda proposer: hook_unhooked(proposer, "propose", _propose),
+            draft_sampling=_draft_sampling(speculator),
+        ),
     )
 
 
@@ -82,32 +86,27 @@ def _draft_sampling(speculator: Any) -> str | None:
 
 
 def _is_defined_in(module: Any, name: str) -> bool:
-    found: Any = getattr(module, name, None)
-    return bool(found and found.__module__ == module.__name__)
+    function: Any = getattr(module, name, None)
+    return bool(function and function.__module__ == module.__name__)
 
 
 def _load_model(original: Any) -> Callable[..., Any]:
     def load_model(speculator: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(speculator, *args, **kwargs)
-        if type(speculator).__name__ == ONE_MODULE_PER_DEPTH:
-            attach_timer(
-                speculator,
-                "v2",
-                config=speculator.vllm_config,
-                draft_sampling=_draft_sampling(speculator),
-            )
-            return result
-        attach_recorder(
-            speculator,
-            "v2",
-            layer_names=set(speculator.draft_attn_layer_names),
-            config=speculator.vllm_config,
-            without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
-            draft_sampling=_draft_sampling(speculator),
-        )
+        if type(speculator).__name__ != ONE_MODULE_PER_DEPTH:
+            attach_recorder(speculator, _loaded)
         return result
 
     return load_model
+
+
+def _loaded(speculator: Any) -> LoadedProposer:
+    return LoadedProposer(
+        runner="v2",
+        layer_names=frozenset(speculator.draft_attn_layer_names),
+        without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
+        draft_sampling=_draft_sampling(speculator),
+    )
 
 
 def _execute_model(original: Any) -> Callable[..., Any]:
@@ -217,8 +216,8 @@ def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
 def _block_table(metadata: Any) -> torch.Tensor:
     """Return [B, blocks]; latent attention has its own for decoding requests, which come first."""
     if hasattr(metadata, "block_table"):
-        found: torch.Tensor = metadata.block_table
-        return found
+        table: torch.Tensor = metadata.block_table
+        return table
     parts = [part for part in (metadata.decode, metadata.prefill) if part is not None]
     whole: torch.Tensor = torch.cat([part.block_table for part in parts])
     return whole

@@ -1,4 +1,4 @@
-"""Hooks vLLM's worker after its models are loaded: a drafter has a recorder by then or is refused.
+"""Hooks vLLM's worker after its models are loaded: recording begins then.
 
 Written against vllm.v1.worker.gpu_worker, 0.25 to 0.32; the CPU's worker inherits from it.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from driftscope_probes.base.method_hooks import hook_method
+from driftscope_probes.base.start_guard import StartGuard
 from driftscope_probes.vllm import runner_v1, runner_v2
 
 
@@ -20,11 +21,15 @@ def install_worker(module: Any) -> None:
 def _load_model(original: Any) -> Callable[..., Any]:
     def load_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(worker, *args, **kwargs)
-        runner = worker.model_runner
-        if getattr(runner, "speculator", None) is not None:
-            runner_v2.models_loaded(runner)
-        elif getattr(runner, "drafter", None) is not None:
-            runner_v1.models_loaded(runner)
+        with StartGuard():
+            _begin(worker.model_runner)
         return result
 
     return load_model
+
+
+def _begin(runner: Any) -> None:
+    if getattr(runner, "speculator", None) is not None:
+        runner_v2.models_loaded(runner)
+    elif getattr(runner, "drafter", None) is not None:
+        runner_v1.models_loaded(runner)

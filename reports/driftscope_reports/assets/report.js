@@ -20,7 +20,7 @@
     return element;
   };
 
-  // ---- interactive pictures: drawn when they come into sight, over the static ones
+  // ---- interactive pictures: drawn over the static ones when they become visible
 
   // "@name" stands for the CSS variable --name, which differs between light and dark.
   const coloured = (value, style) => {
@@ -32,8 +32,7 @@
       Object.entries(value).map(([key, item]) => [key, coloured(item, style)]));
   };
 
-  // The bundle waits as packed text, so that reading it delays no picture; the hash of what it
-  // unpacks to is in the policy.
+  // The bundle is stored as packed text, so that parsing it delays no picture; the policy has the hash of the unpacked code.
   let loading = null;
   const loadPlotly = () => loading ??= (async () => {
     const packed = Uint8Array.from(atob(byId("plotly").textContent), (sign) => sign.charCodeAt(0));
@@ -49,6 +48,7 @@
     live.hidden = false;
     const still = live.parentElement.querySelector(".static");
     layout.width = live.parentElement.clientWidth;
+    layout.height = Math.round(layout.width * byId(id).dataset.shape);
     Plotly.react(live, traces, layout, { displayModeBar: false, scrollZoom: false });
     still.hidden = true;
     if (drawn.has(id)) return;
@@ -61,6 +61,14 @@
   };
   const redraw = () => drawn.forEach(draw);
 
+  // The picture of the first screen stays static until someone points at it: the large script must not delay the page.
+  const asked = (drawing) => {
+    const once = () => {
+      for (const name of ["pointerenter", "pointerdown"]) drawing.removeEventListener(name, once);
+      draw(drawing.closest("figure").id);
+    };
+    for (const name of ["pointerenter", "pointerdown"]) drawing.addEventListener(name, once);
+  };
   const watch = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
@@ -118,6 +126,50 @@
       if (next !== null) say(drawing);
     });
     drawing.addEventListener("blur", () => mark(null));
+  }
+
+  // ---- folded sections: a link opens what it leads to, and paper shows everything
+
+  const reveal = () => {
+    const target = location.hash.length > 1 ? byId(decodeURIComponent(location.hash.slice(1))) : null;
+    if (!target) return;
+    const fold = target.closest(".fold") ?? target.querySelector(":scope > .fold");
+    if (!fold || fold.open) return;
+    fold.open = true;
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  for (const link of document.querySelectorAll("a[href^='#']"))
+    link.addEventListener("click", () => setTimeout(reveal, 0));
+  let unfolded = [];
+  addEventListener("beforeprint", () => {
+    unfolded = [...document.querySelectorAll(".fold:not([open]), .how:not([open])")];
+    for (const each of unfolded) { each.name = ""; each.open = true; }
+  });
+  addEventListener("afterprint", () => {
+    for (const each of unfolded) each.open = false;
+  });
+  addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    const open = event.target.closest(".pop[open]");
+    if (!open) return;
+    open.open = false;
+    open.querySelector("summary").focus();
+  });
+
+  // ---- commands to copy
+
+  for (const button of document.querySelectorAll("button.copy")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const code = button.parentElement.querySelector("code");
+      getSelection().selectAllChildren(code);
+      try { await navigator.clipboard.writeText(code.textContent); }
+      catch { document.execCommand("copy"); }
+      button.textContent = "Copied";
+      byId("said").textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
   }
 
   // ---- tables that sort
@@ -265,8 +317,8 @@
     };
     const more = opened.steps > rounds ? `, the first ${rounds} of ${opened.steps}` : "";
     const out = [make("h3", `Request ${opened.request} of ${run.label}: ${rounds} rounds${more}`)];
-    out.push(key([["var(--step-accepted)", "accepted"], ["var(--step-rejected)", "rejected: the chain dies", CROSS],
-      ["var(--grid)", "drafted after it, in vain"],
+    out.push(key([["var(--step-accepted)", "accepted"], ["var(--step-rejected)", "rejected: the chain ends here", CROSS],
+      ["var(--grid)", "drafted after it, discarded"],
       ["var(--step-deliberate)", "skipped on purpose: K = 0", DASH],
       ["var(--step-failed)", "skipped: no draft", DASH]]));
     const maps = make("div", null, { class: "maps" });
@@ -298,8 +350,10 @@
 
   // ---- start
 
-  if ("DecompressionStream" in window)  // else the static pictures stay
-    document.querySelectorAll(".drawing").forEach((drawing) => watch.observe(drawing));
+  if ("DecompressionStream" in window)  // otherwise the static pictures stay
+    for (const drawing of document.querySelectorAll(".drawing"))
+      if (drawing.closest(".verdict")) asked(drawing); else watch.observe(drawing);
+  reveal();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let wide = innerWidth, waiting = 0;
   addEventListener("resize", () => {

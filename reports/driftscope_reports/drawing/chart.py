@@ -107,8 +107,10 @@ class Chart:
     named: bool = False
     """Whether the legend is shown even for a single series, because its name explains its
     colour."""
-    said: bool = False
+    shows_values: bool = False
     """Whether bars carry their values."""
+    shade: tuple[float, float] | None = None
+    """Ends of a shaded part of the x axis."""
     y_most: float | None = None
     """Lowest upper end of the y axis, which gives adjacent pictures the same scale."""
     width: int = 480

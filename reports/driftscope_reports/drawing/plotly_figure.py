@@ -246,6 +246,10 @@ def _shapes(chart: Chart) -> list[Figure]:
         }
         for m in chart.marks
     ]
+    if chart.shade is not None:
+        ends = {"x0": chart.shade[0], "x1": chart.shade[1], "y0": 0, "y1": 1, "yref": "paper"}
+        fill = {"fillcolor": "@soft", "opacity": 0.13, "line": {"width": 0}, "layer": "below"}
+        out.append({"type": "rect", **ends, **fill})
     if chart.level is not None:
         level = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "line": line}
         out.append({**level, "y0": chart.level, "y1": chart.level})

@@ -5,24 +5,26 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import TypeVar
 
-import driftscope
 from driftscope.analysis.closeup.effect import Effect
 from driftscope.analysis.findings.data_quality import LOSS, QualityWarning, losses_among
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary import strict_json
 from driftscope.pipeline import Analysis
+from driftscope.version import __version__
 from driftscope_reports.drawing.palette import DARK, LIGHT, VIRIDIS, variables
 from driftscope_reports.drawing.plotly_figure import figure
 from driftscope_reports.html import finding_cards, first_screen, provenance
+from driftscope_reports.html.answers import answers
 from driftscope_reports.html.embedded_data import embedded
-from driftscope_reports.html.glossary import glossary
+from driftscope_reports.html.lead_picture import lead_picture
 from driftscope_reports.html.parts import section_html
-from driftscope_reports.html.parts.section import Section
+from driftscope_reports.html.parts.section import Picture, Section, in_page
 from driftscope_reports.html.sections import (
     drift,
     effect,
@@ -33,7 +35,8 @@ from driftscope_reports.html.sections import (
     speed,
 )
 from driftscope_reports.html.sections.comparison import two_runs
-from driftscope_reports.markup import Markup, el, script_json
+from driftscope_reports.html.terms import glossary
+from driftscope_reports.markup import Markup, el, encodable, script_json
 
 MAX_BYTES = 2_000_000
 """Size limit of the whole file, whatever the run's size."""
@@ -55,7 +58,7 @@ enough."""
 def to_html(analysis: Analysis, *, command: str | None = None) -> str:
     """Return the page; `command` is the command line that made it, shown at its end."""
     for share in _LEAN:
-        text = _page(thinned(analysis, share), command)
+        text = encodable(_page(thinned(analysis, share), command))
         if len(text.encode()) <= MAX_BYTES:
             break
     return text
@@ -68,22 +71,31 @@ def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
     return [*([sent] if sent else []), *made, provenance.section(analysis, command)]
 
 
+def pictures(analysis: Analysis) -> list[Picture]:
+    """Return every picture of the page, the one of the first screen first."""
+    lead = lead_picture(analysis)
+    rest = [picture for section in sections(analysis) for picture in section.pictures]
+    return [*([lead] if lead else []), *rest]
+
+
 def thinned(analysis: Analysis, share: float) -> Analysis:
     """Return `analysis` with this share of the single requests and heads, for a file that would be
     too large. A warning reports the omission."""
     if share >= 1:
         return analysis
     runs = tuple(_thinned(run, share) for run in analysis.runs)
-    told = QualityWarning(
+    left_out = QualityWarning(
         id="thinned",
         run="This report",
         affects="requests",
         message=_LEFT_OUT.format(", heads, layers and segments" if share < _HEADS_FROM else ""),
     )
-    return replace(analysis, runs=runs, warnings=(*analysis.warnings, told))
+    return replace(analysis, runs=runs, warnings=(*analysis.warnings, left_out))
 
 
-_LEFT_OUT = "single requests{} are left out to keep the file small; a report of fewer runs has more"
+_LEFT_OUT = (
+    "single requests{} are left out to keep the file small; a report of fewer runs shows more"
+)
 _HEADS_FROM = 0.5
 """Share below which heads are omitted as well."""
 
@@ -132,23 +144,28 @@ def _ends(values: tuple[_T, ...], share: float) -> tuple[_T, ...]:
 
 
 def _page(analysis: Analysis, command: str | None) -> str:
-    made = sections(analysis, command)
+    made = [in_page(section) for section in sections(analysis, command)]
     code, packed = script(), plotly()
     style = stylesheet()
-    figures = {p.id: figure(p.chart) for section in made for p in section.pictures}
+    lead, first = lead_picture(analysis), _first_warnings(analysis, made)
+    elsewhere = [warning for warning in analysis.warnings if warning not in first]
+    drawn = [*([lead] if lead else []), *(p for section in made for p in section.pictures)]
+    figures = {p.id: figure(p.chart) for p in drawn}
     body = el(
         "body",
         el("a", "Skip to the verdict", href="#verdict", class_="skip"),
         el("header", el("p", "driftscope", class_="brand"), _contents(made)),
         el(
             "main",
-            first_screen.opening(analysis, _elsewhere(analysis, made), _losses(analysis)),
-            el("div", finding_cards.findings(analysis), glossary(), class_="split"),
-            [section_html.section(n, s, analysis.warnings) for n, s in enumerate(made, start=2)],
+            first_screen.opening(analysis, first, losses_among(analysis.warnings)),
+            answers(analysis.screen) if analysis.screen and analysis.screen.claims else None,
+            finding_cards.findings(analysis),
+            [section_html.section(each, elsewhere) for each in made],
+            _terms(analysis.runs),
         ),
         el(
             "footer",
-            el("p", _FOOTER.format(driftscope.__version__)),
+            el("p", _FOOTER.format(__version__)),
             el("details", el("summary", "Licence of plotly.js"), el("p", asset(LICENCE))),
         ),
         el("p", id="said", class_="hidden", role="status"),
@@ -163,19 +180,31 @@ def _page(analysis: Analysis, command: str | None) -> str:
     return f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
 
 
-def _elsewhere(analysis: Analysis, made: list[Section]) -> Markup | None:
-    """Return warnings about the run as a whole, which belong to no section."""
+def _first_warnings(analysis: Analysis, made: list[Section]) -> list[QualityWarning]:
+    """Return the warnings of the first screen: on what everything rests on, and those that belong
+    to no section."""
     shown = {affected for section in made for affected in section.affects}
-    left = [w for w in analysis.warnings if w.affects not in shown and w.id != LOSS]
-    return section_html.warning_box(left)
+    return [
+        warning
+        for warning in analysis.warnings
+        if warning.id != LOSS and (warning.id in _FIRST or warning.affects not in shown)
+    ]
 
 
-def _losses(analysis: Analysis) -> Markup | None:
-    return section_html.warning_box(losses_among(analysis.warnings), "Not everything was recorded:")
+def _terms(runs: Sequence[RunSummary]) -> Markup:
+    """Return the folded explanation for a reader who meets the terms for the first time."""
+    plainly = first_screen.plainly(runs) if runs else None
+    return section_html.folded("terms", "New to this?", _NEW, glossary(plainly))
+
+
+_FIRST = ("unlike", "few_requests", "one_request_decides", "baseline")
+"""Ids of the warnings that stand on the first screen, whatever section they affect."""
+_NEW = "The terms of this report in plain words."
 
 
 _FOOTER = (
-    "Made by driftscope {}. Everything is in this file; nothing is fetched. Pictures by plotly.js."
+    "Made by driftscope {}. This file is complete: it loads nothing from the network. Pictures by "
+    "plotly.js."
 )
 LICENCE = "plotly-basic.LICENSE"
 
@@ -226,7 +255,8 @@ def script() -> str:
 
 
 def _contents(made: list[Section]) -> Markup:
-    entries = [("verdict", "Verdict"), *((s.id, s.name) for s in made)]
+    sections = ((each.id, each.name) for each in made)
+    entries = [("verdict", "Verdict"), ("findings", "Findings"), *sections]
     links = [el("li", el("a", name, href=f"#{where}")) for where, name in entries]
     return el("nav", el("ol", links), aria_label="Sections")
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import driftscope
 from driftscope.analysis.figures.side import grouped
 from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.summary.baseline_run import BaselineRun
@@ -16,6 +15,7 @@ from driftscope.boundary.bounds import MAX_REPORT_BYTES
 from driftscope.boundary.file_input import first_line, parse_json, read_text
 from driftscope.errors import DamagedTraceError, SchemaVersionError
 from driftscope.pipeline import Analysis, conclude
+from driftscope.version import __version__
 from driftscope_reports.html.record_codec import from_plain, to_plain
 from driftscope_reports.markup import Markup, script_json
 
@@ -46,7 +46,7 @@ def embedded(analysis: Analysis) -> Markup:
     """Return the script element with the data."""
     content = {
         "version": VERSION,
-        "driftscope_version": driftscope.__version__,
+        "driftscope_version": __version__,
         "analysis": to_plain(_kept(_bounded(analysis))),
     }
     return script_json(content, id=ELEMENT)
@@ -86,28 +86,28 @@ def read_report(path: Path) -> Analysis:
     version = content.get("version")
     if not isinstance(version, int) or version > VERSION:
         raise SchemaVersionError(
-            f"{path}: a report of data version {version}, this driftscope reads up to {VERSION}; "
-            "upgrade driftscope"
+            f"{path}: the report has data version {version}, but this driftscope reads versions up "
+            f"to {VERSION}; upgrade driftscope"
         )
     try:
         kept = from_plain(Kept, content["analysis"])
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise DamagedTraceError(
-            f"{path}: its data is not what this driftscope writes ({error}); make the report again "
-            "from its run directory"
+            f"{path}: its data is not in the form that this driftscope writes ({error}); create "
+            "the report again from its run directory"
         ) from error
     return conclude(kept.runs, kept.senders, kept.plain or kept.baseline)
 
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        found = _ELEMENT.search(read_text(path, limit=MAX_REPORT_BYTES))
-        content = parse_json(found["text"]) if found else None
+        match = _ELEMENT.search(read_text(path, limit=MAX_REPORT_BYTES))
+        content = parse_json(match["text"]) if match else None
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedTraceError(f"{path}: not a readable report ({first_line(error)})") from error
     if not isinstance(content, dict):
         raise DamagedTraceError(
-            f"{path}: no driftscope report; give a run directory, or an HTML file that "
-            "`driftscope analyze` wrote"
+            f"{path}: not a driftscope report; give a run directory, or an HTML file written by "
+            "`driftscope analyze`"
         )
     return content

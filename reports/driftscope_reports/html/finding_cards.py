@@ -5,45 +5,76 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.findings.finding import Finding, Severity, Suspect, Trust
+from driftscope.analysis.first_screen.action import URGENT
+from driftscope.analysis.first_screen.subject import subject_of
 from driftscope.analysis.number_words import listed
 from driftscope.pipeline import Analysis
-from driftscope_reports.markup import Markup, el
+from driftscope_reports.html.copying import to_copy
+from driftscope_reports.html.parts.section_html import folded
+from driftscope_reports.markup import Child, Markup, el
 
-_SEVERITY = {
-    Severity.HIGH: "▲ high",
-    Severity.MEDIUM: "◆ medium",
-    Severity.INFO: "ℹ note",
-    Severity.GOOD: "✓ good",
-}
+_SIGNS = {Severity.HIGH: "▲", Severity.MEDIUM: "◆", Severity.INFO: "ℹ", Severity.GOOD: "✓"}
+_SEVERITY = {severity: f"{sign} {severity}" for severity, sign in _SIGNS.items()}
 """Sign and word of each severity, so that it is never shown by colour alone."""
 
 
 def findings(analysis: Analysis) -> Markup:
-    """Return the section of findings; those of one kind are adjacent, in the order of the
+    """Return the folded section of findings; those of one kind are adjacent, in the order of the
     analysis."""
     titles = dict.fromkeys((f.id, f.title) for f in analysis.findings)
     groups = [[f for f in analysis.findings if (f.id, f.title) == key] for key in titles]
     several = len(analysis.runs) + len(analysis.senders) > 1
-    return el(
-        "section",
-        el("h2", "What was found, and what to do", id="findings-heading"),
-        [_finding(group, several) for group in groups] or el("p", "Nothing stands out."),
-        id="findings",
-        aria_labelledby="findings-heading",
+    return folded(
+        "findings",
+        "Findings and what to do",
+        _in_short(analysis.findings),
+        el("div", [_finding(group, several) for group in groups], class_="findings")
+        if groups
+        else None,
     )
+
+
+def _in_short(findings: Sequence[Finding]) -> str:
+    """Return how many findings there are of each severity, and the most urgent one."""
+    if not findings:
+        return "No findings."
+    each = [
+        f"{n} {_SEVERITY[severity]}"
+        for severity in Severity
+        if (n := sum(finding.severity is severity for finding in findings))
+    ]
+    subject = subject_of(findings)
+    urgent = f" Most urgent: {subject.title}." if subject else ""
+    return f"{', '.join(each)}.{urgent}"
 
 
 def _finding(group: Sequence[Finding], several: bool) -> Markup:
     severity = group[0].severity
+    asks = severity in URGENT
     return el(
         "article",
         el("h3", el("span", _SEVERITY[severity], class_="severity"), " ", group[0].title),
         [el("p", _who(f) if several else None, _stated(f), _cost(f)) for f in group],
-        None if severity is Severity.GOOD else _advice(group),
-        [el("code", f.option, class_="option", tabindex="0") for f in group if f.option],
+        _advice(group) if asks else None,
+        [to_copy(f.option) for f in group if f.option],
         [_causes(f, several) for f in group if f.causes],
-        el("details", el("summary", _sure(group)), [_trust(f, several) for f in group]),
+        el(
+            "div",
+            None if asks or severity is Severity.GOOD else _opened("What to do", _advice(group)),
+            _opened(_sure(group), [_trust(f, several) for f in group]),
+            class_="more",
+        ),
         class_=f"finding {severity.value}",
+    )
+
+
+def _opened(name: str, content: Child) -> Markup:
+    """Return text that opens over the finding."""
+    return el(
+        "details",
+        el("summary", name),
+        el("div", content, class_="panel", tabindex="0"),
+        class_="pop",
     )
 
 
@@ -70,7 +101,9 @@ def _trust(finding: Finding, several: bool) -> Markup:
     return el(
         "div",
         el("p", _who(finding) if several else None, f"{because[:1].upper()}{because[1:]}."),
-        [el("p", "It rests on what this run cannot tell:"), el("ul", assumed)] if assumed else None,
+        [el("p", "It rests on assumptions that this run cannot confirm:"), el("ul", assumed)]
+        if assumed
+        else None,
         class_="trust",
     )
 
@@ -86,10 +119,10 @@ def _causes(finding: Finding, several: bool) -> Markup:
     """List the causes to check, in order, and those that need no check."""
     return el(
         "div",
-        el("p", _who(finding) if several else None, "What to check, likeliest first:"),
+        el("p", _who(finding) if several else None, "What to check, most likely first:"),
         el("ol", [el("li", _cause(each)) for each in finding.causes]),
         [
-            el("p", "Looked at and ruled out:"),
+            el("p", "Checked and ruled out:"),
             el("ul", [el("li", f"{each.cause}: {each.seen}.") for each in finding.ruled_out]),
         ]
         if finding.ruled_out
@@ -100,11 +133,11 @@ def _causes(finding: Finding, several: bool) -> Markup:
 
 def _cause(each: Suspect) -> list[Markup | str]:
     name = f"{each.cause[:1].upper()}{each.cause[1:]}"
-    said: list[Markup | str] = [el("b", name) if each.supported else name, ". "]
+    content: list[Markup | str] = [el("b", name) if each.supported else name, ". "]
     if each.seen:
-        seen = "This run supports it: " if each.supported else "Seen: "
-        said.append(f"{seen}{each.seen}. ")
-    return [*said, f"Check: {each.check}."]
+        seen = "Supported by this run: " if each.supported else "Seen: "
+        content.append(f"{seen}{each.seen}. ")
+    return [*content, f"Check: {each.check}."]
 
 
 def _who(finding: Finding) -> Markup:

@@ -1,101 +1,148 @@
-"""First screen of the report: the verdict and one card per run."""
+"""First screen of the report: badge, headline, three figures, one picture, and what to do."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from driftscope.analysis.findings.finding import Severity, Trust
-from driftscope.analysis.number_words import count, listed, milliseconds, number, percent, times
+from driftscope.analysis.findings.data_quality import QualityWarning
+from driftscope.analysis.first_screen.action import Action
+from driftscope.analysis.first_screen.claim import Topic, capital
+from driftscope.analysis.first_screen.first_screen import FirstScreen, State
+from driftscope.analysis.first_screen.key_figure import KeyFigure
+from driftscope.analysis.number_words import number
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
-from driftscope.metrics.definition import Definition
-from driftscope.metrics.hidden import GROWTH
-from driftscope.metrics.latency import TPOT
 from driftscope.pipeline import Analysis
-from driftscope_reports.drawing.chart import Chart, Kind, Series, Unit
-from driftscope_reports.drawing.palette import GLYPHS, PATTERNS, colour
-from driftscope_reports.drawing.svg import svg
-from driftscope_reports.html.parts.run_series import axis_name, by_run
+from driftscope_reports.html.copying import to_copy
+from driftscope_reports.html.lead_picture import lead_picture
+from driftscope_reports.html.parts import section_html
+from driftscope_reports.html.parts.run_series import by_run
+from driftscope_reports.html.terms import term
 from driftscope_reports.markup import Markup, el
 
-_STATE = {
-    Severity.HIGH: "▲ Act on this",
-    Severity.MEDIUM: "◆ Worth a look",
-    Severity.INFO: "✓ Nothing to fix",
-    Severity.GOOD: "✓ Nothing to fix",
+STATES = {
+    State.ACT: ("▲ Act on this", "high"),
+    State.LOOK: ("◆ Worth a look", "medium"),
+    State.TOO_LITTLE: ("? Too little data", "info"),
+    State.NOTHING_SEEN: ("✓ Nothing found in what could be looked at", "info"),
+    State.HEALTHY: ("✓ Healthy", "good"),
 }
-"""The worst severity in a few words, above the verdict."""
+"""Words and CSS class of each state, above the headline."""
+_BRACKET = re.compile(r" \(([^()]*\d[^()]*)\)(?=, but | of at most |\.$)")
+"""Figures of a headline, in brackets."""
+_INTERVAL = re.compile(r"(?:(?P<value>[^,;]+), )?(?P<ends>\S+ to .*)")
 
 
-def opening(analysis: Analysis, warnings: Markup | None, losses: Markup | None = None) -> Markup:
-    """Return section 1: the verdict, its meaning in plain words, and one card per run.
+def opening(
+    analysis: Analysis, warnings: Sequence[QualityWarning], losses: Sequence[QualityWarning]
+) -> Markup:
+    """Return the first screen.
 
     `warnings` are those that no later section shows; `losses`, that is missing records, come before
     every figure.
     """
-    first, *rest = analysis.verdict
+    screen, picture = analysis.screen, lead_picture(analysis)
+    headline = screen.headline if screen else analysis.verdict[0]
+    words, detail = split(headline)
     return el(
         "section",
-        losses,
-        _state(analysis),
-        el("h1", first),
-        el("p", plainly(analysis.runs), class_="lead") if analysis.runs else None,
-        el("p", " ".join(rest), class_="rest") if rest else None,
+        section_html.warning_box(losses, "Not everything was recorded:"),
+        el("div", _badge(screen) if screen else None, _slices(analysis.runs), class_="badges"),
+        el("h1", words),
+        el("p", detail, class_="detail") if detail else None,
+        el("p", el("b", "But: "), screen.cause, class_="cause")
+        if screen and screen.cause
+        else None,
+        _figures(screen.figures) if screen else None,
         el(
             "div",
-            [_card(i, run) for i, run in enumerate(analysis.runs)],
-            _next(analysis) if analysis.runs else None,
-            class_="cards",
+            section_html.picture(picture) if picture else None,
+            _actions(screen.actions) if screen else None,
+            class_="screen",
         ),
-        warnings,
+        _ground(analysis),
+        section_html.warning_box(warnings),
         class_="verdict",
         id="verdict",
     )
 
 
-def _state(analysis: Analysis) -> Markup | None:
-    worst = next((s for s in Severity if any(f.severity is s for f in analysis.findings)), None)
-    return None if worst is None else el("p", _STATE[worst], class_=f"state {worst.value}")
+def split(headline: str) -> tuple[str, str]:
+    """Return a headline without its figures in brackets, and these; "" if it has none."""
+    found = _BRACKET.search(headline)
+    if found is None:
+        return headline, ""
+    interval = _INTERVAL.fullmatch(found[1])
+    if interval is None:
+        detail = capital(found[1])
+    elif interval["value"]:
+        detail = f"{interval['value']}, 95% interval {interval['ends']}"
+    else:
+        detail = f"95% interval {interval['ends']}"
+    return _BRACKET.sub("", headline, count=1), f"{detail}."
 
 
-def _next(analysis: Analysis) -> Markup:
-    """Return the first thing to do, with the option to paste; findings of low confidence come
-    last."""
-    wanted = [f for f in analysis.findings if f.severity in (Severity.HIGH, Severity.MEDIUM)]
-    urgent = [f for f in wanted if f.severity is Severity.HIGH or f.cost_tps or f.option]
-    first = next((f for f in urgent if f.confidence is not Trust.LOW), next(iter(urgent), None))
-    if first is None:
-        return _nothing(len({f.id for f in wanted}))
-    begin = ". ".join(first.advice.split(". ")[:_SENTENCES])
-    cost = f", worth about {first.cost_tps:,.0f} tokens per second" if first.cost_tps else ""
-    about = f" ({listed(first.runs)})" if len(analysis.runs) > 1 else ""
-    more = len({f.id for f in wanted}) - 1
+def _badge(screen: FirstScreen) -> Markup:
+    words, name = STATES[screen.state]
+    return el("p", words, class_=f"state {name}")
+
+
+def _slices(runs: Sequence[RunSummary]) -> list[Markup]:
+    """Return a mark for each run that is only a part of what was recorded."""
+    several = len(runs) > 1
+    return [
+        el(
+            "p",
+            "✂ Part of the run: " if not several else f"✂ Part of {run.label}: ",
+            run.slice.words(run.requests),
+            class_="chip",
+        )
+        for run in runs
+        if run.slice is not None
+    ]
+
+
+def _figures(figures: Sequence[KeyFigure]) -> Markup:
+    cards = [
+        el(
+            "div",
+            el("dt", term(each.unit, each.meaning, id=f"figure-{n}")),
+            el("dd", el("strong", each.value), el("span", each.reference)),
+        )
+        for n, each in enumerate(figures)
+    ]
+    return el("dl", cards, class_="figures")
+
+
+def _actions(actions: Sequence[Action]) -> Markup:
+    """Return what to do, ranked, each with the option to paste."""
     return el(
-        "article",
-        el("h2", "Do this first"),
-        el("p", f"{begin.rstrip('.')}."),
-        el("code", first.option, class_="option", tabindex="0") if first.option else None,
-        el("p", el("b", "Why: "), first.title[:1].lower() + first.title[1:], cost, about, "."),
-        el("p", el("a", f"{count(more, 'more finding')} to look at", href="#findings"))
-        if more
-        else None,
-        class_="card next",
+        "section",
+        el("h2", "What to do", id="do-heading"),
+        el("ol", [el("li", _action(each)) for each in actions], class_="actions"),
+        class_="do",
+        id="do",
+        aria_labelledby="do-heading",
     )
 
 
-_SENTENCES = 2
-"""Number of sentences of an advice on the first screen: the first may only name the subject."""
+def _action(action: Action) -> list[Markup | None]:
+    worth = f", worth about {action.worth_tps:,.0f} tokens per second" if action.worth_tps else ""
+    return [
+        el("p", action.sentence),
+        to_copy(action.option) if action.option else None,
+        el("p", el("b", "Why: "), action.why, worth, ".", class_="why") if action.why else None,
+    ]
 
 
-def _nothing(to_look_at: int) -> Markup:
-    look = el("a", f"{count(to_look_at, 'finding')} to look at", href="#findings")
-    return el(
-        "article",
-        el("h2", "Nothing to change"),
-        el("p", "No finding asks for another setting or another drafter."),
-        el("p", look) if to_look_at else None,
-        class_="card next",
-    )
+def _ground(analysis: Analysis) -> Markup | None:
+    """Return how much data the page rests on; of replays, what the others answered."""
+    screen = analysis.screen
+    if screen is None or not screen.claims:
+        rest = analysis.verdict[1:]
+        return el("p", " ".join(rest), class_="ground") if rest else None
+    texts = dict(screen.lines).get(Topic.DATA, ())
+    return el("p", el("b", "Data: "), " ".join(texts), class_="ground") if texts else None
 
 
 def plainly(runs: Sequence[RunSummary]) -> str:
@@ -105,75 +152,6 @@ def plainly(runs: Sequence[RunSummary]) -> str:
     kept = by_run(runs, [number(run.acceptance.mean_length - 1.0, 1) for run in runs])
     tokens = "token" if ks == [1] else "tokens"
     return (
-        f"To answer faster, a small model guesses {ahead} {tokens} ahead and the large model "
-        f"checks them at once. Of these guesses {kept} are kept on average."
+        f"To answer faster, a small model drafts {ahead} {tokens} ahead and the large model "
+        f"verifies them in one step. On average {kept} of these draft tokens are accepted."
     )
-
-
-def _card(index: int, run: RunSummary) -> Markup:
-    spread = run.acceptance.mean_length_interval
-    interval = f"95% interval {spread.low:.2f} to {spread.high:.2f}" if spread else None
-    return el(
-        "article",
-        el(
-            "div",
-            el("h2", _glyph(index), " ", run.label),
-            el(
-                "p",
-                el("strong", number(run.acceptance.mean_length), class_="figure"),
-                el("span", " ", el("abbr", "tokens per round", title=MEAN_LENGTH.meaning)),
-                el("small", interval) if interval else None,
-            ),
-            el(
-                "dl",
-                _entry(GROWTH, "growth with depth", times(run.hidden.growth)),
-                _entry(
-                    MARGINAL, f"accepted to depth {run.k}", percent(run.acceptance.marginal[-1])
-                ),
-                _entry(TPOT, "time per output token", milliseconds(run.latency.tpot_s)),
-            ),
-            class_="figures",
-        ),
-        el(
-            "div",
-            el("p", "How often each guess is kept", class_="how"),
-            svg(_kept(index, run), id=f"card-{index}", title=_kept_words(run)),
-            class_="kept",
-        ),
-        class_=f"card run-{index % len(GLYPHS)}",
-    )
-
-
-def _kept(index: int, run: RunSummary) -> Chart:
-    rates = run.acceptance.marginal
-    bars = Series(
-        name=run.label,
-        kind=Kind.BAR,
-        x=tuple(range(1, len(rates) + 1)),
-        y=rates,
-        colour=colour(index),
-        pattern=PATTERNS[index % len(PATTERNS)],
-    )
-    return Chart(
-        series=(bars,),
-        x_title=axis_name([run]),
-        y_title="of all rounds",
-        unit=Unit.SHARE,
-        said=True,
-        y_most=1.0,
-        width=400,
-        height=190,
-    )
-
-
-def _kept_words(run: RunSummary) -> str:
-    rates = [f"{d}: {percent(r)}" for d, r in enumerate(run.acceptance.marginal, start=1)]
-    return f"{run.label}: rounds in which the guess is kept, by depth: {', '.join(rates)}"
-
-
-def _glyph(index: int) -> Markup:
-    return el("span", GLYPHS[index % len(GLYPHS)], class_="glyph", aria_hidden="true")
-
-
-def _entry(definition: Definition, words: str, figure: str) -> list[Markup]:
-    return [el("dt", el("abbr", words, title=definition.meaning)), el("dd", figure)]

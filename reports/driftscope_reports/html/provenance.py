@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.figures.results import Recording
-from driftscope.analysis.number_words import NOTHING, count, percent
+from driftscope.analysis.number_words import NOTHING, count, listed, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis
 from driftscope.trace.format.manifest import (
@@ -16,6 +16,7 @@ from driftscope.trace.format.manifest import (
     Model,
 )
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
+from driftscope_reports.html.copying import to_copy
 from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Markup, el
@@ -23,15 +24,16 @@ from driftscope_reports.markup import Markup, el
 _STRATEGIES = {
     Strategy.KEYS: "a softmax over the keys read back",
     Strategy.LSE: "the kernel's log-sum-exp",
-    Strategy.NONE: "nothing: not taken",
+    Strategy.NONE: "nothing: masses were not recorded",
 }
 
 _CHOSEN = {
     AUX_FROM_CONFIG: " (named in the drafter's config)",
-    AUX_FROM_ENGINE: " (the engine's default: the drafter's config names none that it reads)",
+    AUX_FROM_ENGINE: " (the engine's default: the drafter's config names none that the engine "
+    "reads)",
 }
 _DRAFTED = {
-    GREEDY: "the likeliest at each depth, whatever the temperature",
+    GREEDY: "the most likely token at each depth, whatever the temperature",
     PROBABILISTIC: "drawn from the drafter's distribution at the request's temperature",
 }
 
@@ -54,8 +56,22 @@ def provenance(analysis: Analysis) -> Markup:
 
 def section(analysis: Analysis, command: str | None) -> Section:
     """Return provenance as the last section, with the command that reproduces the file."""
-    made = el("p", "Made again with ", el("code", command)) if command else None
-    return Section(id="provenance", name="Provenance", body=el("div", provenance(analysis), made))
+    made = [el("p", "Made again with:"), to_copy(command)] if command else None
+    return Section(
+        id="provenance",
+        name="Provenance",
+        conclusion=_conclusion(analysis),
+        body=el("div", made, provenance(analysis)),
+    )
+
+
+def _conclusion(analysis: Analysis) -> str:
+    """Return engine, target and drafters in one line."""
+    manifests = [run.manifest for run in analysis.runs] or [s.manifest for s in analysis.senders]
+    engines = dict.fromkeys(f"{each.engine} {each.engine_version}".strip() for each in manifests)
+    drafters = dict.fromkeys(each.drafter.name for each in manifests if each.drafter.name)
+    targets = dict.fromkeys(each.target.name for each in manifests if each.target.name)
+    return f"{listed([*engines])}: {listed([*targets])} with {listed([*drafters]) or 'no drafter'}."
 
 
 def parts(run: RunSummary) -> dict[str, str]:
@@ -78,12 +94,12 @@ def parts(run: RunSummary) -> dict[str, str]:
         "masses by": _STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy),
         "sink set": _sink(manifest),
         "parallel": ", ".join(_parallel(manifest)) or NOTHING,
-        "depth stands for": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
+        "meaning of depth": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
         "sampling": _sampling(manifest),
         "chains": f"{recording.chains:,} recorded, {_verified(recording)} verified",
         "rows dropped": f"{recording.dropped:,}",
         "errors caught in hooks": f"{recording.errors:,}",
-        "time in the probe": percent(recording.overhead_fraction),
+        "probe cost, all in": percent(recording.overhead_fraction),
         "written by": f"driftscope {manifest.driftscope_version}",
     }
 
@@ -102,13 +118,13 @@ def _captured(run: RunSummary) -> str:
         return ", ".join(map(str, manifest.aux_layers)) + chosen
     if not states:
         return "none"
-    return f"{len(states)}, which ones the run does not say"
+    return f"{len(states)}, indices not recorded"
 
 
 def _sink(manifest: Manifest) -> str:
     slots = manifest.sink_slots
     if manifest.sink_source == SINK_SOUGHT:
-        return "looked for, not decided yet"
+        return "search not finished"
     if not slots:
         return f"no sink found ({manifest.sink_source})"
     if slots == (0,):

@@ -98,10 +98,14 @@ def _one_of(hints: tuple[Any, ...], value: Any, where: str) -> Any:
     raise errors[-1] if errors else TypeError(f"{where} is {value!r}")
 
 
-def _supported(found: Any) -> Any:
+def _supported(record: Any) -> Any:
     """Return the record, with intervals checked: a report of an older driftscope may hold intervals
     whose ends are not finite."""
-    return Interval.of(found.low, found.high) if isinstance(found, Interval) else found
+    return (
+        Interval.of(record.low, record.high, record.clusters)
+        if isinstance(record, Interval)
+        else record
+    )
 
 
 def _tuple(inner: tuple[Any, ...], value: Sequence[Any], where: str) -> tuple[Any, ...]:

@@ -8,8 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.analysis.cost.advice import NO_SPECULATION, Advice
+from driftscope.analysis.cost.advice import Advice
+from driftscope.analysis.cost.advice_words import answer, faster, to_measure
 from driftscope.analysis.cost.predict import WIDEST, Estimate
+from driftscope.analysis.cost.vllm_options import NO_SPECULATION
 from driftscope.analysis.findings.dead_drafter import none_accepted
 from driftscope.analysis.number_words import NOTHING, between_percent, milliseconds, percent
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -23,7 +25,7 @@ _BATCHES_SHOWN = 12
 
 
 def show(advice: Advice) -> None:
-    """Print the setting to choose, the table and the assumptions to stdout."""
+    """Print the setting to choose or the K to measure, the table, and what was not measured."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
@@ -31,33 +33,36 @@ def show(advice: Advice) -> None:
         console.print(Text(plain(line), style="bold"))
     console.print(_table(advice))
     if any(each.interval is None for at in advice.by_batch for each in at.tpot_s):
-        console.print(f"{NOTHING}: open by more than a factor of {WIDEST:g}")
+        console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
     for name, at in advice.by_context if advice.doubt is None else ():
-        if at.gain.interval is None:
-            console.print(f"contexts of {name}: the best K cannot be told")
-        else:
-            console.print(f"contexts of {name}: best K {at.best_k}, {_gain(at.gain)}")
-    for said in advice.assumed:
-        console.print(Text(f"assumed: {said}"))
-    if advice.misfit:
-        console.print(f"the model is off by {percent(advice.misfit)} of a step on average")
+        if at.best_k in advice.measured_k and at.gain.surely_above(0.0):
+            console.print(f"contexts of {name}: K = {at.best_k} is {_gain(at.gain)}")
+    for warning in advice.warnings:
+        console.print(Text(f"warning: {plain(warning)}"))
+    for sentence in advice.assumed:
+        console.print(Text(f"not measured: {sentence}"))
+    console.print(
+        f"runs of one server are taken to differ by {percent(advice.run_effect)}; verification "
+        f"times are {percent(advice.misfit)} off a curve that never falls"
+    )
 
 
 def _first(advice: Advice) -> tuple[str, ...]:
-    """Return the setting to choose and its expected gain."""
-    if advice.doubt is not None:
-        said = f"{advice.run}: cannot tell which K is fastest: {advice.doubt}"
-        return (said, _slower(advice)) if advice.surely_slower else (said,)
+    """Return the setting to choose, its gain and what to measure."""
+    head = f"{advice.run}: "
     if advice.useless:
-        return f"{advice.run}: K = 0: {advice.command}", _why_none(advice)
-    if advice.command is None:
-        return (f"{advice.run}: keep {advice.served.words}{_not_better(advice)}",)
-    if advice.command == advice.schedule_command:
+        return f"{head}K = 0: {advice.command}", _why_none(advice)
+    measure = to_measure(advice)
+    further = () if measure is None else (measure, f"to do so: {advice.measure_command} OPTIONS")
+    if advice.schedule_worth_it:
         other = advice.served.words if advice.served.mixed else "the best single K"
         extra = f"{_gain(advice.schedule_gain)} than {other}"
-    else:
-        extra = f"{_gain(advice.overall.gain)} than {advice.served.words}"
-    return f"{advice.run}: {advice.command}", extra
+        return (f"{head}{advice.command}", extra, *further)
+    if advice.worth_it:
+        return (f"{head}{advice.command}", faster(advice), *further)
+    slower = (_slower(advice),) if advice.surely_slower else ()
+    words = answer(advice)
+    return (f"{head}{words}", *slower, *(each for each in further if each != words))
 
 
 def show_dead(run: RunSummary) -> None:
@@ -66,49 +71,41 @@ def show_dead(run: RunSummary) -> None:
     sys.stdout.write(f"{plain(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")
 
 
-def _not_better(advice: Advice) -> str:
-    """Return why the K that the model prefers to the one that ran is not advised."""
-    best, gain = advice.overall.best_k, advice.overall.gain
-    if not advice.served.mixed and best == advice.ran_k:
-        return ""
-    if gain.surely_above(0.0):
-        return f": K = {best} would be {_gain(gain)}, too little for the model to be sure"
-    how_much = f"{percent(gain.value)}{between_percent(gain.interval)}"
-    return f": whether K = {best} is faster cannot be told, {how_much}; record a run with it"
-
-
 def _slower(advice: Advice) -> str:
     return (
         f"until then {advice.command}: K = 0 is at least {percent(advice.least_gain)} faster than "
-        f"K = {advice.ran_k}, since drafting takes more time than accepted tokens save"
+        f"K = {advice.ran_k}, because drafting takes more time than the accepted tokens save"
     )
 
 
 def _why_none(advice: Advice) -> str:
-    said = "next to nothing is accepted: every K costs time and gives nothing"
+    sentence = "next to nothing is accepted: every K costs time and gives nothing"
     if advice.least_gain is None:
-        return said
-    return f"{said}; without the drafter it is at least {percent(advice.least_gain)} faster"
+        return sentence
+    return f"{sentence}; without the drafter it is at least {percent(advice.least_gain)} faster"
 
 
 def _gain(gain: Estimate) -> str:
     if gain.interval is None:
-        return "faster by how much cannot be told"
+        return "faster, not known by how much"
     return f"{percent(gain.value)} faster{between_percent(gain.interval)}"
 
 
 def _table(advice: Advice) -> Table:
-    title = "time per output token in ms by batch size and K, with 95% interval"
+    title = (
+        "time per output token in ms by batch size and K: measured with 95% interval (*), "
+        "otherwise a guess between bounds"
+    )
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     table.add_column("batch", justify="right")
     for k in range(len(advice.overall.tpot_s)):
-        table.add_column(f"K = {k}{' *' if k in advice.served.ks else ''}", justify="right")
+        table.add_column(f"K = {k}{' *' if k in advice.measured_k else ''}", justify="right")
     step = max(1, -(-len(advice.by_batch) // _BATCHES_SHOWN))
     shown = advice.by_batch[::step]
     if shown[-1] is not advice.by_batch[-1]:
         shown = (*shown, advice.by_batch[-1])
     for at in (*shown, advice.overall):
-        best = None if advice.doubt else at.best_k
+        best = at.best_k if advice.doubt is None and at.best_k in advice.measured_k else None
         cells = [_cell(e, best=k == best) for k, e in enumerate(at.tpot_s)]
         table.add_row(str(at.batch) if at.batch else "as served", *cells)
     return table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 from rich.table import Table
 
@@ -21,20 +23,30 @@ from driftscope.analysis.number_words import (
 )
 from driftscope_reports.terminal.run_table import plain
 
+_PIPE_WIDTH = 110
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
+_LONGEST = 12
+"""Longest label that heads a column; columns of longer ones are called A and B."""
 _NAMES = {LENGTH: "acceptance length", **TIMES}
 
 
-def show(found: Comparison) -> None:
+def show(comparison: Comparison) -> None:
     """Print the comparison to stdout, the verdict first."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=110)
-    console.print(f"{verdict(found)}.")
-    console.print(_pairing(found))
-    if said := doubt(found.unlike):
-        console.print(f"Mind: {plain(said)}.")
-    table = Table("", found.first, found.second, "difference", "95% interval", "p (adjusted)", "")
-    for each in found.differences:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    console.print(f"{verdict(comparison)}.")
+    console.print(_pairing(comparison))
+    if warning := doubt(comparison.unlike):
+        console.print(f"Note: {plain(warning)}.")
+    labels = (comparison.first, comparison.second)
+    if max(map(len, labels)) > _LONGEST:
+        console.print(f"A is {plain(labels[0])}, B is {plain(labels[1])}.", soft_wrap=True)
+        labels = ("A", "B")
+    table = Table(
+        "", *labels, "difference", "95% interval", "p (adjusted)", "", box=None, pad_edge=False
+    )
+    for each in comparison.differences:
         table.add_row(
             _name(each),
             milliseconds(each.first) if each.metric in TIMES else number(each.first, 3),
@@ -52,14 +64,15 @@ def _name(each: Difference) -> str:
     return what if each.segment == WHOLE else f"{each.segment}: {what}"
 
 
-def _pairing(found: Comparison) -> str:
-    if found.pairing == UNPAIRED:
+def _pairing(comparison: Comparison) -> str:
+    if comparison.pairing == UNPAIRED:
+        first, second = comparison.requests
         return (
-            f"Unpaired: {found.requests[0]:,} against {count(found.requests[1], 'request')}; the "
+            f"Unpaired: {first:,} against {count(second, 'request')}; the "
             "runs did not answer the same prompts."
         )
-    alone = f"; {found.alone:,} without a partner left out" if found.alone else ""
-    return f"Paired by {found.pairing}: {count(found.pairs, 'pair')}{alone}."
+    alone = f"; {comparison.alone:,} without a counterpart left out" if comparison.alone else ""
+    return f"Paired by {comparison.pairing}: {count(comparison.pairs, 'pair')}{alone}."
 
 
 def _p(value: float | None) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from driftscope.analysis.findings.catalogue_entry import Entry, Threshold
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
-from driftscope.boundary import strict_json
+from driftscope.json_report.operation import catalogue_to_json
 
 _PIPE_WIDTH = 160
 """Width in columns when the output is not a terminal."""
@@ -18,15 +18,15 @@ _INTRODUCTION = """# Findings
 The catalogue of what `driftscope analyze` can find in a run or a replay. `driftscope check
 --fail-on ID` fails on any of them. Written by `driftscope findings --markdown`.
 
-Each finding of a run has a statement with its numbers, evidence with 95 % intervals, a confidence
-with the reason for it, and what to do, with the option of vLLM to paste. Where the cost model knows
-it, a finding states its cost in output tokens per second.
+Each finding has a statement with its numbers, evidence with 95 % intervals, a confidence with the
+reason for it, and advice, with the vLLM option to paste where there is one. If the cost model can
+estimate it, the finding also states its cost in output tokens per second.
 
-Findings that ask for action come first, the most expensive first. If a run lacks what a finding
-needs, the finding is neither made nor denied: `check` calls it undecided.
+Findings that ask for action come first, the most expensive first. If a run lacks the data that a
+finding needs, the finding is left undecided, and `check` reports it as such.
 
-A drafter of which nothing is accepted is called dead. Its finding lists what to check, in order of
-how often it happens and how well the recording supports it.
+A drafter is called dead if next to nothing that it drafts is accepted. The finding lists the
+possible causes to check: those that the recording supports first, then by how often they occur.
 """
 
 
@@ -62,7 +62,7 @@ def to_json() -> str:
         }
         for entry in _ALL
     }
-    return strict_json.dumps(content, indent=1, sort_keys=True) + "\n"
+    return catalogue_to_json(content)
 
 
 def to_markdown() -> str:

@@ -23,30 +23,40 @@ from driftscope.analysis.number_words import (
 )
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.boundary import terminal_text
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.sections.replays import length, ratio
+from driftscope_reports.terminal import first_screen_text
+from driftscope_reports.terminal.first_screen_text import plain
+
+__all__ = ["figure_rows", "plain", "render"]
 
 MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
 
+
+def marked(severity: Severity) -> str:
+    """Return sign and word of a severity, such as "!! high"."""
+    return f"{MARKS[severity].strip()} {severity}"
+
+
 LENGTH = "acceptance length"
+ROUNDS = "rounds / requests"
+LEFT_OUT = "- rounds left out, of requests seen in part"
 FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
-    ("rounds / requests", lambda run: f"{run.rounds:,} / {run.requests:,}"),
+    (ROUNDS, lambda run: f"{run.rounds:,} / {run.requests:,}"),
     (LENGTH, lambda run: _length(run)),
-    ("the same over time", lambda run: over_time(run.changes)),
+    ("acceptance length over time", lambda run: over_time(run.changes)),
     ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
     ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
-    ("fed RMS, depth 1 to K", lambda run: _ends(run.hidden.fed_rms)),
-    ("its growth", lambda run: times(run.hidden.growth)),
+    ("fed state RMS, depth 1 to K", lambda run: _ends(run.hidden.fed_rms)),
+    ("growth of the fed state", lambda run: times(run.hidden.growth)),
     ("attention on the chain, depth K", lambda run: _last(run.attention.self_mass)),
-    ("the same without drift", lambda run: _last(run.attention.no_drift_self_mass)),
     ("top-1 probability, depth 1 to K", lambda run: _ends(run.confidence.top1)),
     ("time per output token", lambda run: milliseconds(run.latency.tpot_s)),
     ("time to first token", lambda run: milliseconds(run.latency.ttft_s)),
-    ("rejected rounds, of steps", lambda run: percent(run.fallback.rejected_share)),
-    ("undrafted steps, of steps", lambda run: percent(run.fallback.undrafted_share)),
+    ("rejected rounds, share of steps", lambda run: percent(run.fallback.rejected_share)),
+    ("undrafted steps, share of steps", lambda run: percent(run.fallback.undrafted_share)),
     ("rows dropped", lambda run: f"{run.recording.dropped:,}"),
-    ("time spent in the probe", lambda run: percent(run.recording.overhead_fraction)),
+    ("probe cost, all in", lambda run: percent(run.recording.overhead_fraction)),
 )
 
 _TOP = 3
@@ -56,27 +66,28 @@ _SEGMENTS = 12
 
 
 def render(analysis: Analysis) -> RenderableType:
-    """Return losses, verdict, one column per run, and the findings in brief."""
+    """Return losses, the first screen, the findings in brief, and one column per run."""
     return Group(
         *_losses(analysis),
-        Text(plain(" ".join(analysis.verdict)), style="bold"),
+        *first_screen_text.first_screen(analysis),
         "",
+        *_findings(analysis),
         *((_table(analysis), "") if analysis.runs else ()),
         *((_segments(analysis), "") if any(len(r.segments) > 1 for r in analysis.runs) else ()),
         *((_senders(analysis), "") if analysis.senders else ()),
         *((_versus(analysis), "") if analysis.versus else ()),
-        *(_finding_lines(analysis)),
     )
 
 
+def _findings(analysis: Analysis) -> list[RenderableType]:
+    return [*_finding_lines(analysis), ""] if analysis.findings else []
+
+
 def _losses(analysis: Analysis) -> list[RenderableType]:
-    found = losses_among(analysis.warnings)
-    return [Text(plain(f"missing: {each.run}: {each.message}"), style="bold red") for each in found]
-
-
-def plain(text: str) -> str:
-    """Return `text` made safe to print: a label from a trace must not control the terminal."""
-    return terminal_text.shown(text)
+    losses = losses_among(analysis.warnings)
+    return [
+        Text(plain(f"missing: {each.run}: {each.message}"), style="bold red") for each in losses
+    ]
 
 
 def _table(analysis: Analysis) -> Table:
@@ -94,18 +105,27 @@ def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
     rows = []
     for name, show in FIGURES:
         rows.append([name, *(show(run) for run in runs)])
+        if name == ROUNDS and any(run.cohort for run in runs):
+            rows.append([LEFT_OUT, *(_left_out(run) for run in runs)])
         if name == LENGTH:
             ks = sorted({each.k for run in runs for each in run.acceptance.by_k})
             rows += [[f"- of rounds with K = {k}", *(_at(run, k) for run in runs)] for k in ks]
     return rows
 
 
+def _left_out(run: RunSummary) -> str:
+    """Return how many rounds the figures leave out, or that nothing is told without them."""
+    if run.cohort is None:
+        return "0"
+    return f"{run.cohort.left_out:,}" if run.cohort.enough else "cannot tell"
+
+
 def _at(run: RunSummary, k: int) -> str:
     """Return the acceptance length of the rounds that drafted `k` tokens, and their share."""
-    found = next((each for each in run.acceptance.by_k if each.k == k), None)
-    if found is None:
+    acceptance = next((each for each in run.acceptance.by_k if each.k == k), None)
+    if acceptance is None:
         return NOTHING
-    return f"{number(found.mean_length)} ({percent(found.rounds / run.rounds)} of rounds)"
+    return f"{number(acceptance.mean_length)} ({percent(acceptance.rounds / run.rounds)} of rounds)"
 
 
 def _segments(analysis: Analysis) -> Table:
@@ -180,18 +200,18 @@ def _versus(analysis: Analysis) -> Table:
 
 def _finding_lines(analysis: Analysis) -> list[Text]:
     lines: list[Text] = []
-    told: set[tuple[str, tuple[Suspect, ...]]] = set()
+    shown_causes: set[tuple[str, tuple[Suspect, ...]]] = set()
     shown = 0
     for title in dict.fromkeys(f.title for f in analysis.findings):
         same = [f for f in analysis.findings if f.title == title]
         runs = list(dict.fromkeys(label for f in same for label in f.runs))
-        lines.append(Text(plain(f"{MARKS[same[0].severity]} {title} ({listed(runs)})")))
+        lines.append(Text(plain(f"{marked(same[0].severity)}: {title} ({listed(runs)})")))
         if same[0].severity in (Severity.HIGH, Severity.MEDIUM) and shown < _TOP:
             shown += 1
             for each in same:
                 lines += _what_to_do(each, many=len(same) > 1)
-                lines += _causes(each) if (each.runs[-1], each.causes) not in told else []
-                told.add((each.runs[-1], each.causes))
+                lines += _causes(each) if (each.runs[-1], each.causes) not in shown_causes else []
+                shown_causes.add((each.runs[-1], each.causes))
     return lines
 
 
@@ -200,8 +220,8 @@ def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
     who = f"{finding.runs[-1]}: " if many else ""
     cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
     first = finding.advice.partition(". ")[0].rstrip(".")
-    said = f"   {who}{finding.statement} (confidence {finding.confidence}{cost})"
-    lines = [said, f"   -> {first}.", *([f"   {finding.option}"] if finding.option else [])]
+    statement = f"   {who}{finding.statement} (confidence {finding.confidence}{cost})"
+    lines = [statement, f"   -> {first}.", *([f"   {finding.option}"] if finding.option else [])]
     return [Text(plain(line)) for line in lines]
 
 
@@ -213,7 +233,7 @@ def _causes(finding: Finding) -> list[Text]:
         lines.append(f"   {number_:>2}.{mark}{each.cause}{f' [{each.seen}]' if each.seen else ''}")
         lines.append(f"       check: {each.check}")
     if any(each.supported for each in finding.causes):
-        lines.append("   * supported by what this run recorded")
+        lines.append("   * supported by this run's recording")
     lines += [f"   ruled out: {each.cause} [{each.seen}]" for each in finding.ruled_out]
     return [Text(plain(line)) for line in lines]
 

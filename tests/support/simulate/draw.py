@@ -31,6 +31,9 @@ class Prompted:
     """Logit shift of each request, including that of its kind and time."""
     wave: Ints
     """Number of the wave, that is of the batch that starts together."""
+    prompt: Ints
+    session: Ints
+    """Number of the session of each request; 0 without sessions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,10 @@ class Chunk:
     first: int
     """Number of the first request in its replica."""
     kind: Ints
-    """Kind of each request; this and the next five arrays are [requests]."""
+    """Kind of each request; this and the next seven arrays are [requests]."""
+    prompt: Ints
+    """Number of each request's prompt in its replica."""
+    session: Ints
     tokens: Ints
     arrival_s: NDArray[np.float64]
     finish_s: NDArray[np.float64]
@@ -103,16 +109,24 @@ def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
     rounds = random.uniform(truth.rounds - spread, truth.rounds + spread, requests)
     shift = np.array([each.shift for each in truth.prompts])[kind]
     progress = np.arange(requests) / max(requests - 1, 1)
-    shift = shift + truth.between * random.standard_normal(requests) + truth.decay * progress
+    shift = shift + truth.between * random.standard_normal(requests)
+    tokens = random.integers(low[kind], high[kind], endpoint=True)
+    prompt = np.arange(requests) % -(-requests // truth.repeats)
+    kind, rounds, shift, tokens = (each[prompt] for each in (kind, rounds, shift, tokens))
+    session = np.arange(requests) * truth.sessions // max(requests, 1)
+    own = random.standard_normal(max(truth.sessions, 1)) if truth.alike else np.zeros(1)
+    shift = shift + truth.alike * own[session if truth.alike else 0] + truth.decay * progress
     if truth.change:
         after, by = truth.change
         shift = shift + by * (progress >= after)
     return Prompted(
         kind=kind,
-        tokens=random.integers(low[kind], high[kind], endpoint=True),
+        tokens=tokens,
         rounds=np.maximum(np.rint(rounds), 1).astype(np.int64),
         shift=shift,
         wave=_waves(truth.batches, requests),
+        prompt=prompt,
+        session=session,
     )
 
 
@@ -167,6 +181,8 @@ def _chunk(
         replica=part[0],
         first=mine.start,
         kind=prompted.kind[mine],
+        prompt=prompted.prompt[mine],
+        session=prompted.session[mine],
         tokens=tokens,
         arrival_s=start - truth.cost.prefill_token_s * tokens,
         finish_s=finish,

@@ -15,11 +15,13 @@ def side(truth: Truth, drafted: int | None = None) -> Side:
     """Return the rounds of `truth` by request, in the form of
     `driftscope.analysis.figures.side.side_of`; with `drafted`, only rounds that drafted that many
     tokens."""
-    counts, labels = [], []
+    counts, labels, units = [], [], []
     for chunk in chunks(truth):
         counts.append(_counts(truth, chunk, drafted))
+        units.append(np.stack([chunk.session, chunk.prompt]))
         labels += [str(truth.prompts[kind].label) for kind in chunk.kind.tolist()]
     histogram, lengths, exhausted, tokens = np.concatenate(counts, axis=1)
+    session, prompt = np.concatenate(units, axis=1)
     there = histogram.sum(axis=1) > 0
     rounds = Rounds(
         request=np.arange(len(there)),
@@ -29,6 +31,8 @@ def side(truth: Truth, drafted: int | None = None) -> Side:
         lengths=lengths,
         exhausted=exhausted,
         mix=mix_over(lengths.sum(axis=0), tokens.sum(axis=0)),
+        unit=session if truth.sessions else prompt,
+        crossed=prompt if truth.sessions and truth.repeats > 1 else None,
     )
     return Side(rounds=rounds.where(there), labels=tuple(np.array(labels)[there].tolist()))
 

@@ -82,6 +82,15 @@ class Truth:
     without shift; at least K values."""
     between: float = 0.6
     """Standard deviation of a request's logit shift, which correlates rounds of one request."""
+    repeats: int = 1
+    """Number of requests of each prompt, spread over the run; what repeats is the prompt's kind,
+    length, number of rounds and `between`."""
+    sessions: int = 0
+    """Number of sessions, each of them a sequence of requests; 0: there are none."""
+    alike: float = 0.0
+    """Standard deviation of a session's logit shift."""
+    digests: bool = True
+    """Whether request rows have digests of prompts, as of a probe of this version."""
     within: float = 0.8
     """Standard deviation of a round's own logit shift, independent at each depth."""
     decay: float = 0.0
@@ -98,6 +107,9 @@ class Truth:
     """Sink mass at depth 1 and K; linear between."""
     self_last: float = 0.45
     """Mass on the chain at depth K; 0 at depth 1, linear between."""
+    near: float = 0.0
+    """Mean mass at depth 1 on the last K - 1 slots; the chain takes their place with depth, so that
+    the near shift at depth K is `self_last` minus this. 0: masses by distance are not recorded."""
     prompt_share: float = 0.5
     """Share of the prompt in the mass left by sink and chain; the rest is on verified output."""
     layers: int = 1

@@ -108,6 +108,8 @@ def manifest(truth: Truth) -> Manifest:
         attention_backend="FLASH_ATTN",
         kv_cache_dtype="auto",
         attention_strategy="lse",
+        distance_every=1 if truth.near else 0,
+        distance_edges=edges_of(truth.k) if truth.near else (),
         data_parallel=truth.replicas,
         sink_tokens=len(truth.sink_slots),
         sink_slots=truth.sink_slots,
@@ -172,6 +174,7 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
         "token_ids": None,
         "rate": chunk.rate[step],
         "head_mass": _by_head(truth, masses),
+        "distance_mass": _distances(truth, masses),
         "heads": len(truth.by_head) or HEADS,
         "strategy": "lse",
         "execution": _executions(truth, chunk.batch[step]),
@@ -216,6 +219,28 @@ def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str,
     prompt = rest * _around(random, truth, np.zeros(len(own), np.float32), half)
     values = {"sink": sink, "prompt": prompt, "generated": rest - prompt, "self": chain}
     return {f"{name}_mass": Lists(values=mass) for name, mass in values.items()}
+
+
+def edges_of(k: int) -> tuple[int, ...]:
+    """Return the first distance of each bin of `DraftRow.distance_mass`."""
+    return (*range(k), k, 2 * k, 4 * k, 8 * k)
+
+
+def _distances(truth: Truth, masses: Mapping[str, Lists]) -> Lists | None:
+    """Return the masses by distance that fit `masses`, as flattened [rows, k, layers, bins]. The
+    near context gets its part of what sink and chain leave; the rest lies far away."""
+    if not truth.near:
+        return None
+    k, size = truth.k, (-1, truth.k, truth.layers)
+    sink, chain = (masses[f"{name}_mass"].values.reshape(size) for name in ("sink", "self"))
+    rest = 1 - sink - chain
+    scale = rest / (1 - truth.sinks() - truth.selves())[:, None].astype(np.float32)
+    bins = np.zeros((*rest.shape, len(edges_of(k))), np.float32)
+    for own in range(k):
+        bins[:, own, :, :own] = chain[:, own, :, None] / max(own, 1)
+        bins[:, own, :, own : k - 1] = scale[:, own, :, None] * truth.near / (k - 1)
+    bins[..., -1] = 1 - sink - bins.sum(axis=-1)
+    return Lists(values=bins.reshape(len(bins), -1))
 
 
 def _by_head(truth: Truth, masses: Mapping[str, Lists]) -> Lists | None:
@@ -293,5 +318,16 @@ def _request(truth: Truth, chunk: Chunk) -> Block:
         "replica": 0,
         "traceparent": None,
         "structured": [kind.structured for kind in kinds],
+        **_names_of(truth, chunk),
     }
     return _block("request", len(chunk.kind), columns)
+
+
+def _names_of(truth: Truth, chunk: Chunk) -> dict[str, Any]:
+    """Return the columns that say which requests belong together."""
+    digest = [
+        f"{truth.prompts_seed:04x}{chunk.replica:04x}{n:08x}" if truth.digests else None
+        for n in chunk.prompt.tolist()
+    ]
+    session = [f"session-{n}" if truth.sessions else None for n in chunk.session.tolist()]
+    return {"prompt_digest": digest, "conversation": digest, "session": session}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from driftscope.analysis.circumstances.groups import LOOP_ROUNDS
-from driftscope.analysis.cost.advice import NO_SPECULATION
+from driftscope.analysis.cost.vllm_options import NO_SPECULATION
 from driftscope.analysis.findings.acceptance_losses import Loss, loss_of
-from driftscope.analysis.findings.catalogue_entry import ALWAYS, Entry, Need, Threshold
+from driftscope.analysis.findings.catalogue_entry import ALWAYS, Deciding, Entry, Need, Threshold
 from driftscope.analysis.findings.dead_drafter import (
     NOTHING_BELOW,
     SURE_REQUESTS,
@@ -19,7 +19,9 @@ from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.suspects import in_order, suspects_of
 from driftscope.analysis.number_words import between, count, percent
+from driftscope.analysis.statistics.chance import as_many
 from driftscope.analysis.statistics.interval import Interval, share_interval
+from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.analysis.summary.run_summary import RunSummary
 
 DEAD_BELOW = 0.02
@@ -107,32 +109,36 @@ def looks_like_a_loop(case: Case) -> Finding | None:
     if not groups.long_enough:
         return None
     share = groups.looping / groups.long_enough
-    if not share > LOOPS_ABOVE or groups.looping < 2:
+    chance = as_many(max(groups.looping, 1), groups.loops_by_chance)
+    if not share > LOOPS_ABOVE or groups.looping < 2 or not chance < ALPHA:
         return None
     interval = share_interval(groups.looping, groups.long_enough)
     trust, because = judged(groups.long_enough, interval, above=LOOPS_ABOVE)
-    ids = "token ids tell" if trust is not Trust.LOW else because
+    ids = "the token ids would show it" if trust is not Trust.LOW else because
     return Finding(
         id="looks_like_a_loop",
         severity=Severity.MEDIUM,
         runs=(case.run.label,),
         title="Acceptance so high that it looks like a repetition loop",
         statement=f"{count(groups.looping, 'request')} of {groups.long_enough:,} end in "
-        f"{LOOP_ROUNDS} or more rounds accepted whole{between(interval)}",
+        f"{LOOP_ROUNDS} or more fully accepted rounds{between(interval)}; at their own rates of "
+        f"acceptance at most {groups.loops_by_chance:.1f} would do so by chance",
         evidence={
             "share": float(share),
             **ends("share", interval),
             "looping": groups.looping,
             "requests_long_enough": groups.long_enough,
+            "by_chance": groups.loops_by_chance,
+            "p": chance,
             "rounds": LOOP_ROUNDS,
             "threshold": LOOPS_ABOVE,
         },
         confidence=min(trust, Trust.MEDIUM, key=list(Trust)[::-1].index),
-        because=f"text that is easy to guess accepts as much; {ids}",
-        advice="Read some of these outputs: text that repeats itself is guessed perfectly, and "
-        "raises every average here. If it does, look for garbled output, a missing end-of-sequence "
-        "token or a temperature of 0, try repetition_penalty, and compare with speculation off: "
-        "then judge the drafter without these requests.",
+        because=f"text that is easy to predict is accepted as often; {ids}",
+        advice="Read some of these outputs: text that repeats itself is predicted perfectly, and "
+        "raises every average here. If they repeat, look for garbled output, a missing "
+        "end-of-sequence token or a temperature of 0, try repetition_penalty, and compare with "
+        "speculation off. Then judge the drafter without these requests.",
     )
 
 
@@ -141,12 +147,28 @@ def _at(run: RunSummary, depth: int) -> Interval | None:
     return None if spread is None else spread[depth - 1]
 
 
+def _first_rate(case: Case) -> Deciding:
+    run = case.run
+    return Deciding(
+        value=run.acceptance.marginal[0], interval=rate_interval(run), bound=NOTHING_BELOW
+    )
+
+
+def _last_rate(case: Case) -> Deciding | None:
+    """Return the rate at the last depth, the lowest."""
+    run = case.run
+    if run.k == 1:
+        return None
+    return Deciding(value=run.acceptance.marginal[-1], interval=_at(run, run.k), bound=DEAD_BELOW)
+
+
 ENTRIES = (
     Entry(
         id="nothing_accepted",
         title="Next to nothing is accepted, from the first depth on",
-        meaning="The drafter misses already with its first token: speculation costs time and gives "
-        "nothing. The causes are listed with what the run says for and against each.",
+        meaning="Even the drafter's first draft token is almost always rejected: speculation costs "
+        "time and gives nothing. The finding lists the possible causes, with the evidence in the "
+        "run for and against each.",
         thresholds=(
             Threshold(
                 name="NOTHING_BELOW",
@@ -159,24 +181,25 @@ ENTRIES = (
                 value=SURE_ROUNDS,
                 means="rounds from which the confidence is high, if the exact 95% interval of the "
                 "rate is below NOTHING_BELOW",
-                source="59 independent rounds suffice; rounds of one request may be so alike that "
-                "five are worth one",
+                source="59 independent rounds suffice; rounds of one request may be so similar "
+                "that five count as one",
             ),
             Threshold(
                 name="SURE_REQUESTS",
                 value=SURE_REQUESTS,
                 means="requests from which the confidence is high",
-                source="driftscope: fewer prompts may all be odd ones",
+                source="driftscope: fewer prompts may all be unusual",
             ),
         ),
         need=ALWAYS,
         rule=nothing_accepted,
+        deciding=_first_rate,
     ),
     Entry(
         id="acceptance_dies",
         title="Acceptance is dead beyond a depth",
-        meaning="From some depth on practically no round gets that far; what is drafted there is "
-        "thrown away.",
+        meaning="Practically no round is accepted to this depth or beyond: what is drafted there "
+        "is thrown away.",
         thresholds=(
             Threshold(
                 name="DEAD_BELOW",
@@ -187,23 +210,31 @@ ENTRIES = (
         ),
         need=ALWAYS,
         rule=acceptance_dies,
+        deciding=_last_rate,
     ),
     Entry(
         id="looks_like_a_loop",
         title="Acceptance so high that it looks like a repetition loop",
-        meaning="Requests end in long rows of rounds that are accepted whole, as text that repeats "
-        "itself is.",
+        meaning="Requests end in a long series of fully accepted rounds, as happens when text "
+        "repeats itself.",
         thresholds=(
             Threshold(
                 name="LOOP_ROUNDS",
                 value=LOOP_ROUNDS,
-                means="rounds in a row, each accepted whole, that end a request",
-                source="chance 1.7 % at a conditional acceptance of 0.95 and K = 4",
+                means="consecutive fully accepted rounds at the end of a request",
+                source="driftscope; how many requests end so by chance is computed from each "
+                "request's own share of rounds accepted whole",
+            ),
+            Threshold(
+                name="ALPHA",
+                value=ALPHA,
+                means="p-value of so many requests by chance (Poisson)",
+                source="convention",
             ),
             Threshold(
                 name="LOOPS_ABOVE",
                 value=LOOPS_ABOVE,
-                means="share of the requests of so many rounds",
+                means="share of the requests that have so many rounds",
                 source="driftscope; the effect is described in vllm#44487",
             ),
         ),

@@ -34,12 +34,12 @@ def captured_layers_unbalanced(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice="The norm's weights are far apart, or belong to other layers: check the drafter's "
-        "eagle_aux_hidden_state_layer_ids against its training."
+        advice="The norm's weights differ widely, or belong to other layers: compare the drafter's "
+        "eagle_aux_hidden_state_layer_ids with its training."
         if normed
-        else "Use a drafter with fc_norm (EAGLE-3.1), which brings each captured layer to one "
+        else "Use a drafter with fc_norm (EAGLE-3.1), which scales each captured layer to the same "
         "size. If this one was trained with fc_norm or norm_before_fc, check that its config still "
-        "says so, and that eagle_aux_hidden_state_layer_ids names the layers of its training.",
+        "says so, and that eagle_aux_hidden_state_layer_ids names the layers used in training.",
     )
 
 
@@ -47,14 +47,15 @@ ENTRIES = (
     Entry(
         id="captured_layers_unbalanced",
         title="The captured target layers are out of balance",
-        meaning="The target's hidden states reach the drafter's fc at sizes so different that the "
-        "smallest is lost beside the largest.",
+        meaning="The captured hidden states of the target reach the drafter's fc with such "
+        "different sizes that the smallest is lost next to the largest.",
         thresholds=(
             Threshold(
                 name="UNBALANCED_ABOVE",
                 value=UNBALANCED_ABOVE,
                 means="largest over smallest RMS of the captured layers, after their norm if any",
-                source="at 10 the smaller layer has 1 % of the energy, near bfloat16's rounding",
+                source="at 10 the smaller layer has 1 % of the energy, which is near bfloat16's "
+                "rounding error",
             ),
         ),
         need=Need[Case](

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from driftscope.analysis.findings.catalogue_entry import Entry
-from driftscope.analysis.findings.finding import Finding, Severity
+from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_inputs import Case, ReplayCase
 from driftscope.analysis.findings.rules import (
     acceptance,
@@ -48,18 +49,49 @@ CATALOGUE: dict[str, Entry[Case]] = {entry.id: entry for entry in (*_ASKED, *HEA
 REPLAYS: dict[str, Entry[ReplayCase]] = {entry.id: entry for entry in replays.ENTRIES}
 """Every kind of finding about a replay, by id."""
 
+REPEATS_UNSEEN = "repeated prompts cannot be seen in this trace"
+"""Reason why a finding is not certain."""
+_END = "_low"
+"""End of the name of an interval's lower end, see `finding_confidence.ends`."""
+
 
 def findings_about(case: Case) -> list[Finding]:
     """Return the findings about one run, in the catalogue's order."""
-    found = [finding for entry in _ASKED if (finding := entry.rule(case)) is not None]
-    good = healthy(case, found)
-    return [*found, *([good] if good else [])]
+    findings = [finding for entry in _ASKED if (finding := entry.rule(case)) is not None]
+    good = healthy(case, findings)
+    findings = [*findings, *([good] if good else [])]
+    if not case.run.seen_whole:
+        return [_of_parts(each) for each in findings]
+    return [_unseen(each) for each in findings] if case.run.unseen else findings
+
+
+def _unseen(finding: Finding) -> Finding:
+    """Return a finding about a run that does not show which prompts repeat: what rests on an
+    interval is neither high nor certain."""
+    rests = any(name.endswith(_END) and low is not None for name, low in finding.evidence.items())
+    if not rests:
+        return finding
+    high = finding.severity is Severity.HIGH
+    certain = finding.confidence is Trust.HIGH
+    because = f"{finding.because}; {REPEATS_UNSEEN}" if certain or high else finding.because
+    return replace(
+        finding,
+        severity=Severity.MEDIUM if high else finding.severity,
+        confidence=Trust.MEDIUM if certain else finding.confidence,
+        because=because,
+    )
+
+
+def _of_parts(finding: Finding) -> Finding:
+    """Return a finding about a run most of whose rounds are of requests that it shows in part."""
+    because = "most rounds are of requests that were not recorded whole"
+    return replace(finding, confidence=Trust.LOW, because=because)
 
 
 def findings_about_replay(case: ReplayCase) -> list[Finding]:
     """Return the findings about one replay, in the catalogue's order."""
-    found = (entry.rule(case) for entry in REPLAYS.values())
-    return [each for each in found if each is not None]
+    findings = (entry.rule(case) for entry in REPLAYS.values())
+    return [each for each in findings if each is not None]
 
 
 def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 
 from driftscope.analysis.circumstances.group_loss import kept_of, usable
 from driftscope.analysis.circumstances.groups import Group
+from driftscope.analysis.circumstances.label_origin import origin_of, origins
 from driftscope.analysis.figures.request_codes import UNFINISHED
 from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
+from driftscope.analysis.findings.norm_advice import unless_normed
+from driftscope.analysis.findings.shared_loss import shared_loss
 from driftscope.analysis.number_words import listed, number, percent
 from driftscope.analysis.statistics.contrast import Contrast
+from driftscope.analysis.statistics.interval import LOW_CLUSTERS
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 
@@ -29,44 +33,48 @@ LEAST_PART = 0.5
 """Share of the doublings between the shortest and the longest contexts that one label must span
 before the context is ruled out as the reason: a collapse begins at some length."""
 _LABELS_SHOWN = 4
+_OR_NORMS = " or EAGLE-3.1's norms"
+_NORMS_HELP = "; EAGLE-3.1's norms make it less sensitive"
 
 
 def long_context_collapse(case: Case) -> Finding | None:
     """Find that rounds in long contexts accept clearly less than those in short ones, under the
     same labels."""
-    found = case.run.groups.context_within_label
-    if found is None or not loses(found, COLLAPSE_BELOW):
+    contrast = case.run.groups.context_within_label
+    if contrast is None or not loses(contrast, COLLAPSE_BELOW):
         return None
     groups = usable(case.run.groups.context)
-    long = _named(groups, found.second)
-    trust, because = judged(found.requests, found.kept_interval, below=1.0)
+    long = _named(groups, contrast.second)
+    trust, because = _trust(contrast, COLLAPSE_BELOW)
     return Finding(
         id="long_context_collapse",
         severity=Severity.HIGH,
         runs=(case.run.label,),
         title="Acceptance collapses in long contexts",
-        statement=f"rounds yield {number(found.second_length)} tokens in contexts of "
-        f"{found.second}, {number(found.first_length)} in those of {found.first}"
-        f"{_alike('label', found)}: {percent(found.kept)} of the accepted tokens are left",
+        statement=f"rounds yield {number(contrast.second_length)} tokens in contexts of "
+        f"{contrast.second} and {number(contrast.first_length)} in contexts of "
+        f"{contrast.first}{_alike('label', contrast)}: {percent(contrast.kept)} of the accepted "
+        "tokens remain",
         evidence={
-            "mean_length_short": found.first_length,
-            "mean_length_long": found.second_length,
-            "kept": found.kept,
-            **ends("kept", found.kept_interval),
-            "p": found.p,
-            "labels": len(found.strata),
+            "mean_length_short": contrast.first_length,
+            "mean_length_long": contrast.second_length,
+            "kept": contrast.kept,
+            **ends("kept", contrast.kept_interval),
+            "p": contrast.p,
+            "labels": len(contrast.strata),
             "threshold": COLLAPSE_BELOW,
         },
         confidence=trust,
         because=because,
-        advice=f"The drafter was probably trained on shorter contexts: {_since(case, found)} it "
-        "loses. Check that vLLM applies the drafter's own rope scaling and sliding window, that "
-        "its max_position_embeddings covers your contexts, and retrain on long ones or use a "
-        "drafter with a sliding window or EAGLE-3.1's norms. Until then send long contexts to a "
+        advice="The drafter was probably trained on shorter contexts: it loses acceptance "
+        f"{_since(case, contrast)}. Check that vLLM applies the drafter's own rope scaling and "
+        "sliding window, that its max_position_embeddings covers your contexts, and retrain on "
+        "long ones or use a drafter with a sliding window"
+        f"{unless_normed(case.run, _OR_NORMS)}. Until then send long contexts to a "
         "server with fewer num_speculative_tokens.",
-        cost_tps=case.cost_of_losing(groups[1:], found.first_length)
-        if len(found.strata) == 1
-        else case.cost_of_losing(long, found.first_length),
+        cost_tps=case.cost_of_losing(groups[1:], contrast.first_length)
+        if len(contrast.strata) == 1
+        else case.cost_of_losing(long, contrast.first_length),
     )
 
 
@@ -77,35 +85,39 @@ def template_sensitivity(case: Case) -> Finding | None:
     lost = [each for each in pairs if loses(each, SENSITIVE_BELOW, tests=len(pairs))]
     if not lost:
         return None
-    found = min(lost, key=lambda each: each.kept)
+    contrast = min(lost, key=lambda each: each.kept)
     groups = usable(_labels(case))
-    trust, because = judged(found.requests, found.kept_interval, below=1.0)
+    trust, because = _trust(contrast, SENSITIVE_BELOW)
+    shared = shared_loss(case.reference, contrast)
+    both = "" if shared is None else f"; {shared.label} keeps {percent(shared.kept)} of them"
     return Finding(
         id="template_sensitivity",
-        severity=Severity.MEDIUM,
+        severity=Severity.MEDIUM if shared is None else Severity.INFO,
         runs=(case.run.label,),
         title="Acceptance depends on the template or workload",
-        statement=f'rounds yield {number(found.second_length)} tokens under "{found.second}" and '
-        f'{number(found.first_length)} under "{found.first}"{_alike("context length", found)}: '
-        f"{percent(found.kept)} of the accepted tokens are left",
+        statement=f'rounds yield {number(contrast.second_length)} tokens under "{contrast.second}" '
+        f'and {number(contrast.first_length)} under "{contrast.first}"'
+        f"{_alike('context length', contrast)}: {percent(contrast.kept)} of the accepted "
+        f"tokens remain{both}",
         evidence={
-            "mean_length_best": found.first_length,
-            "mean_length_worst": found.second_length,
-            "kept": found.kept,
-            **ends("kept", found.kept_interval),
-            "p": found.p,
+            "mean_length_best": contrast.first_length,
+            "mean_length_worst": contrast.second_length,
+            "kept": contrast.kept,
+            **ends("kept", contrast.kept_interval),
+            "p": contrast.p,
             "labels": len(groups),
-            "ranges": len(found.strata),
+            "ranges": len(contrast.strata),
             "threshold": SENSITIVE_BELOW,
+            **({} if shared is None else {"kept_reference": shared.kept}),
         },
         confidence=trust,
         because=because,
-        advice=f'Compare the prompts of "{found.second}" with what the drafter was trained on: the '
-        "chat template, its first token (BOS), system prompts, language. Use the drafter's own "
-        "template with --chat-template, or train the drafter on yours; EAGLE-3.1's norms make it "
-        "less sensitive.",
+        advice=f'Compare the prompts of "{contrast.second}" with what the drafter was trained on: '
+        "the chat template, its first token (BOS), system prompts, language. Use the drafter's own "
+        "template with --chat-template, or train the drafter on yours"
+        f"{unless_normed(case.run, _NORMS_HELP)}.",
         cost_tps=case.cost_of_losing(
-            groups if len(groups) == 2 else _named(groups, found.second), found.first_length
+            groups if len(groups) == 2 else _named(groups, contrast.second), contrast.first_length
         ),
     )
 
@@ -121,20 +133,34 @@ def context_or_label(case: Case) -> Finding | None:
         severity=Severity.INFO,
         runs=(case.run.label,),
         title="Context length and label cannot be separated",
-        statement=f"{'; '.join(open_)}. Labels differ in context length here, so that which of the "
-        f"two it is cannot be told: {_where(case)}",
+        statement=f"{'; '.join(open_)}. Labels differ in context length here, so the run does not "
+        f"show which of the two is the reason: {_where(case)}",
         evidence={"labels": len(usable(_labels(case))), "requests": ENOUGH_REQUESTS},
         confidence=Trust.LOW,
-        because="too few requests of different labels have contexts of the same lengths",
+        because="too few requests with different labels have contexts of the same lengths",
         advice=f"Record prompts of each label in contexts of the same lengths, {ENOUGH_REQUESTS} "
         "or more requests of each label in each range of lengths.",
     )
 
 
-def loses(found: Contrast, bound: float, *, tests: int = 1) -> bool:
+def _trust(contrast: Contrast, bound: float) -> tuple[Trust, str]:
+    """Return the trust in a loss beyond `bound`: medium if only its size is open, that is if the
+    interval excludes no loss but contains the bound."""
+    trust, because = judged(contrast.requests, contrast.kept_interval, below=bound)
+    interval = contrast.kept_interval
+    if interval is None or not bound <= interval.high < 1.0:
+        return trust, because
+    if (interval.clusters or contrast.requests) < LOW_CLUSTERS:
+        return trust, because
+    return Trust.MEDIUM, (
+        f"the 95% interval excludes that nothing is lost, but contains the threshold {bound:g}"
+    )
+
+
+def loses(contrast: Contrast, bound: float, *, tests: int = 1) -> bool:
     """Whether less than `bound` of the accepted tokens is kept, and surely less than all of them,
     as one of several `tests` (Bonferroni)."""
-    return found.kept < bound and found.p is not None and found.p < ALPHA / tests
+    return contrast.kept < bound and contrast.p is not None and contrast.p < ALPHA / tests
 
 
 def _open_context(case: Case) -> str:
@@ -143,15 +169,15 @@ def _open_context(case: Case) -> str:
     groups, labels = usable(case.run.groups.context), usable(_labels(case))
     if len(groups) < 2 or len(labels) < 2:
         return ""
-    found = kept_of(groups[0], groups[-1], tests=1)
-    if found is None or not found[0] < COLLAPSE_BELOW:
+    kept = kept_of(groups[0], groups[-1], tests=1)
+    if kept is None or not kept[0] < COLLAPSE_BELOW:
         return ""
     within = case.run.groups.context_within_label
     if within is not None:
         part = _doublings(within.first, within.second) / _doublings(groups[0].name, groups[-1].name)
-        if _told(within, COLLAPSE_BELOW, part=part):
+        if _is_decided(within, COLLAPSE_BELOW, part=part):
             return ""
-    return _said(groups[-1], groups[0], "in contexts of {}")
+    return _yields_compared(groups[-1], groups[0], "in contexts of {}")
 
 
 def _doublings(short: str, long: str) -> float:
@@ -163,22 +189,33 @@ def _doublings(short: str, long: str) -> float:
 def _open_label(case: Case) -> str:
     """Return how rounds differ between two labels if context length may be the reason; "" if they
     do not differ, or if the reason is known."""
-    groups, labels = usable(case.run.groups.context), usable(_labels(case))
-    if len(groups) < 2 or len(labels) < 2:
+    labels = usable(_labels(case))
+    parts = (
+        _open_pair(case, [each for each in labels if origin_of(each.name) == origin])
+        for origin in origins(each.name for each in labels)
+    )
+    return next(filter(None, parts), "")
+
+
+def _open_pair(case: Case, labels: Sequence[Group]) -> str:
+    """Return the same for labels of one origin."""
+    if len(usable(case.run.groups.context)) < 2 or len(labels) < 2:
         return ""
     best = max(labels, key=lambda g: g.mean_length)
     worst = min(labels, key=lambda g: g.mean_length)
-    found = kept_of(best, worst, tests=len(labels) - 1)
-    if found is None or not found[0] < SENSITIVE_BELOW:
+    kept = kept_of(best, worst, tests=len(labels) - 1)
+    if kept is None or not kept[0] < SENSITIVE_BELOW:
         return ""
     pairs = case.run.groups.labels_within_context
     names = {best.name, worst.name}
     mine = next((each for each in pairs if {each.first, each.second} == names), None)
-    told = _told(mine, SENSITIVE_BELOW, tests=max(len(pairs), 1))
-    return "" if told else _said(worst, best, 'under "{}"')
+    decided = _is_decided(mine, SENSITIVE_BELOW, tests=max(len(pairs), 1))
+    return "" if decided else _yields_compared(worst, best, 'under "{}"')
 
 
-def _told(found: Contrast | None, bound: float, *, tests: int = 1, part: float = 1.0) -> bool:
+def _is_decided(
+    contrast: Contrast | None, bound: float, *, tests: int = 1, part: float = 1.0
+) -> bool:
     """Whether a comparison within strata shows that less than `bound` is kept, or that this is
     surely not so.
 
@@ -186,15 +223,15 @@ def _told(found: Contrast | None, bound: float, *, tests: int = 1, part: float =
     spans. The loss per doubling is assumed to be equal in the others; below LEAST_PART the
     comparison cannot show that the bound is not passed.
     """
-    if found is None:
+    if contrast is None:
         return False
-    spread = found.kept_interval
+    spread = contrast.kept_interval
     surely_not = spread is not None and spread.low > 0 and spread.low ** (1 / part) > bound
     surely_not = surely_not and part >= LEAST_PART
-    return loses(found, bound, tests=tests) or surely_not
+    return loses(contrast, bound, tests=tests) or surely_not
 
 
-def _said(worse: Group, better: Group, where: str) -> str:
+def _yields_compared(worse: Group, better: Group, where: str) -> str:
     return (
         f"rounds yield {number(worse.mean_length)} tokens {where.format(worse.name)} and "
         f"{number(better.mean_length)} {where.format(better.name)}"
@@ -217,7 +254,7 @@ def _range(names: Sequence[str]) -> str:
 
 
 def _labels(case: Case) -> list[Group]:
-    """Return the groups by label, without requests that did not finish, whose label is unknown."""
+    """Return the groups by label; reports of an older version have one of unfinished requests."""
     return [group for group in case.run.groups.label if group.name != UNFINISHED]
 
 
@@ -225,24 +262,27 @@ def _named(groups: Sequence[Group], name: str) -> list[Group]:
     return [group for group in groups if group.name == name]
 
 
-def _alike(what: str, found: Contrast) -> str:
+def _alike(what: str, contrast: Contrast) -> str:
     """Return what is held equal, in words; "" if there is only one stratum."""
-    return f", at equal shares of {len(found.strata)} {what}s" if len(found.strata) > 1 else ""
+    return (
+        f", at equal shares of {len(contrast.strata)} {what}s" if len(contrast.strata) > 1 else ""
+    )
 
 
-def _since(case: Case, found: Contrast) -> str:
+def _since(case: Case, contrast: Contrast) -> str:
     """Return in words the first range of contexts that loses acceptance, if labels cannot be the
     reason."""
     groups = usable(case.run.groups.context)
-    if len(found.strata) > 1 or not groups or groups[0].name != found.first:
-        return f"in contexts of {found.second}"
+    if len(contrast.strata) > 1 or not groups or groups[0].name != contrast.first:
+        return f"in contexts of {contrast.second}"
     lost = (g for g in groups[1:] if (kept_of(groups[0], g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW)
     first = next(lost, None)
-    return f"from {first.name if first else found.second} on"
+    return f"from {first.name if first else contrast.second} on"
 
 
 _CONTEXT = Need[Case](
-    words=f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each, of the same labels",
+    words=f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each under the same "
+    "labels",
     met=lambda case: case.run.groups.context_within_label is not None and not _open_context(case),
 )
 _LABEL = Need[Case](
@@ -258,15 +298,15 @@ _BOTH = Need[Case](
 _COLLAPSE = Threshold(
     name="COLLAPSE_BELOW",
     value=COLLAPSE_BELOW,
-    means="accepted tokens per round, longest over shortest range of contexts",
+    means="accepted tokens per round, longest contexts over shortest",
     source="middle of 0.53 and 0.92, published by context length in speculators#684",
 )
 _SENSITIVE = Threshold(
     name="SENSITIVE_BELOW",
     value=SENSITIVE_BELOW,
-    means="accepted tokens per round, worst over best label",
-    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), orientation from "
-    "arXiv 2605.09992",
+    means="accepted tokens per round, worst label over best",
+    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), as orientation from arXiv "
+    "2605.09992",
 )
 
 
@@ -284,7 +324,8 @@ ENTRIES = (
         id="template_sensitivity",
         title="Acceptance depends on the template or workload",
         meaning="Requests with one workload label accept clearly fewer tokens than those with "
-        "another, in contexts of the same lengths.",
+        "another, in contexts of the same lengths. It is for information only where the run that "
+        "this one is compared with loses as much: then the prompts may be harder for any drafter.",
         thresholds=(_SENSITIVE,),
         need=_LABEL,
         rule=template_sensitivity,
@@ -293,8 +334,8 @@ ENTRIES = (
         id="context_or_label",
         title="Context length and label cannot be separated",
         meaning="Rounds in long contexts, or of one label, accept clearly fewer tokens, and too "
-        "few requests of different labels have contexts of the same lengths: which of the two it "
-        "is cannot be told.",
+        "few requests with different labels have contexts of the same lengths: the run does not "
+        "show which of the two is the reason.",
         thresholds=(_COLLAPSE, _SENSITIVE),
         need=_BOTH,
         rule=context_or_label,

@@ -24,17 +24,17 @@ def acceptance_decays(case: Case) -> Finding | None:
     """Find that requests that begin late accept clearly less than the first ones; reported for a
     slope only."""
     groups = usable(case.run.groups.time)
-    if worst_drop(case.run.changes) is not None:
+    if worst_drop(case.run.changes) is not None or not _moves(case):
         return None
     if len(groups) < 2 or groups[0].name != case.run.groups.time[0].name:
         return None
     first, last = groups[0], groups[-1]
-    found = kept_of(first, last, tests=1)
-    if found is None or not found[0] < DECAYED_BELOW:
+    estimate = kept_of(first, last, tests=1)
+    if estimate is None or not estimate[0] < DECAYED_BELOW:
         return None
-    kept, spread = found
+    kept, spread = estimate
     shifted = _shifted(case)
-    assumed = [f"the mix of requests changed, too ({shifted})"] if shifted else []
+    assumed = [f"the mix of requests changed as well ({shifted})"] if shifted else []
     trust, because = judged(last.requests + first.requests, spread, below=1.0, assumed=assumed)
     return Finding(
         id="acceptance_decays",
@@ -56,11 +56,18 @@ def acceptance_decays(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice="Compare what the server was asked early and late (labels, context lengths, "
-        "temperature); if that is the same, restart the engine and see whether acceptance is back: "
-        "then it is the engine (prefix cache, drafter cache), and worth a bug report.",
+        advice="Compare the early and the late requests (labels, context lengths, temperature). If "
+        "they are alike, restart the engine and see whether acceptance recovers. If it does, the "
+        "engine is at fault (prefix cache, drafter cache), which is worth a bug report.",
         cost_tps=case.cost_of_losing(groups[1:], first.mean_length),
     )
+
+
+def _moves(case: Case) -> bool:
+    """Whether requests of one kind changed over time, and traffic is no explanation; True if there
+    are too few requests to test it."""
+    changes = case.run.changes
+    return changes is None or (bool(changes.points) and not changes.alike)
 
 
 def _shifted(case: Case) -> str:
@@ -80,13 +87,13 @@ ENTRIES = (
         id="acceptance_decays",
         title="Acceptance decays over the run",
         meaning="Requests that begin in the last quarter of a run accept clearly fewer tokens than "
-        "those of the first, with no moment at which it happened.",
+        "those of the first quarter, without a single moment of change.",
         thresholds=(
             Threshold(
                 name="DECAYED_BELOW",
                 value=DECAYED_BELOW,
-                means="accepted tokens per round, last over first quarter",
-                source="driftscope: a loss that the best K begins to react to; reported without "
+                means="accepted tokens per round, last quarter over first",
+                source="driftscope: at this loss the best K begins to change; reported without "
                 "figures in vllm#41838",
             ),
             Threshold(

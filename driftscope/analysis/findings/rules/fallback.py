@@ -21,14 +21,14 @@ MISSING_ABOVE, for those requests alone."""
 
 _ADVICE = {
     UndraftedReason.CONTEXT_LIMIT: "raise --max-model-len: vLLM's V1 runner drafts for no request "
-    "of a batch while one is within K tokens of the limit",
+    "of a batch while one of them is within K tokens of the limit",
     UndraftedReason.STRUCTURED_OUTPUT: "see the finding about structured output",
     UndraftedReason.PREEMPTED: "give the cache more memory (--gpu-memory-utilization) or lower "
     "--max-num-seqs: requests are preempted",
-    UndraftedReason.TOKEN_BUDGET: "raise --max-num-batched-tokens: the step's budget leaves drafts "
-    "no room",
-    UndraftedReason.NO_DRAFT: "look at the engine's log: the drafter gave nothing, for no known "
-    "reason",
+    UndraftedReason.TOKEN_BUDGET: "raise --max-num-batched-tokens: the step's token budget leaves "
+    "no room for drafts",
+    UndraftedReason.NO_DRAFT: "look at the engine's log: the drafter returned nothing, for no "
+    "known reason",
 }
 
 
@@ -49,7 +49,7 @@ def drafts_missing(case: Case) -> Finding | None:
         id="drafts_missing",
         severity=Severity.HIGH if share > 0.5 else Severity.MEDIUM,
         runs=(case.run.label,),
-        title="Steps go without a draft that nobody asked to leave out",
+        title="Decode steps have no draft although no setting asked for that",
         statement=f"{percent(share)} of the decode steps had no draft, and no setting asked for "
         f"that ({named}); {percent(_deliberate(case))} were left out on purpose",
         evidence={
@@ -76,7 +76,7 @@ def drafts_left_out(case: Case) -> Finding | None:
         id="drafts_left_out",
         severity=Severity.INFO,
         runs=(case.run.label,),
-        title="Steps go without a draft on purpose",
+        title="Drafts are left out on purpose",
         statement=f"{percent(share)} of the decode steps had no draft because a setting asked for "
         f"K = 0; {percent(case.run.groups.failed_share)} had none for another reason",
         evidence={
@@ -84,10 +84,10 @@ def drafts_left_out(case: Case) -> Finding | None:
             "failed_share": case.run.groups.failed_share,
             "threshold": LEFT_OUT_ABOVE,
         },
-        confidence=Trust.MEDIUM if case.run.requests >= FEW_REQUESTS else Trust.LOW,
-        because="the engine's schedule says so",
-        advice="Nothing to fix. Whether num_speculative_tokens_per_batch_size leaves drafts out "
-        "at the right batch sizes is what `driftscope advise` says.",
+        confidence=Trust.MEDIUM if case.run.clusters >= FEW_REQUESTS else Trust.LOW,
+        because="recorded in the engine's schedule",
+        advice="Nothing to fix. `driftscope advise` shows whether "
+        "num_speculative_tokens_per_batch_size leaves drafts out at the right batch sizes.",
     )
 
 
@@ -105,8 +105,8 @@ def structured_output_loses_drafts(case: Case) -> Finding | None:
         severity=Severity.MEDIUM,
         runs=(case.run.label,),
         title="Tool calls or structured output lose drafts",
-        statement=f"a grammar threw away {count(lost, 'draft')}: {percent(share)} of the decode "
-        f"steps of the requests concerned{_beside(case)}",
+        statement=f"a grammar rejected {count(lost, 'draft')}: {percent(share)} of the decode "
+        f"steps of the affected requests{_compared_acceptance(case)}",
         evidence={
             "boundary_share": share,
             **ends("boundary_share", spread),
@@ -115,15 +115,15 @@ def structured_output_loses_drafts(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice="The drafter guesses outside the grammar at its boundaries. Keep the text around "
-        "tool calls as the drafter was trained on it, train it on tool calls, or serve such "
-        "requests without speculation if they accept little; a grammar that allows white space "
-        "freely loses more.",
+        advice="At the grammar's boundaries the drafter drafts tokens that the grammar forbids. "
+        "Keep the text around tool calls as in the drafter's training, train the drafter on tool "
+        "calls, or serve such requests without speculation if they accept little. A grammar that "
+        "allows arbitrary white space loses more drafts.",
         cost_tps=_cost(case, lost / case.run.fallback.steps),
     )
 
 
-def _beside(case: Case) -> str:
+def _compared_acceptance(case: Case) -> str:
     """Return in words the acceptance of the rounds of these requests compared with the others."""
     groups = case.run.groups.structured
     if len(groups) < 2:
@@ -142,8 +142,8 @@ def _beside(case: Case) -> str:
 
 
 def _deliberate(case: Case) -> float:
-    found = case.run.fallback
-    return found.deliberate / found.steps if found.steps else 0.0
+    fallback = case.run.fallback
+    return fallback.deliberate / fallback.steps if fallback.steps else 0.0
 
 
 def _cost(case: Case, share: float) -> float | None:
@@ -158,9 +158,9 @@ _SOURCE = "driftscope: costs 2.5 % of the tokens per second at 2 tokens per roun
 ENTRIES = (
     Entry(
         id="drafts_missing",
-        title="Steps go without a draft that nobody asked to leave out",
+        title="Decode steps have no draft although no setting asked for that",
         meaning="Decode steps had no draft although no setting asked for K = 0: the context limit, "
-        "a preemption, the token budget, a grammar, or a drafter that gave nothing.",
+        "a preemption, the token budget, a grammar, or a drafter that returned nothing.",
         thresholds=(
             Threshold(
                 name="MISSING_ABOVE",
@@ -174,9 +174,9 @@ ENTRIES = (
     ),
     Entry(
         id="drafts_left_out",
-        title="Steps go without a draft on purpose",
-        meaning="A setting asked for K = 0, by batch size for example. That is a choice, and told "
-        "apart from failing to draft.",
+        title="Drafts are left out on purpose",
+        meaning="A setting asked for K = 0, by batch size for example. That is a choice, and is "
+        "counted separately from failures to draft.",
         thresholds=(
             Threshold(
                 name="LEFT_OUT_ABOVE",
@@ -197,7 +197,7 @@ ENTRIES = (
             Threshold(
                 name="BOUNDARY_ABOVE",
                 value=BOUNDARY_ABOVE,
-                means="share of the decode steps of the requests that lost a draft to a grammar",
+                means="share of the decode steps of those requests that lost a draft to a grammar",
                 source=_SOURCE,
             ),
         ),

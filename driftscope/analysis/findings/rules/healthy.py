@@ -17,14 +17,14 @@ ALIVE_ABOVE = 0.1
 Below that the last depth deserves attention, whatever else is in order."""
 
 
-def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
+def healthy(case: Case, findings: Sequence[Finding]) -> Finding | None:
     """Find a healthy drafter: no finding of medium or high severity is about the run, its last
     depth is alive, and it does not accept less than the run that it is compared with."""
     run = case.run
-    wrong = [f for f in found if f.severity in (Severity.HIGH, Severity.MEDIUM)]
+    wrong = [f for f in findings if f.severity in (Severity.HIGH, Severity.MEDIUM)]
     if any(run.label in f.runs and f.id != "runs_part" for f in wrong):
         return None
-    if run.acceptance.marginal[-1] < ALIVE_ABOVE or run.requests < FEW_REQUESTS:
+    if run.acceptance.marginal[-1] < ALIVE_ABOVE or run.clusters < FEW_REQUESTS:
         return None
     if accepts_less(case.comparison):
         return None
@@ -37,15 +37,17 @@ def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
         )
         if not there
     ]
-    not_compared = "" if case.comparison else "; no baseline tells what it should accept"
+    not_compared = (
+        "" if case.comparison else "; without a baseline it is unknown what it should accept"
+    )
     return Finding(
         id="healthy",
         severity=Severity.GOOD,
         runs=(run.label,),
         title="The drafter is healthy",
         statement=f"rounds yield {number(run.acceptance.mean_length)} tokens{between(spread)}, "
-        f"{percent(run.acceptance.marginal[-1])} of them are accepted to depth {run.k}, and "
-        "nothing that could be looked at drifts or fails",
+        f"{percent(run.acceptance.marginal[-1])} of the rounds are accepted to depth {run.k}, and "
+        "nothing that was measured drifts or fails",
         evidence={
             "mean_length": run.acceptance.mean_length,
             **ends("mean_length", spread),
@@ -55,7 +57,8 @@ def healthy(case: Case, found: Sequence[Finding]) -> Finding | None:
         confidence=Trust.MEDIUM if unseen or not_compared else Trust.HIGH,
         because=f"no {listed(unseen)} was recorded"
         if unseen
-        else f"{count(run.requests, 'request')}, with the drafter's inside recorded{not_compared}",
+        else f"{count(run.requests, 'request')}, with the drafter's internals "
+        f"recorded{not_compared}",
         advice="Nothing to do.",
     )
 
@@ -64,19 +67,19 @@ ENTRIES = (
     Entry(
         id="healthy",
         title="The drafter is healthy",
-        meaning="No finding that asks for action, acceptance alive to depth K and not lower than "
-        "the baseline's, and requests enough to say so.",
+        meaning="No finding asks for action, some rounds are accepted to depth K, acceptance is "
+        "not lower than the baseline's, and there are enough requests to say so.",
         thresholds=(
             Threshold(
                 name="ALIVE_ABOVE",
                 value=ALIVE_ABOVE,
                 means="marginal acceptance at depth K",
-                source="driftscope: one round in ten is accepted whole",
+                source="driftscope: one round in ten is fully accepted",
             ),
             Threshold(
                 name="FEW_REQUESTS",
                 value=FEW_REQUESTS,
-                means="requests from which anything is called healthy",
+                means="fewest requests for which a drafter is called healthy",
                 source="the usual rule of thumb for a percentile bootstrap over clusters",
             ),
         ),

@@ -64,9 +64,10 @@ def _finding(
         },
         confidence=trust,
         because=because,
-        advice=f"The drafter computes something else {worse.name}: a bug of the engine or of the "
-        "model's code, not of the drafter. Serve with the mode that works until it is fixed, and "
-        "report it to vLLM with both runs; DRIFTSCOPE_RECORDING=shadow shows which chains differ.",
+        advice=f"The drafter computes different results {worse.name}: a bug in the engine or in "
+        "the model's code, not in the drafter's weights. Serve with the mode that works until it "
+        "is fixed, and report it to vLLM with both runs; DRIFTSCOPE_RECORDING=shadow shows which "
+        "chains differ.",
         option="--enforce-eager" if "eager" in better.name else None,
         cost_tps=case.cost_of(better.mean_length),
     )
@@ -85,9 +86,11 @@ def _pairs(case: Case) -> list[tuple[_Side, _Side, bool]]:
         )
         for group in groups
     ]
-    found = [(a, b, True) for n, a in enumerate(sides) for b in sides[n + 1 :]]
+    within_run = [(a, b, True) for n, a in enumerate(sides) for b in sides[n + 1 :]]
     own = _of_run(case.run)
-    return found + [(own, _of_run(other), False) for other in case.others if _twins(case, other)]
+    return within_run + [
+        (own, _of_run(other), False) for other in case.others if _twins(case, other)
+    ]
 
 
 def _of_run(run: RunSummary) -> _Side:
@@ -113,14 +116,15 @@ ENTRIES = (
     Entry(
         id="modes_disagree",
         title="Eager and graph execution disagree",
-        meaning="The same drafter accepts clearly less in one way of execution than in another, "
+        meaning="The same drafter accepts clearly less in one execution mode than in another, "
         "within a run or between two runs of the same models.",
         thresholds=(
             Threshold(
                 name="DISAGREE_ABOVE",
                 value=DISAGREE_ABOVE,
-                means="difference of accepted tokens per round over the larger",
-                source="rounding moves single tokens; a real case: 0 % against 92 % (vllm#54997)",
+                means="difference in accepted tokens per round, over the larger",
+                source="rounding changes single tokens; in a real case 0 % compared with 92 % were "
+                "accepted (vllm#54997)",
             ),
         ),
         need=Need[Case](

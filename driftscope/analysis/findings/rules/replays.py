@@ -19,7 +19,7 @@ tested in every condition and load. This is driftscope's own bound."""
 OUTCOME_WORDS = {
     "json_ok": "JSON as asked for",
     "tool_ok": "the right tool call",
-    "early_stop": "too early an end",
+    "early_stop": "an end that is too early",
     "garbled": "garbled text",
     "looping": "a repetition loop",
 }
@@ -52,9 +52,9 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
             "conditions": len(lower),
         },
         confidence=Trust.HIGH if ratio.pairs >= FEW_REQUESTS else Trust.LOW,
-        because=f"the 95% interval over {count(ratio.pairs, 'pair')} of prompts leaves out 1",
-        advice="See whether production sends requests like these. If it does, fix what makes them "
-        "differ (the template, the system prompt), or train and choose the drafter with such "
+        because=f"the 95% interval over {count(ratio.pairs, 'pair')} of prompts does not contain 1",
+        advice="Check whether production sends requests like these. If it does, fix what makes "
+        "them differ (the template, the system prompt), or train or choose the drafter with such "
         "prompts.",
     )
 
@@ -65,18 +65,18 @@ def not_answered(case: ReplayCase) -> Finding | None:
     lost = {how: n for how, n in run.ended.items() if how != Ended.ANSWERED}
     if not lost:
         return None
-    said = listed([f"{n:,} {how}" for how, n in lost.items()])
+    unanswered = listed([f"{n:,} {how}" for how, n in lost.items()])
     return Finding(
         id="not_answered",
         severity=Severity.MEDIUM,
         runs=(run.label,),
         title="Not every request was answered",
-        statement=f"of {count(run.planned, 'request')}, {said}",
+        statement=f"of {count(run.planned, 'request')}, {unanswered}",
         evidence=dict(lost),
         confidence=Trust.HIGH,
-        because="counted, request by request",
-        advice="Every request is in the run's record client, with its error; the figures are of "
-        "answered ones.",
+        because="counted request by request",
+        advice="Every request is in the run's `client` records, with its error. The figures cover "
+        "answered requests only.",
     )
 
 
@@ -107,7 +107,7 @@ def outcomes_change(case: ReplayCase) -> Finding | None:
         confidence=Trust.HIGH,
         because=f"an exact test on {count(n, 'pair')} of the same prompts",
         advice="Speculation must not change what users get. Compare a few of these answers; look "
-        "for a quantised target, a wrong template, or an engine's bug with this drafter.",
+        "for a quantised target, a wrong template, or an engine bug with this drafter.",
     )
 
 
@@ -118,14 +118,14 @@ def outcomes_hold(case: ReplayCase) -> Finding | None:
     if first is None or first.speculates == other.speculates or not checked or _changed(case):
         return None
     same, of = (sum(pair.same_text[i] for pair in case.pairs) for i in (0, 1))
-    alike = f"; {percent(same / of)} of the greedy answers are the same text" if of else ""
+    alike = f"; {percent(same / of)} of the greedy answers have the same text" if of else ""
     return Finding(
         id="outcomes_hold",
         severity=Severity.GOOD,
         runs=(first.label, other.label),
-        title="With and without speculation, answers turn out alike",
+        title="Answers turn out alike with and without speculation",
         statement=f"in {count(checked, 'check')} of answers to the same prompts, no outcome "
-        f"differs by more than chance{alike}",
+        f"differs by more than chance explains{alike}",
         evidence={"checks": checked, "same_text": same, "greedy_pairs": of},
         because=f"exact tests on pairs of the same prompts, {count(checked, 'check')} in all",
         advice="Nothing to do.",
@@ -143,22 +143,22 @@ def _changed(case: ReplayCase) -> list[tuple[float, str, ReplayComparison]]:
 
 
 _PAIRED: Need[ReplayCase] = Need(
-    words="a replay of the same prompts beside it, and answers that are checked",
+    words="a second replay of the same prompts, and answers that are checked",
     met=lambda case: any(pair.outcomes for pair in case.pairs),
 )
 _OUTCOME = Threshold(
     name="OUTCOME_P",
     value=OUTCOME_P,
-    means="p-value of McNemar's exact test, below which an outcome is taken to differ",
-    source="driftscope: five outcomes are looked at in every condition and load",
+    means="p-value of McNemar's exact test below which an outcome counts as different",
+    source="driftscope: five outcomes are tested in every condition and load",
 )
 
 ENTRIES: tuple[Entry[ReplayCase], ...] = (
     Entry(
         id="outcomes_change",
         title="Answers to the same prompts turn out differently",
-        meaning="Answers are right, whole or free of loops in one replay and not in the other, "
-        "prompt by prompt, more often than by chance.",
+        meaning="Prompt by prompt, answers are right, complete or free of loops in one replay but "
+        "not in the other, more often than chance explains.",
         thresholds=(_OUTCOME,),
         need=_PAIRED,
         rule=outcomes_change,
@@ -166,11 +166,11 @@ ENTRIES: tuple[Entry[ReplayCase], ...] = (
     Entry(
         id="conditions_cost",
         title="A condition lowers the acceptance length",
-        meaning="The same prompts, asked in another way, yield fewer tokens per round than in the "
+        meaning="The same prompts yield fewer tokens per round in this condition than in the "
         "replay's baseline: the 95% interval of the ratio, over prompts, lies below 1.",
         thresholds=(),
         need=Need(
-            words="a replay of several conditions whose server tells of its rounds",
+            words="a replay of several conditions whose server reports its rounds",
             met=lambda case: any(c.length_ratio is not None for c in case.run.cells),
         ),
         rule=conditions_cost,
@@ -185,9 +185,9 @@ ENTRIES: tuple[Entry[ReplayCase], ...] = (
     ),
     Entry(
         id="outcomes_hold",
-        title="With and without speculation, answers turn out alike",
-        meaning="Of two replays one speculates and one does not, and no outcome of the same "
-        "prompts differs by more than chance.",
+        title="Answers turn out alike with and without speculation",
+        meaning="One of two replays speculates and the other does not, and no outcome of the same "
+        "prompts differs by more than chance explains.",
         thresholds=(_OUTCOME,),
         need=_PAIRED,
         rule=outcomes_hold,

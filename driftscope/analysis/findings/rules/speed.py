@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.cost.advice import AHEAD, NO_SPECULATION, WORTH_SAYING, Advice
+from driftscope.analysis.cost.advice import Advice
+from driftscope.analysis.cost.advice_words import by_batch, faster, to_measure
+from driftscope.analysis.cost.choice import WORTH_SAYING
+from driftscope.analysis.cost.predict import Estimate
+from driftscope.analysis.cost.schedule import GAINS_AT_LEAST
+from driftscope.analysis.cost.vllm_options import NO_SPECULATION
 from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends, judged
@@ -13,64 +18,79 @@ from driftscope.analysis.summary.run_summary import RunSummary
 
 
 def smaller_k(case: Case) -> Finding | None:
-    """Find that the cost model's best K is clearly faster than the K that ran, smaller, and not
-    0."""
-    advice = case.advice
-    if advice is None or not advice.worth_it or not _fewer(case.run, advice.overall.best_k):
+    """Find that a K smaller than the one that ran, and not 0, is surely faster."""
+    k = _faster_k(case)
+    if k is None or not 0 < k < _drafted(case.run):
         return None
-    best, gain = advice.overall.best_k, advice.overall.gain
+    return _other_k(case, "smaller_k", "A smaller K serves faster")
+
+
+def larger_k(case: Case) -> Finding | None:
+    """Find that a K larger than the one that ran was measured, and is surely faster."""
+    k = _faster_k(case)
+    if k is None or not k > _drafted(case.run):
+        return None
+    return _other_k(case, "larger_k", "A larger K serves faster")
+
+
+def _faster_k(case: Case) -> int | None:
+    return case.advice.choice.k if case.advice is not None and case.advice.worth_it else None
+
+
+def _drafted(run: RunSummary) -> float:
+    """Return the tokens that the run drafted in a round."""
+    return run.effective_k if run.mixed and run.effective_k is not None else run.k
+
+
+def _other_k(case: Case, name: str, title: str) -> Finding:
+    advice = case.advice
+    assert advice is not None  # noqa: S101  the caller looks at its choice
+    choice, gain = advice.choice, advice.choice.gain
+    assert choice.k is not None and gain is not None  # noqa: S101
     trust, because = judged(
-        case.run.requests, gain.interval, above=0.0, assumed=_assumed(advice, best)
+        case.run.requests, gain.interval, above=0.0, assumed=[] if choice.measured else [_BOUNDED]
     )
     return Finding(
-        id="smaller_k",
+        id=name,
         severity=Severity.MEDIUM,
         runs=(case.run.label,),
-        title="A smaller K would probably serve faster",
-        statement=f"the cost model gives {percent(gain.value)} more tokens per second with K = "
-        f"{best} than with {advice.served.words}{between_percent(gain.interval)}: "
-        f"{_times(advice, best)}"
-        f"{_by_batch(advice)}{_by_context(advice)}",
-        evidence=_evidence(case, advice, best),
+        title=title,
+        statement=f"{faster(advice)}: {_times(advice, choice.k)}{_by_batch(advice)}",
+        evidence=_evidence(case, advice, choice.k, gain),
         confidence=trust,
         because=because,
-        advice=f"Try num_speculative_tokens = {best} under your own load and compare the time per "
-        "output token.",
+        advice=f"Serve with num_speculative_tokens = {choice.k}.{_further(advice)}",
         assumed=advice.assumed,
         option=advice.fixed_command,
-        cost_tps=case.cost_at_k(best),
+        cost_tps=case.cost_of_gain(gain.value),
     )
 
 
-def _fewer(run: RunSummary, best: int) -> bool:
-    """Whether K = `best` drafts fewer tokens than the run did, but at least one."""
-    drafted = run.effective_k if run.mixed and run.effective_k is not None else run.k
-    return 0 < best < drafted
+def _further(advice: Advice) -> str:
+    measure = to_measure(advice)
+    return "" if measure is None else f" It may not be the fastest: {measure}."
 
 
 def k_by_batch_size(case: Case) -> Finding | None:
-    """Find that separate K for some batch sizes clearly beat the best single K."""
+    """Find that separate measured K for some batch sizes surely beat the best single K."""
     advice = case.advice
     if advice is None or not advice.schedule_worth_it:
         return None
     gain = advice.schedule_gain
-    trust, because = judged(
-        case.run.requests, gain.interval, above=0.0, assumed=_assumed(advice, 0)
-    )
-    ranges = listed([f"{k} for batches of {first} to {last}" for first, last, k in advice.schedule])
+    trust, because = judged(case.run.requests, gain.interval, above=GAINS_AT_LEAST)
     return Finding(
         id="k_by_batch_size",
         severity=Severity.MEDIUM,
         runs=(case.run.label,),
         title="The best K depends on the batch size",
-        statement=f"the cost model's best K is {ranges}; together {percent(gain.value)} faster "
-        f"than {_instead(advice)}{between_percent(gain.interval)}",
+        statement=f"the fastest measured K is {listed(by_batch(advice))}; together they are "
+        f"{percent(gain.value)} faster than {_instead(advice)}{between_percent(gain.interval)}",
         evidence={
             "k": case.run.k,
             "gain_over_fixed": gain.value,
             **ends("gain_over_fixed", gain.interval),
             **{f"best_k_at_{first}": k for first, _, k in advice.schedule},
-            "threshold": WORTH_SAYING,
+            "threshold": GAINS_AT_LEAST,
         },
         confidence=trust,
         because=because,
@@ -78,51 +98,6 @@ def k_by_batch_size(case: Case) -> Finding | None:
         "vLLM ignores it with data parallelism.",
         assumed=advice.assumed,
         option=advice.schedule_command,
-        cost_tps=case.cost_of_gain(gain.value),
-    )
-
-
-def larger_k(case: Case) -> Finding | None:
-    """Find that the last depth pays so well that further depths probably would, too."""
-    advice, run = case.advice, case.run
-    if (
-        advice is None
-        or run.mixed
-        or advice.overall.best_k != run.k
-        or run.acceptance.conditional[-1] is None
-    ):
-        return None
-    told = [(k, gain) for k, gain in advice.beyond if gain.surely_above(0.0)]
-    if not told or advice.doubt is not None:
-        return None
-    k, gain = max(told, key=lambda each: each[1].value)
-    if not gain.value >= WORTH_SAYING:
-        return None
-    trust, because = judged(
-        run.requests, gain.interval, above=0.0, assumed=["acceptance beyond K was never measured"]
-    )
-    return Finding(
-        id="larger_k",
-        severity=Severity.MEDIUM,
-        runs=(run.label,),
-        title="A larger K would probably serve faster",
-        statement=f"if further depths are accepted like depth {run.k} "
-        f"({percent(run.acceptance.conditional[-1])} of the rounds that get there), K = {k} gives "
-        f"{percent(gain.value)} more tokens per second{between_percent(gain.interval)}",
-        evidence={
-            "k": run.k,
-            "suggested_k": k,
-            "gain": gain.value,
-            **ends("gain", gain.interval),
-            "conditional_last": run.acceptance.conditional[-1],
-            "threshold": WORTH_SAYING,
-        },
-        confidence=trust,
-        because=because,
-        advice=f"Try num_speculative_tokens = {k} under your own load, record again, and compare. "
-        "A drafter may not have been trained for that many depths.",
-        assumed=advice.assumed,
-        option=f'"num_speculative_tokens": {k}',
         cost_tps=case.cost_of_gain(gain.value),
     )
 
@@ -154,7 +129,7 @@ def _by_baseline(case: Case) -> Finding | None:
         id="slower_than_none",
         severity=Severity.HIGH,
         runs=(run.label,),
-        title="Speculation serves slower than none",
+        title="Serving is slower with speculation than without",
         statement=f"measured against the baseline {plain.label}: {milliseconds(a.tpot_s)} per "
         f"output token with speculation, {milliseconds(b.tpot_s)} without",
         evidence={
@@ -175,29 +150,25 @@ def _by_baseline(case: Case) -> Finding | None:
 
 def _by_model(case: Case) -> Finding | None:
     advice = case.advice
-    if advice is None:
+    if advice is None or not advice.none_is_faster:
         return None
-    if advice.useless or advice.surely_slower:
-        if advice.least_gain is None:
-            return None
-        trust, because, statement = _by_drafter(case.run.requests, advice)
-    elif advice.overall.best_k == 0 and advice.worth_it:
-        trust, because, statement = _by_prediction(case.run.requests, advice)
-    else:
-        return None
+    drafter = advice.useless or advice.surely_slower
+    by = _by_drafter if drafter else _by_bounds
+    trust, because, statement = by(case.run.requests, advice)
+    gain = advice.least_gain if drafter else advice.gains[0].value
     return Finding(
         id="slower_than_none",
         severity=Severity.HIGH,
         runs=(case.run.label,),
-        title="Speculation serves slower than none",
+        title="Serving is slower with speculation than without",
         statement=statement,
-        evidence=_evidence(case, advice, 0),
+        evidence=_evidence(case, advice, 0, advice.gains[0]),
         confidence=trust,
         because=because,
         advice=_NONE,
         assumed=advice.assumed,
         option=NO_SPECULATION,
-        cost_tps=case.cost_at_k(0),
+        cost_tps=None if gain is None else case.cost_of_gain(gain),
     )
 
 
@@ -210,25 +181,29 @@ def _by_drafter(requests: int, advice: Advice) -> tuple[Trust, str, str]:
         f"interval, of {count(requests, 'request')}"
     )
     statement = (
-        "drafting takes more time than its accepted tokens save: without the drafter there are at "
-        f"least {percent(advice.least_gain)} more tokens per second"
+        "drafting takes more time than the accepted tokens save: without the drafter the engine "
+        f"yields at least {percent(advice.least_gain)} more tokens per second"
     )
     return Trust.HIGH if enough else Trust.LOW, because, statement
 
 
-def _by_prediction(requests: int, advice: Advice) -> tuple[Trust, str, str]:
-    gain = advice.overall.gain
-    trust, because = judged(requests, gain.interval, above=0.0, assumed=_assumed(advice, 0))
-    statement = (
-        f"by the cost model: {_times(advice, 0)}; {percent(gain.value)} more tokens per second "
-        f"without{between_percent(gain.interval)}"
+def _by_bounds(requests: int, advice: Advice) -> tuple[Trust, str, str]:
+    measured, gain = 0 in advice.measured_k, advice.gains[0]
+    trust, because = judged(
+        requests, gain.interval, above=0.0, assumed=[] if measured else [_BOUNDED]
     )
-    return trust, f"by the cost model, no baseline was given; {because}", statement
+    how = "step times were measured without speculation" if measured else "by bounds of step times"
+    statement = (
+        f"{how}: {_times(advice, 0)}; {percent(gain.value)} more tokens per second without "
+        f"speculation{between_percent(gain.interval)}"
+    )
+    return trust, f"by step times, because no baseline was given; {because}", statement
 
 
+_BOUNDED = "its step times are bounds from other K, not measured"
 _NONE = (
-    "Serve without speculation, or fix the drafter first: the other findings say what is wrong "
-    "with it. Drafting costs more than its accepted tokens save."
+    "Serve without speculation, or fix the drafter first: the other findings show what is wrong "
+    "with it. Drafting costs more time than the accepted tokens save."
 )
 
 
@@ -246,23 +221,12 @@ def _instead(advice: Advice) -> str:
 
 
 def _by_batch(advice: Advice) -> str:
-    if len(advice.schedule) < 2:
-        return ""
-    return "; best K by batch size: " + listed(
-        [f"{k} for {first} to {last}" for first, last, k in advice.schedule]
-    )
+    ranges = by_batch(advice)
+    return f"; fastest measured K by batch size: {listed(ranges)}" if ranges else ""
 
 
-def _by_context(advice: Advice) -> str:
-    if len({at.best_k for _, at in advice.by_context}) < 2:
-        return ""
-    return "; by context length: " + listed(
-        [f"{at.best_k} for {name}" for name, at in advice.by_context]
-    )
-
-
-def _evidence(case: Case, advice: Advice, k: int) -> dict[str, float | int | None]:
-    times, gain = advice.overall.tpot_s, advice.overall.gain
+def _evidence(case: Case, advice: Advice, k: int, gain: Estimate) -> dict[str, float | int | None]:
+    times = advice.overall.tpot_s
     return {
         "k": case.run.k,
         "suggested_k": k,
@@ -277,66 +241,66 @@ def _evidence(case: Case, advice: Advice, k: int) -> dict[str, float | int | Non
     }
 
 
-def _assumed(advice: Advice, k: int) -> list[str]:
-    return [] if k and not advice.assumed else list(advice.assumed)
-
-
 _NEED = Need[Case](
-    words="step times of 20 or more like steps that drafted",
+    words="step times of 20 or more comparable steps that drafted",
     met=lambda case: case.advice is not None,
 )
 _WORTH = Threshold(
     name="WORTH_SAYING",
     value=WORTH_SAYING,
-    means="estimated gain in tokens per second, whose 95% interval is above 0",
-    source="driftscope: a model of two straight lines is not trusted to less",
+    means="gain in tokens per second, whose 95% interval is above 0",
+    source="driftscope: runs of one server differ by as much (run effect)",
+)
+_OTHER = Need[Case](
+    words="step times of 20 or more comparable steps that drafted, of runs at two or more K",
+    met=lambda case: case.advice is not None and len(case.advice.measured_k) > 1,
 )
 
 ENTRIES = (
     Entry(
         id="slower_than_none",
-        title="Speculation serves slower than none",
+        title="Serving is slower with speculation than without",
         meaning="The time per output token is longer with speculation than without: measured "
-        "against a baseline run where one is given, else by the cost model. It says which.",
+        "against a baseline run if one is given, otherwise bounded by step times: what the drafter "
+        "takes, or what steps with more tokens take. The finding states which.",
         thresholds=(_WORTH,),
         need=_NEED,
         rule=slower_than_none,
     ),
     Entry(
         id="smaller_k",
-        title="A smaller K would probably serve faster",
+        title="A smaller K serves faster",
         meaning="K is too high for the batch sizes and contexts that were served: the last depths "
-        "cost more than they bring.",
+        "cost more time than their accepted tokens save. Another K was measured, or is known to "
+        "be within 5% of the fastest whatever its steps cost.",
         thresholds=(_WORTH,),
-        need=_NEED,
+        need=_OTHER,
         rule=smaller_k,
     ),
     Entry(
         id="larger_k",
-        title="A larger K would probably serve faster",
-        meaning="K is too low: the last depth pays, and so would more if accepted like it.",
-        thresholds=(
-            _WORTH,
-            Threshold(
-                name="AHEAD",
-                value=AHEAD,
-                means="depths beyond K that are extrapolated",
-                source="driftscope: each is one more rate that was never measured",
-            ),
-        ),
-        need=Need[Case](
-            words="step times at several batch sizes or K, and a K of 2 or more",
-            met=lambda case: case.advice is not None and bool(case.advice.beyond),
-        ),
+        title="A larger K serves faster",
+        meaning="K is too low: a run with a larger K was measured, and its last depths save more "
+        "time than they cost.",
+        thresholds=(_WORTH,),
+        need=_OTHER,
         rule=larger_k,
     ),
     Entry(
         id="k_by_batch_size",
         title="The best K depends on the batch size",
-        meaning="One K for all batch sizes leaves tokens per second behind, beside a K of its own "
-        "for some.",
-        thresholds=(_WORTH,),
-        need=_NEED,
+        meaning="A single K for all batch sizes serves fewer tokens per second than a separate K "
+        "for some of them, among K that were measured there.",
+        thresholds=(
+            Threshold(
+                name="GAINS_AT_LEAST",
+                value=GAINS_AT_LEAST,
+                means="lower end of the 95% interval of the gain over the best single K",
+                source="driftscope: a schedule has to be kept up to date, which smaller gains do "
+                "not pay for",
+            ),
+        ),
+        need=_OTHER,
         rule=k_by_batch_size,
     ),
 )

@@ -28,43 +28,49 @@ K by the cost model reacts to."""
 
 def runs_part(case: Case) -> Finding | None:
     """Find that a run's acceptance by depth differs from that of the run it is compared with."""
-    found = case.comparison
-    return _apart(case, found) if found is not None and found.parts_from is not None else None
+    comparison = case.comparison
+    if comparison is None or comparison.parts_from is None:
+        return None
+    return _apart(case, comparison)
 
 
 def runs_alike(case: Case) -> Finding | None:
     """Find that acceptance differs at no depth, with the largest difference that is still
     possible."""
-    found = case.comparison
-    if found is None or not found.tested or found.parts_from is not None or found.bound is None:
+    comparison = case.comparison
+    if (
+        comparison is None
+        or not comparison.tested
+        or comparison.parts_from is not None
+        or comparison.bound is None
+    ):
         return None
-    return _alike(found, found.bound)
+    return _alike(comparison, comparison.bound)
 
 
-def _apart(case: Case, found: Comparison) -> Finding:
-    suspects = suspects_of(case, loss_against(found, case.run))
-    by_depth, depth = found.at(MARGINAL), found.parts_from or 1
+def _apart(case: Case, comparison: Comparison) -> Finding:
+    suspects = suspects_of(case, loss_against(comparison, case.run))
+    by_depth, depth = comparison.at(MARGINAL), comparison.parts_from or 1
     here, last = by_depth[depth - 1], by_depth[-1]
-    better = found.first if accepts_less(found) else found.second
-    trust, because = _trust(found, here)
-    since = f"after depth {depth - 1}" if depth > 1 else "from depth 1 on"
+    better = comparison.first if accepts_less(comparison) else comparison.second
+    trust, because = _trust(comparison, here)
     return Finding(
         id="runs_part",
         severity=Severity.MEDIUM,
-        runs=(found.first, found.second),
-        title=f"Acceptance parts {since}",
-        statement=f"it differs at {_depths(found)}: at depth {depth} it is {_both(found, here)}"
-        f"{_points(here)}"
-        + (f"; at depth {last.depth} it is {_both(found, last)}" if last is not here else ""),
+        runs=(comparison.first, comparison.second),
+        title=f"Acceptance differs from depth {depth} on",
+        statement=f"it differs at {_depths(comparison)}: at depth {depth} it is "
+        f"{_both(comparison, here)}{_points(here)}"
+        + (f"; at depth {last.depth} it is {_both(comparison, last)}" if last is not here else ""),
         evidence={
             "depth": depth,
-            "depths_apart": len(found.apart_at),
+            "depths_apart": len(comparison.apart_at),
             "marginal_first_run": here.first,
             "marginal_second_run": here.second,
             "last_depth": last.depth,
             "last_first_run": last.first,
             "last_second_run": last.second,
-            "length_difference": found.at(LENGTH)[0].difference,
+            "length_difference": comparison.at(LENGTH)[0].difference,
             "difference": here.difference,
             **ends("difference", here.interval),
             "p": here.p_adjusted,
@@ -72,37 +78,42 @@ def _apart(case: Case, found: Comparison) -> Finding:
         },
         confidence=trust,
         because=because,
-        advice=f"{better} accepts more over all depths. {_same_prompts(found)}",
+        advice=f"{better} accepts more over all depths. {_same_prompts(comparison)}",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
     )
 
 
-def _trust(found: Comparison, here: Difference) -> tuple[Trust, str]:
-    unpaired = found.pairing == UNPAIRED
+def _trust(comparison: Comparison, here: Difference) -> tuple[Trust, str]:
+    unpaired = comparison.pairing == UNPAIRED
     assumed = ["the two runs may have answered different prompts"] if unpaired else []
     below = 0.0 if here.difference < 0 else None
     above = 0.0 if here.difference > 0 else None
-    return judged(min(found.requests), here.interval, above=above, below=below, assumed=assumed)
+    return judged(
+        min(comparison.requests), here.interval, above=above, below=below, assumed=assumed
+    )
 
 
-def _same_prompts(found: Comparison) -> str:
-    if found.pairing != UNPAIRED:
-        return f"Both answered the same prompts: {count(found.pairs, 'pair')}, by {found.pairing}."
+def _same_prompts(comparison: Comparison) -> str:
+    if comparison.pairing != UNPAIRED:
+        pairs = count(comparison.pairs, "pair")
+        return f"Both answered the same prompts: {pairs}, by {comparison.pairing}."
     return (
-        "The runs did not answer the same prompts, or not in a way that shows: make sure that they "
+        "The runs did not answer the same prompts, as far as the traces show: make sure that they "
         "did before you draw a conclusion."
     )
 
 
-def _depths(found: Comparison) -> str:
+def _depths(comparison: Comparison) -> str:
     """Return the depths that differ: "depth 3", "depths 1 to 4 and 6"."""
-    noun = "depth" if len(found.apart_at) == 1 else "depths"
-    return f"{noun} {runs_of_numbers(found.apart_at)}"
+    noun = "depth" if len(comparison.apart_at) == 1 else "depths"
+    return f"{noun} {runs_of_numbers(comparison.apart_at)}"
 
 
-def _both(found: Comparison, at: Difference) -> str:
-    return f"{percent(at.first)} ({found.first}) against {percent(at.second)} ({found.second})"
+def _both(comparison: Comparison, at: Difference) -> str:
+    return (
+        f"{percent(at.first)} ({comparison.first}) and {percent(at.second)} ({comparison.second})"
+    )
 
 
 def _points(at: Difference) -> str:
@@ -116,28 +127,28 @@ def _points(at: Difference) -> str:
     )
 
 
-def _alike(found: Comparison, bound: float) -> Finding:
+def _alike(comparison: Comparison, bound: float) -> Finding:
     near = bound <= ALIKE_WITHIN
-    more = round(min(found.requests) * (bound / ALIKE_WITHIN) ** 2)
+    more = round(min(comparison.requests) * (bound / ALIKE_WITHIN) ** 2)
     return Finding(
         id="runs_alike",
         severity=Severity.INFO,
-        runs=(found.first, found.second),
-        title="The runs accept alike" if near else "No depth tells the runs apart",
+        runs=(comparison.first, comparison.second),
+        title="The runs accept alike" if near else "Acceptance differs at no depth",
         statement=f"{largest(bound)}, at any of "
-        f"{count(len(found.at(MARGINAL)), 'depth')} (95 %, all depths together)",
+        f"{count(len(comparison.at(MARGINAL)), 'depth')} (95 %, all depths together)",
         evidence={
-            "depths": len(found.at(MARGINAL)),
+            "depths": len(comparison.at(MARGINAL)),
             "bound": bound,
             "threshold": ALIKE_WITHIN,
         },
         confidence=Trust.HIGH if near else Trust.LOW,
-        because=f"{count(min(found.requests), 'request')} each"
-        + ("" if near else ", and a difference that matters may hide in them"),
+        because=f"{count(min(comparison.requests), 'request')} each"
+        + ("" if near else ", too few to exclude a difference that matters"),
         advice="Nothing to do."
         if near
-        else f"If you expected a difference, record about {more:,} requests in each run, of the "
-        f"same prompts: then one above {100 * ALIKE_WITHIN:.0f} points would show.",
+        else f"If you expected a difference, record about {more:,} requests of the same prompts in "
+        f"each run: a difference above {100 * ALIKE_WITHIN:.0f} points would then be detected.",
     )
 
 
@@ -148,33 +159,34 @@ _NEED = Need[Case](
 _ALPHA = Threshold(
     name="ALPHA",
     value=ALPHA,
-    means="p-value of a depth, adjusted for all depths: the largest |t| of them, against runs with "
-    "each pair's sides exchanged at random (unpaired: with requests dealt anew)",
-    source="convention; `make calibration` shows what it comes to",
+    means="p-value of a depth, adjusted for all depths: the largest |t| is compared with its "
+    "distribution when the two sides of each pair are exchanged at random (unpaired: when requests "
+    "are assigned to the runs at random)",
+    source="convention; `make calibration` measures the resulting false-positive rate",
 )
 
 ENTRIES = (
     Entry(
         id="runs_part",
-        title="Acceptance parts after a depth",
-        meaning="At some depth, named, two runs accept differently. The test is that of "
-        "`driftscope compare`: all depths jointly, in pairs where both answered the same prompts. "
-        "A run that accepts nothing is compared like any other.",
+        title="Acceptance differs from some depth on",
+        meaning="Two runs accept differently from the named depth on. The test is that of "
+        "`driftscope compare`: it covers all depths jointly, and pairs requests if both runs "
+        "answered the same prompts. A run that accepts nothing is compared like any other.",
         thresholds=(_ALPHA,),
         need=_NEED,
         rule=runs_part,
     ),
     Entry(
         id="runs_alike",
-        title="No depth tells the runs apart",
-        meaning="No depth differs by that test. It states the largest difference that the runs are "
-        "still compatible with, and calls them alike only where that is small.",
+        title="Acceptance differs at no depth",
+        meaning="No depth differs by that test. The finding states the largest difference that is "
+        "still compatible with the runs, and calls them alike only if that is small.",
         thresholds=(
             Threshold(
                 name="ALIKE_WITHIN",
                 value=ALIKE_WITHIN,
-                means="largest difference in marginal acceptance of runs that are called alike, by "
-                "the simultaneous 95% interval",
+                means="largest difference in marginal acceptance, by the simultaneous 95% "
+                "interval, at which runs are called alike",
                 source="driftscope: a fifth of a token per round at K = 4",
             ),
         ),

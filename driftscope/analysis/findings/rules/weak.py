@@ -11,12 +11,12 @@ from driftscope.analysis.findings.acceptance_losses import (
     loss_of,
     steepest,
 )
-from driftscope.analysis.findings.catalogue_entry import ALWAYS, Entry, Threshold
+from driftscope.analysis.findings.catalogue_entry import ALWAYS, Deciding, Entry, Threshold
 from driftscope.analysis.findings.finding import Finding, Severity
 from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.suspects import in_order, suspects_of
-from driftscope.analysis.number_words import between_percent, percent
+from driftscope.analysis.number_words import between_percent, count, percent
 
 
 def acceptance_low(case: Case) -> Finding | None:
@@ -40,8 +40,8 @@ def acceptance_low(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice="Compare with a run of the drafter as it was trained, on the same prompts."
-        f"{in_order(suspects)}",
+        advice="Compare this run with one of the drafter as it was trained, on the same "
+        f"prompts.{in_order(suspects)}",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
     )
@@ -62,8 +62,8 @@ def acceptance_falls(case: Case) -> Finding | None:
         severity=Severity.MEDIUM,
         runs=(run.label,),
         title="Acceptance falls faster along the chain than a healthy drafter's",
-        statement=f"{percent(first)} of the rounds are accepted to depth 1, and of those that "
-        f"reach depth {depth} {percent(rate)}{between_percent(spread)}",
+        statement=f"{percent(first)} of the rounds are accepted to depth 1; of the rounds that "
+        f"reach depth {depth}, {percent(rate)} are accepted there{between_percent(spread)}",
         evidence={
             "depth": depth,
             "conditional": rate,
@@ -73,7 +73,8 @@ def acceptance_falls(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice=f"Draft {depth - 1} tokens until it is fixed.{in_order(suspects)}",
+        advice=f"Draft only {count(depth - 1, 'token')} per round until the cause is "
+        f"fixed.{in_order(suspects)}",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
         option=f'"num_speculative_tokens": {depth - 1}',
@@ -81,12 +82,20 @@ def acceptance_falls(case: Case) -> Finding | None:
     )
 
 
+def _first_rate(case: Case) -> Deciding:
+    acceptance = case.run.acceptance
+    spread = acceptance.marginal_interval
+    return Deciding(
+        value=acceptance.marginal[0], interval=spread[0] if spread else None, bound=LOW_BELOW
+    )
+
+
 ENTRIES = (
     Entry(
         id="acceptance_low",
         title="Acceptance is low from the first depth on",
-        meaning="The drafter is alive and misses more often at depth 1 than any published one: "
-        "something it reads differs from its training.",
+        meaning="The drafter works, but is rejected more often at depth 1 than any published one: "
+        "something in its input differs from its training.",
         thresholds=(
             Threshold(
                 name="LOW_BELOW",
@@ -97,25 +106,27 @@ ENTRIES = (
         ),
         need=ALWAYS,
         rule=acceptance_low,
+        deciding=_first_rate,
     ),
     Entry(
         id="acceptance_falls",
         title="Acceptance falls faster along the chain than a healthy drafter's",
-        meaning="Depth 1 is accepted as it should be, and what the drafter feeds itself misleads "
-        "it from there on, or no chain gets beyond a depth.",
+        meaning="Depth 1 is accepted as it should be, but what the drafter feeds itself misleads "
+        "it from there on, or no chain is accepted beyond some depth.",
         thresholds=(
             Threshold(
                 name="FALLS_BELOW",
                 value=FALLS_BELOW,
                 means="upper end of the 95% interval of the conditional acceptance at a depth, "
                 "over the acceptance at depth 1",
-                source="published live depths keep 0.8 or more; a norm_output that is not applied: "
-                "0.27",
+                source="published live depths keep 0.8 or more; with a norm_output that is not "
+                "applied 0.27 remains",
             ),
             Threshold(
                 name="STOPS_BELOW",
                 value=STOPS_BELOW,
-                means="conditional acceptance at that depth from which it is said to end there",
+                means="conditional acceptance at that depth below which acceptance is said to end "
+                "there",
                 source="the published dead tail is at 0",
             ),
         ),

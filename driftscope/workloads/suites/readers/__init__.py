@@ -42,8 +42,8 @@ def read_prompts(path: Path) -> list[Prompt]:
         ) from error
     except (ValueError, OSError, RecursionError) as error:
         raise UsageError(f"{path}: not readable ({' '.join(str(error).split())[:200]})") from error
-    found = [prompt_of(row, f"{path.stem}-{number}") for number, row in enumerate(rows)]
-    prompts = _distinct([prompt for prompt in found if prompt is not None])
+    candidates = [prompt_of(row, f"{path.stem}-{number}") for number, row in enumerate(rows)]
+    prompts = _distinct([prompt for prompt in candidates if prompt is not None])
     if not prompts:
         raise UsageError(
             f"{path}: no prompt in its {len(rows)} rows; known are turns, prompt, conversations, "
@@ -96,7 +96,7 @@ def _json(path: Path) -> Iterable[Row]:
 
 def _mapping(row: Any) -> Row:
     if not isinstance(row, dict):
-        raise ValueError("a row that is no object")
+        raise ValueError("a row that is not an object")
     return row
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from driftscope.boundary import strict_json
+from driftscope.boundary.bounds import MAX_TOKENS
 from driftscope.workloads.suites.filler_text import document
 
 CHARACTERS_PER_TOKEN = 4
@@ -52,10 +53,17 @@ def vllm_bench_rows(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     own."""
     lengths = zip(result["input_lens"], result.get("output_lens") or (), strict=True)
     for number, (asked, answered) in enumerate(lengths):
-        text = document(int(asked) * CHARACTERS_PER_TOKEN, random.Random(number))
+        text = document(_tokens(asked) * CHARACTERS_PER_TOKEN, random.Random(number))
         message = {"role": "user", "content": text}
         yield {
             "id": f"as-long-as-{number}",
             "messages": [message],
-            "max_tokens": max(int(answered), 1),
+            "max_tokens": max(_tokens(answered), 1),
         }
+
+
+def _tokens(length: Any) -> int:
+    """Return a length in tokens; raises ValueError for what no request can have."""
+    if not isinstance(length, int | float) or not 0 <= length <= MAX_TOKENS:
+        raise ValueError(f"a length of {length!r} tokens")
+    return int(length)

@@ -82,9 +82,9 @@ def _asked(messages: Any) -> tuple[Message, ...]:
 def _shared(turns: Sequence[Any], key: str, category: str | None) -> Prompt | None:
     messages: list[Message] = []
     for turn in turns:
-        said = turn if isinstance(turn, dict) else {}
-        role = _ROLES.get(str(said.get("from", said.get("role"))))
-        text = said.get("value", said.get("content"))
+        fields = turn if isinstance(turn, dict) else {}
+        role = _ROLES.get(str(fields.get("from", fields.get("role"))))
+        text = fields.get("value", fields.get("content"))
         if role is None or not isinstance(text, str):
             return None
         if role == "assistant":

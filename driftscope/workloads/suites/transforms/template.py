@@ -12,7 +12,7 @@ from driftscope.workloads.suites.transforms.base import Transform, need_messages
 
 
 class Template(Transform):
-    """Send the conversation as a plain completion, written by another template.
+    """Send the conversation as a plain completion, rendered with another template.
 
     `template`: "server" is the model's own, applied by the server's /tokenize; "none" is the bare
     contents; "roles" uses role names in plain text; "chatml", "llama3" and "instruction" are other

@@ -27,7 +27,7 @@ class MixedLanguages(Transform):
 
 
 class Sampling(Transform):
-    """Change the sampling: `temperature`, `top_p`, and a `seed` of the prompt's own."""
+    """Change the sampling: `temperature`, `top_p`, and a separate `seed` for each prompt."""
 
     name: ClassVar[str] = "sampling"
     temperature: float

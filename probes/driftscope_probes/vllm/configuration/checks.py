@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope.errors import ProbeError
+from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope_probes.drafter.drafter_kind import Kind
 from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, methods
 
 
 def check_speculation(config: Any) -> None:
-    """Raise ProbeError if the engine's `VllmConfig` asks for nothing that can be recorded."""
+    """Raise ProbeError if nothing of an engine with this `VllmConfig` can be recorded, and
+    UnknownDrafterError if the inside of its drafter cannot be."""
+    check_engine(config)
+    method = config.speculative_config.method
+    if method not in methods():
+        raise UnknownDrafterError(
+            f"speculation method {method!r} is not supported by this driftscope; "
+            f"supported: {', '.join(methods())}"
+        )
+
+
+def check_engine(config: Any) -> None:
+    """Raise ProbeError if nothing of the engine can be recorded, whatever drafts."""
+    check_speculates(config)
+    _check_parallelism(config.parallel_config)
+
+
+def check_speculates(config: Any) -> None:
+    """Raise ProbeError if the engine does not speculate."""
     speculation = getattr(config, "speculative_config", None)
     if speculation is None:
         raise ProbeError(
             "DRIFTSCOPE_TRACE is set, but this engine does not speculate: start it with "
             "--speculative-config, or unset DRIFTSCOPE_TRACE"
         )
-    if speculation.method not in methods():
-        raise ProbeError(
-            f"speculation method {speculation.method!r} is not supported by this driftscope; "
-            f"supported: {', '.join(methods())}"
-        )
-    _check_parallelism(config.parallel_config)
 
 
 def _check_parallelism(parallel: Any) -> None:
@@ -54,12 +66,14 @@ _PARALLELISM = {
 
 
 def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:
-    """Raise ProbeError if a loaded drafter has a part that would be measured incorrectly."""
+    """Raise UnknownDrafterError if a part of a loaded drafter would be measured incorrectly."""
     if kind.attention and not layers:
-        raise ProbeError(f"drafter {type(model).__name__}: no attention layer found")
+        raise UnknownDrafterError(f"drafter {type(model).__name__}: no attention layer found")
     for name, layer in layers.items():
-        if found := _unsupported_attention(layer):
-            raise ProbeError(f"drafter layer {name} has {found}: not supported by this driftscope")
+        if reason := _unsupported_attention(layer):
+            raise UnknownDrafterError(
+                f"drafter layer {name} has {reason}: not supported by this driftscope"
+            )
 
 
 def _unsupported_attention(layer: Any) -> str | None:

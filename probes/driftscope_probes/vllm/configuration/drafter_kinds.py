@@ -1,7 +1,7 @@
 """All kinds of drafter that this version supports, and what is recorded of each.
 
 The start-up check, `driftscope doctor` and the table in docs/drafters.md all read this list. A
-drafter that is not in it is refused.
+drafter that is not in it is recorded like one without a model: acceptance and timing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from driftscope.errors import ProbeError
+from driftscope.errors import UnknownDrafterError
 from driftscope_probes.drafter.drafter_kind import Kind
 
 TRUTH = "float64 replay of trained and random weights"
@@ -135,7 +135,8 @@ KINDS = (
         lead=1,
         v1=WITNESS,
         v2=WITNESS,
-        note="any decoder of vLLM's plain attention layers; soft caps too; checked: Llama, Gemma 2",
+        note="any decoder with vLLM's plain attention layers; also soft caps; checked: Llama, "
+        "Gemma 2",
     ),
     Kind(
         name="Medusa",
@@ -173,7 +174,7 @@ KINDS = (
 
 
 def kind_for(speculation: Any, drafter: str, *, modules: bool = False) -> Kind:
-    """Return the kind of a loaded drafter; raises ProbeError if the drafter is not in the list.
+    """Return the kind of a loaded drafter; raises UnknownDrafterError if it is not in the list.
 
     `speculation` is vLLM's SpeculativeConfig, `drafter` the class's name.
     """
@@ -185,7 +186,7 @@ def kind_for(speculation: Any, drafter: str, *, modules: bool = False) -> Kind:
             return kind
     names = sorted({name for kind in same for name in kind.drafters})
     what = f"{method} with parallel drafting" if parallel else method
-    raise ProbeError(
+    raise UnknownDrafterError(
         f"drafter {drafter} of method {what} is not supported by this driftscope; "
         f"supported: {', '.join(names) or 'none'}"
     )

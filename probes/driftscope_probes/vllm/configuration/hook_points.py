@@ -50,7 +50,7 @@ HOOKS = {
         Hook(
             module="vllm.v1.spec_decode.llm_base_proposer",
             name="SpecDecodeBaseProposer.propose",
-            purpose="the draft itself",
+            purpose="the draft",
         ),
         Hook(
             module="vllm.v1.spec_decode.llm_base_proposer",
@@ -61,7 +61,7 @@ HOOKS = {
         Hook(
             module="vllm.v1.worker.gpu_model_runner",
             name="GPUModelRunner._get_eagle3_aux_layers_from_config",
-            purpose="where the captured layers come from",
+            purpose="source of the captured layers",
             optional=True,
         ),
         Hook(
@@ -90,19 +90,19 @@ HOOKS = {
         Hook(
             module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
             name="EagleSpeculator.propose",
-            purpose="the draft itself",
+            purpose="the draft",
         ),
         Hook(
             module="vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
             name="get_eagle3_aux_layers_from_config",
-            purpose="where the captured layers come from",
+            purpose="source of the captured layers",
             optional=True,
         ),
         *(
             Hook(
                 module=f"vllm.v1.worker.gpu.spec_decode.{module}.speculator",
                 name=f"{speculator}.propose",
-                purpose="the draft itself",
+                purpose="the draft",
                 optional=True,
             )
             for module, speculator in (
@@ -122,12 +122,12 @@ HOOKS = {
         Hook(
             module="vllm.v1.worker.gpu_worker",
             name="Worker.load_model",
-            purpose="the run's beginning, once every model is loaded; drafters without a model",
+            purpose="start of the run, once every model is loaded; drafters without a model",
         ),
         Hook(
             module="vllm.model_executor.models.interfaces",
             name="EagleModelMixin.aux_hidden_state_layers",
-            purpose="which target layers are captured",
+            purpose="list of captured target layers",
             optional=True,
         ),
     ),

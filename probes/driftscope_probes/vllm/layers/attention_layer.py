@@ -74,8 +74,8 @@ def kind_of(layer: Any) -> AttentionKind:
 def cache_of(layer: Any) -> torch.Tensor:
     """Return the layer's KV cache, which older versions wrap in a list."""
     cache = layer.kv_cache
-    found: torch.Tensor = cache[0] if isinstance(cache, list | tuple) else cache
-    return found
+    tensor: torch.Tensor = cache[0] if isinstance(cache, list | tuple) else cache
+    return tensor
 
 
 def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
@@ -113,10 +113,10 @@ _caught: list[torch.Tensor] | None = None
 def catch_lse() -> Iterator[list[torch.Tensor]]:
     """Collect the log-sum-exp, which FlashAttention computes and vLLM does not request."""
     global _caught
-    found: list[torch.Tensor] = []
-    _caught = found
+    values: list[torch.Tensor] = []
+    _caught = values
     try:
-        yield found
+        yield values
     finally:
         _caught = None
 

@@ -36,24 +36,24 @@ class CacheFaultTracker:
         self._since.append(scheduled)
         if not drafted:
             return ()
-        found: list[str] = []
+        requests: list[str] = []
         while self._since:
             before = self._since.popleft()
             if self._since and before.num_scheduled_tokens:  # the step ran without the drafter
                 self._faulty = True
-                found += before.num_scheduled_tokens
+                requests += before.num_scheduled_tokens
             # A hit may be on blocks that another request fills in the same step.
             self._faulty |= chunked and not self._since
             if self._faulty:
-                found += _hits(before)
-        return tuple(found)
+                requests += _hits(before)
+        return tuple(requests)
 
 
 def _hits(scheduled: Any) -> list[str]:
     """Return requests that begin, or resume after preemption, with prefix-cache blocks."""
-    found = [new.req_id for new in scheduled.scheduled_new_reqs if new.num_computed_tokens]
+    hits = [new.req_id for new in scheduled.scheduled_new_reqs if new.num_computed_tokens]
     cached = scheduled.scheduled_cached_reqs
     if not cached.resumed_req_ids:
-        return found
+        return hits
     computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    return [*found, *(name for name in cached.resumed_req_ids if computed[name])]
+    return [*hits, *(name for name in cached.resumed_req_ids if computed[name])]

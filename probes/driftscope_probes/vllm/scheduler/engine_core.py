@@ -7,24 +7,41 @@ vllm.v1.core.sched.scheduler and vllm.v1.engine.core, 0.27 to 0.32.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from driftscope.trace.format.records import RequestRow
+from driftscope.trace.format.start_fault import OTHER, StartFault, read_faults
+from driftscope.trace.write.run_directory import check_writable, has_begun
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import Structured
 from driftscope_probes.base.guard import CORE, Guard
 from driftscope_probes.base.method_hooks import hook_method
-from driftscope_probes.base.settings import Settings, settings_from
+from driftscope_probes.base.settings import RUN_ID, Settings, prompt_key, settings_from
+from driftscope_probes.base.start_guard import (
+    EXPORT,
+    StartGuard,
+    handed_down,
+    leave_note,
+    this_process_fault,
+)
 from driftscope_probes.control.control import Control
 from driftscope_probes.recording import telemetry_feed
 from driftscope_probes.recording.process_writer import open_writer
-from driftscope_probes.recording.request_selection import RequestSelection
+from driftscope_probes.steps.request_selection import RequestSelection
 from driftscope_probes.vllm.configuration import checks
-from driftscope_probes.vllm.scheduler.request_label import label_of
-from driftscope_probes.vllm.scheduler.verification_tracker import VerificationTracker
+from driftscope_probes.vllm.configuration.place import run_id_of
+from driftscope_probes.vllm.scheduler.down_report import report_down, served_name
+from driftscope_probes.vllm.scheduler.prompt_digests import PromptDigests
+from driftscope_probes.vllm.scheduler.request_label import PAIR, SESSION, label_of, name_in
+from driftscope_probes.vllm.scheduler.verification_tracker import EndedRequest, VerificationTracker
+
+if TYPE_CHECKING:
+    from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
 
 _ATTRIBUTE = "_driftscope_observer"
 STOP_OR_ABORT = "stop_string_or_abort"
@@ -46,12 +63,50 @@ def install_engine(module: Any) -> None:
 def _init(original: Any) -> Callable[..., Any]:
     def init(scheduler: Any, *args: Any, **kwargs: Any) -> None:
         original(scheduler, *args, **kwargs)
-        settings = settings_from(os.environ)
-        if settings is not None:
-            checks.check_speculation(scheduler.vllm_config)
-            setattr(scheduler, _ATTRIBUTE, EngineObserver(scheduler, settings))
+        _observe(scheduler)
 
     return init
+
+
+def _observe(scheduler: Any) -> None:
+    """Attach an observer if the workers record; otherwise export that the probe is down."""
+    guard, down = StartGuard(), None
+    with guard:
+        settings = settings_from(os.environ)
+        if settings is None:
+            return
+        config = scheduler.vllm_config
+        checks.check_speculates(config)
+        down = handed_down() or _fault_of_workers(settings.trace, run_id_of(config))
+        if down is None:
+            setattr(scheduler, _ATTRIBUTE, EngineObserver(scheduler, settings))
+            return
+    if guard.fault is not None:
+        with contextlib.suppress(Exception):
+            run, role = Path(os.environ["DRIFTSCOPE_TRACE"]), _role(scheduler)
+            mine = has_begun(run, run_id_of(scheduler.vllm_config))
+            leave_note(run, guard.fault, role, begun=mine)
+    if (fault := guard.fault or down) is not None:
+        report_down(scheduler, fault)
+
+
+def _fault_of_workers(run: Path, run_id: str) -> StartFault | None:
+    """Return why the workers, which have loaded their models by now, have begun no run; None if
+    they have. They have logged it, and left a note if the directory allowed that."""
+    if has_begun(run, run_id):
+        return None
+    start = os.environ.get(RUN_ID, "")
+    noted = [fault for fault in read_faults(run) if fault.start == start]
+    if noted:
+        return noted[0]
+    if (own := this_process_fault()) is not None:
+        return own
+    guard = StartGuard(quiet=True)
+    with guard:
+        check_writable(run)
+    return guard.fault or StartFault(
+        kind=OTHER, reason="no worker began a run: see the workers' lines in the log", start=start
+    )
 
 
 def _update_from_output(original: Any) -> Callable[..., Any]:
@@ -78,12 +133,14 @@ def _shutdown(original: Any) -> Callable[..., Any]:
     def shutdown(engine: Any, *args: Any, **kwargs: Any) -> Any:
         observer = getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None)
         if observer is not None:
-            observer.close()
+            with contextlib.suppress(Exception):  # the border: an engine ends as it would without
+                observer.close()
         try:
             return original(engine, *args, **kwargs)
         finally:
             if observer is not None:
-                observer.workers_closed()
+                with contextlib.suppress(Exception):
+                    observer.workers_closed()
 
     return shutdown
 
@@ -94,15 +151,26 @@ class EngineObserver:
     def __init__(self, scheduler: Any, settings: Settings) -> None:
         self._scheduler = scheduler
         self._writer: TraceWriter = open_writer(settings, _role(scheduler))
-        self._speaker = telemetry_feed.speak(
-            self._writer, settings, getattr(scheduler.vllm_config, "model_config", None)
-        )
+        self._telemetry: EngineTelemetry | None = None
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._writer.close)
+            self._begin(scheduler, settings)
+            undo.pop_all()
+
+    def _begin(self, scheduler: Any, settings: Settings) -> None:
+        guard = StartGuard(EXPORT)
+        with guard:
+            model = served_name(getattr(scheduler.vllm_config, "model_config", None))
+            self._telemetry = telemetry_feed.export(self._writer, settings, model)
+        if guard.fault is not None:
+            self._writer.set_gauges(reason=f"{EXPORT}: {guard.fault.reason}")
         self._guard = Guard(
             self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
         )
         self._selection = RequestSelection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
-        self._rows = VerificationTracker(scheduler, self._writer.count_error).rows
+        digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
+        self._rows = VerificationTracker(scheduler, self._writer.count_error, digests).rows
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """Observe a step's outcome before it is applied to the requests."""
@@ -118,8 +186,8 @@ class EngineObserver:
 
     def workers_closed(self) -> None:
         """Close the telemetry after the workers, so that it includes their last figures."""
-        if self._speaker is not None:
-            self._speaker.close()
+        if self._telemetry is not None:
+            self._telemetry.close()
 
     def _observe(self, scheduled: Any, output: Any) -> None:
         requests, served = self._scheduler.requests, []
@@ -160,8 +228,10 @@ class EngineObserver:
             traced=self._selection.selects(label),
             structured=_structured(sampling),
             traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
+            session=name_in(sampling, SESSION) or getattr(request, "session_id", None),
+            pair=name_in(sampling, PAIR),
         )
-        self._writer.put((self._rows, row))
+        self._writer.put((self._rows, EndedRequest(row=row, request=request)))
 
 
 def _role(scheduler: Any) -> str:
@@ -183,5 +253,5 @@ def _structured(sampling: Any) -> str | None:
     if not hasattr(sampling, "structured_outputs"):
         return None
     asked = sampling.structured_outputs
-    held = (kind for kind in Structured.KINDS if getattr(asked, kind, None) is not None)
-    return next(held, Structured.NONE)
+    kinds = (kind for kind in Structured.KINDS if getattr(asked, kind, None) is not None)
+    return next(kinds, Structured.NONE)

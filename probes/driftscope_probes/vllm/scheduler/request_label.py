@@ -1,4 +1,4 @@
-"""The workload label of a vLLM request."""
+"""Names that a client gives a vLLM request: its workload label, its session, its question."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from driftscope.boundary.bounds import MAX_LABEL_CHARS
 
 LABEL = "driftscope_label"
 """Key of a request's workload label in vLLM's SamplingParams.extra_args (vllm_xargs over HTTP)."""
+SESSION = "driftscope_session"
+"""Key of a request's session, as LABEL."""
+PAIR = "driftscope_pair"
+"""Key of the question that a replay asks, as LABEL."""
 
 
 def label_of(sampling: Any) -> str | None:
-    """Return the first MAX_LABEL_CHARS characters of the label in a request's vLLM SamplingParams,
-    if there is one. Any client may choose the label, and it is stored with every row."""
-    label = (getattr(sampling, "extra_args", None) or {}).get(LABEL)
-    return None if label is None else str(label)[:MAX_LABEL_CHARS]
+    """Return the workload label in a request's vLLM SamplingParams, see `name_in`."""
+    return name_in(sampling, LABEL)
+
+
+def name_in(sampling: Any, key: str) -> str | None:
+    """Return the first MAX_LABEL_CHARS characters of the name under `key` in a request's vLLM
+    SamplingParams, if there is one. Any client may choose it, and it is stored with every row."""
+    name = (getattr(sampling, "extra_args", None) or {}).get(key)
+    return None if name is None else str(name)[:MAX_LABEL_CHARS]

@@ -13,6 +13,7 @@ from typing import Any
 
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
+from driftscope_probes.vllm.scheduler.prompt_digests import PromptDigests
 from driftscope_probes.vllm.scheduler.schedule import Limits, Schedule, undrafted_reason
 
 REMEMBERED_REQUESTS = 65_536
@@ -26,6 +27,15 @@ gave it."""
 Step = tuple[float, Any, list[Served]]
 """A step with known outcome: its time, vLLM's SchedulerOutput, and the served requests. These are
 plain tuples, because the serving thread creates them in every step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRequest:
+    """A request that ended, without what the writer's thread computes of it."""
+
+    row: RequestRow
+    request: Any
+    """vLLM's Request, which no longer changes."""
 
 
 _Verified = tuple[int, float, str, int, int, int, str | None, int]
@@ -49,13 +59,20 @@ class _RunningRequest:
 class VerificationTracker:
     """Builds the rows of steps, and of requests that ended."""
 
-    def __init__(self, scheduler: Any, count_error: Callable[[str, BaseException], None]) -> None:
-        """`count_error` is called for a step that cannot be read, whose rows are lost."""
+    def __init__(
+        self,
+        scheduler: Any,
+        count_error: Callable[[str, BaseException], None],
+        digests: PromptDigests | None = None,
+    ) -> None:
+        """`count_error` is called for a step that cannot be read, whose rows are lost; without
+        `digests`, requests get none."""
         self._limits, self._count_error = Limits(scheduler), count_error
+        self._digests = digests
         self._live: OrderedDict[str, _RunningRequest] = OrderedDict()
         self._step = 0
 
-    def rows(self, seen: list[Step | RequestRow]) -> list[Block | RequestRow]:
+    def rows(self, seen: list[Step | EndedRequest]) -> list[Block | RequestRow]:
         """Return a block of the drafts that the steps verified, then the requests that ended in
         them, with TTFT and TPOT filled in."""
         verified: list[_Verified] = []
@@ -108,17 +125,31 @@ class VerificationTracker:
             every.popitem(last=False)
         return rows
 
-    def _ended(self, row: RequestRow) -> RequestRow:
+    def _ended(self, ended: EndedRequest) -> RequestRow:
+        row = ended.row
         live = self._live.pop(row.request, _RunningRequest())
         first, last = live.first_token_s, live.last_token_s
         spent = None if first is None or last is None else last - first
+        digest, conversation = self._digests_of(ended.request)
         return replace(
             row,
+            prompt_digest=digest,
+            conversation=conversation,
             ttft_s=None if first is None else max(0.0, first - row.arrival_s),
             tpot_s=None
             if spent is None or row.output_tokens < 2
             else spent / (row.output_tokens - 1),
         )
+
+    def _digests_of(self, request: Any) -> tuple[str | None, str | None]:
+        """Return the digests of prompt and conversation; an error costs them, not the row."""
+        if self._digests is None:
+            return None, None
+        try:
+            return self._digests.of(request)
+        except Exception as error:
+            self._count_error("digest", error)
+            return None, None
 
 
 def _block(rows: list[_Verified]) -> Block:

@@ -20,6 +20,7 @@ def svg(chart: Chart, *, id: str, paint: Paint = css, title: str = "") -> Markup
         "svg",
         el("title", title) if title else None,
         patterns(frame),
+        axes.shade(frame),
         axes.grid(frame),
         _series(frame),
         axes.level(frame),
@@ -40,7 +41,7 @@ def _series(frame: Frame) -> list[Markup]:
     labels: list[Markup] = []
     stacked: dict[float | str, float] = {}
     drawn = frame.chart.series
-    beside = [s for s in drawn if s.kind is Kind.BAR]
+    bar_series = [s for s in drawn if s.kind is Kind.BAR]
     highest = max(
         (v for s in drawn if s.kind is Kind.CELLS for v in s.y if is_number(v)), default=1.0
     )
@@ -51,7 +52,7 @@ def _series(frame: Frame) -> list[Markup]:
             case Kind.AREA:
                 out += lines.area(frame, series, stacked, labels)
             case Kind.BAR:
-                out += bars.bars(frame, series, beside.index(series), len(beside))
+                out += bars.bars(frame, series, bar_series.index(series), len(bar_series))
             case Kind.STACK:
                 out += bars.stack(frame, series, stacked)
             case Kind.POINTS:

@@ -89,6 +89,22 @@ def titles(frame: Frame) -> list[Markup]:
     return [across, up]
 
 
+def shade(frame: Frame) -> Markup | None:
+    """Return the shaded part of the picture; None if it has none."""
+    if frame.chart.shade is None:
+        return None
+    low, high = map(frame.x, frame.chart.shade)
+    return el(
+        "rect",
+        x=f"{low:.1f}",
+        y=f"{TOP}",
+        width=f"{high - low:.1f}",
+        height=f"{frame.base - TOP:.1f}",
+        fill=frame.paint("soft"),
+        fill_opacity="0.13",
+    )
+
+
 def level(frame: Frame) -> Markup | None:
     """Return the chart's horizontal line; None if it has none."""
     if frame.chart.level is None:

@@ -15,7 +15,7 @@ _BAR_ROOM = 0.72
 """Share of its place that a bar fills."""
 _WIDEST = 64.0
 """Largest width of a bar in pixels: two bars alone need not fill half of the picture each."""
-_SAID = 30.0
+_VALUE_ROOM = 30.0
 """Smallest place of a bar, in pixels, with which its value is written above it."""
 
 
@@ -57,7 +57,7 @@ def bars(frame: Frame, series: Series, number: int, of: int) -> list[Markup]:
                     stroke_width="1.4",
                 )
             )
-        if frame.chart.said and _place(frame) >= _SAID:
+        if frame.chart.shows_values and _place(frame) >= _VALUE_ROOM:
             word = format_value(round(y, 2 if y >= _WHOLE else 3), frame.chart.unit, axis=True)
             out.append(text(left + 0.47 * each, top - 5, word, frame, "middle", "ink"))
     return out

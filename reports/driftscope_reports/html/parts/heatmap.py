@@ -41,25 +41,25 @@ def gap(
 
 
 def compared(
-    found: Comparison | None, metric: str, depth: int | None = None, segment: str = WHOLE
+    comparison: Comparison | None, metric: str, depth: int | None = None, segment: str = WHOLE
 ) -> Gap | None:
     """Return the difference of one figure from `driftscope compare`, paired if both runs answered
     the same prompts; None if the runs were not compared in it."""
-    differences = found.at(metric, segment) if found else ()
+    differences = comparison.at(metric, segment) if comparison else ()
     mine = [each for each in differences if each.depth == depth]
     return Gap(value=mine[0].difference, interval=mine[0].interval) if mine else None
 
 
-def word(found: Interval, good: Good) -> str:
+def word(interval: Interval, good: Good) -> str:
     """Return the word for a difference with this interval."""
-    if not found.excludes_zero():
+    if not interval.excludes_zero():
         return SAME
     if good is Good.NEITHER:
         return APART
-    return BETTER if (found.low > 0) == (good is Good.MORE) else WORSE
+    return BETTER if (interval.low > 0) == (good is Good.MORE) else WORSE
 
 
-_LOOKS = (
+_STYLES = (
     (WORSE, "worse", "/"),
     (BETTER, "better", ""),
     (APART, "apart", "-"),
@@ -78,24 +78,24 @@ def bars(
     ]
     return tuple(
         Series(
-            name=said,
+            name=outcome,
             kind=Kind.STACK,
             x=tuple(xs),
-            y=tuple(g.value if w == said else None for g, w in zip(gaps, words, strict=True)),
+            y=tuple(g.value if w == outcome else None for g, w in zip(gaps, words, strict=True)),
             colour=colour,
             pattern=pattern,
-            low=_ends(gaps, words, said, low=True),
-            high=_ends(gaps, words, said, low=False),
+            low=_ends(gaps, words, outcome, low=True),
+            high=_ends(gaps, words, outcome, low=False),
         )
-        for said, colour, pattern in _LOOKS
-        if said in words
+        for outcome, colour, pattern in _STYLES
+        if outcome in words
     )
 
 
 def _ends(
-    gaps: Sequence[Gap], words: Sequence[str | None], said: str, *, low: bool
+    gaps: Sequence[Gap], words: Sequence[str | None], outcome: str, *, low: bool
 ) -> tuple[float | None, ...]:
     return tuple(
-        (g.interval.low if low else g.interval.high) if w == said and g.interval else None
+        (g.interval.low if low else g.interval.high) if w == outcome and g.interval else None
         for g, w in zip(gaps, words, strict=True)
     )

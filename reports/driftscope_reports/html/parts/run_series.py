@@ -40,12 +40,12 @@ def by_run(runs: Sequence[RunSummary], parts: Sequence[str]) -> str:
     return listed([f"{part} ({run.label})" for part, run in zip(parts, runs, strict=True)])
 
 
-def at_depths(runs: Sequence[RunSummary], found: Sequence[tuple[int, str]]) -> str:
+def at_depths(runs: Sequence[RunSummary], depth_figures: Sequence[tuple[int, str]]) -> str:
     """Return a depth and a figure per run: "6: 57% (old) and 76% (new)", or a depth for each
     run."""
-    if len({depth for depth, _ in found}) == 1:
-        return f"{found[0][0]}: {by_run(runs, [figure for _, figure in found])}"
-    return by_run(runs, [f"{depth}: {figure}" for depth, figure in found])
+    if len({depth for depth, _ in depth_figures}) == 1:
+        return f"{depth_figures[0][0]}: {by_run(runs, [figure for _, figure in depth_figures])}"
+    return by_run(runs, [f"{depth}: {figure}" for depth, figure in depth_figures])
 
 
 def about(run: RunSummary, runs: Sequence[RunSummary], words: str) -> str:

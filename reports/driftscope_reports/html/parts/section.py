@@ -14,14 +14,13 @@ class Size(StrEnum):
     """Share of the page's width that a picture takes."""
 
     NORMAL = "normal"
-    """Half of the width."""
-    SMALL = "small"
-    """A third of the width, for one of several pictures that are viewed together."""
+    """One column of the page."""
     WIDE = "wide"
+    """Two columns."""
 
 
-_PIXELS = {Size.SMALL: (380, 210), Size.WIDE: (900, 300)}
-"""Width and height of static pictures that differ from the default size."""
+_PIXELS = {Size.NORMAL: (330, 186), Size.WIDE: (688, 186)}
+"""Width and height of static pictures in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +46,8 @@ class Picture:
 
 
 def sized(picture: Picture, size: Size) -> Picture:
-    """Return `picture` drawn for another width."""
-    width, height = _PIXELS.get(size, (picture.chart.width, picture.chart.height))
-    return replace(picture, size=size, chart=replace(picture.chart, width=width, height=height))
+    """Return `picture` for another width."""
+    return replace(picture, size=size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +58,8 @@ class Section:
     name: str
     lead: str | None = None
     """One sentence above the pictures."""
+    conclusion: str | None = None
+    """Result in one line, shown while the section is folded; None for `lead`."""
     above: Markup | None = None
     """Other content above the pictures."""
     pictures: tuple[Picture, ...] = ()
@@ -69,3 +69,18 @@ class Section:
     """Quality warnings shown here, see `driftscope.analysis.findings.data_quality`."""
     missing: str | None = None
     """Reason why there is nothing to show."""
+
+    @property
+    def in_short(self) -> str:
+        """One line that stands for the folded section."""
+        return self.conclusion or self.lead or (self.missing or "").partition(". ")[0]
+
+
+def in_page(section: Section) -> Section:
+    """Return `section` with its pictures as large as the page shows them."""
+    return replace(section, pictures=tuple(_drawn(each) for each in section.pictures))
+
+
+def _drawn(picture: Picture) -> Picture:
+    width, height = _PIXELS[picture.size]
+    return replace(picture, chart=replace(picture.chart, width=width, height=height))

@@ -3,52 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from driftscope.analysis.findings.data_quality import QualityWarning
 from driftscope.metrics.definition import Definition
 from driftscope_reports.drawing.chart import Axis, span
 from driftscope_reports.drawing.svg import LEFT, RIGHT, legend, svg
 from driftscope_reports.html.parts import tables
-from driftscope_reports.html.parts.section import Picture, Section
-from driftscope_reports.markup import Markup, el
+from driftscope_reports.html.parts.section import Picture, Section, Size
+from driftscope_reports.markup import Child, Markup, el
 
 _KEYS = ". Arrow keys move over depths."
 
 
-def section(number: int, made: Section, warnings: Sequence[QualityWarning]) -> Markup:
-    """Return one section with its warnings, pictures and tables."""
-    heading = f"{made.id}-heading"
+def section(made: Section, warnings: Sequence[QualityWarning]) -> Markup:
+    """Return one section with its warnings, pictures and tables, folded to one line."""
+    lead = made.lead if made.lead != made.in_short else None
+    missing = made.missing if made.missing != made.in_short else None
+    return folded(
+        made.id,
+        made.name,
+        made.in_short,
+        el("p", lead, class_="lead") if lead else None,
+        warning_box([w for w in warnings if w.affects in made.affects]),
+        el("p", missing, class_="missing") if missing else None,
+        made.above,
+        el("div", [picture(p) for p in made.pictures], class_="pictures")
+        if made.pictures
+        else None,
+        made.body,
+    )
+
+
+def folded(id: str, name: str, conclusion: Child, *content: Child) -> Markup:  # noqa: A002
+    """Return a section that shows its name and its conclusion until it is opened."""
+    heading = f"{id}-heading"
     return el(
         "section",
         el(
-            "h2",
-            el("span", f"{number}", class_="count", aria_hidden="true"),
-            " ",
-            made.name,
-            id=heading,
+            "details",
+            el(
+                "summary",
+                el("h2", name, id=heading),
+                " ",
+                el("span", conclusion, class_="conclusion"),
+            ),
+            el("div", *content, class_="content"),
+            class_="fold",
         ),
-        el("p", made.lead, class_="lead") if made.lead else None,
-        warning_box([w for w in warnings if w.affects in made.affects]),
-        el("p", made.missing, class_="missing") if made.missing else None,
-        made.above,
-        _pictures(made),
-        made.body,
-        id=made.id,
+        id=id,
         aria_labelledby=heading,
     )
 
 
-def _pictures(made: Section) -> list[Markup]:
-    """Return the pictures; consecutive ones of one size share a grid."""
-    rows = groupby(made.pictures, key=lambda each: each.size)
-    return [
-        el("div", [picture(p) for p in row], class_=f"pictures {size.value}") for size, row in rows
-    ]
-
-
 def picture(made: Picture) -> Markup:
-    """Return title, reading instructions, static drawing, numbers and definitions of a picture."""
+    """Return title, static drawing, reading instructions, numbers and definitions of a picture."""
     ends = span(made.chart)
     depth = made.chart.axis is Axis.DEPTH
     static = el("div", svg(made.chart, id=made.id), class_="static")
@@ -56,8 +64,6 @@ def picture(made: Picture) -> Markup:
     return el(
         "figure",
         el("figcaption", el("h3", f"{made.title}\u00a0", _link(made))),
-        el("p", el("b", "How to read this: "), made.how, class_="how"),
-        el("p", made.note, class_="note") if made.note else None,
         legend(made.chart),
         el(
             "div",
@@ -75,22 +81,37 @@ def picture(made: Picture) -> Markup:
             data_depths=str(made.chart.depths) if depth else None,
             data_word=made.chart.x_title if depth else None,
         ),
-        el(
-            "div",
-            el(
-                "details",
-                el("summary", "Numbers"),
-                made.numbers or tables.of_chart(made.chart, made.title),
-            ),
-            definitions(made.definitions),
-            el("details", el("summary", "Assumptions"), el("p", made.assumed))
-            if made.assumed
-            else None,
-            el("a", "Both runs", href=f"#{made.both}", class_="both") if made.both else None,
-            class_="more",
-        ),
+        _more(made),
         id=made.id,
+        data_shape=f"{made.chart.height / made.chart.width:.4f}",
+        class_="wide" if made.size is Size.WIDE else None,
     )
+
+
+def _more(made: Picture) -> Markup:
+    """Return what opens over a picture: how to read it, its numbers and definitions."""
+    how = [
+        el("p", el("b", "How to read this: "), made.how),
+        el("p", made.note, class_="note") if made.note else None,
+        el("p", el("b", "Assumptions: "), made.assumed) if made.assumed else None,
+    ]
+    parts = (
+        ("How to read", how),
+        ("Numbers", made.numbers or tables.of_chart(made.chart, made.title)),
+        ("Definition", definitions(made.definitions)),
+    )
+    panels = [
+        el(
+            "details",
+            el("summary", name),
+            el("div", content, class_="panel", tabindex="0"),
+            name=f"more-{made.id}",
+            class_="pop how" if content is how else "pop",
+        )
+        for name, content in parts
+    ]
+    both = el("a", "Both", href=f"#{made.both}", class_="both") if made.both else None
+    return el("div", panels, both, class_="more")
 
 
 def _link(made: Picture) -> Markup:
@@ -112,7 +133,7 @@ def definitions(known: Sequence[Definition]) -> Markup:
         )
         for d in known
     ]
-    return el("details", el("summary", "Definition"), el("dl", entries))
+    return el("dl", entries)
 
 
 def warning_box(here: Sequence[QualityWarning], head: str = "Mind:") -> Markup | None:

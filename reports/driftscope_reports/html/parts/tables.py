@@ -58,7 +58,7 @@ def of_chart(chart: Chart, title: str) -> Markup:
     ):
         return _long(chart, series, title)
     xs = max((s.x for s in series), key=len, default=())
-    names = [f"{chart.x_title} {x}" if chart.axis is Axis.DEPTH else _said(x) for x in xs]
+    names = [f"{chart.x_title} {x}" if chart.axis is Axis.DEPTH else _x_words(x) for x in xs]
     rows = [row for s in series for row in _rows(s, len(xs), chart.unit)]
     return _with_depths(table(["", *names], rows, caption=f"Numbers of: {title}"), chart)
 
@@ -85,14 +85,14 @@ def _long(chart: Chart, series: Sequence[Series], title: str) -> Markup:
     """Return one row per x if the series share their x values, else one row per value."""
     if _same_x(series) and not any(s.notes for s in series):
         rows: list[list[Child]] = [
-            [_said(x), *(format_value(s.y[i], chart.unit) for s in series)]
+            [_x_words(x), *(format_value(s.y[i], chart.unit) for s in series)]
             for i, x in enumerate(series[0].x)
             if any(s.y[i] for s in series)
         ]
         head = [chart.x_title, *(s.name for s in series)]
         return table(head, rows, caption=f"Numbers of: {title}")
     rows = [
-        [s.name, s.notes[i] if s.notes else "", _said(x), format_value(y, chart.unit)]
+        [s.name, s.notes[i] if s.notes else "", _x_words(x), format_value(y, chart.unit)]
         for s in series
         for i, (x, y) in enumerate(zip(s.x, s.y, strict=True))
     ]
@@ -100,7 +100,7 @@ def _long(chart: Chart, series: Sequence[Series], title: str) -> Markup:
     return table(head, rows, words=2, caption=f"Numbers of: {title}")
 
 
-def _said(x: float | str) -> str:
+def _x_words(x: float | str) -> str:
     return x if isinstance(x, str) else f"{x:.5g}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from driftscope.analysis.number_words import listed, number, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import CONDITIONAL, MARGINAL, MEAN_LENGTH
+from driftscope.vocabulary import CHOOSES_LENGTH
 from driftscope_reports.drawing.chart import Unit
 from driftscope_reports.html.parts.run_series import (
     about,
@@ -19,35 +20,49 @@ from driftscope_reports.html.parts.run_series import (
 from driftscope_reports.html.parts.section import Picture
 
 
-def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
-    """Return the pictures of acceptance by depth, marginal and conditional."""
-    marginal = [
-        line(i, run.label, run.acceptance.marginal, run.acceptance.marginal_interval)
+def marginal(runs: Sequence[RunSummary]) -> Picture:
+    """Return the picture of the marginal rates by depth, with all runs in it."""
+    rates = [
+        line(i, _pooled(run), run.acceptance.marginal, run.acceptance.marginal_interval)
         for i, run in enumerate(runs)
     ]
+    return Picture(
+        id="acceptance-marginal",
+        title=_title(runs),
+        how="Share of the rounds drafting this deep that are accepted up to this depth, so the "
+        "line can only fall. Bars are 95% intervals.",
+        chart=depth_chart(runs, rates, "of all rounds", Unit.SHARE),
+        definitions=(MARGINAL, MEAN_LENGTH),
+    )
+
+
+def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
+    """Return the pictures of the conditional rates, and of acceptance by K."""
     conditional = [
-        line(i, run.label, run.acceptance.conditional, run.spread.get("conditional"))
+        line(i, _pooled(run), run.acceptance.conditional, run.spread.get("conditional"))
         for i, run in enumerate(runs)
     ]
     return [
         Picture(
-            id="acceptance-marginal",
-            title=_title(runs),
-            how="Of the rounds that draft this deep, how many are right up to this depth, so the "
-            "line can only fall. Bars are 95% intervals.",
-            chart=depth_chart(runs, marginal, "of all rounds", Unit.SHARE),
-            definitions=(MARGINAL, MEAN_LENGTH),
-        ),
-        Picture(
             id="acceptance-conditional",
             title=_conditional_title(runs),
-            how="Of the rounds that were right up to the depth before, how many still are. The few "
-            "easy rounds that are left hold it up at large depths: judge by the marginal rate.",
-            chart=depth_chart(runs, conditional, "of rounds right so far", Unit.SHARE),
+            how="Share of the rounds accepted up to the previous depth that are also accepted at "
+            "this one. At large depths only a few easy rounds remain, which keep it high: judge by "
+            "the marginal rate.",
+            chart=depth_chart(runs, conditional, "of rounds accepted so far", Unit.SHARE),
             definitions=(CONDITIONAL,),
         ),
         *(_by_k(run, runs) for run in runs if run.acceptance.by_k),
     ]
+
+
+def _pooled(run: RunSummary) -> str:
+    """Return the name of the line over all rounds. If rounds drafted several K, what decides K may
+    decide acceptance as well, so the line holds for these rounds only."""
+    if run.mixed:
+        return f"{run.label}, as served"
+    chosen = run.manifest.method in CHOOSES_LENGTH and run.recording.short_rounds
+    return f"{run.label}, length chosen by the drafter" if chosen else run.label
 
 
 def _by_k(run: RunSummary, runs: Sequence[RunSummary]) -> Picture:
@@ -62,8 +77,8 @@ def _by_k(run: RunSummary, runs: Sequence[RunSummary]) -> Picture:
         id=f"acceptance-by-k-{runs.index(run)}",
         title=about(run, runs, f"rounds yield {listed(lengths)}"),
         how="Acceptance of the rounds that drafted each K. Lines may differ because K follows the "
-        "batch size, or was changed while other requests were served: that is the traffic's doing, "
-        "not K's alone.",
+        "batch size, or because other requests were served when K was changed: that is an effect "
+        "of the traffic, not of K alone.",
         chart=depth_chart([run], lines, "of rounds with this K", Unit.SHARE),
         definitions=(MARGINAL, MEAN_LENGTH),
     )
@@ -80,13 +95,13 @@ def _title(runs: Sequence[RunSummary]) -> str:
 
 
 def _conditional_title(runs: Sequence[RunSummary]) -> str:
-    found, worst = [], []
+    measured_runs, worst = [], []
     for run in runs:
         known = [(r, d) for d, r in enumerate(run.acceptance.conditional, start=1) if r is not None]
         if known:
             rate, depth = min(known)
-            found.append(run)
+            measured_runs.append(run)
             worst.append((depth, percent(rate)))
     if not worst:
-        return f"Acceptance given the {axis_name(runs)} before"
-    return f"The hardest {axis_name(runs)} to pass is {at_depths(found, worst)} survive it"
+        return f"Acceptance given the previous {axis_name(runs)}"
+    return f"The hardest {axis_name(runs)} is {at_depths(measured_runs, worst)} are accepted at it"

@@ -11,13 +11,13 @@ from driftscope.analysis.figures.results import ByDepth
 from driftscope.analysis.findings.rules.attention import has_sink
 from driftscope.analysis.number_words import listed, percent
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.metrics.attention import GENERATED, NO_DRIFT, NULL, PROMPT, SELF, SINK
+from driftscope.metrics.attention import GENERATED, NULL, PROMPT, SELF, SINK
 from driftscope_reports.drawing.chart import Chart, Kind, Series, Unit, depths
-from driftscope_reports.drawing.palette import MASS_CLASSES, MassClass, colour
+from driftscope_reports.drawing.palette import MASS_CLASSES, MassClass
 from driftscope_reports.html.parts.run_series import about, axis_name, depth_chart, line
 from driftscope_reports.html.parts.section import Picture
 
-_DEFINITIONS = (SELF, NO_DRIFT, GENERATED, PROMPT, SINK, NULL)
+_DEFINITIONS = (SELF, GENERATED, PROMPT, SINK, NULL)
 _BY_FIELD = {
     "self_mass": SELF,
     "generated_mass": GENERATED,
@@ -43,17 +43,16 @@ def _masses(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> Picture:
     return Picture(
         id=f"attention-{index}",
         title=_title(run, runs),
-        how="What share of the drafter's attention goes to its own guesses (bottom), to verified "
-        "output, prompt and sink. Its own share grows a little by construction, up to the dashed "
-        f"line; all above that is drift.{_sink_note(run)}",
+        how="Share of the drafter's attention on its own draft tokens (bottom), on verified "
+        "output, prompt and sink. Its own share grows by construction, because its tokens take the "
+        f"nearest places.{_sink_note(run)}",
         chart=masses(run),
         definitions=_DEFINITIONS,
     )
 
 
 def masses(run: RunSummary) -> Chart:
-    """Return areas stacked to 1, the chain's own at the bottom with its no-drift expectation
-    dashed."""
+    """Return areas stacked to 1, the chain's own at the bottom."""
     series: list[Series] = []
     base: Sequence[float] = ()
     for kind in MASS_CLASSES:
@@ -73,12 +72,6 @@ def masses(run: RunSummary) -> Chart:
                 pattern=kind.pattern,
             )
         )
-    expected = run.attention.no_drift_self_mass
-    if expected is not None and all(map(math.isfinite, expected)):
-        name = "the chain itself, without drift"
-        series.append(
-            Series(name=name, kind=Kind.DASHED, x=depths(expected), y=expected, colour="ink")
-        )
     return depth_chart([run], series, "share of attention", Unit.SHARE)
 
 
@@ -96,65 +89,47 @@ def _overlaid(kind: MassClass, runs: Sequence[RunSummary]) -> Picture | None:
     if not drawn:
         return None
     series = [line(i, run.label, v, run.spread.get(kind.field)) for i, run, v in drawn]
-    if kind.field == "self_mass":
-        series += [s for i, run, _ in drawn for s in _expected(i, run)]
     ends = [f"{percent(v[0])} to {percent(v[-1])} ({run.label})" for _, run, v in drawn]
     return Picture(
         id=f"masses-{kind.field.removesuffix('_mass')}",
         title=f"Attention on {_TITLES.get(kind.field, kind.name)}: {listed(ends)}",
         how=_HOW_OVERLAID[kind.field],
         chart=depth_chart(runs, series, "share of attention", Unit.SHARE),
-        definitions=(_BY_FIELD[kind.field], NO_DRIFT),
+        definitions=(_BY_FIELD[kind.field],),
     )
 
 
 _TITLES = {"prompt_mass": "the prompt", "sink_mass": "the sink"}
 _HOW_OVERLAID = {
-    "self_mass": "One of the classes above, runs over each other. The thin dashed lines are what "
-    "the chain would get without drift: the gap to the line of the same colour is drift.",
-    "generated_mass": "One of the classes above, runs over each other. It falls a little by "
-    "construction, as the chain takes its share.",
-    "prompt_mass": "One of the classes above, runs over each other. It falls a little by "
-    "construction, as the chain takes its share.",
-    "sink_mass": "One of the classes above, runs over each other. A line that falls much is the "
-    "paper's attention drift; its height alone says nothing.",
-    "null_mass": "One of the classes above, runs over each other. It is what a learned sink bias "
-    "takes; few drafters have one.",
+    "self_mass": "One of the classes above, with all runs in one picture. It grows by "
+    "construction, because the chain takes the nearest places.",
+    "generated_mass": "One of the classes above, with all runs in one picture. It falls a little "
+    "by construction, because the chain takes its share.",
+    "prompt_mass": "One of the classes above, with all runs in one picture. It falls a little by "
+    "construction, because the chain takes its share.",
+    "sink_mass": "One of the classes above, with all runs in one picture. A line that falls "
+    "to less than half is a lost sink; its height alone means nothing.",
+    "null_mass": "One of the classes above, with all runs in one picture. It is the share taken by "
+    "a learned sink bias; few drafters have one.",
 }
 
 
-def _expected(index: int, run: RunSummary) -> list[Series]:
-    values = run.attention.no_drift_self_mass
-    if values is None or not all(map(math.isfinite, values)):
-        return []
-    return [
-        Series(
-            name=f"{run.label}, without drift",
-            kind=Kind.DASHED,
-            x=depths(values),
-            y=values,
-            colour=colour(index),
-        )
-    ]
-
-
 def _title(run: RunSummary, runs: Sequence[RunSummary]) -> str:
-    own, expected = run.attention.self_mass, run.attention.no_drift_self_mass
+    own = run.attention.self_mass
     if own is None:
         return about(run, runs, f"attention by {run.manifest.query_kind}")
-    against = f", {percent(expected[-1])} without drift" if expected is not None else ""
     return about(
         run,
         runs,
-        f"at {run.manifest.query_kind} {run.depths} the chain's own guesses get "
-        f"{percent(own[-1])} of the attention{against}",
+        f"at {run.manifest.query_kind} {run.depths} the chain's own draft tokens get "
+        f"{percent(own[-1])} of the attention",
     )
 
 
 def _sink_note(run: RunSummary) -> str:
     if has_sink(run) is not False:
         return ""
-    return " This target has no attention sink, so statements about losing it do not apply."
+    return " This target has no attention sink, so statements about sink loss do not apply."
 
 
 def _layers(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> list[Picture]:
@@ -165,13 +140,13 @@ def _layers(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> list[Pic
     columns = list(zip(*by_layer, strict=True))
     series = [line(n, f"layer {n}", values) for n, values in enumerate(columns)]
     ends = [(values[-1], n) for n, values in enumerate(columns) if math.isfinite(values[-1])]
-    most = f"layer {max(ends)[1]} looks at it most" if ends else "by layer"
+    most = f"layer {max(ends)[1]} attends to it most" if ends else "by layer"
     return [
         Picture(
             id=f"attention-layers-{index}",
             title=about(run, runs, f"attention on the chain itself differs by layer; {most}"),
             how="One line per layer of the drafter: its share of attention on the chain's own "
-            "guesses. Lines far apart mean that the mean over layers hides something.",
+            "draft tokens. If the lines are far apart, the mean over layers hides something.",
             chart=depth_chart([run], series, "on the chain itself", Unit.SHARE),
             definitions=(SELF,),
         )
@@ -195,8 +170,8 @@ def _heads(index: int, run: RunSummary, runs: Sequence[RunSummary]) -> list[Pict
 
 
 _ALONE = {
-    True: "A single row that turns bright is a head that drifts alone, which the mean hides.",
-    False: "A single row that turns dark is a head that leaves it alone, which the mean hides.",
+    True: "A single row that turns bright is one head that drifts alone, which the mean hides.",
+    False: "A single row that turns dark is one head that turns away alone, which the mean hides.",
 }
 """Reading hints: for the map of the chain itself (True), and for those of the context (False)."""
 
@@ -221,8 +196,8 @@ def _head_map(
         id=f"heads-{name}-{index}",
         title=f"{words}: {percent(min(last))} to {percent(max(last))} at "
         f"{axis_name([run])} {run.depths}",
-        how="One row per attention head, one column per depth; the brighter, the more of the "
-        f"head's attention goes there. {_ALONE[name == 'self']}",
+        how="One row per attention head, one column per depth; the brighter a cell, the more of "
+        f"the head's attention goes there. {_ALONE[name == 'self']}",
         chart=Chart(
             series=series,
             x_title=axis_name([run]),
@@ -238,7 +213,7 @@ def _head_map(
 def _sampled(run: RunSummary) -> str | None:
     if run.recording.chains <= HEAD_CHAINS:
         return None
-    return f"Of about {HEAD_CHAINS:,} chains, evenly from all that were recorded."
+    return f"From about {HEAD_CHAINS:,} chains, sampled evenly from all recorded chains."
 
 
 def _rows(rows: Sequence[ByDepth], per_layer: int) -> str:

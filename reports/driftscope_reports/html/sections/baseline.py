@@ -28,11 +28,11 @@ def baseline_in(analysis: Analysis) -> Baseline | None:
             )
     shown = {run.label for run in analysis.runs}
     for case in analysis.cases:
-        held = case.reference
-        if held is not None and held.label not in shown:
+        reference = case.reference
+        if reference is not None and reference.label not in shown:
             return Baseline(
-                label=held.label,
-                latency=held.latency,
-                durations=held.closeup.durations if held.closeup else {},
+                label=reference.label,
+                latency=reference.latency,
+                durations=reference.closeup.durations if reference.closeup else {},
             )
     return None

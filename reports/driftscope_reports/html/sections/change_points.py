@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from driftscope.analysis.closeup.timeline import Timeline
 from driftscope.analysis.figures.change_points import ChangePoint, Changes
 from driftscope.analysis.number_words import NOTHING, between, listed, number
+from driftscope.analysis.statistics.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series
@@ -47,9 +48,10 @@ def picture(runs: Sequence[RunSummary]) -> Picture | None:
     made = Picture(
         id="where-changes",
         title=f"Over time: {_all_seen(courses, seconds, unit)}",
-        how="Each point is a window of time, each line the mean of the requests between two "
-        "changes, with its 95% interval. At a dotted line acceptance changes, by more than random "
-        "orders of the same requests hardly ever show.",
+        how="Each point is a window of time; each line is the mean of the requests between two "
+        "changes, with its 95% interval. A dotted line marks a change of acceptance at the same "
+        "mix of requests: random orders of the same clusters of requests hardly ever show one as "
+        "large. A cluster is a session where sessions are recorded, and otherwise a request.",
         chart=Chart(
             series=tuple(s for c in courses for s in _series(c, seconds, several)),
             x_title=f"{unit} since {since}",
@@ -125,9 +127,13 @@ def _all_seen(courses: Sequence[_Course], seconds: float, unit: str) -> str:
 
 def _seen(course: _Course, seconds: float, unit: str) -> str:
     if course.changes is None:
-        return "too few requests to look for a change"
+        whole = course.run.seen_whole
+        return (
+            f"too few requests {'to look for a change' if whole else 'seen whole to tell a change'}"
+        )
     if not course.changes.points:
-        return "acceptance changes by no more than chance"
+        why = "chance" if course.changes.raw is None else "the mix of requests"
+        return f"acceptance changes by no more than {why} explains"
     parts = [_point(course, point, seconds, unit) for point in course.changes.points]
     return f"acceptance {listed(parts)}"
 
@@ -140,17 +146,37 @@ def _point(course: _Course, point: ChangePoint, seconds: float, unit: str) -> st
 
 
 def _note(courses: Sequence[_Course]) -> str | None:
-    found = [course.changes for course in courses if course.changes]
-    said = []
-    if any(changes.gradual for changes in found):
-        said.append("A slope over time fits better than a step: the moments stand for it.")
-    if any(_by_mix(point) for changes in found for point in changes.points):
-        said.append("Most of a change is another mix of labels, see the numbers.")
-    return " ".join(said) or None
+    all_changes = [course.changes for course in courses if course.changes]
+    notes = []
+    if any(changes.gradual for changes in all_changes):
+        notes.append(
+            "A slope over time fits better than a step: the moments approximate the slope."
+        )
+    if any(_by_mix(point) for changes in all_changes for point in changes.points):
+        notes.append("Most of a change comes from a different mix of requests, see the numbers.")
+    if any(changes.alike for changes in all_changes):
+        notes.append(
+            "Requests that follow each other are alike: session or traffic cannot be told from the "
+            "drafter. Send session ids or a canary."
+        )
+    if any(changes.raw and not changes.points for changes in all_changes):
+        notes.append("What moves is the mix of requests or sessions.")
+    return " ".join(notes) or None
+
+
+def _same_mix(point: ChangePoint) -> float | None:
+    """Return the difference at the same mix of requests; in a report of an older version at the
+    same mix of labels."""
+    return point.same_mix if point.adjusted is None else point.adjusted
 
 
 def _by_mix(point: ChangePoint) -> bool:
-    return point.same_mix is not None and abs(point.same_mix) < abs(point.difference) / 2
+    left = _same_mix(point)
+    return left is not None and abs(left) < abs(point.difference) / 2
+
+
+def _signed(value: float | None, spread: Interval | None) -> str:
+    return NOTHING if value is None else f"{value:+.2f}{between(spread)}"
 
 
 def _numbers(courses: Sequence[_Course]) -> Markup:
@@ -160,8 +186,9 @@ def _numbers(courses: Sequence[_Course]) -> Markup:
         "requests",
         "rounds",
         "tokens per round",
-        "change from before",
-        "with the same mix of labels",
+        "change",
+        "at the same mix of requests",
+        "on the same prompts",
         "p",
     ]
     rows = [row for course in courses for row in _levels(course)]
@@ -180,7 +207,8 @@ def _levels(course: _Course) -> list[list[str]]:
                 f"{level.rounds:,}",
                 f"{number(level.mean_length)}{between(level.interval)}",
                 f"{point.difference:+.2f}{between(point.interval)}" if point else NOTHING,
-                f"{point.same_mix:+.2f}" if point and point.same_mix is not None else NOTHING,
+                _signed(_same_mix(point), point.adjusted_interval) if point else NOTHING,
+                _signed(point.anchored, point.anchored_interval) if point else NOTHING,
                 f"{point.p:.3f}" if point else NOTHING,
             ]
         )

@@ -11,7 +11,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series
 from driftscope_reports.drawing.palette import PATTERNS, colour
-from driftscope_reports.html.parts.section import Picture, Size, sized
+from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Markup
 
@@ -25,43 +25,43 @@ KINDS = (
 )
 ENOUGH = 5
 """Fewest requests with which a group is drawn: with fewer, the interval is uninformative."""
-_Found = tuple[int, str, Sequence[Group]]
+_RunGroups = tuple[int, str, Sequence[Group]]
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
     """Return one picture per circumstance in which some run has more than one group."""
-    return [sized(p, Size.SMALL) for kind in KINDS if (p := _picture(runs, *kind))]
+    return [p for kind in KINDS if (p := _picture(runs, *kind))]
 
 
 def _picture(
     runs: Sequence[RunSummary], field: str, words: str, x_title: str, by: str
 ) -> Picture | None:
     whole = [(i, run.label, getattr(run.groups, field)) for i, run in enumerate(runs)]
-    found = [(i, label, [g for g in all_of if g.requests >= ENOUGH]) for i, label, all_of in whole]
-    found = [(i, label, groups) for i, label, groups in found if groups]
-    if max((len(groups) for _, _, groups in found), default=0) < 2:
+    drawn = [(i, label, [g for g in all_of if g.requests >= ENOUGH]) for i, label, all_of in whole]
+    drawn = [(i, label, groups) for i, label, groups in drawn if groups]
+    if max((len(groups) for _, _, groups in drawn), default=0) < 2:
         return None
     small = sum(g.requests < ENOUGH for _, _, groups in whole for g in groups)
     return Picture(
         id=f"where-{field}",
-        title=_title(words, found, len(runs)),
-        how=f"Tokens per round by {by}, with 95% intervals. Where the intervals of a run are "
-        "apart, it is more than chance.",
+        title=_title(words, drawn, len(runs)),
+        how=f"Tokens per round by {by}, with 95% intervals. If the intervals of a run do not "
+        "overlap, the difference is more than chance explains.",
         chart=Chart(
-            series=tuple(_series(*each) for each in found),
+            series=tuple(_series(*each) for each in drawn),
             x_title=x_title,
             y_title="tokens per round",
             axis=Axis.CATEGORY,
         ),
         definitions=(MEAN_LENGTH,),
-        note=f"Not drawn: {count(small, 'group')} of fewer than {ENOUGH} requests."
+        note=f"Not drawn: {count(small, 'group')} with fewer than {ENOUGH} requests."
         if small
         else None,
         numbers=_numbers(words, whole),
     )
 
 
-def _numbers(words: str, found: Sequence[_Found]) -> Markup:
+def _numbers(words: str, run_groups: Sequence[_RunGroups]) -> Markup:
     rows = [
         [
             label,
@@ -71,7 +71,7 @@ def _numbers(words: str, found: Sequence[_Found]) -> Markup:
             number(group.mean_length),
             _ends(group),
         ]
-        for _, label, groups in found
+        for _, label, groups in run_groups
         for group in groups
     ]
     head = ["run", words.lower(), "requests", "rounds", "tokens per round", "95% interval"]
@@ -103,16 +103,16 @@ _SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"
 def short(name: str) -> str:
     """Return the group's name on an axis, ranges by their start: "16,384 to 32,767 tokens" is
     "16k"."""
-    found = re.match(r"([\d,]+) to [\d,]+", name)
-    if not found:
+    match = re.match(r"([\d,]+) to [\d,]+", name)
+    if not match:
         return _SHORT.get(name, name)
-    start = int(found[1].replace(",", ""))
+    start = int(match[1].replace(",", ""))
     return f"{start // 1024}k" if start >= 1024 else str(start)
 
 
-def _title(words: str, found: Sequence[_Found], runs: int) -> str:
+def _title(words: str, run_groups: Sequence[_RunGroups], runs: int) -> str:
     spans = []
-    for _, label, groups in found:
+    for _, label, groups in run_groups:
         ends = sorted((g.mean_length, _SHORT.get(g.name, g.name)) for g in groups)
         spans.append((ends[-1][0] - ends[0][0], label, ends[0], ends[-1]))
     _, label, low, high = max(spans)

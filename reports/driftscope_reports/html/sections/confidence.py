@@ -24,8 +24,8 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
             Picture(
                 id="confidence-top1",
                 title=f"The drafter's confidence goes from {_ends(top1, len(runs))}",
-                how="This is what the drafter believes of its own tokens, not whether they were "
-                "right. One that stays sure while acceptance falls is miscalibrated.",
+                how="This is the drafter's own confidence in its tokens, not whether they were "
+                "accepted. A drafter that stays confident while acceptance falls is miscalibrated.",
                 chart=depth_chart(
                     runs,
                     [line(*each, runs[each[0]].spread.get("top1")) for each in top1],
@@ -39,9 +39,10 @@ def pictures(runs: Sequence[RunSummary]) -> list[Picture]:
         out.append(
             Picture(
                 id="confidence-entropy",
-                title=f"The entropy of its choice, in nats, goes from {_ends(entropy, len(runs))}",
-                how="How spread out the drafter's choice is over its vocabulary. It is shown for "
-                "completeness: entropy has no stable relation to acceptance.",
+                title="The entropy of the drafter's distribution, in nats, goes from "
+                f"{_ends(entropy, len(runs))}",
+                how="How widely the drafter's distribution is spread over its vocabulary. It is "
+                "shown for completeness: entropy has no stable relation to acceptance.",
                 chart=depth_chart(
                     runs,
                     [line(*each, runs[each[0]].spread.get("entropy")) for each in entropy],

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from driftscope.analysis.findings.attention_claim import attention_claim
+from driftscope.analysis.number_words import NOTHING, times
+from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.parts.section import Section, Size, sized
-from driftscope_reports.html.sections import acceptance, attention, confidence, hidden
+from driftscope_reports.html.parts.run_series import by_run
+from driftscope_reports.html.parts.section import Section
+from driftscope_reports.html.sections import (
+    acceptance,
+    attention,
+    attention_drift,
+    confidence,
+    hidden,
+)
+from driftscope_reports.markup import el
 
 
 def section(analysis: Analysis) -> Section:
     """Return acceptance, masses, hidden state and confidence by depth."""
     runs = analysis.runs
-    marginal, conditional, *by_k = acceptance.pictures(runs)
     inside = [*attention.pictures(runs), *hidden.pictures(runs), *confidence.pictures(runs)]
     missing = (
         None
         if inside
-        else "Nothing was measured inside the drafter, so only acceptance can be shown; masses, "
-        "hidden state and confidence are not applicable."
+        else "Nothing was measured inside the drafter, so only acceptance can be shown; attention "
+        "masses, hidden state and confidence are not applicable."
     )
     heads = [p for p in inside if p.id.startswith("heads-")]
-    large = [*[p for p in inside if p.id.startswith("attention-")], marginal]
-    if len(large) % 2:
-        large.append(conditional)
-    small = [p for p in (conditional, *by_k, *inside) if p not in large and p not in heads]
+    moved = attention_drift.pictures(runs)
+    areas = [p for p in inside if p.id.startswith("attention-")]
+    rest = [p for p in (*acceptance.pictures(runs), *inside) if p not in areas and p not in heads]
     return Section(
         id="drift",
         name="The drift picture",
-        lead="What changes from one guess of a chain to the next. Every picture has the same depth "
-        "axis: point at a depth, or press the arrow keys in a picture, and it is marked in all.",
-        pictures=(*large, *(sized(p, Size.SMALL) for p in small), *heads),
+        lead="Point at a depth, or press the arrow keys in a picture, to mark that depth in all "
+        "pictures of this page.",
+        conclusion=_conclusion(runs),
+        pictures=(*moved, *areas, *rest, *heads),
+        above=el("div", attention_drift.claims(runs)) if inside else None,
         affects=("masses", "acceptance"),
         missing=missing,
     )
+
+
+def _conclusion(runs: Sequence[RunSummary]) -> str:
+    """Return in short whether attention drifts and the hidden state grows."""
+    attention = by_run(runs, [_DRIFTS[attention_claim(run).answer] for run in runs])
+    growth = [times(run.hidden.growth) for run in runs]
+    if all(each == NOTHING for each in growth):
+        return f"Attention drift over depth: {attention}."
+    return f"Attention drift over depth: {attention}. Hidden state: {by_run(runs, growth)}."
+
+
+_DRIFTS = {Answer.DRIFT: "yes", Answer.NO_DRIFT: "no", Answer.CANNOT_TELL: "cannot tell"}

@@ -1,33 +1,36 @@
-"""Section on whether drift costs acceptance."""
+"""Section on what acceptance goes with inside the drafter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.closeup.effect import ENOUGH_REQUESTS, Effect
+from driftscope.analysis.closeup.effect import Effect
 from driftscope.analysis.figures.request_codes import MAX_CLUSTERS
-from driftscope.analysis.number_words import between, listed, number, percent
+from driftscope.analysis.first_screen.claim import capital
+from driftscope.analysis.first_screen.within_request_words import clauses, lead
+from driftscope.analysis.number_words import between, number, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
-from driftscope.metrics.association import DRIFT_COST
+from driftscope.metrics.association import DRIFT_COST, WITHIN_REQUEST
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.drawing.palette import PATTERNS, colour
 from driftscope_reports.html.parts.run_series import at_depths, axis_name
-from driftscope_reports.html.parts.section import Picture, Section, Size, sized
+from driftscope_reports.html.parts.section import Picture, Section
 
 
 def section(analysis: Analysis) -> Section:
-    """Return drift against acceptance by request, and the depths at which chains end."""
+    """Return what acceptance goes with inside the drafter, and the depths at which chains end."""
     runs = analysis.runs
     measures = dict.fromkeys(e.measure for run in runs if run.closeup for e in run.closeup.effects)
     scattered = [p for name in measures if (p := _scatter(runs, name))]
     return Section(
         id="effect",
-        name="Does drift cost acceptance?",
-        lead=_lead(runs) if scattered else None,
-        pictures=tuple(sized(p, Size.SMALL) for p in (*scattered, _deaths(runs))),
+        name="What goes with acceptance",
+        conclusion=_conclusion(runs) if scattered else None,
+        lead=lead(runs) if scattered else None,
+        pictures=(*scattered, _deaths(runs)),
         affects=("acceptance",),
         missing=None
         if scattered
@@ -35,53 +38,41 @@ def section(analysis: Analysis) -> Section:
     )
 
 
-def _lead(runs: Sequence[RunSummary]) -> str:
-    answers = [_answer(run) for run in runs]
-    named = [f"{run.label}: {said}" for run, said in zip(runs, answers, strict=True)]
-    parts = named if len(set(answers)) > 1 else answers[:1]
-    return (
-        f"{' '.join(parts)} This compares requests of one run with each other: where all of "
-        "them drift alike, it shows nothing, and drift may still cost all of them."
-    )
-
-
-def _answer(run: RunSummary) -> str:
-    known = [e for e in run.closeup.effects if e.interval] if run.closeup else []
-    clear = [e for e in known if e.interval and e.interval.high < 0]
-    if clear:
-        names = listed([DEFINITIONS[e.measure].title.lower() for e in clear])
-        return f"Yes: requests with more of it are accepted less ({names})."
-    if not known:
-        return "Not known: too few requests, or all drift alike."
-    return "Not shown: requests that drift more are not accepted less by more than chance."
+def _conclusion(runs: Sequence[RunSummary]) -> str:
+    """Return the clauses that have an answer, or that none has."""
+    parts = [(run.label, words) for run in runs for words in clauses(run.within_request)]
+    if not parts:
+        return "Whether acceptance goes with anything inside the drafter cannot be told."
+    named = (f"{label}: {words}" if len(runs) > 1 else words for label, words in parts)
+    return f"{capital('; '.join(named))}."
 
 
 def _scatter(runs: Sequence[RunSummary], measure: str) -> Picture | None:
-    found = [
+    effects = [
         (i, run.label, e)
         for i, run in enumerate(runs)
         for e in (run.closeup.effects if run.closeup else ())
         if e.measure == measure
     ]
-    if not found:
+    if not effects:
         return None
     what = DEFINITIONS[measure]
-    series = [s for i, label, e in found for s in _series(i, label, e)]
-    grouped = any(runs[i].requests > MAX_CLUSTERS for i, _, _ in found)
+    series = [s for i, label, e in effects for s in _series(i, label, e)]
+    grouped = any(runs[i].requests > MAX_CLUSTERS for i, _, _ in effects)
     point = "group of requests" if grouped else "request"
-    known = [(label if len(runs) > 1 else "", e) for _, label, e in found]
+    known = [(label if len(runs) > 1 else "", e) for _, label, e in effects]
     return Picture(
         id=f"effect-{measure.replace('.', '-')}",
-        title=_title(what.title, known),
-        how=f"Each point is a {point}. If the line falls, requests that drift more are accepted "
-        "less; if it is flat, drift does not tell requests apart.",
+        title=f"{what.title} and acceptance by {point}",
+        how=f"Each point is a {point}. Requests differ in prompt, label and length, so the line is "
+        "no answer to the question above.",
         chart=Chart(
             series=tuple(series),
             x_title=what.title.lower(),
             y_title="tokens per round",
             axis=Axis.NUMBER,
         ),
-        definitions=(DRIFT_COST, what, MEAN_LENGTH),
+        definitions=(WITHIN_REQUEST, DRIFT_COST, what, MEAN_LENGTH),
         note=f"{_slopes(known)} {_left_out(known, point)}".strip() or None,
     )
 
@@ -103,7 +94,10 @@ def _left_out(effects: Sequence[tuple[str, Effect]], point: str) -> str:
     if drawn == known:
         return ""
     points = _PLURAL[point]
-    return f"{drawn:,} of {known:,} {points} are drawn, evenly taken by drift; the line is of all."
+    return (
+        f"{drawn:,} of {known:,} {points} are drawn, sampled evenly by drift; the line is fitted "
+        "to all of them."
+    )
 
 
 def _series(index: int, label: str, effect: Effect) -> list[Series]:
@@ -135,25 +129,8 @@ def _series(index: int, label: str, effect: Effect) -> list[Series]:
     return [points, trend]
 
 
-def _title(title: str, effects: Sequence[tuple[str, Effect]]) -> str:
-    seen = [_seen(e) for _, e in effects]
-    if len(effects) > 1 and len(set(seen)) == 1:
-        return f"{title}: {seen[0]} in {'both' if len(effects) == 2 else 'all'}"
-    said = zip(effects, seen, strict=True)
-    return f"{title}: {'; '.join(f'{_named(label)}{words}' for (label, _), words in said)}"
-
-
 def _named(label: str) -> str:
     return f"{label}, " if label else ""
-
-
-def _seen(effect: Effect) -> str:
-    if effect.slope is None or effect.interval is None:
-        return f"no estimate (fewer than {ENOUGH_REQUESTS} requests, or all drift alike)"
-    if not effect.interval.excludes_zero():
-        return "no clear relation to acceptance"
-    more = "more" if effect.slope > 0 else "fewer"
-    return f"{number(abs(effect.slope))} {more} tokens per round for each unit"
 
 
 def _deaths(runs: Sequence[RunSummary]) -> Picture:
@@ -181,8 +158,8 @@ def _deaths(runs: Sequence[RunSummary]) -> Picture:
     return Picture(
         id="effect-deaths",
         title=f"Most chains die at {axis} {at_depths(runs, worst)} of all rounds",
-        how="Each bar is the share of all rounds whose first wrong guess stood at this depth, "
-        "with its 95% interval. What is missing to 100% was accepted whole.",
+        how="Each bar is the share of all rounds whose first rejected draft token was at this "
+        "depth, with its 95% interval. The rest up to 100% was fully accepted.",
         chart=Chart(series=tuple(series), x_title=axis, y_title="of all rounds", unit=Unit.SHARE),
         definitions=(MARGINAL,),
     )

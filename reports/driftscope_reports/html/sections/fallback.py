@@ -31,22 +31,24 @@ def section(analysis: Analysis) -> Section:
     return Section(
         id="fallback",
         name="Fallback",
-        lead=_lead(runs),
+        conclusion=_conclusion(runs),
+        lead=_TWO if any(run.fallback.undrafted for run in runs) else None,
         pictures=(*(_overlaid(runs) if len(runs) > 1 else []), *pictures),
         body=_counts(runs),
         affects=("fallback",),
     )
 
 
-def _lead(runs: Sequence[RunSummary]) -> str:
+def _conclusion(runs: Sequence[RunSummary]) -> str:
     rejected = by_run(runs, [percent(run.fallback.rejected_share) for run in runs])
-    said = f"Of the decode steps, {rejected} had a draft of which nothing was kept"
+    rejected_words = f"Of the decode steps, {rejected} had a draft of which nothing was accepted"
     if not any(run.fallback.undrafted for run in runs):
-        return f"{said}; every step had a draft."
+        return f"{rejected_words}; every step had a draft."
     undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
-    return (
-        f"{said}, and {undrafted} had no draft. These are different things and are never added up."
-    )
+    return f"{rejected_words}, and {undrafted} had no draft."
+
+
+_TWO = "Rejected rounds and steps without a draft are different outcomes and are never added up."
 
 
 def _overlaid(runs: Sequence[RunSummary]) -> list[Picture]:
@@ -76,13 +78,13 @@ def _shares(runs: Sequence[RunSummary]) -> Picture:
     useful = by_run(runs, [percent(step_outcomes.share(run, ACCEPTED)[0]) for run in runs])
     return Picture(
         id="fallback-shares",
-        title=f"At least one drafted token was kept in {useful} of the decode steps",
-        how="Each group of bars is one thing that decode steps became, as a share of all of a "
-        "run's, with 95% intervals. The first is what speculation is for; the others bring "
+        title=f"At least one draft token was accepted in {useful} of the decode steps",
+        how="Each group of bars is one outcome of decode steps, as a share of all decode steps of "
+        "a run, with 95% intervals. The first outcome is what speculation is for; the others save "
         "nothing.",
         chart=Chart(
             series=tuple(series),
-            x_title="what became of a decode step",
+            x_title="outcome of a decode step",
             y_title="of all decode steps",
             axis=Axis.CATEGORY,
             unit=Unit.SHARE,
@@ -109,9 +111,9 @@ def _over_time(runs: Sequence[RunSummary]) -> Picture | None:
     seconds, unit = unit_of(max(lasted))
     return Picture(
         id="fallback-over-time",
-        title="The same over time, each run from its own start",
-        how="The share of decode steps that kept at least one drafted token. Where one run falls "
-        "and the other does not, look for the reason in the timelines below.",
+        title="Outcomes over time, each run from its own start",
+        how="The share of decode steps in which at least one draft token was accepted. Where one "
+        "run falls and the other does not, look for the reason in the timelines below.",
         chart=Chart(
             series=tuple(_kept(i, run, t, seconds) for i, run, t in known),
             x_title=f"{unit} since the start",
@@ -120,7 +122,8 @@ def _over_time(runs: Sequence[RunSummary]) -> Picture | None:
             unit=Unit.SHARE,
         ),
         definitions=(REJECTED_ROUNDS, UNDRAFTED),
-        note=f"Each point is {_TOGETHER} of the {len(known[0][2].steps[ACCEPTED])} windows below.",
+        note=f"Each point covers {_TOGETHER} of the {len(known[0][2].steps[ACCEPTED])} windows "
+        "below.",
     )
 
 
@@ -159,7 +162,7 @@ def _timeline(
     made = Picture(
         id=f"fallback-{index}",
         title=about(run, runs, _title(run)),
-        how="Each bar is a window of time, parted by what became of its decode steps. A patch of "
+        how="Each bar is a window of time, divided by the outcomes of its decode steps. A block of "
         "one colour is a time in which something kept the drafter from working.",
         chart=Chart(
             series=series,
@@ -206,9 +209,7 @@ def _counts(runs: Sequence[RunSummary]) -> Markup:
     ]
     rows = [_row(i, run, name) for name in names for i, run in enumerate(runs)]
     head = ["run", "decode step", "share", "steps"]
-    return by_run_table(
-        head, rows, words=2, caption="Decode steps by what became of them", runs=len(runs)
-    )
+    return by_run_table(head, rows, words=2, caption="Decode steps by outcome", runs=len(runs))
 
 
 def _row(index: int, run: RunSummary, name: str | None) -> list[Child]:

@@ -15,10 +15,14 @@ from driftscope_reports.html.parts.run_series import axis_name, depth_chart, lin
 from driftscope_reports.html.parts.section import Picture
 
 _QUANTITIES = (
-    ("fed_rms", FED_RMS, "The size of what each depth hands to the next."),
-    ("in_rms", IN_RMS, "The size of what enters the drafter's first layer."),
-    ("prenorm_rms", PRENORM_RMS, "The size of the state behind the drafter's last layer."),
-    ("postnorm_rms", POSTNORM_RMS, "The same behind the final norm, which should be flat."),
+    ("fed_rms", FED_RMS, "The size of the state that each depth feeds to the next."),
+    ("in_rms", IN_RMS, "The size of the state that enters the drafter's first layer."),
+    ("prenorm_rms", PRENORM_RMS, "The size of the state after the drafter's last layer."),
+    (
+        "postnorm_rms",
+        POSTNORM_RMS,
+        "The size of the state after the final norm, which should be flat.",
+    ),
 )
 
 
@@ -48,7 +52,7 @@ def _picture(
     return Picture(
         id=f"hidden-{field.removesuffix('_rms')}",
         title=f"{what.title}: {listed(ratios)} from {axis_name(runs)} 1 to the last",
-        how=f"{words} A flat line is healthy, whatever its height.",
+        how=f"{words} A flat line is healthy, whatever its level.",
         chart=depth_chart(
             runs, [line(i, label, v, runs[i].spread.get(field)) for i, label, v in known], "RMS"
         ),
@@ -100,8 +104,8 @@ def _captured(runs: Sequence[RunSummary]) -> Picture | None:
     return Picture(
         id="hidden-captured",
         title=f"The captured target layers differ up to {times(max(spread, default=None))} in size",
-        how="The target layers that the drafter reads, as they come and after the norm ahead of "
-        "its fc where it has one. Without a norm the largest layer drowns the others."
+        how="The target layers that the drafter reads, as captured and, if there is one, after the "
+        "norm before its fc. Without a norm the largest layer dominates the others."
         + _choice(runs),
         chart=Chart(
             series=tuple(series), x_title="target layer", y_title="RMS", axis=Axis.CATEGORY

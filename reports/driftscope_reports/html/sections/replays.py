@@ -30,18 +30,18 @@ _HEAD = (
     "to baseline",
     "time per token",
     "to baseline",
-    "tokens/s and user",
-    "tokens/s in all",
+    "tokens/s per user",
+    "tokens/s in total",
     "time to first token",
 )
 _MEMORY = (
     "replay",
     "KV cache, tokens",
-    "requests of full length",
+    "requests at full length",
     "drafter's weights",
-    "GPU memory at most",
+    "peak GPU memory",
     "GPU power",
-    "joined with the probe",
+    "matched with the probe",
     "first token outside the engine",
 )
 _VERSUS = (
@@ -61,22 +61,22 @@ def section(analysis: Analysis) -> Section | None:
         return None
     return Section(
         id="senders",
-        name="As the sender saw it",
+        name="As measured by the client",
         lead=_title(analysis),
         body=el(
             "div",
             el("p", el("b", "How to read this: "), _HOW, class_="how"),
             [_cells(analysis), _outcomes(analysis), _compared(analysis.versus), _memory(analysis)],
-            definitions(_DEFINITIONS),
+            el("details", el("summary", "Definitions"), definitions(_DEFINITIONS)),
         ),
         affects=("senders",),
     )
 
 
 _HOW = (
-    "Each row is one condition of a replay at one load, as the sender of the requests saw it. "
-    "Ratios compare the same prompts, with a 95% interval; one that leaves out 1 is a difference, "
-    "and others may be chance."
+    "Each row is one condition of a replay at one load, as measured by the client. Ratios compare "
+    "the same prompts, with a 95% interval; an interval that does not contain 1 shows a "
+    "difference, any other may be chance."
 )
 _DEFINITIONS = (
     MEAN_LENGTH,
@@ -106,7 +106,7 @@ def length(cell: Cell) -> str:
 def _title(analysis: Analysis) -> str:
     planned = sum(run.planned for run in analysis.senders)
     answered = sum(run.ended.get("answered", 0) for run in analysis.senders)
-    return f"As the sender saw it, {answered:,} of {planned:,} requests were answered."
+    return f"The client recorded {answered:,} answers to {planned:,} requests."
 
 
 def _cells(analysis: Analysis) -> Markup:
@@ -148,8 +148,8 @@ def _outcomes(analysis: Analysis) -> Markup | None:
 
 
 def _share(cell: Cell, name: str) -> str:
-    found = cell.outcomes.get(name)
-    return NOTHING if found is None else f"{percent(found[0] / found[1])} of {found[1]:,}"
+    counts = cell.outcomes.get(name)
+    return NOTHING if counts is None else f"{percent(counts[0] / counts[1])} of {counts[1]:,}"
 
 
 def _compared(pairs: tuple[ReplayComparison, ...]) -> Markup | None:
@@ -172,7 +172,9 @@ def _compared(pairs: tuple[ReplayComparison, ...]) -> Markup | None:
 
 def _memory(analysis: Analysis) -> Markup:
     return table(
-        _MEMORY, [_memory_row(run) for run in analysis.senders], caption="Memory and joining"
+        _MEMORY,
+        [_memory_row(run) for run in analysis.senders],
+        caption="Memory, and matching with the probe",
     )
 
 

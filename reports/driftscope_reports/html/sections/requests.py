@@ -37,14 +37,28 @@ def section(analysis: Analysis) -> Section:
         )
     body = el("div", _search(), _table(runs), el("div", id="opened", aria_live="polite"))
     return Section(
-        id="requests", name="Requests", lead=_lead(runs), body=body, affects=("requests",)
+        id="requests",
+        name="Requests",
+        conclusion=_conclusion(runs),
+        lead=_lead(runs),
+        body=body,
+        affects=("requests",),
     )
+
+
+def _conclusion(runs: tuple[RunSummary, ...]) -> str:
+    """Return the request that yields least and the one that yields most."""
+    named = [each for run in runs if run.closeup for each in run.closeup.named]
+    lengths = sorted(each.mean_length for each in named)
+    return f"Single requests yield {number(lengths[0])} to {number(lengths[-1])} tokens per round."
 
 
 def _lead(runs: tuple[RunSummary, ...]) -> str:
     cut = any(run.requests > 2 * NAMED_EACH for run in runs)
     which = (
-        f"The {NAMED_EACH} worst and the {NAMED_EACH} best of each run" if cut else "All requests"
+        f"The {NAMED_EACH} worst and the {NAMED_EACH} best requests of each run"
+        if cut
+        else "All requests"
     )
     recorded = any(
         ids is not None
@@ -54,7 +68,7 @@ def _lead(runs: tuple[RunSummary, ...]) -> str:
         for ids in opened.token_ids
     )
     text = "Token ids were recorded." if recorded else "No text and no token ids were recorded."
-    return f"{which} by tokens per round, worst first. Underlined ones open. {text}"
+    return f"{which} by tokens per round, worst first. Underlined requests can be opened. {text}"
 
 
 def _search() -> Markup:

@@ -17,7 +17,7 @@ from driftscope.metrics.latency import TPOT
 from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.drawing.palette import PATTERNS, colour
-from driftscope_reports.html.parts.section import Picture, Section, Size, sized
+from driftscope_reports.html.parts.section import Picture, Section
 from driftscope_reports.html.parts.tables import by_run_table
 from driftscope_reports.html.sections import change_points, circumstances
 from driftscope_reports.markup import Markup
@@ -26,7 +26,7 @@ MAX_SEGMENTS = 40
 """Most segments of a run in the table, those with most rounds; more are in the JSON report."""
 _DRAWN = 12
 """Most segments in a picture: more cannot be distinguished."""
-_CUT = "cut by"
+_CUT = "split by"
 _HEAD = (
     "run",
     _CUT,
@@ -48,13 +48,12 @@ def section(analysis: Analysis) -> Section:
     over_time = [p] if (p := change_points.picture(runs)) else []
     rest = sum(max(len(run.segments) - MAX_SEGMENTS, 0) for run in runs)
     drawn = [p for what in _PICTURES if (p := _picture(runs, *what))] if labelled else []
-    by_label = [sized(p, Size.SMALL) for p in drawn]
     missing = f"{rest:,} smaller segments are left out." if rest else None
     return Section(
         id="where",
         name="Where",
         lead=_lead(runs) if labelled else None,
-        pictures=(*by_label, *circumstances.pictures(runs), *over_time),
+        pictures=(*drawn, *circumstances.pictures(runs), *over_time),
         body=_table(runs) if labelled else None,
         affects=("segments",),
         missing=missing if labelled else _NO_LABEL,
@@ -62,8 +61,9 @@ def section(analysis: Analysis) -> Section:
 
 
 _NO_LABEL = (
-    "By label: not applicable, no request carries a workload label. Give requests one (extra_args "
-    "driftscope_label, or the header X-Driftscope-Label) to see which part of the traffic drifts."
+    "By label: not applicable, because no request has a workload label. Give requests a label "
+    "(extra_args driftscope_label, or the header X-Driftscope-Label) to see which part of the "
+    "traffic drifts."
 )
 
 
@@ -103,8 +103,8 @@ def _picture(
     return Picture(
         id=f"where-{field.removesuffix('_s').replace('_', '-')}",
         title=_title(words, series, unit, len(runs)),
-        how=f"One bar per {_cut(runs)}. What differs between bars of one run comes from the "
-        "workload (or, with few requests, from chance), not from the drafter.",
+        how=f"One bar per {_cut(runs)}. Differences between bars of one run come from the workload "
+        "(or, with few requests, from chance), not from the drafter.",
         chart=Chart(
             series=tuple(series),
             x_title=_cut(runs),
@@ -164,7 +164,7 @@ def _lead(runs: Sequence[RunSummary]) -> str:
         if len(known) > 1:
             spans.append((max(known)[0] - min(known)[0], run.label, min(known), max(known)))
     if not spans:
-        return "The run cut by workload label."
+        return "The run split by workload label."
     _, label, low, high = max(spans)
     name = f"{label}: rounds" if len(runs) > 1 else "Rounds"
     return f"{name} yield {number(low[0])} tokens on {low[1]} and {number(high[0])} on {high[1]}."

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from driftscope.analysis.closeup.closeup import SAMPLED
 from driftscope.analysis.closeup.durations import AT, BETWEEN, DRAFT, STEP, TPOT, TTFT, Distribution
 from driftscope.analysis.cost.advice import Advice
+from driftscope.analysis.cost.advice_words import answer
 from driftscope.analysis.findings.finding_inputs import Case
-from driftscope.analysis.number_words import listed, milliseconds, percent
+from driftscope.analysis.first_screen.claim import capital
+from driftscope.analysis.number_words import listed, milliseconds
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics import latency
 from driftscope.metrics.definition import Definition
@@ -18,7 +20,7 @@ from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series, Un
 from driftscope_reports.drawing.palette import colour
 from driftscope_reports.html.parts.heatmap import gap
 from driftscope_reports.html.parts.run_series import by_run
-from driftscope_reports.html.parts.section import Picture, Section, Size, sized
+from driftscope_reports.html.parts.section import Picture, Section
 from driftscope_reports.html.parts.tables import by_run_table, table
 from driftscope_reports.html.sections.baseline import Baseline, baseline_in
 from driftscope_reports.markup import Markup
@@ -27,66 +29,69 @@ _DURATIONS: tuple[tuple[str, str, str, tuple[Definition, ...]], ...] = (
     (
         TPOT,
         "Time per output token",
-        "Each request counts once, with its own mean.",
+        "Each request counts once, with its mean.",
         (latency.TPOT,),
     ),
     (TTFT, "Time to first token", "From a request's arrival to its first token.", (latency.TTFT,)),
     (
         BETWEEN,
         "Time between outputs",
-        "From one output of a request to its next, as a streaming reader feels it.",
+        "From one output of a request to its next, as a streaming client experiences it.",
         (latency.BETWEEN_OUTPUTS,),
     ),
     (
         STEP,
         "Time of a step that drafts",
-        "The whole model step on the worker's thread, without the probe's own time.",
+        "The whole model step on the worker's thread, without the time spent in the probe.",
         (latency.STEP,),
     ),
-    (DRAFT, "Time of the drafter in it", "What drafting takes of such a step.", (latency.STEP,)),
+    (
+        DRAFT,
+        "Drafter's time in that step",
+        "The part of such a step that drafting takes.",
+        (latency.STEP,),
+    ),
 )
 
 
 def section(analysis: Analysis) -> Section:
     """Return the predicted speed by K, then the durations and their distributions."""
-    runs, held = analysis.runs, baseline_in(analysis)
-    spread = [p for d in _DURATIONS if (p := _spread(runs, held, *d))]
-    predicted = _by_k(analysis.cases, held)
-    pictures = [*([predicted] if predicted else []), *spread]
-    if len(pictures) % 2:
-        pictures = [*pictures[:-3], *(sized(p, Size.SMALL) for p in pictures[-3:])]
+    runs, baseline = analysis.runs, baseline_in(analysis)
+    spread = [p for d in _DURATIONS if (p := _spread(runs, baseline, *d))]
+    predicted = _by_k(analysis.cases, baseline)
+    pictures = (*([predicted] if predicted else []), *spread)
     return Section(
         id="speed",
         name="Speed",
-        lead=_lead(runs, held),
-        pictures=tuple(pictures),
-        body=_means(runs, held) if any(run.closeup for run in runs) else None,
+        lead=_lead(runs, baseline),
+        pictures=pictures,
+        body=_means(runs, baseline) if any(run.closeup for run in runs) else None,
         affects=("speed",),
         missing=None if pictures else "No durations were recorded: not applicable.",
     )
 
 
-def _lead(runs: Sequence[RunSummary], held: Baseline | None) -> str:
+def _lead(runs: Sequence[RunSummary], baseline: Baseline | None) -> str:
     parts = [milliseconds(run.latency.tpot_s) for run in runs]
-    said = f"Mean time per output token: {by_run(runs, parts)}."
-    if held is None:
-        return said
-    against = "; ".join(_against(run, held, len(runs)) for run in runs)
-    return f"{said} The {held.label} takes {milliseconds(held.latency.tpot_s)}: {against}."
+    means = f"Mean time per output token: {by_run(runs, parts)}."
+    if baseline is None:
+        return means
+    against = "; ".join(_against(run, baseline, len(runs)) for run in runs)
+    return f"{means} The {baseline.label} takes {milliseconds(baseline.latency.tpot_s)}: {against}."
 
 
-def _against(run: RunSummary, held: Baseline, runs: int) -> str:
-    a, b = held.latency, run.latency
-    found = gap(a.tpot_s, a.tpot_s_interval, b.tpot_s, b.tpot_s_interval)
+def _against(run: RunSummary, baseline: Baseline, runs: int) -> str:
+    a, b = baseline.latency, run.latency
+    difference = gap(a.tpot_s, a.tpot_s_interval, b.tpot_s, b.tpot_s_interval)
     name = run.label if runs > 1 else "this run"
-    if found.value is None or found.interval is None:
+    if difference.value is None or difference.interval is None:
         return f"{name} cannot be compared with it"
-    if not found.interval.excludes_zero():
-        return f"{name} cannot be told apart from it"
-    faster = "faster" if found.value < 0 else "slower"
-    ends = sorted(map(abs, (found.interval.low, found.interval.high)))
+    if not difference.interval.excludes_zero():
+        return f"{name} shows no clear difference from it"
+    faster = "faster" if difference.value < 0 else "slower"
+    ends = sorted(map(abs, (difference.interval.low, difference.interval.high)))
     return (
-        f"{name} is {milliseconds(abs(found.value))} {faster} "
+        f"{name} is {milliseconds(abs(difference.value))} {faster} "
         f"(95% interval {milliseconds(ends[0])} to {milliseconds(ends[1])})"
     )
 
@@ -94,7 +99,7 @@ def _against(run: RunSummary, held: Baseline, runs: int) -> str:
 _Predicted = tuple[int, RunSummary, Advice]
 
 
-def _by_k(cases: Sequence[Case], held: Baseline | None) -> Picture | None:
+def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> Picture | None:
     """Return the predicted TPOT for every K, all runs overlaid. Runs of the same models share one
     cost model."""
     known = [
@@ -105,17 +110,18 @@ def _by_k(cases: Sequence[Case], held: Baseline | None) -> Picture | None:
     if not known:
         return None
     several = len(cases) > 1
-    titles = [(_in_short if several else _predicted_title)(run, a) for _, run, a in known]
+    titles = [_in_short(run, a) if several else capital(answer(a)) for _, run, a in known]
     assumed = dict.fromkeys(each for _, _, advice in known for each in advice.assumed)
     ks = max(len(advice.overall.tpot_s) for _, _, advice in known)
     return Picture(
         id="speed-by-k",
         title="; ".join(titles),
-        how="The time per output token that a cost model, fitted to the step times of a run, "
-        "predicts for each number K of guesses, with its 95% interval. Lower is faster; K = 0 is "
-        "no speculation.",
+        how="The time per output token with each K, the number of draft tokens: measured where "
+        "runs with that K are there, with its 95% interval; for every other K a guess, with the "
+        "ends between which it must lie, because more tokens take no less time. Lower is faster; "
+        "K = 0 is no speculation.",
         chart=Chart(
-            series=(*(_predicted(*each) for each in known), *_level(held, ks)),
+            series=(*(_predicted(*each) for each in known), *_level(baseline, ks)),
             x_title="K",
             y_title="milliseconds per token",
             axis=Axis.NUMBER,
@@ -124,9 +130,7 @@ def _by_k(cases: Sequence[Case], held: Baseline | None) -> Picture | None:
             marks=_chosen(known),
         ),
         definitions=(PREDICTED_TPOT, SPEEDUP),
-        assumed=f"The steps cannot tell, so it is assumed: {'; '.join(assumed)}."
-        if assumed
-        else None,
+        assumed=f"Not measured: {'; '.join(assumed)}." if assumed else None,
     )
 
 
@@ -145,30 +149,30 @@ def _predicted(index: int, run: RunSummary, advice: Advice) -> Series:
 
 
 def _chosen(known: Sequence[_Predicted]) -> tuple[Mark, ...]:
-    """Return the K that ran and the K predicted best, each with its runs."""
-    ran: dict[int, list[str]] = {}
-    best: dict[int, list[str]] = {}
+    """Return the K that ran and the K to serve or to measure, each with its runs."""
+    marks: dict[tuple[int, str], list[str]] = {}
     for _, run, advice in known:
         for k in advice.served.ks:
-            ran.setdefault(k, []).append(run.label)
-        if advice.overall.best_k not in advice.served.ks and advice.doubt is None:
-            best.setdefault(advice.overall.best_k, []).append(run.label)
-    words = [(k, "ran", who) for k, who in ran.items()]
-    words += [(k, "predicted best" if len(known) < 2 else "best", who) for k, who in best.items()]
+            marks.setdefault((k, "ran"), []).append(run.label)
+        choice, decided = advice.choice, advice.worth_it
+        if decided and choice.k is not None and choice.k not in advice.served.ks:
+            marks.setdefault((choice.k, "is faster"), []).append(run.label)
+        elif not decided and choice.next is not None and advice.doubt is None:
+            marks.setdefault((choice.next.k, "to measure"), []).append(run.label)
     return tuple(
         Mark(x=k, text=f"K = {k} {what}{f' ({listed(who)})' if len(who) < len(known) else ''}")
-        for k, what, who in words
+        for (k, what), who in sorted(marks.items(), key=lambda each: each[0][1] != "ran")
     )
 
 
-def _level(held: Baseline | None, ks: int) -> list[Series]:
+def _level(baseline: Baseline | None, ks: int) -> list[Series]:
     """Return the baseline's measured time as a horizontal line."""
-    if held is None or held.latency.tpot_s is None:
+    if baseline is None or baseline.latency.tpot_s is None:
         return []
-    time = 1000 * held.latency.tpot_s
+    time = 1000 * baseline.latency.tpot_s
     return [
         Series(
-            name=f"{held.label}, measured",
+            name=f"{baseline.label}, measured",
             kind=Kind.DASHED,
             x=tuple(range(ks)),
             y=(time,) * ks,
@@ -177,59 +181,32 @@ def _level(held: Baseline | None, ks: int) -> list[Series]:
     ]
 
 
-def _predicted_title(run: RunSummary, advice: Advice) -> str:
-    best = advice.overall.best_k
-    if advice.doubt is not None:
-        return f"Which K is fastest cannot be told: {advice.doubt}"
-    if not advice.served.mixed and best == run.k:
-        return f"No other K is predicted to serve faster than the K = {best} that ran"
-    gain = advice.overall.gain
-    if advice.useless or gain.interval is None:
-        return "K = 0 is the fastest: next to nothing is accepted, whatever K is"
-    ends = f"95% interval {percent_of(gain.interval.low)} to {percent_of(gain.interval.high)}"
-    if gain.interval.excludes_zero():
-        return f"K = {best} would serve {percent_of(gain.value)} faster ({ends})"
-    return (
-        f"K = {best} is predicted to serve {percent_of(gain.value)} faster, and is not told apart "
-        f"from {advice.served.words} ({ends})"
-    )
-
-
 def _in_short(run: RunSummary, advice: Advice) -> str:
     """Return the title part of one run among several."""
-    best, gain = advice.overall.best_k, advice.overall.gain
     if advice.doubt is not None:
-        return f"{run.label}: which K is fastest cannot be told"
-    if advice.useless or gain.interval is None:
-        return f"{run.label}: K = 0 is the fastest, since next to nothing is accepted"
-    if not advice.served.mixed and best == run.k:
-        return f"{run.label}: no other K is predicted to serve faster than {run.k}"
-    unsure = "" if gain.interval.excludes_zero() else f", not told apart from {advice.served.words}"
-    return f"{run.label}: {percent_of(gain.value)} faster with K = {best}{unsure}"
-
-
-def percent_of(value: float) -> str:
-    """Return a gain, which may be a loss, in percent."""
-    return f"{'−' if value < 0 else ''}{percent(abs(value))}"
+        return f"{run.label}: not known which K is fastest"
+    if advice.worth_it or advice.useless or advice.choice.next is None:
+        return f"{run.label}: {answer(advice)}"
+    return f"{run.label}: measure K = {advice.choice.next.k}"
 
 
 def _spread(
     runs: Sequence[RunSummary],
-    held: Baseline | None,
+    baseline: Baseline | None,
     name: str,
     words: str,
     how: str,
     definitions: tuple[Definition, ...],
 ) -> Picture | None:
     known = [
-        (i, run.label, found)
+        (i, run.label, durations)
         for i, run in enumerate(runs)
-        if run.closeup and (found := run.closeup.durations.get(name)) is not None
+        if run.closeup and (durations := run.closeup.durations.get(name)) is not None
     ]
     if not known:
         return None
-    if held is not None and name in held.durations:
-        known.append((len(runs), held.label, held.durations[name]))
+    if baseline is not None and name in baseline.durations:
+        known.append((len(runs), baseline.label, baseline.durations[name]))
     parts = [
         f"median {milliseconds(d.quantiles_s[len(AT) // 2])}, p99 {milliseconds(d.p99_s)}"
         f"{f' ({label})' if len(known) > 1 else ''}"
@@ -244,8 +221,8 @@ def _spread(
     return Picture(
         id=f"speed-{name.removesuffix('_s').replace('_', '-')}",
         title=f"{words}: {'; '.join(parts)}",
-        how=f"{how} The curve, through {len(AT)} quantiles, says which share took at most so long: "
-        "a long flat end to the right is a slow tail.",
+        how=f"{how} The curve, through {len(AT)} quantiles, shows which share took at most that "
+        "long: a long flat end to the right is a slow tail.",
         chart=Chart(
             series=series,
             x_title="milliseconds",
@@ -272,10 +249,10 @@ def _quantiles(words: str, known: Sequence[tuple[int, str, Distribution]]) -> Ma
     return table(head, rows, caption=f"Quantiles of: {words}")
 
 
-def _means(runs: Sequence[RunSummary], held: Baseline | None) -> Markup:
+def _means(runs: Sequence[RunSummary], baseline: Baseline | None) -> Markup:
     known = [(run.label, run.closeup.durations) for run in runs if run.closeup]
-    if held is not None:
-        known.append((held.label, held.durations))
+    if baseline is not None:
+        known.append((baseline.label, baseline.durations))
     rows = [
         [
             label,

@@ -11,7 +11,7 @@ from driftscope.vocabulary import UndraftedReason
 
 _REASONS = {
     UndraftedReason.K_ZERO: "K = 0 by batch size",
-    UndraftedReason.NO_DRAFT: "the drafter gave none",
+    UndraftedReason.NO_DRAFT: "the drafter returned none",
 }
 _SIGNS = {
     ACCEPTED: "kept",
@@ -75,12 +75,12 @@ def pattern(name: str, among: Sequence[str]) -> str:
 def label(name: str) -> str:
     """Return the full name of the outcome."""
     if name == ACCEPTED:
-        return "kept at least one drafted token"
+        return "at least one draft token accepted"
     if name == REJECTED:
         return "rejected round"
-    said = _REASONS.get(name, name.replace("_", " "))
+    reason = _REASONS.get(name, name.replace("_", " "))
     kind = ON_PURPOSE if name in UndraftedReason.DELIBERATE else ""
-    return f"no draft: {said}{kind}"
+    return f"no draft: {reason}{kind}"
 
 
 def short_label(name: str) -> str:

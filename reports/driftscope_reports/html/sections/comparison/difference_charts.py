@@ -23,7 +23,7 @@ from driftscope.vocabulary import UndraftedReason
 from driftscope_reports.drawing.chart import Axis, Chart, Unit, depths
 from driftscope_reports.html.parts.heatmap import Gap, Good, bars, compared, gap
 from driftscope_reports.html.parts.run_series import axis_name
-from driftscope_reports.html.parts.section import Picture, Size, sized
+from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.html.sections import step_outcomes
 from driftscope_reports.html.sections.circumstances import ENOUGH, KINDS, short
 from driftscope_reports.html.sections.comparison.quantities import QUANTITIES, Quantity, spread_of
@@ -60,21 +60,34 @@ class _Drawn:
     axis: Axis = Axis.CATEGORY
     where: str = "({})"
     """Format of a place in the title."""
-    said: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     """Full names of the places, if `at` has them abbreviated."""
 
 
-def pictures(pair: Pair, *, all_of: bool) -> list[Picture]:
-    """Return pictures of everything that both runs have and that has an interval. Without `all_of`,
-    only figures that can be better or worse are drawn."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differences:
+    """Quantities that differ between two runs, and those that do not."""
+
+    pictures: tuple[Picture, ...]
+    """One picture of each quantity with a clear difference somewhere."""
+    alike: tuple[str, ...]
+    """Names of the quantities without a clear difference anywhere."""
+
+
+def differences(pair: Pair, *, all_of: bool) -> Differences:
+    """Return the differences in everything that both runs have and that has an interval. Without
+    `all_of`, only figures that can be better or worse are drawn."""
     a, b = pair.runs
     shown = [each for each in QUANTITIES if all_of or each.good is not Good.NEITHER]
     drawn = [_by_depth(pair, each) for each in shown]
     drawn += [_durations(a, b, TPOT, latency.TPOT), _durations(a, b, TTFT, latency.TTFT)]
     drawn += [_by_k(pair), _fallback(a, b), _by_label(pair)]
     drawn += [_by_circumstance(a, b, field, words, x) for field, words, x, _ in KINDS]
-    made = [_picture(pair, each) for each in drawn if each]
-    return [sized(picture, Size.SMALL) for picture in made if picture]
+    made = [(each, p) for each in drawn if each and (p := _picture(pair, each))]
+    return Differences(
+        pictures=tuple(picture for each, picture in made if _apart(each)),
+        alike=tuple(each.words for each, _ in made if not _apart(each)),
+    )
 
 
 def _picture(pair: Pair, drawn: _Drawn) -> Picture | None:
@@ -85,8 +98,8 @@ def _picture(pair: Pair, drawn: _Drawn) -> Picture | None:
     return Picture(
         id=f"compare-{drawn.id}-{pair.index}",
         title=f"{drawn.words}: {_seen(drawn, b.label)}",
-        how=f"{drawn.how} {b.label} less {a.label}, with the 95% interval. One that crosses 0 is "
-        "no clear difference.",
+        how=f"{drawn.how} {b.label} minus {a.label}, with the 95% interval. An interval that "
+        "contains 0 shows no clear difference.",
         chart=Chart(
             series=series,
             x_title=drawn.x_title,
@@ -109,16 +122,21 @@ _TITLES = {
 }
 
 
+def _apart(drawn: _Drawn) -> list[tuple[float | str, float]]:
+    """Return the places whose interval excludes 0, with their differences."""
+    return [
+        (at, each.value)
+        for at, each in zip(drawn.names or drawn.at, drawn.gaps, strict=True)
+        if each.value is not None and each.interval and each.interval.excludes_zero()
+    ]
+
+
 def _seen(drawn: _Drawn, other: str) -> str:
     """Return the deepest depth, or else the place with the largest difference, among those whose
     interval excludes 0."""
-    apart = [
-        (at, each.value)
-        for at, each in zip(drawn.said or drawn.at, drawn.gaps, strict=True)
-        if each.value is not None and each.interval and each.interval.excludes_zero()
-    ]
+    apart = _apart(drawn)
     if not apart:
-        return "cannot be told apart anywhere"
+        return "no clear difference anywhere"
     at, value = apart[-1] if drawn.axis is Axis.DEPTH else max(apart, key=lambda p: abs(p[1]))
     more = "more" if value > 0 else "less"
     return f"{_amount(abs(value), drawn.unit)} {more} in {other} {drawn.where.format(at)}"
@@ -177,14 +195,14 @@ def _durations(a: RunSummary, b: RunSummary, name: str, what: Definition) -> _Dr
     )
 
 
-def _quantile(found: Distribution, share: float) -> tuple[float, Interval | None]:
+def _quantile(distribution: Distribution, share: float) -> tuple[float, Interval | None]:
     """Return the quantile and its interval in milliseconds; `share` is one of those kept."""
-    value = found.quantiles_s[round(share * (len(AT) - 1))]
-    spread = quantile_interval(share, found.count, AT, found.quantiles_s)
+    value = distribution.quantiles_s[round(share * (len(AT) - 1))]
+    spread = quantile_interval(share, distribution.count, AT, distribution.quantiles_s)
     return 1000 * value, _thousandfold(spread)
 
 
-def _told(time: Estimate) -> tuple[float | None, Interval | None]:
+def _value_and_interval(time: Estimate) -> tuple[float | None, Interval | None]:
     """Return the estimate in milliseconds; (None, ...) if the steps leave it open."""
     return 1000 * time.value if time.interval else None, _thousandfold(time.interval)
 
@@ -200,11 +218,11 @@ def _by_k(pair: Pair) -> _Drawn | None:
     if mine is None or theirs is None or same_models(*pair.runs):
         return None
     rows = list(zip(mine.overall.tpot_s, theirs.overall.tpot_s, strict=False))
-    gaps = tuple(gap(*_told(x), *_told(y)) for x, y in rows)
+    gaps = tuple(gap(*_value_and_interval(x), *_value_and_interval(y)) for x, y in rows)
     return _Drawn(
         id="by-k",
         words="Predicted time per token",
-        how="For each number K of guesses:",
+        how="For each K, the number of draft tokens:",
         at=tuple(f"{k}" for k in range(len(rows))),
         gaps=gaps,
         goods=(Good.LESS,) * len(rows),
@@ -223,8 +241,8 @@ def _fallback(a: RunSummary, b: RunSummary) -> _Drawn:
     )
     return _Drawn(
         id="fallback",
-        words="What became of the decode steps",
-        how="As a share of all of a run's:",
+        words="Outcomes of the decode steps",
+        how="As a share of all decode steps of a run:",
         at=tuple(step_outcomes.short_label(name) for name in names),
         gaps=gaps,
         goods=tuple(_wanted(name) for name in names),
@@ -232,7 +250,7 @@ def _fallback(a: RunSummary, b: RunSummary) -> _Drawn:
         unit=Unit.SHARE,
         what=(fallback.REJECTED, fallback.UNDRAFTED),
         both="fallback-shares",
-        said=tuple(
+        names=tuple(
             step_outcomes.label(name).removesuffix(step_outcomes.ON_PURPOSE) for name in names
         ),
     )
@@ -285,7 +303,7 @@ def _by_circumstance(
         x_title,
         f"where-{field}",
     )
-    return replace(drawn, said=tuple(y.name for _, y in both))
+    return replace(drawn, names=tuple(y.name for _, y in both))
 
 
 def _lengths(
@@ -294,7 +312,7 @@ def _lengths(
     return _Drawn(
         id=name,
         words=words,
-        how="What both runs have, one by one:",
+        how="Each group that both runs have:",
         at=at,
         gaps=gaps,
         goods=(Good.MORE,) * len(gaps),

@@ -58,7 +58,7 @@ QUANTITIES = (
     ),
     Quantity(
         id="conditional",
-        words="Acceptance given the depth before",
+        words="Acceptance given the previous depth",
         of=lambda r: r.acceptance.conditional,
         spread="conditional",
         good=Good.MORE,
@@ -188,7 +188,7 @@ QUANTITIES = (
     ),
     Quantity(
         id="entropy",
-        words="Entropy of its choice",
+        words="Entropy of the drafter's distribution",
         of=lambda r: r.confidence.entropy,
         spread="entropy",
         good=Good.NEITHER,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.findings.finding_inputs import Case, comparison_of
-from driftscope.analysis.number_words import milliseconds, number, percent, times
+from driftscope.analysis.number_words import listed, milliseconds, number, percent, times
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
@@ -24,7 +24,11 @@ from driftscope_reports.html.parts.heatmap import (
 )
 from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.parts.tables import table
-from driftscope_reports.html.sections.comparison.difference_charts import Pair, pictures
+from driftscope_reports.html.sections.comparison.difference_charts import (
+    Differences,
+    Pair,
+    differences,
+)
 from driftscope_reports.html.sections.comparison.quantities import spread_of
 from driftscope_reports.markup import Markup, el
 
@@ -38,7 +42,7 @@ def section(analysis: Analysis) -> Section:
         return Section(
             id="compare",
             name="Compare",
-            missing="Not applicable: there is one run in this report. Give two, or this report and "
+            missing="Not applicable: this report has one run. Analyse two runs, or this report and "
             "another run, to see their differences here.",
         )
     first, *others = analysis.runs
@@ -52,17 +56,33 @@ def section(analysis: Analysis) -> Section:
         )
         for i, other in enumerate(others, start=1)
     ]
+    made = [differences(pair, all_of=len(pairs) < _MANY) for pair in pairs]
     return Section(
         id="compare",
         name="Compare",
-        lead=f"Everything is set against {first.label}: what is worse is red and hatched, what "
-        "is better blue and plain, what only differs violet and striped, and what cannot be told "
-        "apart grey and dotted. Single steps, layers, heads and moments have no interval: they "
-        "stand over or beside each other above.",
-        pictures=tuple(p for pair in pairs for p in pictures(pair, all_of=len(pairs) < _MANY)),
+        conclusion=_conclusion(pairs, made),
+        lead=f"Everything is compared with {first.label}: worse is red and hatched, better is blue "
+        "and plain, different but neither is violet and striped, and no clear difference is grey "
+        "and dotted.",
+        pictures=tuple(picture for each in made for picture in each.pictures),
         above=_table(pairs),
+        body=el("div", [_alike(p, d) for p, d in zip(pairs, made, strict=True) if d.alike]),
         affects=("acceptance",),
     )
+
+
+def _conclusion(pairs: Sequence[Pair], made: Sequence[Differences]) -> str:
+    """Return how many quantities differ clearly from the first run's."""
+    each = [
+        f"{len(d.pictures)} of {len(d.pictures) + len(d.alike)} quantities of {p.runs[1].label}"
+        for p, d in zip(pairs, made, strict=True)
+    ]
+    return f"{listed(each)} differ clearly from those of {pairs[0].runs[0].label}."
+
+
+def _alike(pair: Pair, made: Differences) -> Markup:
+    names = listed([f"{name[:1].lower()}{name[1:]}" for name in made.alike])
+    return el("p", f"{pair.runs[1].label} shows no clear difference in {names}.", class_="missing")
 
 
 def _advice(case: Case | None) -> Advice | None:
@@ -137,14 +157,14 @@ _ROWS: tuple[_Row, ...] = (
         lambda r: r.latency.ttft_s_interval,
     ),
     (
-        "Rejected rounds, of steps",
+        "Rejected rounds, share of steps",
         lambda r: r.fallback.rejected_share,
         percent,
         Good.LESS,
         lambda r: r.fallback_spread.rejected,
     ),
     (
-        "Undrafted steps, of steps",
+        "Undrafted steps, share of steps",
         lambda r: r.fallback.undrafted_share,
         percent,
         Good.LESS,
@@ -167,8 +187,8 @@ def _table(pairs: Sequence[Pair]) -> Markup:
     for words, of, say, good, spread in _ROWS:
         for pair, other in zip(pairs, others, strict=True):
             a, b = of(first), of(other)
-            found = _tested(words, pair) or gap(a, spread(first), b, spread(other))
-            ends = found.interval
+            difference = _tested(words, pair) or gap(a, spread(first), b, spread(other))
+            ends = difference.interval
             rows.append(
                 [
                     words,
@@ -176,7 +196,7 @@ def _table(pairs: Sequence[Pair]) -> Markup:
                     _verdict(ends, good),
                     say(a),
                     say(b),
-                    "–" if found.value is None else _signed(found.value, say),
+                    "–" if difference.value is None else _signed(difference.value, say),
                     f"{_signed(ends.low, say)} to {_signed(ends.high, say)}" if ends else "–",
                 ]
             )
@@ -184,7 +204,7 @@ def _table(pairs: Sequence[Pair]) -> Markup:
     head = [
         "figure",
         *(["run"] if several else []),
-        "so it is",
+        "change",
         first.label,
         "this run" if several else others[0].label,
         "difference",
@@ -198,9 +218,9 @@ def _signed(value: float, say: Callable[[float | None], str]) -> str:
     return f"{'−' if value < 0 else '+'}{say(abs(value)).replace('%', ' points')}"
 
 
-def _verdict(found: Interval | None, good: Good) -> Markup | str:
-    if found is None:
+def _verdict(interval: Interval | None, good: Good) -> Markup | str:
+    if interval is None:
         return "no interval"
-    said = word(found, good)
-    tone = {WORSE: "worse", BETTER: "better", SAME: "same"}[said]
-    return el("span", said, class_=f"tone-{tone}")
+    outcome = word(interval, good)
+    tone = {WORSE: "worse", BETTER: "better", SAME: "same"}[outcome]
+    return el("span", outcome, class_=f"tone-{tone}")

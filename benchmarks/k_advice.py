@@ -1,0 +1,343 @@
+"""Test the advice on K in worlds whose step times are known.
+
+Wanted: the bounds of a time that was not measured hold the truth in at least 95 % of the cases, and
+so do the intervals of measured ones; a K that is commanded when the search for K ends serves at
+most 5 % slower than the best in at least 95 % of the searches, and 1 % on average. Runs differ by 5
+%, as busy machines do. One more table shows how far acceptance lengths from rounds cut anew are off
+where difficulty is a slowly changing property of the text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import RandomState
+from numpy.typing import NDArray
+
+from driftscope.analysis.cost.choice import WORTH_SAYING, Choice, choose
+from driftscope.analysis.cost.model import CostModel, evened, fit
+from driftscope.analysis.cost.predict import Times, times_at, times_over
+from driftscope.analysis.cost.round_lengths import CUT_OFF_BY, ONE_TOKEN, RoundLength
+from driftscope.analysis.cost.served import Served
+from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.summary.length_by_k import recut
+
+START = 8
+LARGEST = 12
+"""Largest K that the truth knows."""
+MOST_RUNS = 12
+RUN_EFFECT = 0.05
+CELL_ERROR = 0.01
+LENGTH_ERROR = 0.015
+BATCHES = (1, 2, 4, 8, 16, 32)
+PADDED_TO = 8
+"""Number of tokens to a multiple of which the padded world rounds a step up."""
+Verify = Callable[[int, int], float]
+"""Milliseconds of verification by batch size and tokens."""
+
+
+def _linear(batch: int, tokens: int) -> float:
+    return 8.0 + 0.15 * batch + 0.08 * tokens
+
+
+def _roofline(batch: int, tokens: int) -> float:
+    return max(10.0, 0.18 * tokens) + 0.1 * batch
+
+
+def _padded(_: int, tokens: int) -> float:
+    return 7.0 + 0.15 * PADDED_TO * math.ceil(tokens / PADDED_TO)
+
+
+def _by_batch(batch: int, tokens: int) -> float:
+    """Return times in which attention over each request's context counts more than its tokens."""
+    return 6.0 + 0.5 * batch + 0.05 * tokens
+
+
+TRUTHS: Mapping[str, Verify] = {
+    "linear": _linear,
+    "roofline": _roofline,
+    "padded": _padded,
+    "batch effect": _by_batch,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """True times of one simulated server."""
+
+    verify: Verify
+    rates: NDArray[np.float64]
+    """Conditional acceptance by depth, [LARGEST]."""
+    depth_ms: float
+    """Drafting time of each depth."""
+    weights: Mapping[int, int]
+    """Steps by batch size, as served."""
+
+    def draft_ms(self, batch: int, k: int) -> float:
+        """Return the drafting time of a step."""
+        return (0.5 + k * self.depth_ms * (1 + 0.005 * batch)) if k else 0.0
+
+    def length(self, k: int) -> float:
+        """Return the tokens per round."""
+        return 1.0 + float(np.cumprod(self.rates[:k]).sum())
+
+    def tpot_s(self, batch: int, k: int) -> float:
+        """Return the seconds per output token."""
+        step_ms = self.verify(batch, batch * (k + 1)) + self.draft_ms(batch, k)
+        return step_ms / 1000 / self.length(k)
+
+    def mean_tpot_s(self, k: int) -> float:
+        """Return the seconds per output token over the batch sizes as served."""
+        whole = sum(n * batch for batch, n in self.weights.items())
+        return sum(n * b * self.tpot_s(b, k) for b, n in self.weights.items()) / whole
+
+
+def world_of(verify: Verify, random: RandomState) -> World:
+    """Draw a server with this verification: drafter, its cost, and batch sizes."""
+    first, keeps = random.uniform(0.6, 0.9), random.uniform(0.9, 1.0)
+    return World(
+        verify=verify,
+        rates=np.asarray(first * keeps ** np.arange(LARGEST), dtype=np.float64),
+        depth_ms=random.uniform(0.2, 1.2),
+        weights={batch: int(random.randint(50, 2000)) for batch in BATCHES},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One recorded run of a world."""
+
+    cells: tuple[StepCell, ...]
+    lengths: tuple[RoundLength, ...]
+    """Tokens per round for K = 0 .. the one that ran."""
+
+
+def recorded(world: World, k: int, random: RandomState) -> Run:
+    """Record a run: all of its times are off by one factor, and each a little by itself."""
+    off = math.exp(RUN_EFFECT * random.standard_normal())
+    cells = []
+    for batch, steps in world.weights.items():
+        noise = off * math.exp(CELL_ERROR * random.standard_normal())
+        draft_s = world.draft_ms(batch, k) / 1000 * noise
+        step_s = world.verify(batch, batch * (k + 1)) / 1000 * noise + draft_s
+        cells.append(
+            StepCell(
+                k=k,
+                batch=batch,
+                steps=steps,
+                step_s=step_s,
+                step_error_s=CELL_ERROR * step_s,
+                draft_s=draft_s,
+                draft_error_s=CELL_ERROR * draft_s,
+                recorded=False,
+            )
+        )
+    error = math.exp(LENGTH_ERROR * random.standard_normal())
+    lengths = [
+        RoundLength(
+            value=world.length(j) * error * (1.0 if j == k else 1 + random.uniform(-0.012, 0.0)),
+            error=LENGTH_ERROR,
+            bias=0.0 if j == k else CUT_OFF_BY,
+        )
+        for j in range(1, k + 1)
+    ]
+    return Run(cells=tuple(cells), lengths=(ONE_TOKEN, *lengths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """State of the search after some runs."""
+
+    model: CostModel
+    lengths: tuple[RoundLength, ...]
+    times: Times
+    choice: Choice
+
+
+def known_from(runs: Mapping[int, Run], world: World) -> State:
+    """Return what the runs by K tell; the first one is advised."""
+    model = fit([run.cells for run in runs.values()])
+    assert model is not None
+    largest = max(runs)
+    lengths = tuple(
+        runs[min(each for each in runs if each >= k)].lengths[k] for k in range(largest + 1)
+    )
+    served = Served(k=next(iter(runs)))
+    times = times_over(model, lengths, served)
+    growth = float(np.prod(world.rates[:largest])) / world.length(largest) + CUT_OFF_BY
+    order = times_over(evened(model), lengths, served)
+    choice = choose(times, order, model.measured_k, ran=served.k, growth=growth)
+    return State(model=model, lengths=lengths, times=times, choice=choice)
+
+
+def searched(world: World, random: RandomState) -> Iterator[tuple[Mapping[int, Run], State]]:
+    """Yield the runs and what they tell after each run, until the choice is settled."""
+    runs = {START: recorded(world, START, random)}
+    while True:
+        state = known_from(runs, world)
+        yield runs, state
+        following = state.choice.next
+        if following is None or len(runs) == MOST_RUNS or following.k > LARGEST:
+            return
+        runs = {**runs, following.k: recorded(world, following.k, random)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """Results in one world."""
+
+    world: str
+    held: float
+    """Share of the unmeasured times, by batch size and K, between their bounds."""
+    held_measured: float
+    """Share of the measured times inside their intervals."""
+    runs: float
+    """Mean number of runs, the first included."""
+    commanded: float
+    """Share of the searches that end with a command."""
+    regret_kept: float
+    """Share of the commands that serve at most WORTH_SAYING slower than the best K."""
+    regret: float
+    """Mean of how much slower than the best K the commanded one serves."""
+    final_regret: float
+    """Regret of the K that was chosen at the end, commanded or not."""
+    early: float
+    """Share of first runs that alone give a command."""
+
+
+def advised(name: str, verify: Verify, trials: int) -> Advised:
+    """Return the results of `trials` searches."""
+    held: list[bool] = []
+    measured: list[bool] = []
+    regrets: list[float] = []
+    final: list[float] = []
+    runs_needed, early = 0, 0
+    for seed in range(trials):
+        random = RandomState(seed)
+        world = world_of(verify, random)
+        best = min(world.mean_tpot_s(k) for k in range(LARGEST + 1))
+        for runs, state in searched(world, random):
+            early += len(runs) == 1 and _commanded(state.choice)
+            inside, inside_measured = _inside(world, state)
+            held += inside
+            measured += inside_measured
+        runs_needed += len(runs)
+        chosen = state.choice.k
+        final.append(world.mean_tpot_s(START if chosen is None else chosen) / best - 1.0)
+        if _commanded(state.choice):
+            regrets.append(final[-1])
+    return Advised(
+        world=name,
+        held=float(np.mean(held)),
+        held_measured=float(np.mean(measured)),
+        runs=runs_needed / trials,
+        commanded=len(regrets) / trials,
+        regret_kept=float(np.mean(np.array(regrets) <= WORTH_SAYING)) if regrets else 1.0,
+        regret=float(np.mean(regrets)) if regrets else 0.0,
+        final_regret=float(np.mean(final)),
+        early=early / trials,
+    )
+
+
+def _commanded(choice: Choice) -> bool:
+    gain = choice.gain
+    return bool(
+        choice.k != START and gain and gain.value >= WORTH_SAYING and gain.surely_above(0.0)
+    )
+
+
+def _inside(world: World, state: State) -> tuple[list[bool], list[bool]]:
+    unmeasured: list[bool] = []
+    measured: list[bool] = []
+    for batch in state.model.batches:
+        times = times_at(state.model, state.lengths, Served(k=START), batch)
+        for k, span in enumerate(times.by_k):
+            holds = span.low <= world.tpot_s(batch, k) <= span.high
+            (measured if state.model.cell(batch, k) else unmeasured).append(holds)
+    return unmeasured, measured
+
+
+def advice_in_worlds(trials: int) -> Iterator[Advised]:
+    """Yield the results in each world."""
+    for name, verify in TRUTHS.items():
+        yield advised(name, verify, trials)
+
+
+CORRELATIONS = (0.8, 0.9, 0.95, 0.98)
+"""Correlation of the difficulty of one token with that of the next."""
+REQUESTS, TOKENS = 120, 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutAnew:
+    """Largest relative errors of acceptance lengths at K = 1 .. START - 1."""
+
+    world: str
+    anew: float
+    """Error of rounds cut anew, mean over the runs."""
+    cut_off: float
+    """Error of chains cut off."""
+
+
+def matches(random: RandomState, correlation: float) -> NDArray[np.bool_]:
+    """Draw whether the drafter guesses each token, [REQUESTS, TOKENS]: easy and hard stretches."""
+    state = random.standard_normal(REQUESTS)
+    hits = np.empty((REQUESTS, TOKENS), dtype=np.bool_)
+    for at in range(TOKENS):
+        new = random.standard_normal(REQUESTS)
+        state = correlation * state + math.sqrt(1 - correlation**2) * new
+        hits[:, at] = random.random_sample(REQUESTS) < 1 / (1 + np.exp(-(0.8 + 1.6 * state)))
+    return hits
+
+
+def rounds_of(hits: NDArray[np.bool_], k: int) -> list[int]:
+    """Return the tokens accepted in each round of K = `k` over one request."""
+    accepted, at = [], 0
+    while at + k < len(hits):
+        miss = np.flatnonzero(~hits[at : at + k])
+        accepted.append(int(miss[0]) if len(miss) else k)
+        at += accepted[-1] + 1
+    return accepted
+
+
+def lengths_anew(requests: Sequence[Sequence[int]], k: int) -> list[float]:
+    """Return acceptance lengths for K = 1 .. `k` from the rounds of requests at K = `k`."""
+    runs = []
+    for request, rounds in enumerate(requests):
+        left = 0
+        for accepted in rounds:
+            left += accepted + (accepted == k)
+            if accepted < k:
+                runs.append((request, left, 1))
+                left = 0
+        if left:
+            runs.append((request, left, 0))
+    cluster, length, missed = (np.array(column) for column in zip(*runs, strict=True))
+    return [each.mean_length for each in recut(cluster, length, missed, np.ones_like(length), k=k)]
+
+
+def cut_anew(trials: int) -> Iterator[CutAnew]:
+    """Yield the errors at each correlation."""
+    for correlation in CORRELATIONS:
+        anew, cut_off = np.zeros(START - 1), np.zeros(START - 1)
+        for seed in range(trials):
+            hits = matches(RandomState(seed), correlation)
+            rounds = [rounds_of(each, START) for each in hits]
+            true = _lengths(hits)
+            counts = np.bincount(np.concatenate(rounds), minlength=START + 1)
+            reached = counts[::-1].cumsum()[::-1][1:START] / counts.sum()
+            anew += (np.array(lengths_anew(rounds, START)[: START - 1]) / true - 1) / trials
+            cut_off += ((1 + reached.cumsum()) / true - 1) / trials
+        yield CutAnew(
+            world=f"correlation {correlation:g}",
+            anew=float(np.abs(anew).max()),
+            cut_off=float(np.abs(cut_off).max()),
+        )
+
+
+def _lengths(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
+    served = [np.concatenate([rounds_of(each, k) for each in hits]) for k in range(1, START)]
+    return np.array([1 + float(np.mean(each)) for each in served])

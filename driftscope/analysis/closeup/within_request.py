@@ -1,0 +1,149 @@
+"""How acceptance goes with the drafter's internals within requests, depth by depth.
+
+A row is one depth i of one round that verification reached: i - 1 tokens were accepted. Its outcome
+is whether token i was accepted, its measure what was known of the drafter when it proposed token i:
+the attention mass of that query on the chain itself, or how much the state fed to that query had
+grown. Rows are compared within one request and one depth only, so that neither labels, prompts nor
+depths are mixed; how far the answer has come is a covariate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures.request_codes import evenly
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.passes.internals import FED, WITHIN, column, internals
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
+from driftscope.analysis.statistics.multiple_comparisons import holm
+from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association
+from driftscope.metrics.attention import SELF
+from driftscope.metrics.hidden import GROWTH
+from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
+
+CHAINS_WITHIN = 100_000
+"""Number of chains that are looked at; of more chains, those of evenly spread requests."""
+LEAST_SD = 10 * 2.0**-11
+"""Standard deviation within strata below which a measure counts as constant: ten times the step to
+which a sealed trace rounds a number near 1."""
+FIRST_GROWN = 3
+"""First depth whose query is fed a state that has grown: query 2 is fed the state of query 1, the
+reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithinRequest:
+    """How acceptance goes with one measure within requests."""
+
+    measure: str
+    """Name of the measure's definition, as in `driftscope.metrics`."""
+    alone: Association | None
+    """Relation to the measure; None if there is too little to estimate it."""
+    beyond_confidence: Association | None
+    """Association that is left beside the drafter's own confidence (top-1 probability and
+    entropy), which may lie on the path from the measure to acceptance."""
+
+
+def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
+    """Return whether acceptance goes with each measure of a run. The p-values are adjusted by
+    Holm's rule, since all measures are asked together."""
+    known = [each.alone for each in relations if each.alone]
+    adjusted = dict(zip(map(id, known), holm([each.p for each in known]), strict=True))
+    return tuple(
+        Answer.CANNOT_TELL if each.alone is None else each.alone.answer(adjusted[id(each.alone)])
+        for each in relations
+    )
+
+
+def within_requests(run: Sums) -> tuple[WithinRequest, ...]:
+    """Return the relation to each measure of a run. The rows of `passes.verified` must be stored;
+    () without chains."""
+    there = np.flatnonzero(run.recorded)
+    if not len(there):
+        return ()
+    chosen = evenly(there, run.recorded[there], CHAINS_WITHIN)
+    view = run.requests.keys.take(pa.array(chosen, pa.int64()))
+    view = view.append_column("cluster", pa.array(chosen, pa.int64()))
+    run.tables.engine.view(WITHIN, view, view.schema)
+    parts = []
+    for derived in run.tables.parts:
+        run.tables.use(derived)
+        parts.append(run.tables.engine.rows(internals(run.shape, derived)))
+    chains = pa.concat_tables(parts, promote_options="permissive")
+    chains = chains.sort_by([("cluster", "ascending"), ("position", "ascending")])
+    return tuple(relations(chains, run.shape.depths, run.clusters))
+
+
+def relations(
+    chains: pa.Table, depths: int, clusters: Codes | None = None
+) -> Iterator[WithinRequest]:
+    """Yield the relation to each measure that the `chains`, rows of `passes.internals`, have;
+    `clusters` are those of all requests."""
+    request = whole(chains, "cluster")
+    unit = request if clusters is None else clusters[request]
+    measures = ((SELF.name, SELF_MASS, _own_mass), (GROWTH.name, FED, _log_growth))
+    for name, needed, measure in measures:
+        if _recorded(chains, column(needed, 0)):
+            x = np.column_stack([measure(chains, index) for index in range(depths)])
+            yield WithinRequest(
+                measure=name,
+                alone=association(_rows(chains, x, (), unit), least_sd=LEAST_SD),
+                beyond_confidence=association(
+                    _rows(chains, x, CONFIDENCE_BY_DEPTH, unit), least_sd=LEAST_SD
+                ),
+            )
+
+
+def _recorded(chains: pa.Table, name: str) -> bool:
+    return name in chains.column_names and bool(np.isfinite(floats(chains, name)).any())
+
+
+def _own_mass(chains: pa.Table, index: int) -> Matrix:
+    return floats(chains, column(SELF_MASS, index))
+
+
+def _log_growth(chains: pa.Table, index: int) -> Matrix:
+    """Return the logarithm of the growth of what the query of this depth was fed; NaN where it is
+    the reference itself."""
+    if index + 1 < FIRST_GROWN:
+        return np.full(chains.num_rows, np.nan)
+    first, fed = floats(chains, column(FED, 0)), floats(chains, column(FED, index - 1))
+    good = (first > 0) & (fed > 0)
+    grown = np.where(good, fed, 1) / np.where(good, first, 1)
+    return np.asarray(np.where(good, np.log(grown), np.nan))
+
+
+def _rows(chains: pa.Table, x: Matrix, confidence: tuple[str, ...], unit: Codes) -> Rows:
+    """Return a row for each depth that verification reached; `x` is the measure, [chains, depths],
+    and `unit` the cluster of each chain."""
+    request, position = whole(chains, "cluster"), whole(chains, "position")
+    accepted, drawn = whole(chains, "accepted"), whole(chains, "drawn")
+    depths = x.shape[1]
+    index = np.arange(depths)
+    reached = (index < drawn[:, None]) & (index <= accepted[:, None])
+    chain, depth = np.nonzero(reached)
+    known = [
+        np.column_stack([floats(chains, column(name, at)) for at in range(depths)])[reached]
+        for name in confidence
+    ]
+    return Rows(
+        cluster=unit[chain],
+        stratum=request[chain] * depths + depth,
+        y=(accepted[chain] > depth).astype(np.float64),
+        x=x[reached],
+        covariates=np.column_stack([_log_progress(request, position)[chain], *known]),
+    )
+
+
+def _log_progress(request: NDArray[np.int64], position: NDArray[np.int64]) -> Matrix:
+    """Return the logarithm of how many tokens the answer had, counted from the first of these
+    chains."""
+    _, code = np.unique(request, return_inverse=True)
+    first = np.full(int(code.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, code, position)
+    return np.asarray(np.log1p((position - first[code]).astype(np.float64)))

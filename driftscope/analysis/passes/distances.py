@@ -1,0 +1,208 @@
+"""Pass over recorded chains: attention by distance from the query, and in matched rounds, by
+cluster.
+
+A chain is in a matched round if its output has d - 1 tokens, for a depth d from 2 to K: the mass on
+verified output at depth 1 is then that of the d - 1 nearest places, which the chain itself takes at
+depth d.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from driftscope.analysis.passes.chains import deep_enough
+from driftscope.analysis.passes.views import REQUEST, clusters
+from driftscope.analysis.query.chain_shape import Shape
+from driftscope.analysis.query.list_elements import Elements
+from driftscope.analysis.query.record_views import Derived
+from driftscope.metrics import attention
+from driftscope.metrics.chains import finite
+from driftscope.vocabulary import (
+    DISTANCE_MASS,
+    GENERATED_MASS,
+    NULL_MASS,
+    SELF_MASS,
+    SINK_MASS,
+)
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+CLUSTERED = "requests_by_distance"
+"""Name of the view of the requests whose chains are looked at, with the cluster of each."""
+SUM_WITHIN = 1e-2
+"""Largest deviation from 1 of the sum of a query's masses: a sealed file rounds each of a few dozen
+to 2^-17, and a float16 cache to 2^-11."""
+
+
+def distance_column(depth: int, bin_: int) -> str:
+    """Return the column of the mass in a bin at a depth, both from 0."""
+    return f"bin_{depth}_{bin_}"
+
+
+@cache
+def distances(shape: Shape, derived: Derived, bins: int) -> ir.Table:
+    """Sum the chains of one file layout by cluster. `bins` is the number of distances, 0 if no
+    chain has masses by distance."""
+    rows = deep_enough(shape).join(clusters(CLUSTERED), REQUEST)
+    lists = Elements(rows, dict(derived), shape)
+    chains = rows.select(
+        "cluster",
+        weight=1.0 / rows.rate,
+        **_sink(rows, lists, shape),
+        **_matched(rows, lists, shape),
+        **(_by_distance(rows, lists, shape, bins) if bins else {}),
+    )
+    return chains.group_by("cluster").aggregate(
+        **_sums_with_sink(chains),
+        **_sums_in_matched_rounds(chains, shape),
+        **(_sums_by_distance(chains, shape, bins) if bins else {}),
+    )
+
+
+def _sink(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
+    """Return the sink's mass at depths 1 and K, and its mass with even attention."""
+    visible = attention.visible_sink(rows.position, shape.sink_slots)
+    return {
+        "sink_first": _mass(lists, shape, SINK_MASS, 0),
+        "sink_last": _mass(lists, shape, SINK_MASS, shape.depths - 1),
+        "sink_even": attention.even_share(rows.position, visible),
+    }
+
+
+def _matched(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
+    """Return the depth, from 0, for which a chain is in a matched round, and its own excess there;
+    both null if there is none.
+
+    Output slots of the sink set belong to no other class, so the prompt has to hold all of the set.
+    """
+    import ibis
+
+    nothing = ibis.null("int64")
+    if SELF_MASS in shape.absent:
+        return {"matched": nothing, "excess": ibis.null("float64")}
+    tokens = rows.position - rows.prompt_tokens + 1
+    mine = tokens.between(1, shape.depths - 1) & (
+        rows.prompt_tokens > max(shape.sink_slots, default=-1)
+    )
+    place = ibis.ifelse(mine, tokens, 0)
+    own = attention.over_layers(lists.layers(SELF_MASS, place))
+    excess = own - _mass(lists, shape, GENERATED_MASS, 0)
+    mine = mine & finite(excess).fill_null(False)
+    return {
+        "matched": ibis.ifelse(mine, tokens, nothing),
+        "excess": ibis.ifelse(mine, excess, ibis.null("float64")),
+    }
+
+
+def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> dict[str, Any]:
+    """Return the masses by depth and bin, on the sink, on nothing and on the chain itself, averaged
+    over layers; null unless each query's masses are finite and sum to 1."""
+    import ibis
+
+    there = rows[DISTANCE_MASS].notnull()
+    fits = (rows[DISTANCE_MASS].length() == rows.k * rows.layers * bins).fill_null(False)
+    whole = fits
+    by_layer: list[list[list[ir.FloatingColumn]]] = []
+    for depth in range(shape.depths):
+        layers = [_bins(rows, depth * shape.layers + n, bins) for n in range(shape.layers)]
+        by_layer.append(layers)
+        for n, values in enumerate(layers):
+            others = [_element(lists, shape, name, depth, n) for name in (SINK_MASS, NULL_MASS)]
+            off = (_total([*values, *others]) - 1.0).abs()
+            whole &= (off < SUM_WITHIN).fill_null(False)
+    nothing = ibis.null("float64")
+
+    def kept(value: Any) -> Any:
+        return ibis.ifelse(whole, value, nothing)
+
+    columns = {
+        distance_column(depth, at): kept(_total([each[at] for each in layers]) / len(layers))
+        for depth, layers in enumerate(by_layer)
+        for at in range(bins)
+    }
+    for depth in range(shape.depths):
+        for name in (SINK_MASS, NULL_MASS, SELF_MASS):
+            mass = _mass(lists, shape, name, depth)
+            known = ibis.ifelse(finite(mass).fill_null(False), mass, 0.0)
+            columns[f"{name}_{depth}"] = kept(known)
+    return {**columns, "whole": whole, "misfits": there & ~fits, "with_distances": there}
+
+
+def _bins(rows: ir.Table, query: int, bins: int) -> list[ir.FloatingColumn]:
+    """Return the masses of one query, a depth in a layer."""
+    flat = rows[DISTANCE_MASS]
+    return [flat[query * bins + at].cast("float64") for at in range(bins)]
+
+
+def _element(lists: Elements, shape: Shape, name: str, depth: int, layer: int) -> Any:
+    """Return a mass in one layer, 0 where the class does not apply."""
+    import ibis
+
+    if name in shape.absent:
+        return 0.0
+    value = lists.layers(name, depth)[layer]
+    return ibis.ifelse(finite(value).fill_null(False), value, 0.0)
+
+
+def _mass(lists: Elements, shape: Shape, name: str, depth: int) -> ir.FloatingColumn:
+    """Return a mass averaged over layers; null if no chain has the class."""
+    import ibis
+
+    if name in shape.absent:
+        return ibis.null("float64")
+    return attention.over_layers(lists.layers(name, depth))
+
+
+def _total(values: Sequence[Any]) -> Any:
+    return functools.reduce(operator.add, values)
+
+
+def _sums_with_sink(chains: ir.Table) -> dict[str, Any]:
+    import ibis
+
+    both = finite(chains.sink_first) & finite(chains.sink_last)
+    known = both.fill_null(False)
+
+    def add(value: Any) -> Any:
+        return ibis.ifelse(known, value * chains.weight, 0.0).sum()
+
+    return {
+        "sink_chains": known.cast("int64").sum(),
+        "sink_weight": ibis.ifelse(known, chains.weight, 0.0).sum(),
+        **{name: add(chains[name]) for name in ("sink_first", "sink_last", "sink_even")},
+    }
+
+
+def _sums_in_matched_rounds(chains: ir.Table, shape: Shape) -> dict[str, Any]:
+    import ibis
+
+    out: dict[str, Any] = {}
+    for depth in range(1, shape.depths):
+        mine = (chains.matched == depth).fill_null(False)
+        out[f"matched_chains_{depth}"] = mine.cast("int64").sum()
+        out[f"matched_weight_{depth}"] = ibis.ifelse(mine, chains.weight, 0.0).sum()
+        out[f"matched_excess_{depth}"] = ibis.ifelse(mine, chains.excess * chains.weight, 0.0).sum()
+    return out
+
+
+def _sums_by_distance(chains: ir.Table, shape: Shape, bins: int) -> dict[str, Any]:
+    import ibis
+
+    places = [distance_column(depth, at) for depth in range(shape.depths) for at in range(bins)]
+    others = [
+        f"{name}_{depth}"
+        for depth in range(shape.depths)
+        for name in (SINK_MASS, NULL_MASS, SELF_MASS)
+    ]
+    return {
+        "distance_chains": chains.whole.cast("int64").sum(),
+        "distance_weight": ibis.ifelse(chains.whole, chains.weight, 0.0).sum(),
+        "misfits": chains.misfits.cast("int64").sum(),
+        "with_distances": chains.with_distances.cast("int64").sum(),
+        **{name: (chains[name] * chains.weight).sum() for name in (*places, *others)},
+    }

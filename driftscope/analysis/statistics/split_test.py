@@ -1,0 +1,248 @@
+"""Test whether requests differ before and after some moment, whichever moment that is.
+
+The statistic is the largest standardised difference over all splits; its reference is the same
+data in random orders, so that a search over all splits is accounted for (Ernst 2004,
+https://doi.org/10.1214/088342304000000396). What is put in a random order decides what may differ
+without a change:
+
+- clusters, in order of their first request: requests of one cluster, such as a session, may be
+  alike. If clusters scatter differently, each keeps its place and size, and only the sign of its
+  residual is random (wild bootstrap: Wu 1986, https://doi.org/10.1214/aos/1176350142);
+- requests within their cluster: clusters may differ in any way. This test sees a change while
+  clusters go on, which the first does not, and nothing where clusters follow each other.
+
+Given exchangeable requests the two are independent; Fisher's sum joins their p-values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import RandomState
+
+from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.statistics.interval import (
+    Interval,
+    Ratio,
+    intervals,
+    ratio_of,
+)
+
+ORDERS = 999
+"""Number of random orders with which a split is compared; its p-value has a granularity of
+0.001."""
+LEAST = 10
+"""Smallest number of clusters on either side of a split, and of clusters that go on across it. With
+fewer, an interval over clusters is far too narrow."""
+BLOCKS = 400
+"""Number of blocks of neighbouring clusters; if there are more clusters, blocks are put in random
+order."""
+MOST_WITHIN = 4000
+"""Number of requests that are put in random order within their clusters; of more, those of evenly
+spread clusters."""
+_AT_ONCE = 111
+"""Number of random orders within clusters that are in memory together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Requests:
+    """Requests in order of their start, [requests] each."""
+
+    tokens: Matrix
+    rounds: Matrix
+    cluster: Codes
+    uneven: bool = False
+    """Whether clusters may scatter differently."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The largest difference over all splits."""
+
+    at: int
+    """Index of the first request after it."""
+    p: float
+    """Share of random orders with a difference at least as large."""
+
+
+def largest_split(requests: Requests, random: RandomState) -> Split | None:
+    """Return the split at which the requests differ most; None if they are of too few clusters."""
+    tests = [each for each in (_between(requests, random), _within(requests, random)) if each]
+    if not tests:
+        return None
+    first = min(tests, key=lambda each: each.p)
+    return Split(at=first.at, p=fisher([each.p for each in tests]))
+
+
+def fisher(p: list[float]) -> float:
+    """Return the p-value of one or two independent p-values together (Fisher 1925): of two, the
+    probability that a product of uniform numbers is as small."""
+    if len(p) == 1:
+        return p[0]
+    product = p[0] * p[1]
+    return product * (1.0 - math.log(product))
+
+
+def _between(requests: Requests, random: RandomState) -> Split | None:
+    """Test clusters in order of their first request."""
+    _, first, code = np.unique(requests.cluster, return_index=True, return_inverse=True)
+    if len(first) < 2 * LEAST:
+        return None
+    order = np.argsort(first, kind="stable")
+    tokens = by_cluster(code, requests.tokens)[order]
+    rounds = by_cluster(code, requests.rounds)[order]
+    at = np.unique(np.linspace(0, len(tokens), BLOCKS + 1).astype(int))[:-1]
+    least = max(1, LEAST * len(at) // len(tokens))
+    blocks = np.add.reduceat(tokens, at), np.add.reduceat(rounds, at)
+    null = _signs if requests.uneven else _orders
+    shuffled = split_statistic(*null(*blocks, random), least).max(axis=1)
+    p = _share(shuffled, float(split_statistic(*blocks, least).max()))
+    return Split(at=int(first[order][split_statistic(tokens, rounds, LEAST).argmax()]), p=p)
+
+
+def by_cluster(code: Codes, values: Matrix) -> Matrix:
+    """Return the sum of `values` over the requests of each cluster, [clusters]."""
+    return np.bincount(code, values).astype(np.float64)
+
+
+def split_statistic(tokens: Matrix, rounds: Matrix, least: int) -> Matrix:
+    """Return the difference between the items before each one and the rest, [..., n]; 0 within
+    `least` of an end. Rounds are the weights, so it is the difference of two acceptance lengths
+    over its standard error, up to a factor that all splits and orders share."""
+    left, below = np.cumsum(tokens, axis=-1), np.cumsum(rounds, axis=-1)
+    all_tokens, all_rounds = left[..., -1:], below[..., -1:]
+    out = np.zeros_like(left)
+    inner = slice(least - 1, left.shape[-1] - least)
+    n, t = below[..., inner], left[..., inner]
+    gap = np.abs(t / n - (all_tokens - t) / (all_rounds - n))
+    out[..., inner.start + 1 : inner.stop + 1] = gap * np.sqrt(n * (all_rounds - n))
+    return out
+
+
+Null = Callable[[Matrix, Matrix, RandomState], tuple[Matrix, Matrix]]
+"""Function that makes tokens and rounds, [ORDERS, n], of runs without a change from those of a
+run."""
+
+
+def _orders(tokens: Matrix, rounds: Matrix, random: RandomState) -> tuple[Matrix, Matrix]:
+    orders = np.argsort(random.random_sample((ORDERS, len(tokens))), axis=1)
+    return tokens[orders], rounds[orders]
+
+
+def _signs(tokens: Matrix, rounds: Matrix, random: RandomState) -> tuple[Matrix, Matrix]:
+    level = rounds * (tokens.sum() / rounds.sum())
+    signs = random.choice([-1.0, 1.0], size=(ORDERS, len(tokens)))
+    return level + signs * (tokens - level), np.broadcast_to(rounds, signs.shape)
+
+
+def _within(requests: Requests, random: RandomState) -> Split | None:
+    """Test requests within the clusters that go on."""
+    kept = _evenly(requests.cluster)
+    cluster = np.unique(requests.cluster[kept], return_inverse=True)[1]
+    residual = _from_cluster_mean(requests.tokens[kept], requests.rounds[kept], cluster)
+    scale = _across(cluster)
+    if residual is None or not scale.any():
+        return None
+    known = scale > 0
+    weight = np.where(known, 1.0 / np.sqrt(np.where(known, scale, 1.0)), 0.0)
+    real = np.abs(np.cumsum(residual)) * weight
+    places = np.argsort(cluster, kind="stable")
+    shuffled = np.empty(ORDERS)
+    for begin in range(0, ORDERS, _AT_ONCE):
+        draws = min(_AT_ONCE, ORDERS - begin)
+        keys = cluster + random.random_sample((draws, len(cluster)))
+        drawn = np.empty((draws, len(cluster)))
+        drawn[:, places] = residual[np.argsort(keys, axis=1)]
+        shuffled[begin : begin + draws] = (np.abs(np.cumsum(drawn, axis=1)) * weight).max(axis=1)
+    at = int(kept[min(int(real.argmax()) + 1, len(kept) - 1)])
+    return Split(at=at, p=_share(shuffled, float(real.max())))
+
+
+def _from_cluster_mean(tokens: Matrix, rounds: Matrix, cluster: Codes) -> Matrix | None:
+    """Return residuals from the mean of each cluster; None if no cluster has two requests."""
+    if len(cluster) == int(cluster.max(initial=-1)) + 1:
+        return None
+    mean = np.bincount(cluster, tokens) / np.bincount(cluster, rounds)
+    return np.asarray(tokens - rounds * mean[cluster])
+
+
+def _across(cluster: Codes) -> Matrix:
+    """Return, for a split after each request, the sum over clusters of the requests before times
+    those after over all, which scales the variance; 0 where fewer than LEAST clusters go on."""
+    size = np.bincount(cluster)[cluster].astype(np.float64)
+    order = np.argsort(cluster, kind="stable")
+    starts = np.searchsorted(cluster[order], np.arange(int(cluster.max(initial=-1)) + 1))
+    nth = np.empty(len(cluster))
+    nth[order] = np.arange(len(cluster)) - starts[cluster[order]]
+    before, after = nth * (size - nth) / size, (nth + 1) * (size - nth - 1) / size
+    going = np.cumsum(((nth == 0) & (size > 1)) * 1.0 - ((nth == size - 1) & (size > 1)) * 1.0)
+    return np.where(going >= LEAST, np.cumsum(after - before), 0.0)
+
+
+def _evenly(cluster: Codes) -> Codes:
+    """Return the requests of evenly spread clusters, MOST_WITHIN or all of them."""
+    every = -(-len(cluster) // MOST_WITHIN)
+    return np.flatnonzero(cluster % every == 0) if every > 1 else np.arange(len(cluster))
+
+
+def _share(shuffled: Matrix, real: float) -> float:
+    return float((1 + (shuffled >= real * (1 - _ROUNDING)).sum()) / (1 + ORDERS))
+
+
+_ROUNDING = 1e-12
+"""Rounding error of the same numbers added in another order."""
+
+
+def step_ratio(tokens: Matrix, rounds: Matrix, cluster: Codes, after: Matrix) -> Ratio | None:
+    """Return the difference of tokens per round between requests with `after` 1 and 0, with its
+    jackknife influences over clusters, which may be on both sides; None if a side is empty."""
+    code = np.unique(cluster, return_inverse=True)[1]
+    sides = [
+        ratio_of(*(by_cluster(code, each * side)[:, None] for each in (tokens, rounds)))
+        for side in (1.0 - after, after)
+    ]
+    before, later = sides
+    if not (before.units[0] > 0 and later.units[0] > 0):
+        return None
+    return Ratio(
+        value=later.value - before.value,
+        influence=later.influence - before.influence,
+        df=np.minimum(before.df, later.df),
+        units=before.units + later.units,
+        heaviest=np.maximum(before.heaviest, later.heaviest),
+    )
+
+
+def paired_step(
+    tokens: Matrix, rounds: Matrix, prompt: Codes, after: Matrix
+) -> tuple[float, Interval | None, int]:
+    """Return how much more tokens per round the same prompts yield `after` than before, with its
+    interval over prompts and their number; NaN and None with fewer than LEAST prompts on both
+    sides. Prompts without a number have -1."""
+    known = prompt >= 0
+    code = np.unique(prompt[known], return_inverse=True)[1]
+    sums = [
+        np.bincount(code, each[known] * side[known])
+        for side in (1.0 - after, after)
+        for each in (tokens, rounds)
+    ]
+    both = (sums[1] > 0) & (sums[3] > 0)
+    if both.sum() < LEAST:
+        return math.nan, None, int(both.sum())
+    before, n, later, m = (each[both] for each in sums)
+    weight = n * m / (n + m)
+    ratio = ratio_of((weight * (later / m - before / n))[:, None], weight[:, None])
+    spread = intervals(ratio)
+    return float(ratio.value[0]), spread[0] if spread else None, int(both.sum())
+
+
+def autocorrelation(tokens: Matrix, rounds: Matrix) -> float:
+    """Return the correlation of neighbouring requests' residuals, standardised by the rounds that
+    they come from; 0 if nothing varies."""
+    z = tokens / np.sqrt(np.where(rounds > 0, rounds, 1.0))
+    z = z - z.mean()
+    square = float((z * z).sum())
+    return float((z[1:] * z[:-1]).sum()) / square if square > 0 else 0.0

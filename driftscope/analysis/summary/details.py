@@ -1,0 +1,53 @@
+"""Details of a run: what is queried once its sums are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from driftscope.analysis.circumstances.loops import Loops, loops_of
+from driftscope.analysis.closeup.closeup import CloseUp, closeup_of
+from driftscope.analysis.closeup.within_request import WithinRequest, within_requests
+from driftscope.analysis.figures.results import Segment
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.passes.rounds import by_batch
+from driftscope.analysis.statistics.attention_drift import AttentionDrift
+from driftscope.analysis.summary.attention_drift import attention_drift
+from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
+from driftscope.analysis.summary.segments import BY_LABEL, segments_by, segments_of
+from driftscope.analysis.summary.step_times import StepTimes, step_times
+from driftscope.analysis.summary.verification import Verification, verification_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Details:
+    """Rows that a summary has in addition to sums. No query runs after it has been collected."""
+
+    verification: Verification
+    times: StepTimes
+    by_batch: pa.Table
+    """Rounds by request and by the power of two at or below the batch size of their step."""
+    loops: Loops
+    closeup: CloseUp
+    segments: tuple[Segment, ...]
+    lengths_by_k: tuple[LengthAtK, ...]
+    within_request: tuple[WithinRequest, ...]
+    attention_drift: AttentionDrift | None
+
+
+def details_of(run: Sums, by: str = BY_LABEL) -> Details:
+    """Collect the details of a run, split `by` a key of `driftscope.analysis.query.buckets.BY` or a
+    span of time. Raises UsageError for an unknown way to split."""
+    verification = verification_of(run)  # stores the chains that `within_requests` reads
+    return Details(
+        verification=verification,
+        times=step_times(run.tables),
+        by_batch=run.tables.engine.rows(by_batch(run.shape)),
+        loops=loops_of(run),
+        closeup=closeup_of(run),
+        segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
+        lengths_by_k=lengths_by_k(run),
+        within_request=within_requests(run),
+        attention_drift=attention_drift(run, run.clusters),
+    )

@@ -1,0 +1,81 @@
+"""Comparison of recorded chains with the rounds that verified them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from driftscope.analysis.figures.request_codes import evenly
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.passes.verified import (
+    DONE,
+    DRAWN,
+    VERIFIED,
+    by_execution,
+    done,
+    drawn,
+    joined,
+    number_verified,
+    reliability,
+    repeated_chains,
+    repeated_rounds,
+)
+from driftscope.analysis.passes.views import LOOKED_AT
+from driftscope.analysis.query.column_arrays import whole
+from driftscope.metrics.confidence import BINS
+
+CHAINS_LOOKED_AT = 500_000
+"""Number of chains that are compared with their rounds one by one; of more chains, those of
+evenly spread requests. With half a million tokens of one depth, a calibration error is off by less
+than 0.002."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Verification:
+    """Outcome of the recorded chains that were checked."""
+
+    looked_at: int
+    verified: int
+    """Number of checked chains whose round is in the run."""
+    by_confidence: pa.Table | None
+    """Verified tokens, see `passes.verified.reliability`; None if no confidence was recorded."""
+    by_execution: pa.Table | None
+    """Verified chains, see `passes.verified.by_execution`; None if all ran in the same way."""
+
+
+NOTHING = Verification(looked_at=0, verified=0, by_confidence=None, by_execution=None)
+"""Result for a run without recorded chains."""
+
+
+def verification_of(run: Sums) -> Verification:
+    """Compare the chains of a run with their rounds."""
+    if not len(run.chains) + run.shallower.chains:
+        return NOTHING
+    looked_at = look_at(run)
+    rows = run.tables.engine.rows
+    verified = int(whole(rows(number_verified()), "chains").sum())
+    sure = verified and "top1" in run.chains.means
+    apart = verified and len(set(run.shape.executions)) > 1
+    return Verification(
+        looked_at=looked_at,
+        verified=verified,
+        by_confidence=rows(reliability(BINS)) if sure else None,
+        by_execution=rows(by_execution(run.shape)) if apart else None,
+    )
+
+
+def look_at(run: Sums) -> int:
+    """Keep the verified chains of some requests at hand, and return how many chains these requests
+    have."""
+    there = run.recorded.nonzero()[0]
+    chosen = evenly(there, run.recorded[there], CHAINS_LOOKED_AT)
+    engine, view = run.tables.engine, run.requests.keys.take(pa.array(chosen, pa.int64()))
+    view = view.append_column("cluster", pa.array(chosen, pa.int64()))
+    engine.view(LOOKED_AT, view, view.schema)
+    engine.keep(DRAWN, drawn())
+    engine.keep(DONE, done())
+    queries = (repeated_chains(), repeated_rounds())
+    repeated = any(whole(engine.rows(query), "keys").sum() for query in queries)
+    engine.keep(VERIFIED, joined(repeated))
+    return int(run.recorded[chosen].sum())

@@ -1,0 +1,68 @@
+"""The `driftscope inspect` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def inspect(
+    drafter: Annotated[
+        str,
+        typer.Argument(
+            metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache."),
+    ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run/--files-only", help="Also run both models and try repairs; needs --target."
+        ),
+    ] = True,
+    prompts: Annotated[
+        str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
+    ] = "chat",
+    k: Annotated[int, typer.Option("--k", min=1, max=32, help="Tokens per draft.")] = 5,
+    write_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the repaired config.json to FILE.")
+    ] = None,
+    write_weights: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the repaired config and weights to a new DIR."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 at a warning too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the inspection as JSON.")] = False,
+) -> None:
+    """Find what is wrong with a drafter checkpoint before any server starts.
+
+    Config, weights and vocabulary are checked by the rules of the engines. With a target both
+    models are run, and each plausible repair is tried on the same prompts. Exits with 3 if there is
+    an error: an engine would refuse the checkpoint, or accept less than it could. Nothing is
+    downloaded.
+    """
+    from driftscope.cli.screens.inspect_table import print_inspection
+    from driftscope.cli.shared.inspect_trial import TrialOptions, with_trial
+    from driftscope.errors import UsageError
+    from driftscope.inspect.inspection import inspect_files
+    from driftscope.inspect.inspection_json import to_json
+
+    if (write_config or write_weights) and not (target and run):
+        raise UsageError("--write-config and --write-weights need --target and a run")
+    inspection = inspect_files(drafter, target)
+    if target is not None and run and inspection.checked:
+        options = TrialOptions(
+            prompts=prompts, k=k, config_file=write_config, weights_folder=write_weights
+        )
+        inspection = with_trial(inspection, target, options)
+    code = inspection.exit_code(strict=strict)
+    if as_json:
+        typer.echo(to_json(inspection, code), nl=False)
+    else:
+        print_inspection(inspection)
+    raise typer.Exit(code)

@@ -1,0 +1,117 @@
+"""The output of `driftscope ls`: two lines per run, its facts and its path with the finding."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from driftscope.boundary.terminal_text import shown
+from driftscope.cli.listing.main_finding import MainFinding
+from driftscope.trace.runs.run_entry import RunEntry
+
+NAME_WIDTH = 14
+"""Columns of a model's name; the middle of a longer one is left out."""
+HEADS = ("started", "target", "drafter", "K", "rounds", "state", "size")
+_WIDTHS = (16, NAME_WIDTH, NAME_WIDTH, 3, 9, 10, 8)
+_RIGHT = ("K", "rounds", "size")
+_UNKNOWN = "-"
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_STEP = 1000
+
+
+def show(
+    entries: Sequence[RunEntry],
+    findings: Mapping[Path, MainFinding],
+    *,
+    left_out: int = 0,
+    stderr: bool = False,
+) -> None:
+    """Print the runs to stdout, or to stderr; say where runs come from if there is none."""
+    out = sys.stderr if stderr else sys.stdout
+    if not entries:
+        sys.stderr.write("no runs here; `driftscope serve` and `driftscope demo` record some\n")
+        return
+    out.write(_line(HEADS))
+    for entry in entries:
+        out.write(_line(_cells(entry)))
+        finding = findings.get(entry.path)
+        words = entry.problem or (finding.words() if finding else "")
+        out.write(shown(f"  {entry.path}{f'  {words}' if words else ''}") + "\n")
+    if left_out:
+        sys.stderr.write(f"and {left_out:,} more: --limit {len(entries) + left_out}\n")
+
+
+def as_dict(entry: RunEntry, finding: MainFinding | None = None) -> dict[str, Any]:
+    """Return one run as plain values for JSON."""
+    manifest = entry.manifest
+    return {
+        "path": str(entry.path),
+        "created_s": entry.created_s,
+        "kind": "replay" if entry.is_replay else "probe",
+        "target": None if manifest is None else manifest.target.name,
+        "drafter": None if manifest is None else manifest.drafter.name,
+        "method": None if manifest is None else manifest.method,
+        "k": None if manifest is None else manifest.k,
+        "rounds": entry.rounds,
+        "requests": entry.requests,
+        "state": entry.state,
+        "bytes": entry.octets,
+        "problem": entry.problem or None,
+        "finding": None
+        if finding is None
+        else {"id": finding.id, "severity": finding.severity, "title": finding.title},
+    }
+
+
+def summed(entries: Sequence[RunEntry]) -> str:
+    """Return the number of runs and their size, as words."""
+    runs = "1 run" if len(entries) == 1 else f"{len(entries):,} runs"
+    return f"{runs} ({size(sum(entry.octets for entry in entries))})"
+
+
+def size(octets: int) -> str:
+    """Return a size in three digits, such as "1.2 MB"."""
+    value, unit = float(octets), 0
+    while value >= _STEP and unit < len(_UNITS) - 1:
+        value, unit = value / _STEP, unit + 1
+    return f"{value:.3g} {_UNITS[unit]}"
+
+
+def _cells(entry: RunEntry) -> tuple[str, ...]:
+    manifest = entry.manifest
+    started = datetime.fromtimestamp(entry.created_s).strftime("%Y-%m-%d %H:%M")
+    counted = _UNKNOWN if entry.rounds is None else f"{entry.rounds:,}"
+    if entry.requests is not None:
+        counted = f"{entry.requests:,} sent"
+    if manifest is None:
+        return started, _UNKNOWN, _UNKNOWN, _UNKNOWN, counted, entry.state, size(entry.octets)
+    drafter = "(replay)" if entry.is_replay else _name(manifest.drafter.name) or manifest.method
+    return (
+        started,
+        _name(manifest.target.name),
+        drafter,
+        f"{manifest.k}" if manifest.k else _UNKNOWN,
+        counted,
+        entry.state,
+        size(entry.octets),
+    )
+
+
+def _name(name: str) -> str:
+    """Return the last part of a model's name or path, shortened in the middle."""
+    last = shown(name.rstrip("/").rpartition("/")[2])
+    if len(last) <= NAME_WIDTH:
+        return last
+    half = (NAME_WIDTH - 1) // 2
+    return f"{last[: NAME_WIDTH - 1 - half]}…{last[-half:]}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    aligned = [
+        cell.rjust(width) if head in _RIGHT else cell.ljust(width)
+        for cell, head, width in zip(cells, HEADS, _WIDTHS, strict=True)
+    ]
+    return " ".join(aligned).rstrip() + "\n"

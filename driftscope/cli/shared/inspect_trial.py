@@ -1,0 +1,106 @@
+"""The part of `driftscope inspect` that runs the drafter beside its target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftscope.cli.shared.extras import MissingExtraError, needs
+from driftscope.cli.shared.progress_bar import steps
+from driftscope.errors import CheckpointError, NoDataError, UsageError
+from driftscope.inspect.checks.check_result import CheckResult, Level
+from driftscope.inspect.files.drafter_files import open_drafter
+from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.inspection import Inspection
+
+if TYPE_CHECKING:
+    from driftscope.inspect.trial.passages import Teacher
+    from driftscope.inspect.trial.trial import Trial, Tried
+
+EXTRA = "inspect"
+MOST_PROMPTS = 32
+"""Number of prompts that are used; more narrow the intervals little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """Options of the command that concern the trial."""
+
+    prompts: str
+    k: int
+    config_file: Path | None
+    weights_folder: Path | None
+
+    @property
+    def writes(self) -> bool:
+        """Whether a repair is to be written."""
+        return bool(self.config_file or self.weights_folder)
+
+
+def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> Inspection:
+    """Run the drafter on prompts, write the repaired files that are asked for, and return the
+    inspection with the results; with a note on the reason if it cannot be run.
+
+    Raises DriftscopeError for prompts that cannot be read, and if a repair is to be written and
+    there is none.
+    """
+    try:
+        with needs(EXTRA):
+            trial = _run(inspection.drafter, target, options)
+    except (CheckpointError, NoDataError, MissingExtraError) as error:
+        if options.writes:
+            raise
+        return inspection.with_results([not_run(str(error))])
+    from driftscope.inspect.trial.verdict import best_repair, verdict
+
+    if options.writes:
+        _write(inspection.drafter, best_repair(trial), options)
+    return inspection.with_results(tuple(verdict(trial)), trial)
+
+
+def not_run(reason: str) -> CheckResult:
+    """Return the note that the drafter was not run."""
+    return CheckResult(
+        id="not_run",
+        level=Level.NOTE,
+        title="the drafter was not run, and no repair was tried",
+        expected="a target that transformers loads, and a drafter that the reference code runs",
+        rule="driftscope.inspect.reference",
+        there=reason,
+    )
+
+
+def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
+    from driftscope.inspect.trial.trial import Bench, run_trial
+    from driftscope.workloads.suites.prompt_sources import prompts_of
+
+    chosen = prompts_of(options.prompts)[:MOST_PROMPTS]
+
+    def encoded(teacher: Teacher) -> dict[str, list[int]]:
+        return {each.key: teacher.encode(each.messages, each.text) for each in chosen}
+
+    opened = open_target(target)
+    return run_trial(
+        open_drafter(drafter),
+        opened.layers,
+        lambda: Bench(opened, encoded),
+        options.k,
+        progress=lambda repairs: steps(repairs, "Trying repairs"),
+    )
+
+
+def _write(drafter: str, best: Tried | None, options: TrialOptions) -> None:
+    from driftscope.inspect.trial.written_repair import write_config, write_weights
+
+    files = open_drafter(drafter)
+    if best is None:
+        raise NoDataError(f"{drafter}: no repair helps, so there is nothing to write")
+    if options.config_file:
+        if best.repair.weights:
+            raise UsageError(
+                f"the repair ({best.repair.change}) changes weights; use --write-weights"
+            )
+        write_config(files, best.repair, options.config_file)
+    if options.weights_folder:
+        write_weights(files, best.repair, options.weights_folder)

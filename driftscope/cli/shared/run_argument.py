@@ -1,0 +1,41 @@
+"""The run that a user names: `latest`, FOLDER/latest, or a run directory, with Tab completion.
+
+Each function is the callback of an argument or an option. It raises NotATraceError, which offers
+the runs that there are, before a command reads anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPORTS = (".html", ".htm")
+
+
+def named_run(value: Path | None) -> Path | None:
+    """Return the run that one argument names; a report is returned as it is."""
+    if value is None or value.suffix.lower() in REPORTS:
+        return value
+    from driftscope.trace.runs.run_folder import found
+
+    return found(value)
+
+
+def named_runs(value: list[Path] | None) -> list[Path] | None:
+    """Return the runs that a list of arguments names."""
+    return None if value is None else [run for each in value if (run := named_run(each))]
+
+
+def named_target(value: str) -> str:
+    """Return the run that a target names; a URL is returned as it is."""
+    if value.startswith(("http://", "https://")):
+        return value
+    return str(named_run(Path(value)))
+
+
+def real_folder(value: Path) -> Path:
+    """Return the folder to write into; raises UsageError for -, which cannot hold files."""
+    if value == Path("-"):
+        from driftscope.errors import UsageError
+
+        raise UsageError("-: several files are written; give a folder")
+    return value

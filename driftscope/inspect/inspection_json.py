@@ -1,0 +1,71 @@
+"""An inspection as a JSON document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.inspect.inspection import Inspection
+from driftscope.json_report.document import INSPECTION, text
+
+if TYPE_CHECKING:  # imports torch
+    from driftscope.inspect.trial.acceptance import Acceptance
+    from driftscope.inspect.trial.trial import Trial
+
+
+def to_json(inspection: Inspection, exit_code: int) -> str:
+    """Return everything as text, newline at the end."""
+    return text(INSPECTION, _content(inspection, exit_code))
+
+
+def _content(inspection: Inspection, exit_code: int) -> dict[str, Any]:
+    sizes = inspection.sizes
+    return {
+        "drafter": inspection.drafter,
+        "target": inspection.target,
+        "format": inspection.format,
+        "checked": inspection.checked,
+        "checks": inspection.checks,
+        "exit_code": exit_code,
+        "results": [asdict(result) for result in inspection.results],
+        "sizes": {**asdict(sizes), "share": sizes.share},
+        "trial": _trial(inspection.trial) if inspection.trial else None,
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {
+        "prompts": trial.prompts,
+        "k": trial.k,
+        "acceptance": _acceptance(trial.as_is),
+        "figures": trial.figures,
+        "tried": [
+            {
+                "id": each.repair.id,
+                "change": each.repair.change,
+                "fields": each.repair.fields,
+                "weights": each.repair.weights,
+                "prompts": each.prompts,
+                "acceptance": _acceptance(each.acceptance),
+                "difference": each.gain.difference,
+                "difference_interval": _ends(each.gain.interval),
+                "p": each.gain.p,
+            }
+            for each in trial.tried
+        ],
+    }
+
+
+def _acceptance(acceptance: Acceptance) -> dict[str, Any]:
+    return {
+        "mean_length": acceptance.length,
+        "mean_length_interval": _ends(acceptance.length_interval),
+        "marginal": acceptance.marginal,
+        "marginal_interval": [_ends(each) for each in acceptance.marginal_interval],
+        "rounds": acceptance.rounds,
+    }
+
+
+def _ends(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else {"low": interval.low, "high": interval.high}

@@ -1,0 +1,152 @@
+"""Prompts with the target's greedy answers, and the target's states along them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from driftscope.errors import CheckpointError
+from driftscope.inspect.reference.layers import at_least_float32
+
+ANSWER_TOKENS = 64
+"""Tokens of an answer: enough for a dozen rounds of each prompt."""
+LONGEST_PROMPT = 1024
+"""Tokens of a prompt that are used, counted from its end backwards."""
+BATCH = 16
+"""Number of prompts that the target answers at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """One prompt with its answer. `states` holds the output [1, S - 1, H] of each layer that is
+    needed, counted from 1 (0 is the embedding), at all tokens but the last."""
+
+    key: str
+    ids: Tensor
+    """Token ids [S]: the prompt, then the answer."""
+    prompt_tokens: int
+    states: Mapping[int, Tensor]
+
+    def anchors(self, k: int) -> Tensor:
+        """Return all positions of the answer from which K tokens can be drafted and compared: the
+        last token of the prompt and those after it, [A]."""
+        return torch.arange(self.prompt_tokens - 1, len(self.ids) - 1 - k, device=self.ids.device)
+
+
+class Teacher:
+    """A target that runs through transformers."""
+
+    def __init__(self, folder: Path, device: str | None = None) -> None:
+        """Load model and tokenizer from a folder. Raises CheckpointError if transformers cannot."""
+        import transformers
+
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        try:
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
+                folder, local_files_only=True
+            )
+            self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, local_files_only=True
+            ).to(self.device)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{folder}: transformers cannot load this target ({str(error).splitlines()[0]})"
+            ) from error
+        self.model.eval()
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embed token ids [...] to [..., H]."""
+        embedded: Tensor = self.model.get_input_embeddings()(ids)
+        return embedded.to(at_least_float32(embedded.dtype))
+
+    @property
+    def head(self) -> Tensor:
+        """The output head [vocabulary, H]."""
+        head: Tensor = self.model.get_output_embeddings().weight
+        return head.detach()
+
+    def encode(self, messages: Sequence[Mapping[str, Any]], text: str | None = None) -> list[int]:
+        """Return the token ids of a conversation in the target's chat template, or of a text."""
+        if text is not None or not getattr(self.tokenizer, "chat_template", None):
+            plain = text if text is not None else "\n\n".join(str(m["content"]) for m in messages)
+            ids: list[int] = self.tokenizer(plain)["input_ids"]
+        else:
+            rendered = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True
+            )
+            ids = self.tokenizer(rendered, add_special_tokens=False)["input_ids"]
+        return ids[-LONGEST_PROMPT:]
+
+    @torch.inference_mode()
+    def passages(
+        self, prompts: Mapping[str, list[int]], layers: Collection[int]
+    ) -> Iterator[Passage]:
+        """Answer each prompt greedily, and yield it with the states of `layers`."""
+        items = sorted(prompts.items())
+        for start in range(0, len(items), BATCH):
+            batch = items[start : start + BATCH]
+            for (key, prompt), answer in zip(batch, self._answers(batch), strict=True):
+                ids = torch.tensor([*prompt, *answer], device=self.device)
+                yield Passage(
+                    key=key, ids=ids, prompt_tokens=len(prompt), states=self._states(ids, layers)
+                )
+
+    def _answers(self, batch: Sequence[tuple[str, list[int]]]) -> list[list[int]]:
+        longest = max(len(prompt) for _, prompt in batch)
+        pad = self.tokenizer.pad_token_id or 0
+        rows = [[pad] * (longest - len(prompt)) + prompt for _, prompt in batch]
+        masks = [[0] * (longest - len(prompt)) + [1] * len(prompt) for _, prompt in batch]
+        made = self.model.generate(
+            input_ids=torch.tensor(rows, device=self.device),
+            attention_mask=torch.tensor(masks, device=self.device),
+            max_new_tokens=ANSWER_TOKENS,
+            do_sample=False,
+            pad_token_id=pad,
+        )[:, longest:].tolist()
+        return [self._until_end(answer) for answer in made]
+
+    def _until_end(self, answer: list[int]) -> list[int]:
+        ends = self.model.generation_config.eos_token_id
+        ends = ends if isinstance(ends, list) else [ends]
+        stops = [at for at, token in enumerate(answer) if token in ends]
+        return answer[: stops[0] + 1] if stops else answer
+
+    def _states(self, ids: Tensor, layers: Collection[int]) -> dict[int, Tensor]:
+        found: dict[int, Tensor] = {}
+        with _captured(self.model, layers, found):
+            self.model(input_ids=ids[None, :-1], use_cache=False)
+        return found
+
+
+@contextmanager
+def _captured(model: Any, layers: Collection[int], found: dict[int, Tensor]) -> Iterator[None]:
+    """Keep the outputs of the decoder's layers. transformers' own `hidden_states` would give the
+    last layer's after the final norm."""
+
+    def keep(layer: int, _module: Any, _inputs: Any, output: Any) -> None:
+        state = output[0] if isinstance(output, tuple) else output
+        found[layer] = state.to(at_least_float32(state.dtype))
+
+    body = model.get_decoder()
+    hooks = [
+        body.layers[layer - 1].register_forward_hook(partial(keep, layer))
+        for layer in layers
+        if 0 < layer <= len(body.layers)
+    ]
+    if 0 in layers:
+        hooks.append(model.get_input_embeddings().register_forward_hook(partial(keep, 0)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

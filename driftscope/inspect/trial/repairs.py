@@ -1,0 +1,308 @@
+"""All repairs that are tried on a drafter: one change each, as public mistakes need it.
+
+Sources: SpecForge#879 and vllm#46488 (norm_output), speculators#610 and #670 (fc_norm and
+norm_before_fc), sglang#25454 and #32334 (captured layers).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from driftscope.boundary.strict_json import dumps
+from driftscope.inspect.checks.expected_tensors import EMBEDDING, HEAD
+from driftscope.inspect.files.drafter_files import AUX_LAYERS
+from driftscope.inspect.reference.config import default_aux_layers
+from driftscope.inspect.trial.repair import Repair
+from driftscope.inspect.trial.variant import Variant
+
+FC, INPUT_NORM = "fc.weight", "input_norm.weight"
+_EMBEDDING_NORM, _HIDDEN_NORM = "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight"
+_MOST_PERMUTED = 3
+"""Captured states of which all orders are tried; of more, only the reverse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """Parts of the target that repairs use."""
+
+    layers: int
+    rope_theta: float
+    embedding: Tensor
+    head: Tensor
+
+
+def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
+    """Return the repairs that change anything, those of the config alone first."""
+    makers: tuple[Callable[[Variant, TargetFacts], Iterator[Repair]], ...] = (
+        _flags,
+        _norms_before_fc,
+        _captured_layers,
+        _rope,
+        _vocabulary,
+        _embedding_and_head,
+        _orders,
+        _swapped_norms,
+        _halves,
+    )
+    found = [repair for make in makers for repair in make(base, target)]
+    return sorted(found, key=lambda repair: repair.weights)
+
+
+def layers_needed(base: Variant, target: TargetFacts) -> set[int]:
+    """Return the target layers whose states the drafter or a repair reads."""
+    each = [base, *(repair.variant for repair in repairs(base, target))]
+    return {layer for variant in each for layer in variant.config.aux_layers}
+
+
+def _flags(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    for flag in ("norm_output", "norm_before_residual"):
+        value = not getattr(base.config, flag)
+        yield Repair(
+            id=flag,
+            change=f'"{flag}": {dumps(value)}',
+            mistake=f"{flag} has the wrong value",
+            variant=base.with_config(**{flag: value}),
+            fields={flag: value},
+        )
+
+
+def _norms_before_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    config, states = base.config, len(base.config.aux_layers)
+    names = [f"fc_norm.{state}.weight" for state in range(states)]
+    ones = torch.ones(config.aux_size)
+    fields = {"fc_norm": not config.fc_norm}
+    stored = all(name in base.state for name in names)
+    if config.fc_norm or stored:
+        yield Repair(
+            id="fc_norm",
+            change=f'"fc_norm": {dumps(not config.fc_norm)}',
+            mistake="fc_norm has the wrong value",
+            variant=base.with_config(**fields),
+            fields=fields,
+        )
+    else:
+        state = {**base.state, **dict.fromkeys(names, ones)}
+        yield Repair(
+            id="fc_norm_of_ones",
+            change='"fc_norm": true, with weights of 1',
+            mistake="the norms of fc_norm were lost",
+            variant=replace(base.with_config(**fields), state=state),
+            fields=fields,
+            weights=True,
+        )
+    if config.norm_before_fc or INPUT_NORM in base.state:
+        fields = {"norm_before_fc": not config.norm_before_fc}
+        yield Repair(
+            id="norm_before_fc",
+            change=f'"norm_before_fc": {dumps(not config.norm_before_fc)}',
+            mistake="norm_before_fc has the wrong value",
+            variant=base.with_config(**fields),
+            fields=fields,
+        )
+    yield from _exchanged(base, names)
+
+
+def _exchanged(base: Variant, names: list[str]) -> Iterator[Repair]:
+    """Take the weights of one norm for the other's."""
+    config = base.config
+    if config.fc_norm == config.norm_before_fc:
+        return
+    other = "norm_before_fc" if config.fc_norm else "fc_norm"
+    one = "fc_norm" if config.fc_norm else "norm_before_fc"
+    fields = {one: False, other: True}
+    if config.fc_norm:
+        made = {INPUT_NORM: torch.cat([base.state[name] for name in names])}
+    else:
+        made = dict(zip(names, base.state[INPUT_NORM].chunk(len(names)), strict=True))
+    yield Repair(
+        id="fc_norm_or_norm_before_fc",
+        change=f'"{one}": false, "{other}": true, with the same norm weights',
+        mistake=f"{one} was written for {other}",
+        variant=replace(base.with_config(**fields), state={**base.state, **made}),
+        fields=fields,
+        weights=True,
+    )
+
+
+def _captured_layers(base: Variant, target: TargetFacts) -> Iterator[Repair]:
+    now, seen = base.config.aux_layers, {base.config.aux_layers}
+    shifted = {by: tuple(layer + by for layer in now) for by in (-1, 1)}
+    others = {
+        "captured layers are one too high": shifted[-1],
+        "captured layers are one too low": shifted[1],
+        "captured layers are not the default": _default(target.layers),
+    }
+    for mistake, layers in others.items():
+        inside = layers and layers[0] >= 0 and layers[-1] <= target.layers
+        if not inside or layers in seen or len(layers) != len(now):
+            continue
+        seen.add(layers)
+        yield Repair(
+            id=f"captured_layers_{'_'.join(str(layer) for layer in layers)}",
+            change=f'"{AUX_LAYERS}": {list(layers)}',
+            mistake=mistake,
+            variant=base.with_config(aux_layers=layers),
+            fields={AUX_LAYERS: list(layers)},
+        )
+
+
+def _default(layers: int) -> tuple[int, ...]:
+    try:
+        return default_aux_layers(layers)
+    except ValueError:
+        return ()
+
+
+def _rope(base: Variant, target: TargetFacts) -> Iterator[Repair]:
+    layer = base.config.layer
+    if layer.rope_theta != target.rope_theta and base.scaling is None:
+        yield Repair(
+            id="rope_theta",
+            change=f'"rope_theta": {target.rope_theta:g}',
+            mistake="rope_theta is not the target's",
+            variant=base.with_config(layer=replace(layer, rope_theta=target.rope_theta)),
+            fields={"rope_theta": target.rope_theta},
+        )
+    names = [name for name in base.state if name.endswith(("q_proj.weight", "k_proj.weight"))]
+    state = dict(base.state)
+    for name in names:
+        heads = state[name].reshape(-1, layer.head_dim, state[name].shape[-1])
+        state[name] = torch.cat([heads[:, ::2], heads[:, 1::2]], 1).reshape(state[name].shape)
+    yield Repair(
+        id="rope_layout",
+        change="rows of q_proj and k_proj in halves, not in pairs",
+        mistake="queries and keys are laid out for interleaved rotary positions",
+        variant=replace(base, state=state),
+        weights=True,
+    )
+
+
+def _vocabulary(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    if not base.config.draft_vocab_size:
+        return
+    table, numbers = base.state["d2t"], torch.arange(base.config.draft_vocab_size)
+    tables = {
+        "d2t_from_ids": ("d2t[i] - i", "d2t holds ids, not differences", table - numbers),
+        "d2t_minus_one": ("d2t - 1", "d2t is one too high", table - 1),
+        "d2t_plus_one": ("d2t + 1", "d2t is one too low", table + 1),
+        "d2t_plus_ids": ("d2t[i] + i", "d2t holds ids minus twice their number", table + numbers),
+    }
+    mask = base.state.get("t2d")
+    chosen = mask.flatten().nonzero().flatten() if mask is not None else numbers[:0]
+    if len(chosen) == len(numbers):
+        tables["d2t_from_t2d"] = ("d2t from t2d", "d2t contradicts t2d", chosen - numbers)
+    for name, (change, mistake, made) in tables.items():
+        ids = made + numbers
+        if (
+            not torch.equal(made, table)
+            and ids.min() >= 0
+            and ids.max() < base.config.layer.vocab_size
+        ):
+            yield Repair(
+                id=name,
+                change=change,
+                mistake=mistake,
+                variant=base.with_state(d2t=made),
+                weights=True,
+            )
+
+
+def _embedding_and_head(base: Variant, target: TargetFacts) -> Iterator[Repair]:
+    own = base.state.get(EMBEDDING)
+    shape = target.embedding.shape
+    if own is not None and own.shape == shape and not torch.equal(own, target.embedding):
+        yield Repair(
+            id="targets_embedding",
+            change="no embed_tokens in the weights: the engine shares the target's",
+            mistake="the drafter's embedding is not the target's",
+            variant=base.with_state(embed_tokens__weight=target.embedding),
+            weights=True,
+        )
+    head = base.state.get(HEAD)
+    if head is None or head.shape[-1] != target.head.shape[-1]:
+        return
+    ids = torch.arange(len(head))
+    if base.config.draft_vocab_size:
+        ids = (ids + base.state["d2t"]).clamp(0, len(target.head) - 1)
+    if len(ids) <= len(target.head):
+        yield Repair(
+            id="targets_head",
+            change="lm_head: the target's rows",
+            mistake="the drafter's head is not in the order of its vocabulary, or untrained",
+            variant=base.with_state(lm_head__weight=target.head[ids]),
+            weights=True,
+        )
+
+
+def _orders(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    """Give each captured state the columns of another, and each norm's weights likewise."""
+    states = len(base.config.aux_layers)
+    blocks = base.state[FC].chunk(states, -1)
+    norms = [f"fc_norm.{state}.weight" for state in range(states)]
+    for order in _permutations(states):
+        fc = {FC: torch.cat([blocks[at] for at in order], -1)}
+        moved = {
+            norms[to]: base.state[norms[at]] for to, at in enumerate(order) if base.config.fc_norm
+        }
+        words = ", ".join(str(at + 1) for at in order)
+        name = "_".join(str(at + 1) for at in order)
+        yield Repair(
+            id=f"states_order_{name}",
+            change=f"columns of fc{' and norms' if moved else ''} in the order {words}",
+            mistake="the captured states are in another order than fc expects",
+            variant=replace(base, state={**base.state, **fc, **moved}),
+            weights=True,
+        )
+        if moved:
+            yield Repair(
+                id=f"fc_order_{name}",
+                change=f"columns of fc in the order {words}",
+                mistake="the columns of fc are in another order than fc_norm",
+                variant=replace(base, state={**base.state, **fc}),
+                weights=True,
+            )
+            yield Repair(
+                id=f"fc_norm_order_{name}",
+                change=f"fc_norm in the order {words}",
+                mistake="the norms of fc_norm are in another order than the columns of fc",
+                variant=replace(base, state={**base.state, **moved}),
+                weights=True,
+            )
+
+
+def _permutations(states: int) -> list[tuple[int, ...]]:
+    same = tuple(range(states))
+    if states > _MOST_PERMUTED:
+        return [same[::-1]]
+    return [order for order in itertools.permutations(same) if order != same]
+
+
+def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    changed = {
+        _EMBEDDING_NORM: base.state[_HIDDEN_NORM],
+        _HIDDEN_NORM: base.state[_EMBEDDING_NORM],
+    }
+    yield Repair(
+        id="input_and_hidden_norm",
+        change="input_layernorm and hidden_norm exchanged",
+        mistake="input_layernorm and hidden_norm were exchanged",
+        variant=replace(base, state={**base.state, **changed}),
+        weights=True,
+    )
+
+
+def _halves(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    names = [f"midlayer.self_attn.{part}_proj.weight" for part in "qkv"]
+    halves = {name: torch.cat(base.state[name].chunk(2, -1)[::-1], -1) for name in names}
+    yield Repair(
+        id="attention_halves",
+        change="halves of the inputs of q_proj, k_proj and v_proj exchanged",
+        mistake="attention reads the state before the embedding, not after it",
+        variant=replace(base, state={**base.state, **halves}),
+        weights=True,
+    )

@@ -1,0 +1,154 @@
+"""Runs a drafter beside its target, outside any engine, and tries repairs on the same prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from driftscope.errors import NoDataError
+from driftscope.inspect.checks.positions import rope_theta
+from driftscope.inspect.files.drafter_files import DrafterFiles
+from driftscope.inspect.files.target_files import TargetFiles
+from driftscope.inspect.trial.acceptance import (
+    Acceptance,
+    Gain,
+    Rounds,
+    acceptance_of,
+    gain,
+    mean_length,
+)
+from driftscope.inspect.trial.drafting import FIGURES, draft
+from driftscope.inspect.trial.passages import Passage, Teacher
+from driftscope.inspect.trial.repair import Repair
+from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
+from driftscope.inspect.trial.variant import Variant, as_served
+
+LEAST_PASSAGES = 5
+"""Smallest number of prompts from which anything is concluded."""
+SCREENED = 8
+"""Number of prompts on which every repair is tried. One that accepts less than the drafter as it is
+on these is not tried on the others: it cannot be the repair that is looked for."""
+Progress = Callable[[Sequence[Repair]], Iterable[Repair]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A repair, and what is accepted with it."""
+
+    repair: Repair
+    acceptance: Acceptance
+    gain: Gain
+    prompts: int
+    """Number of prompts; of repairs that were soon given up, SCREENED."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Results of a trial."""
+
+    prompts: int
+    k: int
+    as_is: Acceptance
+    figures: Mapping[str, tuple[float, ...]]
+    """Means by depth, see `FIGURES`."""
+    tried: tuple[Tried, ...]
+    """All repairs, the best first."""
+
+
+class Bench:
+    """A loaded target with its answers to some prompts, for trials of its drafters."""
+
+    def __init__(
+        self, target: TargetFiles, prompts: Callable[[Teacher], Mapping[str, list[int]]]
+    ) -> None:
+        """Load the target. Raises CheckpointError if transformers cannot."""
+        self.teacher = Teacher(target.folder)
+        self._prompts = prompts(self.teacher)
+        self._passages: tuple[Passage, ...] = ()
+        model = self.teacher.model
+        self.facts = TargetFacts(
+            layers=target.layers,
+            rope_theta=rope_theta(target.fields),
+            embedding=model.get_input_embeddings().weight.detach().float().cpu(),
+            head=self.teacher.head.float().cpu(),
+        )
+
+    def passages(self, layers: set[int], k: int) -> list[Passage]:
+        """Return the answers that are long enough for a chain of K, with the states of `layers`.
+
+        Raises NoDataError if there are too few.
+        """
+        if not self._passages or not layers <= self._passages[0].states.keys():
+            self._passages = tuple(self.teacher.passages(self._prompts, layers))
+        enough = [each for each in self._passages if len(each.anchors(k))]
+        if len(enough) < LEAST_PASSAGES:
+            raise NoDataError(
+                f"{len(enough)} prompts have an answer longer than K = {k}; give {LEAST_PASSAGES} "
+                "or more with --prompts"
+            )
+        return enough
+
+
+def run_trial(
+    files: DrafterFiles,
+    target_layers: int,
+    bench: Callable[[], Bench],
+    k: int,
+    *,
+    progress: Progress = lambda each: each,
+) -> Trial:
+    """Run the drafter as it is and with each repair. `bench` is called once the drafter is known to
+    fit, because loading a target takes long.
+
+    Raises CheckpointError for a model that cannot be run, and NoDataError if too few answers are
+    long enough for a chain of K.
+    """
+    base = as_served(files, target_layers)
+    base.build("cpu")
+    loaded = bench()
+    passages = loaded.passages(layers_needed(base, loaded.facts), k)
+    return _Runner(loaded.teacher, passages, k).run(base, repairs(base, loaded.facts), progress)
+
+
+class _Runner:
+    """Runs variants on the same passages."""
+
+    def __init__(self, teacher: Teacher, passages: Sequence[Passage], k: int) -> None:
+        self._teacher, self._passages, self._k = teacher, passages, k
+
+    def run(self, base: Variant, candidates: Sequence[Repair], progress: Progress) -> Trial:
+        rounds, figures = self._rounds(base, self._passages, measured=True)
+        tried = [self._try(repair, rounds, len(candidates)) for repair in progress(candidates)]
+        return Trial(
+            prompts=len(self._passages),
+            k=self._k,
+            as_is=acceptance_of(rounds, self._k),
+            figures=dict(zip(FIGURES, zip(*figures, strict=True), strict=True)),
+            tried=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
+        )
+
+    def _try(self, repair: Repair, base: Rounds, comparisons: int) -> Tried:
+        rounds, _ = self._rounds(repair.variant, self._passages[:SCREENED])
+        screened = base[: len(rounds)]
+        if mean_length(rounds) > mean_length(screened):
+            rounds += self._rounds(repair.variant, self._passages[SCREENED:])[0]
+        return Tried(
+            repair=repair,
+            acceptance=acceptance_of(rounds, self._k),
+            gain=gain(base[: len(rounds)], rounds, comparisons),
+            prompts=len(rounds),
+        )
+
+    def _rounds(
+        self, variant: Variant, passages: Sequence[Passage], *, measured: bool = False
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Return the accepted tokens by round and prompt, and the figures by depth."""
+        drafter = variant.build(self._teacher.device)
+        made = [
+            draft(drafter, self._teacher, each, self._k, measured=measured) for each in passages
+        ]
+        figures = [each.figures for each in made if each.figures is not None]
+        means = torch.stack(figures).mean(0).tolist() if figures else []
+        return [each.rounds() for each in made], means

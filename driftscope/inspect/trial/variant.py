@@ -1,0 +1,132 @@
+"""A drafter as the trial runs it: a config and weights, of which a repair changes one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from driftscope.errors import CheckpointError
+from driftscope.inspect.checks.expected_tensors import EMBEDDING
+from driftscope.inspect.files.checkpoint_format import Family
+from driftscope.inspect.files.drafter_files import DrafterFiles
+from driftscope.inspect.files.safetensors_file import StoredTensor
+from driftscope.inspect.reference.config import DrafterConfig
+from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.layers import Rotary
+
+_FIRST, _REFERENCE = "layers.0.", "midlayer."
+
+
+POSITIONS = 2048
+"""Positions that a trial can use: more than the longest prompt, its answer and a chain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Config and weights of a drafter. Names of `state` are those of the reference drafter."""
+
+    config: DrafterConfig
+    state: Mapping[str, Tensor]
+    scaling: Mapping[str, Any] | None = None
+    """Fields from which transformers computes scaled rotary positions; None for plain ones."""
+
+    def with_state(self, **changes: Tensor | None) -> Variant:
+        """Return a variant with other tensors; None removes one. Dots are written as `__`."""
+        named = {name.replace("__", "."): tensor for name, tensor in changes.items()}
+        both = {**self.state, **named}
+        return replace(self, state={name: each for name, each in both.items() if each is not None})
+
+    def with_config(self, **changes: Any) -> Variant:
+        """Return a variant whose config differs in these fields."""
+        return replace(self, config=replace(self.config, **changes))
+
+    def build(self, device: str) -> Drafter:
+        """Return the reference drafter. Raises CheckpointError if weights and config do not fit."""
+        with torch.device("meta"):
+            drafter = Drafter(self.config)
+        drafter.rotary = self._rotary()
+        needed = drafter.state_dict().keys()
+        state = {name: self.state[name].to(device) for name in needed if name in self.state}
+        try:
+            drafter.load_state_dict(state, assign=True)
+        except RuntimeError as error:
+            lines = " ".join(str(error).split())
+            raise CheckpointError(f"the drafter cannot be run: {lines}") from error
+        return drafter.requires_grad_(requires_grad=False).eval()
+
+    def _rotary(self) -> Rotary:
+        # The table of a drafter for long contexts would take more memory than its weights.
+        layer = replace(self.config.layer, max_position_embeddings=POSITIONS)
+        if self.scaling is None:
+            return Rotary(layer)
+        from transformers import LlamaConfig
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+        rotary = LlamaRotaryEmbedding(LlamaConfig(**self.scaling))
+        return Rotary(layer, rotary.inv_freq, float(rotary.attention_scaling))
+
+
+def as_served(files: DrafterFiles, target_layers: int) -> Variant:
+    """Return the drafter as an engine would run it.
+
+    Raises CheckpointError for one that the reference drafter cannot run.
+    """
+    unfit = _unfit(files)
+    if unfit is not None:
+        raise CheckpointError(f"{files.folder}: is not run: {unfit}")
+    try:
+        config = DrafterConfig.from_hf(dict(files.fields), target_layers)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{files.folder / 'config.json'}: is not run: {error}") from error
+    # vLLM sorts the captured layers and drops repeated ones.
+    config = replace(config, aux_layers=tuple(sorted(set(config.aux_layers))))
+    if EMBEDDING in files.tensors:
+        config = replace(config, target_hidden_size=files.target_hidden_size)
+    state = {_reference_name(name): _tensor(each) for name, each in files.tensors.items()}
+    return _completed(Variant(config=config, state=state, scaling=_scaling(files)))
+
+
+def _unfit(files: DrafterFiles) -> str | None:
+    fields = files.fields
+    if files.format.family not in (Family.LLAMA, Family.QWEN3):
+        return f"no reference implementation of {files.format.family or files.format.name}"
+    if files.quantized:
+        return "its weights are quantised"
+    if fields.get("attention_bias") or fields.get("mlp_bias"):
+        return "the reference implementation has no biases"
+    return None
+
+
+def _completed(variant: Variant) -> Variant:
+    """Add what an engine makes up for weights that are missing: norms of ones, a table of zeros."""
+    with torch.device("meta"):
+        needed = Drafter(variant.config).state_dict()
+    made = {
+        name: torch.ones(tensor.shape) if "norm" in name else torch.zeros(tensor.shape).long()
+        for name, tensor in needed.items()
+        if name not in variant.state and ("norm" in name or name == "d2t")
+    }
+    return replace(variant, state={**variant.state, **made})
+
+
+def _reference_name(name: str) -> str:
+    return name.replace(_FIRST, _REFERENCE, 1) if name.startswith(_FIRST) else name
+
+
+def _tensor(stored: StoredTensor) -> Tensor:
+    values = torch.from_numpy(stored.array().copy())
+    return values.float() if values.is_floating_point() else values
+
+
+def _scaling(files: DrafterFiles) -> dict[str, Any] | None:
+    rope = files.fields.get("rope_parameters") or files.fields.get("rope_scaling")
+    kind = (rope or {}).get("rope_type", (rope or {}).get("type", "default"))
+    if kind == "default":
+        return None
+    names = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings")
+    sizes = ("hidden_size", "num_attention_heads", "head_dim")
+    return {name: files.fields[name] for name in (*names, *sizes) if files.fields.get(name)}

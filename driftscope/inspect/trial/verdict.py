@@ -1,0 +1,84 @@
+"""Concludes from a trial: which repair helps, and what no repair explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from driftscope.analysis.statistics.interval import CONFIDENCE, Interval
+from driftscope.inspect.checks.check_result import Certainty, CheckResult, Level
+from driftscope.inspect.trial.trial import Trial, Tried
+
+LEAST_GAIN = 0.03
+"""Smallest gain of a repair that counts, relative to the acceptance length as it is. A smaller one
+is no mistake in the wiring: those that were published cost a fifth and more."""
+ALIVE_ABOVE = 0.25
+"""Rate at depth 1 below which a drafter counts as dead, and which a repaired one must exceed. It is
+below half of the weakest published rate, 0.585; a trained head on random states reached 0.18 in the
+shipped target, because frequent tokens are right by chance."""
+AS_GOOD = 0.01
+"""Difference to the best repair, relative to its acceptance length, up to which a repair of the
+config alone is preferred."""
+_CHANCE = 1 - CONFIDENCE
+_RULE = "paired on the same prompts, corrected for the number of repairs tried"
+
+
+def verdict(trial: Trial) -> Iterator[CheckResult]:
+    """Yield the repair that helps most, or that none explains why next to nothing is accepted."""
+    best = best_repair(trial)
+    if best is not None:
+        yield _repaired(trial, best)
+    elif _dead(trial):
+        yield CheckResult(
+            id="nothing_accepted",
+            level=Level.ERROR,
+            title="little or nothing is accepted, and no single repair helps",
+            expected=f"at depth 1 a rate above {ALIVE_ABOVE:.0%}",
+            rule=f"{len(trial.tried)} repairs were tried",
+            there=f"{trial.as_is.marginal[0]:.1%} of {trial.as_is.rounds} rounds",
+            change="use a drafter that was trained on this target; its sizes fit another one too",
+            certainty=Certainty.LIKELY,
+        )
+
+
+def best_repair(trial: Trial) -> Tried | None:
+    """Return the repair that helps; None if none does beyond chance."""
+    least = LEAST_GAIN * trial.as_is.length
+    helping = [
+        each
+        for each in trial.tried
+        if each.gain.p < _CHANCE
+        and each.gain.difference > least
+        and each.acceptance.marginal[0] > ALIVE_ABOVE
+        and each.gain.interval is not None
+        and each.gain.interval.low > 0
+    ]
+    if not helping:
+        return None
+    best = max(helping, key=lambda each: each.acceptance.length)
+    good = (1 - AS_GOOD) * best.acceptance.length
+    simple = [e for e in helping if not e.repair.weights and e.acceptance.length >= good]
+    return max(simple, key=lambda each: each.acceptance.length) if simple else best
+
+
+def _repaired(trial: Trial, best: Tried) -> CheckResult:
+    now, then = trial.as_is, best.acceptance
+    return CheckResult(
+        id=f"repaired_by.{best.repair.id}",
+        level=Level.ERROR,
+        title=f"with {best.repair.change} this drafter accepts {then.length:.2f} tokens a round "
+        f"instead of {now.length:.2f}",
+        expected=f"acceptance length {then.length:.2f} {_words(then.length_interval)}",
+        rule=_RULE,
+        there=f"{now.length:.2f} {_words(now.length_interval)}: {best.repair.mistake}",
+        change=best.repair.change,
+        certainty=Certainty.LIKELY,
+    )
+
+
+def _dead(trial: Trial) -> bool:
+    rate, spread = trial.as_is.marginal[0], trial.as_is.marginal_interval[0]
+    return (spread.high if spread else rate) < ALIVE_ABOVE
+
+
+def _words(interval: Interval | None) -> str:
+    return "" if interval is None else f"[{interval.low:.2f}, {interval.high:.2f}]"

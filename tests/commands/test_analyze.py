@@ -1,0 +1,330 @@
+"""`driftscope analyze` as a user runs it, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.analyses import PAIR
+from support.runs import Spec, rows, write_rows, write_run
+
+from driftscope.trace.format.segment import VERSION_KEY
+
+pytestmark = pytest.mark.process
+
+MAIN = "from driftscope.cli.app import main; main()"
+
+
+def driftscope(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", MAIN, *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return [write_run(folder / name, spec) for name, spec in PAIR.items()]
+
+
+def _fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """One clear line on stderr, nothing on stdout, the documented exit code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("driftscope: error: ")
+    for word in words:
+        assert word in line
+
+
+def test_writes_report_and_json_and_prints_a_table(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope(
+        "analyze", *runs, "-o", "out/report.html", "--json", "out/report.json", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [run["label"] for run in content["runs"]] == ["eagle3", "eagle3.1"]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "driftscope analyze" in page
+    lost = "missing: eagle3: worker0-1 dropped 3 rows (queue full)"
+    headline = content["first_screen"]["headline"]
+    assert " ".join(done.stdout.split()).startswith(f"{lost} [ACT] {headline}")
+    for run in content["runs"]:
+        assert f"{run['acceptance']['mean_length']:.2f}" in done.stdout
+    assert "written: out/report.html" in done.stderr
+    assert "written: out/report.json" in done.stderr
+    assert "next: " in done.stderr
+    assert "warning: eagle3: worker0-1 dropped 3 rows" in done.stderr
+
+
+def test_a_file_that_is_replaced_is_named_so(runs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("an earlier report")
+    done = driftscope("analyze", runs[0], "--json", "new.json", cwd=tmp_path)
+    assert "replaced: report.html" in done.stderr and "written: new.json" in done.stderr
+
+
+def test_a_report_on_stdout_is_alone_there(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope("analyze", runs[0], "--format", "markdown", "-o", "-", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(("### ", "> Not everything was recorded"))
+    assert "next: " not in done.stderr and "written: " not in done.stderr
+    assert list(tmp_path.iterdir()) == [], "- is no file"
+    wrong = driftscope("analyze", runs[0], "--format", "png", "-o", "-", cwd=tmp_path)
+    _fails(wrong, 2, "give a folder")
+
+
+def test_each_format_has_a_next_step_of_its_own(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope("analyze", runs[0], "--format", "markdown", cwd=tmp_path)
+    assert "next: gh pr comment --body-file report.md" in done.stderr
+    done = driftscope("analyze", runs[0], "--format", "json", cwd=tmp_path)
+    assert "next: " not in done.stderr
+
+
+def test_report_html_is_the_default(runs: list[Path], tmp_path: Path) -> None:
+    assert driftscope("analyze", runs[0], cwd=tmp_path).returncode == 0
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_labels(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope("analyze", *runs, "--label", "a", "--label", "b", cwd=tmp_path)
+    assert done.returncode == 0
+    assert re.search(r"a \(K = 4\) +b \(K = 4\)", done.stdout)
+
+
+def test_directories_of_the_same_name_are_told_apart(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope("analyze", runs[0], runs[0], "--json", "-", cwd=tmp_path)
+    labels = [run["label"] for run in json.loads(done.stdout)["runs"]]
+    assert labels == ["eagle3", "eagle3 (2)"]
+
+
+def test_json_on_stdout_is_only_json(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope("analyze", runs[0], "--json", "-", cwd=tmp_path)
+    assert json.loads(done.stdout)["schema_version"] == 1
+    assert "acceptance length" in done.stderr
+    assert not (tmp_path / "-").exists()
+
+
+def test_quiet_says_nothing(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope("analyze", runs[0], "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_same_command_same_bytes(runs: list[Path], tmp_path: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        assert driftscope("analyze", *runs, "--json", "j", cwd=tmp_path / name).returncode == 0
+        made.append([(tmp_path / name / f).read_bytes() for f in ("report.html", "j")])
+    assert made[0] == made[1]
+
+
+def test_two_commands_that_write_one_file_at_once(runs: list[Path], tmp_path: Path) -> None:
+    """The file is that of one of them, whole."""
+    one, two = ((each, "-o", "report.html", "-q") for each in runs)
+    alone = []
+    for arguments in (one, two):
+        assert driftscope("analyze", *arguments, cwd=tmp_path).returncode == 0
+        alone.append((tmp_path / "report.html").read_bytes())
+    assert alone[0] != alone[1]
+    with ThreadPoolExecutor() as pool:
+        done = pool.map(lambda given: driftscope("analyze", *given, cwd=tmp_path), (one, two))
+        assert [each.returncode for each in done] == [0, 0]
+    assert (tmp_path / "report.html").read_bytes() in alone
+    assert not list(tmp_path.glob(".*")), "nothing unfinished is left"
+
+
+def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(), closed=False)
+    stream = next(run.glob("draft-*.arrows"))
+    stream.write_bytes(stream.read_bytes()[:-100])
+    write_rows(run, "worker0-2", rows(Spec(requests=5)))
+    done = driftscope("analyze", run, "--json", "-", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert any("ends after" in problem for problem in content["runs"][0]["problems"])
+    assert any("was killed" in warning for warning in content["warnings"])
+    assert content["runs"][0]["hidden"]["fed_rms"] is not None
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "true); COPY (SELECT 42) TO 'pwn1.csv'; --",
+        "true); ATTACH 'pwn3.db'; SELECT (true",
+        "read_text('secret.csv') <> ''",
+        "CAST((SELECT content FROM read_text('secret.csv')) AS INT) > 1",
+        "true); SET memory_limit = '64GB'; SELECT (true",
+        "true); INSTALL httpfs; SELECT (true",
+        "label in (SELECT a FROM read_csv('http://127.0.0.1:1/a.csv'))",
+        " ",
+        "context = 'abc'",
+        "'abc'",
+        "CAST(request AS INT) > 1",
+        "k in range(10000000000)",
+        "label = repeat('x', 2000000000)",
+        " OR ".join(["k = 1"] * 10_000),
+    ],
+    ids=lambda where: where[:24],
+)
+def test_a_condition_is_no_sql(runs: list[Path], tmp_path: Path, where: str) -> None:
+    (tmp_path / "secret.csv").write_text("s3cret")
+    done = driftscope("analyze", runs[0], "--where", where, cwd=tmp_path)
+    _fails(done, 2, "--where")
+    assert "s3cret" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
+
+
+def test_a_condition_keeps_what_meets_it(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope(
+        "analyze",
+        runs[0],
+        "--where",
+        "context > 100 and not label is null",
+        "--json",
+        "-",
+        cwd=tmp_path,
+    )
+    whole = driftscope("analyze", runs[0], "--json", "-", cwd=tmp_path)
+    rounds = [json.loads(each.stdout)["runs"][0]["rounds"] for each in (done, whole)]
+    assert 0 < rounds[0] <= rounds[1]
+
+
+def test_missing_path(tmp_path: Path) -> None:
+    _fails(driftscope("analyze", "nowhere", cwd=tmp_path), 1, "nowhere", "no such directory")
+
+
+def test_empty_directory(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    _fails(driftscope("analyze", "empty", cwd=tmp_path), 1, "empty", "manifest.json")
+
+
+def test_a_file_that_is_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    _fails(driftscope("analyze", "notes.txt", cwd=tmp_path), 1, "notes.txt", "not a driftscope run")
+
+
+@pytest.mark.parametrize("name", ["draft-x-0000.parquet", "draft-x-0000.arrows"])
+def test_a_record_file_that_is_none(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path / "run")
+    (run / name).write_bytes(b"not a record file at all")
+    _fails(driftscope("analyze", run, cwd=tmp_path), 1, name, "not a readable")
+
+
+def test_a_truncated_record_file(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    sealed = next(run.glob("verify-*.parquet"))
+    sealed.write_bytes(sealed.read_bytes()[:-20])
+    _fails(driftscope("analyze", run, cwd=tmp_path), 1, sealed.name, "not a readable")
+
+
+def test_a_damaged_manifest(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "manifest.json").write_text("{")
+    _fails(driftscope("analyze", run, cwd=tmp_path), 1, "manifest.json")
+
+
+def test_a_newer_major_version(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "schema_version": "2.0"}))
+    _fails(driftscope("analyze", run, cwd=tmp_path), 1, "upgrade driftscope")
+
+
+def test_a_record_file_of_a_newer_major_version(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    run = write_run(tmp_path / "run")
+    sealed = next(run.glob("verify-*.parquet"))
+    table = pq.read_table(sealed)
+    pq.write_table(table.replace_schema_metadata({VERSION_KEY: b"9.0"}), sealed)
+    _fails(driftscope("analyze", run, cwd=tmp_path), 1, sealed.name, "upgrade driftscope")
+
+
+def test_files_of_two_runs(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(k=2, conditional=(0.5, 0.5)))
+    write_rows(run, "worker0-9", rows(Spec(k=4, requests=1)))
+    _fails(driftscope("analyze", run, cwd=tmp_path), 1, "worker0-9", "folder of their own")
+
+
+def test_a_run_of_several_k(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    write_rows(run, "worker0-9", rows(Spec(k=2, conditional=(0.5, 0.5), requests=1)))
+    assert driftscope("analyze", run, cwd=tmp_path).returncode == 0
+
+
+def test_no_data(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(requests=1, rounds=0))
+    _fails(driftscope("analyze", run, cwd=tmp_path), 4, "no round")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_labels_that_do_not_fit(runs: list[Path], tmp_path: Path) -> None:
+    _fails(driftscope("analyze", *runs, "--label", "a", cwd=tmp_path), 2, "--label", "2 runs")
+    same = ("--label", "a", "--label", "a")
+    _fails(driftscope("analyze", *runs, *same, cwd=tmp_path), 2, "same label")
+
+
+def test_report_and_json_in_one_file(runs: list[Path], tmp_path: Path) -> None:
+    _fails(driftscope("analyze", runs[0], "-o", "x", "--json", "x", cwd=tmp_path), 2, "two files")
+
+
+def test_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
+    assert driftscope("analyze", "--nonsense", cwd=tmp_path).returncode == 2
+    assert driftscope("analyze", cwd=tmp_path).returncode == 2
+
+
+def test_an_output_that_cannot_be_written(runs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    _fails(driftscope("analyze", runs[0], "-o", "file/report.html", cwd=tmp_path), 1, "file")
+    _fails(driftscope("analyze", runs[0], "-o", tmp_path, cwd=tmp_path), 1, "is a directory")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_one_line(runs: list[Path], tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, "analyze", str(runs[0]), "--json", "-", "-q"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr.splitlines()[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_help_is_instant_and_names_the_exit_codes(tmp_path: Path) -> None:
+    """No heavy import: they are refused in this process."""
+    heavy = ("torch", "vllm", "plotly", "pandas", "pyarrow", "numpy")
+    block = f"import sys; sys.modules.update(dict.fromkeys({heavy!r})); {MAIN}"
+    for arguments in (["--help"], ["analyze", "--help"], ["--version"]):
+        done = subprocess.run(
+            [sys.executable, "-c", block, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        if "--help" in arguments:
+            words = " ".join(done.stdout.split())
+            assert "0 fine, 1 error, 2 usage, 3 gate failed, 4 no data" in words

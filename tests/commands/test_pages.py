@@ -1,0 +1,192 @@
+"""The README and the pages of docs/: length, links, and that generated pages are current."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+import driftscope
+from driftscope.cli.app import app
+from driftscope.pipeline import Inputs, analyze
+from driftscope_probes.base.settings import Settings, settings_from
+from driftscope_probes.server.settings_page import page as settings_page
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+README_LINES = 150
+"""Longest README, in lines, that a newcomer reads in three minutes."""
+_FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def _text(path: Path) -> str:
+    """Return a page without its blocks of code."""
+    return _FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def _anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and mkdocs make them."""
+    headings = (re.sub(r"[^\w\- ]", "", title.lower()) for title in _HEADING.findall(_text(path)))
+    return {re.sub(r"\s+", "-", heading.strip()) for heading in headings}
+
+
+def _linked(page: Path) -> list[tuple[str, Path, str]]:
+    """Return each relative link of a page: as written, its file, its anchor."""
+    links = [link for link in _LINK.findall(_text(page)) if "://" not in link]
+    parts = [(link, *link.partition("#")[::2]) for link in links if not link.startswith("mailto:")]
+    return [(link, page.parent / name if name else page, at) for link, name, at in parts]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for link, target, anchor in _linked(page):
+        assert target.exists(), f"{link}: no such file"
+        assert not anchor or anchor in _anchors(target), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_a_page_of_the_site_links_to_pages_of_the_site_only(page: Path) -> None:
+    for link, target, _ in _linked(page):
+        assert target.resolve().is_relative_to(DOCS), f"{link}: the site does not have it"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    def files(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        inner = entry.values() if isinstance(entry, dict) else entry
+        assert not isinstance(inner, int | None)
+        return [name for each in inner for name in files(each)]  # type: ignore[attr-defined]
+
+    nav = files(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    assert sorted(nav) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+
+
+def test_every_command_has_a_page_that_shows_it() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert not [name for name in _commands() if f"driftscope {name}" not in text]
+
+
+def _commands() -> set[str]:
+    names = set(get_command(app).commands)  # type: ignore[attr-defined]
+    assert len(names) > 10
+    return names
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
+        text = page.read_text(encoding="utf-8")
+        named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE))
+        assert named <= targets, page
+
+
+def test_every_command_that_is_shown_exists() -> None:
+    known = _commands()
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join([*_FENCE.findall(text), *re.findall(r"`[^`]+`", _FENCE.sub("", text))])
+        shown = set(re.findall(r"(?:^`?|/)driftscope ([a-z]+)", code, re.MULTILINE))
+        assert shown <= known, page
+
+
+def test_the_example_of_the_readme_is_what_analyze_finds() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```\n(!.*?)```", readme, re.DOTALL | re.MULTILINE)
+    run = ROOT / "reports" / "gallery" / "traces" / "drifting"
+    findings = analyze(Inputs(sources=[run], labels=["drifting"])).findings
+    (finding,) = (each for each in findings if each.title in example)
+    words = " ".join(example.split())
+    assert f"{finding.title} (drifting) {finding.statement} (confidence" in words
+    assert f"(confidence {finding.confidence.value})" in words
+    assert finding.advice.startswith(words.partition("-> ")[2])
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    assert page == settings_page(), "run `make pages`"
+
+
+def test_the_page_of_settings_has_every_variable() -> None:
+    """Those that the probe reads, each of which it understands."""
+    from driftscope_probes.base.settings import NAMES
+
+    shown = set(re.findall(r"^\| `DRIFTSCOPE_(\w+)`", settings_page(), re.MULTILINE))
+    read = {name.upper() for name in NAMES} - {"TEST_RAISE"}
+    assert shown == read | {"CONFIG", "DISABLE", "STRICT"}
+
+
+def test_the_example_of_a_settings_file_is_understood(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", settings_page(), re.DOTALL)
+    (tmp_path / "probe.toml").write_text(example)
+    settings = settings_from({"DRIFTSCOPE_CONFIG": str(tmp_path / "probe.toml")})
+    assert isinstance(settings, Settings)
+    assert (settings.budget, settings.labels) == (0.005, ("chat", "agent"))
+    assert settings.telemetry is not None
+    assert settings.telemetry.prometheus == ("127.0.0.1", 9464)
+
+
+def test_the_public_names_are_those_that_the_documentation_lists() -> None:
+    page = (DOCS / "python.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `driftscope\.(\w+)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(driftscope.__all__)
+    assert all(hasattr(driftscope, name) for name in driftscope.__all__)
+
+
+def test_the_page_of_the_json_report_has_every_key() -> None:
+    """The tables list the keys of the report, of a claim, of a finding and of a run."""
+    page = (DOCS / "json-report.md").read_text(encoding="utf-8")
+    head, _, rest = page.partition("\n## The first screen\n")
+    claim, _, rest = rest.partition("\n## A finding\n")
+    finding, _, rest = rest.partition("\n## A run\n")
+    run, _, replay = rest.partition("\n## A replay\n")
+    report = json.loads(
+        (ROOT / "tests" / "unit" / "json_report" / "data" / "pair.json").read_text()
+    )
+    assert _keys(head) == {*report, "replays", "replays_compared"}
+    assert _keys(claim) == set(report["first_screen"]["claims"][0])
+    assert _keys(finding) == set(report["findings"][0])
+    assert _keys(run) == set(report["runs"][0])
+    assert {"label", "conditions", "problems"} <= _keys(replay)
+
+
+def _keys(section: str) -> set[str]:
+    first = (row.split("|")[1] for row in re.findall(r"^\| `.*$", section, re.MULTILINE))
+    return {key for cell in first for key in re.findall(r"`(\w+)`", cell)}
+
+
+_PLACE = re.compile(r"`((?:driftscope|probes|reports|lab|tests|benchmarks|examples)/[\w./*-]+)`")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_path_that_is_named_exists(page: Path) -> None:
+    named = _PLACE.findall(page.read_text(encoding="utf-8"))
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_the_architecture_page_names_modules_that_exist() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    section = page.split("## The probe\n")[1].split("\n## ")[0]
+    modules = re.findall(r"`([\w/]+\.py)`", section)
+    assert len(modules) > 30
+    assert not [name for name in modules if not (ROOT / "probes/driftscope_probes" / name).exists()]

@@ -1,0 +1,225 @@
+"""`driftscope probe` reaches a run by its directory and a server by its URL, or says why not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.runs import Spec, manifest
+
+from driftscope.trace.format.control_file import CONTROL, read_control
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.control.control import Control
+from driftscope_probes.steps.request_selection import RequestSelection
+from driftscope_probes.steps.sampler import Sampler
+
+pytestmark = pytest.mark.process
+
+Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+class Worker(SimpleNamespace):
+    """A process that records into a run directory and follows its control file."""
+
+    def __init__(self, run: Path) -> None:
+        create_run(run, manifest(Spec()))
+        super().__init__(
+            run=run, sampler=Sampler(every=1), per_head=False, selection=RequestSelection()
+        )
+        self.writer = TraceWriter(run, source="worker0-1")
+        self.control = Control(run, self.writer, self.selection, self)  # type: ignore[arg-type]
+        self.control.watch()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    made = Worker(tmp_path / "live")
+    yield made
+    made.writer.close()
+
+
+def _fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("driftscope: error: ")
+    for word in words:
+        assert word in line
+
+
+def _json(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["processes"]
+    return found
+
+
+def test_status_as_json_and_as_a_table(driftscope: Driftscope, worker: Worker) -> None:
+    worker.writer.set_gauges(overhead=0.012)
+    worker.writer.count_dropped("ring_full", 7)
+    worker.writer.count_error("attention", ValueError("no\nkeys"))
+    worker.writer.close()
+    (process,) = _json(driftscope("probe", "status", worker.run, "--json"))
+    assert (process["source"], process["rate"], process["overhead"]) == ("worker0-1", 1.0, 0.012)
+    assert process["control"]["every"] == 1
+    done = driftscope("probe", "status", worker.run)
+    head, row, cost = done.stdout.splitlines()
+    assert "budgeted" in head
+    assert cost.startswith("probe cost: ")
+    for word in ("worker0-1", "closed", "every 1", "100 %", "1.2 %", "no", "all", "7"):
+        assert word in row
+    assert (
+        done.stderr == "warning: worker0-1 caught errors; first: attention: ValueError: no keys\n"
+    )
+
+
+def test_a_change_is_back_when_the_process_does_it(driftscope: Driftscope, worker: Worker) -> None:
+    (process,) = _json(driftscope("probe", "stop", worker.run, "--json"))
+    assert (process["recording"], process["rate"], process["answered"]) == (False, 0.0, True)
+    assert not worker.sampler.recording
+    done = driftscope(
+        "probe", "set", worker.run, "--every", "4", "--per-head", "--label", "a", "--label", "b"
+    )
+    assert "stopped" in done.stdout
+    assert "every 4" in done.stdout
+    assert "a, b" in done.stdout
+    assert (worker.sampler.every, worker.per_head) == (4, True)
+    _json(driftscope("probe", "start", worker.run, "--json"))
+    _json(
+        driftscope(
+            "probe", "set", worker.run, "--budget", "2%", "--all-labels", "--no-per-head", "--json"
+        )
+    )
+    assert worker.sampler.recording
+    assert (worker.sampler.every, worker.sampler.budget) == (None, 0.02)
+    assert (worker.selection.labels, worker.per_head) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "nothing to change"),
+        (["--budget", "1%", "--every", "2"], "give one of the two"),
+        (["--budget", "0"], "--budget '0': give a share such as 1% or 0.01"),
+        (["--budget", "101%"], "give a share"),
+        (["--every", "1000001"], "--every: give a whole number"),
+        (["--label", ""], "--labels: give"),
+        (["--label", "a", "--all-labels"], "--label, --all-labels"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_a_usage_error(
+    driftscope: Driftscope, worker: Worker, options: list[str], words: str
+) -> None:
+    _fails(driftscope("probe", "set", worker.run, *options), 2, words)
+    assert not (worker.run / CONTROL).exists()
+
+
+def test_what_is_no_run(driftscope: Driftscope, tmp_path: Path) -> None:
+    for action in (["status"], ["start"], ["stop"], ["set", "--every", "2"]):
+        _fails(driftscope("probe", *action, "nowhere"), 1, "nowhere: no such directory")
+    (tmp_path / "empty").mkdir()
+    _fails(driftscope("probe", "stop", "empty"), 1, "not a driftscope run")
+    assert not (tmp_path / "empty" / CONTROL).exists()
+
+
+def test_a_run_that_has_ended(driftscope: Driftscope, worker: Worker) -> None:
+    worker.writer.close()
+    _fails(driftscope("probe", "stop", worker.run), 1, "this run has ended")
+    assert read_control(worker.run).revision == 0
+
+
+def test_a_run_whose_processes_were_killed(driftscope: Driftscope, tmp_path: Path) -> None:
+    run = tmp_path / "killed"
+    create_run(run, manifest(Spec()))
+    (run / "status-worker0-1.json").write_text(
+        '{"source": "worker0-1", "closed": false, "flushed_s": 1.0}'
+    )
+    _fails(driftscope("probe", "stop", run), 1, "no process applied the change within 5 s")
+
+
+class _Vllm(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server: Any = self.server
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        server.asked.append((self.path, json.loads(body), self.headers.get("Authorization")))
+        code, answer = server.answer
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(answer.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Vllm) as made:
+        found: Any = made
+        found.asked, found.answer = [], (200, "{}")
+        found.url = f"http://127.0.0.1:{made.server_address[1]}"
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield found
+        made.shutdown()
+        thread.join()
+
+
+STATUS = {
+    "source": "worker0-1",
+    "closed": False,
+    "rows": {"draft": 1234},
+    "dropped": {},
+    "errors": {},
+    "recording": True,
+    "rate": 0.25,
+    "overhead": None,
+    "control": {"every": 4, "labels": []},
+}
+
+
+def test_a_server_is_asked_by_vllms_own_rpc(driftscope: Driftscope, server: Any) -> None:
+    server.answer = (200, json.dumps({"results": [STATUS, STATUS]}))
+    done = driftscope(
+        "probe", "set", server.url + "/", "--every", "4", "--label", "a", VLLM_API_KEY="secret"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("1,234") == 2
+    ((path, body, key),) = server.asked
+    assert (path, key) == ("/collective_rpc", "Bearer secret")
+    assert (body["method"], body["args"]) == ("driftscope_control", ["set"])
+    assert body["kwargs"] == {"every": 4, "labels": ["a"]}
+    for action in ("status", "start", "stop"):
+        assert _json(driftscope("probe", action, server.url, "--json")) == [STATUS, STATUS]
+        assert (server.asked[-1][1]["args"], server.asked[-1][1]["kwargs"]) == ([action], {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((404, '{"detail": "Not Found"}'), "driftscope serve --control"),
+        ((404, ""), "run directory instead"),
+        ((401, ""), "set VLLM_API_KEY"),
+        ((500, "Internal Server Error"), "its workers have no driftscope_control"),
+        ((200, "<html>"), "not an answer of vLLM's workers"),
+        ((200, "{}"), "not an answer of vLLM's workers"),
+        ((200, '{"results": [null]}'), "not an answer of vLLM's workers"),
+        ((200, '{"results": [{"error": "no drafter here"}]}'), "no drafter here"),
+    ],
+)
+def test_a_server_that_cannot_be_controlled(
+    driftscope: Driftscope, server: Any, answer: tuple[int, str], words: str
+) -> None:
+    server.answer = answer
+    _fails(driftscope("probe", "stop", server.url), 1, server.url, words)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://", "http://127.0.0.1:port"])
+def test_a_url_where_nobody_is(driftscope: Driftscope, url: str) -> None:
+    _fails(driftscope("probe", "status", url), 1, "no server answers there")

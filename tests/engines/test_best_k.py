@@ -1,0 +1,48 @@
+"""`driftscope bench --best-k` with real servers of the shipped trio, one after another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from driftscope.analysis.query.record_views import open_run
+from driftscope.pipeline import summarise
+
+pytestmark = pytest.mark.vllm
+
+START, RUNS = 3, 2
+CONFIG = {"method": "eagle3", "model": "eagle31", "num_speculative_tokens": START}
+COMMAND = (
+    *("bench", "trio", "--best-k", "--most-runs", str(RUNS), "--limit", "12", "--repeat", "1"),
+    *("--concurrency", "2", "--prompts", "trio", "--warmup", "2", "--json", "-o", "out"),
+    *("--speculative-config", json.dumps(CONFIG)),
+)
+
+
+def test_it_measures_another_k_on_a_real_server(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "driftscope", *COMMAND],
+        cwd=tmp_path,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    first, second = found["runs"]
+    assert first["k"] == START != second["k"]
+    assert set(found["measured_k"]) == {START, second["k"]}
+    assert found["stopped"] is False
+    for run in (first, second):
+        summary = summarise(open_run(tmp_path / run["run"]), f"K = {run['k']}")
+        assert summary.k == run["k"]
+        assert summary.cells
+        assert (tmp_path / run["client"]).is_dir()
+    assert found["doubt"] or found["answer"]

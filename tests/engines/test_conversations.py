@@ -1,0 +1,69 @@
+"""A real vLLM's requests have equal digests for equal prompts; a second turn is recognised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine_process.conversations_main import PROMPTS
+from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
+
+from driftscope.pipeline import summarise
+from driftscope.trace.read.reader import read_trace
+
+pytestmark = pytest.mark.vllm
+
+
+def _run(folder: Path, runner: str, **probe: str) -> tuple[Path, list[list[dict[str, Any]]]]:
+    """Return the run, and the rows of the requests: first prompts, the same again, second turns."""
+    job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1", **probe})
+    folder.mkdir()
+    log, said = folder / "log.txt", folder / "said.json"
+    code = forks(runner).run(
+        HERE / "conversations_main.py",
+        [str(said)],
+        environment(job, folder, CORES[0]),
+        log,
+        ENGINE_TIMEOUT_S,
+    )
+    assert code == 0, log.read_text(errors="replace")[-4000:]
+    trace = read_trace(folder / "run")
+    assert not [error for status in trace.statuses for error in status.errors]
+    rows = {_given(row["request"]): row for row in trace.request.to_pylist()}
+    said_ids = json.loads(said.read_text())
+    return folder / "run", [[rows[_given(name)] for name in names] for names in said_ids]
+
+
+def _given(name: str) -> str:
+    """Return a request's id without what vLLM's engine adds to it."""
+    return name.partition("-")[0]
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_equal_prompts_and_conversations_are_recognised(tmp_path: Path, runner: str) -> None:
+    run, (first, again, second) = _run(tmp_path / "salted", runner, PROMPT_SALT="of both runs")
+    digests = [row["prompt_digest"] for row in first]
+    assert len(set(digests)) == PROMPTS
+    assert [row["prompt_digest"] for row in again] == digests
+    assert [row["conversation"] for row in first] == digests
+    assert [row["conversation"] for row in second] == digests
+    assert not {row["prompt_digest"] for row in second} & set(digests)
+    assert {row["session"] for row in (*first, *second)} == {"a"}
+    assert {row["session"] for row in again} == {"b"}
+    assert [row["pair"] for row in again] == [f"question {n}" for n in range(PROMPTS)]
+    known = summarise(run, "run").independence
+    assert known is not None and known.seen
+
+    _, (other, *_) = _run(tmp_path / "again", runner, PROMPT_SALT="of both runs")
+    assert [row["prompt_digest"] for row in other] == digests
+    _, (unsalted, *_) = _run(tmp_path / "unsalted", runner)
+    assert not {row["prompt_digest"] for row in unsalted} & set(digests)
+
+
+def test_digests_can_be_switched_off(tmp_path: Path) -> None:
+    _, every = _run(tmp_path / "off", "v1", PROMPT_DIGESTS="off")
+    rows = [row for rows in every for row in rows]
+    assert {row["prompt_digest"] for row in rows} == {row["conversation"] for row in rows} == {None}
+    assert {row["session"] for row in rows} == {"a", "b"}

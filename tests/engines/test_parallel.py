@@ -1,0 +1,160 @@
+"""Engines of several processes: tensor, data and pipeline parallel, on two cores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.collector import Collector, http
+from support.engine_process.job import Job, Outcome, run_jobs
+from verification.situations import ASYNC
+from verification.truth import RECORD, Truth, compare
+
+from driftscope.telemetry.export.settings import OTLP
+from driftscope.trace.read.ranks import place_of
+from driftscope.trace.read.reader import Trace, read_trace
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need a core each"),
+]
+MASS_TOLERANCE = 2e-5
+RMS_TOLERANCE = 1e-4
+ENTROPY_TOLERANCE = 1e-3
+HEADS = 4
+CHAINS = 100
+REQUESTS = 7
+BOTH_CORES = "0|1"
+_COMMON = Job(drafter="eagle31", main="parallel_main.py", processes=True, requests=REQUESTS)
+TENSOR = {"tensor_parallel_size": 2}
+DATA = {"data_parallel_size": 2, "data_parallel_backend": "mp"}
+PIPELINE = {"pipeline_parallel_size": 2}
+KINDS = {
+    "tensor v1": replace(_COMMON, llm=TENSOR),
+    "tensor v2": replace(_COMMON, runner="v2", llm=TENSOR, env={"TORCHDYNAMO_DISABLE": "1"}),
+    "data v1": replace(_COMMON, llm=DATA),
+    "data v2": replace(_COMMON, runner="v2", llm=DATA),
+    "pipeline v2": replace(_COMMON, runner="v2", llm={**ASYNC, **PIPELINE}),
+}
+"""Jobs by kind. vLLM's V1 runner does not start with EAGLE-3 and pipeline stages, nor does its V2
+runner with stages on a CPU without asynchronous scheduling. A split embedding is compiled, which
+inductor cannot do where Triton's interpreter replaces a GPU."""
+WRITERS = {
+    "tensor": {"worker0", "worker1", "engine0"},
+    "data": {"worker0", "worker0.dp1", "engine0", "engine1"},
+    "pipeline": {"worker0", "engine0"},
+}
+TENSORS, REPLICAS = ("tensor v1", "tensor v2"), ("data v1", "data v2")
+
+
+def _sort(kind: str) -> str:
+    return kind.partition(" ")[0]
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """Collector to which the replicas export."""
+    with http() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> dict[str, Outcome]:
+    """Outcomes by kind, and one process without the probe, "off". They run one at a time, because
+    each uses both cores."""
+    jobs = {name: replace(job, probe=RECORD) for name, job in KINDS.items()}
+    speaking = {OTLP: collector.url, "OTEL_METRIC_EXPORT_INTERVAL": "500"}
+    jobs["data v1"] = replace(jobs["data v1"], env=speaking)
+    jobs["off"] = Job(drafter="eagle31", requests=REQUESTS)
+    return run_jobs(jobs, tmp_path_factory.mktemp("parallel"), (BOTH_CORES,))
+
+
+@pytest.fixture(scope="module")
+def truths(engines: dict[str, Outcome]) -> dict[str, Truth]:
+    return {name: compare(engines[name]) for name in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_output_is_that_of_one_process_without_the_probe(
+    engines: dict[str, Outcome], kind: str
+) -> None:
+    assert engines[kind].tokens() == engines["off"].tokens()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_chain_is_its_requests_own_and_true(truths: dict[str, Truth], kind: str) -> None:
+    truth = truths[kind]
+    assert truth.chains >= CHAINS
+    assert truth.drafted_equal == truth.chains
+    assert truth.accepted_equal == truth.verified >= CHAINS
+    assert truth.mass_error <= MASS_TOLERANCE
+    assert truth.rms_error < RMS_TOLERANCE
+    assert truth.top1_error < MASS_TOLERANCE
+    assert truth.entropy_error < ENTROPY_TOLERANCE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_joined_and_counted_once(engines: dict[str, Outcome], kind: str) -> None:
+    trace = read_trace(engines[kind].run)
+    assert trace.problems == ()
+    assert {status.source.partition("-")[0] for status in trace.statuses} == WRITERS[_sort(kind)]
+    draft, verify = trace.draft.to_pandas(), trace.verify.to_pandas()
+    assert not draft.duplicated(["request", "position"]).any()
+    assert set(draft.heads) == {HEADS}
+    step = trace.step.to_pandas()
+    assert not step.duplicated(["replica", "step"]).any()
+    assert step.chains.sum() == len(draft)
+    drafted = verify[verify.drafted > 0]
+    verified = set(zip(drafted.request, drafted.position, strict=True))
+    assert len(verified) == len(drafted) >= CHAINS
+    assert verified <= set(zip(draft.request, draft.position, strict=True))
+    assert trace.request.num_rows == REQUESTS
+    metrics = engines[kind].metrics
+    if metrics:
+        assert metrics["vllm:spec_decode_num_accepted_tokens"] == verify.accepted.sum()
+
+
+@pytest.mark.parametrize("kind", REPLICAS)
+def test_both_replicas_serve(engines: dict[str, Outcome], kind: str) -> None:
+    trace = read_trace(engines[kind].run)
+    for table in (trace.draft, trace.verify, trace.request):
+        assert set(table.column("replica").to_pylist()) == {0, 1}
+
+
+def test_each_replica_speaks_for_itself(engines: dict[str, Outcome], collector: Collector) -> None:
+    """Each replica exports while it runs, and at the end has exported every round that it
+    verified."""
+    verify = read_trace(engines["data v1"].run).verify.to_pandas()
+    batches = [collector.resource(n)["driftscope.replica"] for n in range(len(collector.metrics))]
+    assert set(batches) == {"0", "1"} and len(batches) > 2
+    for replica in set(batches):
+        last = max(n for n, each in enumerate(batches) if each == replica)
+        verified = ((verify.replica == int(replica)) & (verify.drafted > 0)).sum()
+        assert collector.value("driftscope.rounds", batch=last) == verified > 0
+        assert collector.value("driftscope.chains.recorded", batch=last) >= verified
+    instances = {collector.resource(n)["service.instance.id"] for n in range(len(batches))}
+    assert len(instances) == 2
+
+
+def _rows(trace: Trace, rank: int) -> int:
+    return sum(s.rows.get("draft", 0) for s in trace.statuses if place_of(s.source).rank == rank)
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_each_tensor_parallel_rank_writes_every_chain(
+    engines: dict[str, Outcome], kind: str
+) -> None:
+    trace = read_trace(engines[kind].run)
+    assert _rows(trace, 0) == _rows(trace, 1) == trace.draft.num_rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_manifest_says_how_many(engines: dict[str, Outcome], kind: str) -> None:
+    raw = json.loads((Path(engines[kind].run) / "manifest.json").read_text())
+    # Replicas of a dense model do not know their number.
+    assert raw["tensor_parallel"] == (2 if _sort(kind) == "tensor" else 1)
+    assert raw["pipeline_parallel"] == (2 if _sort(kind) == "pipeline" else 1)

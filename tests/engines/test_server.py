@@ -1,0 +1,108 @@
+"""`driftscope serve`: how users use it, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine_process.serving import Server, serve_all
+
+from driftscope.trace.read.reader import read_trace
+from driftscope_lab.trio import load_prompts
+
+pytestmark = pytest.mark.vllm
+LOST_AT_MOST_S = 1.0
+TRAFFIC_ROUNDS = 20
+
+
+def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
+    """Send `count` requests at once, each with an id and a label."""
+    texts = [prompt.in_distribution for prompt in load_prompts()[:count]]
+
+    def one(i: int) -> dict[str, Any]:
+        return server.complete(
+            f"req-{i}",
+            prompt=texts[i],
+            add_special_tokens=False,
+            max_tokens=max_tokens,
+            vllm_xargs={"driftscope_label": f"label-{i % 2}"},
+        )
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """One server for each way to end."""
+    with serve_all(tmp_path_factory.mktemp("server"), {"sigint": (), "kill": ()}) as started:
+        yield started
+
+
+def test_requests_are_recorded_and_sigint_loses_nothing(servers: dict[str, Server]) -> None:
+    server = servers["sigint"]
+    answers = ask(server, 4, 40)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(ask, server, 6, 200)
+        time.sleep(1.0)
+        server.process.send_signal(signal.SIGINT)
+        answers += late.result(timeout=60)
+        assert server.process.wait(60) == 0
+    trace = read_trace(server.run)
+    assert trace.problems == ()
+    requests = trace.request.to_pandas().set_index("request")
+    assert len(requests) == len(answers) == 10
+    assert set(requests.label) == {"label-0", "label-1"}
+    verify = trace.verify.to_pandas()
+    accepted_by_name = []
+    for name, rows in verify.groupby("request"):
+        assert requests.loc[name, "output_tokens"] in (40, 200)
+        accepted_by_name.append(rows.sort_values("step").accepted.tolist())
+    theirs = [a["metrics"]["speculative_decoding"]["per_step_accepted"] for a in answers]
+    assert sorted(accepted_by_name) == sorted(theirs)
+
+
+def test_kill_9_of_the_worker_leaves_a_readable_run(
+    servers: dict[str, Server], tmp_path: Path
+) -> None:
+    server = servers["kill"]
+    ask(server, 2, 20)
+    thread = threading.Thread(target=lambda: _swallow(server), daemon=True)
+    thread.start()
+    time.sleep(3.0)
+    (worker,) = [pid for pid, title in server.children().items() if "Worker" in title]
+    os.kill(worker, signal.SIGKILL)
+    killed_s = time.time()
+    server.process.wait(90)
+    report = tmp_path / "report.html"
+    done = subprocess.run(
+        [sys.executable, "-m", "driftscope", "analyze", str(server.run), "-o", str(report)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert report.stat().st_size > 10_000
+    trace = read_trace(server.run)
+    worker_lines = [p for p in trace.problems if p.startswith("worker0")]
+    assert len(worker_lines) == 1 and "killed" in worker_lines[0]
+    assert killed_s - max(trace.draft.column("time_s").to_pylist()) < LOST_AT_MOST_S
+    assert "killed" in done.stderr + done.stdout
+
+
+def _swallow(server: Server) -> None:
+    """Send traffic until the kill interrupts it."""
+    with contextlib.suppress(OSError, HTTPException, ValueError):
+        for _ in range(TRAFFIC_ROUNDS):
+            ask(server, 6, 400)

@@ -1,0 +1,119 @@
+"""A real server exports to a collector that refuses, hangs, answers 500, dies and returns, and
+answers a scrape."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.collector import ERROR, HANG, OK, http
+from support.engine_process.serving import serve
+
+from driftscope.pipeline import summarise
+from driftscope.trace.read.reader import read_trace
+from engines.test_server import ask
+
+pytestmark = pytest.mark.vllm
+TOKENS = 24
+REFUSES, DIED = "refuses", "died"
+"""Collector states: not started yet, and no longer running."""
+REQUESTS = 5 * 4 + 1
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _series(port: int) -> int:
+    """Return the number of series as Prometheus counts them: every bucket, sum and count is one."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return sum(not line.startswith(b"#") for line in answer.read().splitlines())
+
+
+def _scraped(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    out: dict[str, float] = {}
+    for family in families:
+        for sample in family.samples:
+            out[sample.name] = out.get(sample.name, 0.0) + sample.value
+    return out
+
+
+def test_output_is_untouched_and_counts_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
+    port, otlp = _free_port(), _free_port()
+    options = (
+        "--otlp",
+        f"http://127.0.0.1:{otlp}",
+        "--prometheus",
+        f"127.0.0.1:{port}",
+        "--otlp-traces-endpoint",
+        "http://127.0.0.1:9/v1/traces",
+    )
+    with serve(tmp_path, *options) as server:
+        texts = {REFUSES: [_text(a) for a in ask(server, 4, TOKENS)]}
+        with http(port=otlp) as first:
+            for behaviour in (OK, HANG, ERROR):
+                first.behaviour = behaviour
+                texts[behaviour] = [_text(a) for a in ask(server, 4, TOKENS)]
+                asked = first.asked
+                _until(lambda asked=asked: first.asked > asked)
+        texts[DIED] = [_text(a) for a in ask(server, 4, TOKENS)]
+        assert all(texts[name] == texts[OK] for name in texts)
+        with http(port=otlp) as collector:
+            server.complete(
+                "traced", prompt="def f(", max_tokens=4, headers={"traceparent": PARENT}
+            )
+            _until(lambda: _scraped(port).get("driftscope_requests_total") == REQUESTS)
+            _until(lambda: bool(collector.metrics))
+            scraped = _scraped(port)
+            assert 200 < _series(port) < 500
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(60) == 0
+        trace = read_trace(server.run)
+        summary = summarise(trace, "run")
+        assert trace.problems == ()
+        assert collector.value("driftscope.rounds") == scraped["driftscope_rounds_total"]
+        assert collector.value("driftscope.rounds") == summary.rounds
+        for depth in range(1, 9):
+            reached = collector.value("driftscope.rounds.reached", depth=depth)
+            assert reached == sum(summary.acceptance.histogram[depth:])
+        assert collector.value("driftscope.requests") == summary.requests == REQUESTS
+        assert collector.value("driftscope.chains.recorded") == summary.recording.chains
+        assert collector.value("driftscope.export.attempts", outcome="failure") > 0
+        assert collector.value("driftscope.export.errors") == 0
+        for (name, labels), point in collector.points().items():
+            assert dict(labels)["gen_ai.request.model"] == "tiny", name
+            short = {key.rpartition(".")[2]: value for key, value in labels}
+            if name == "driftscope.attention.mass" and short["class"] == "self":
+                assert summary.attention.self_mass is not None
+                expected = summary.attention.self_mass[int(short["depth"]) - 1]
+                assert point.sum / point.count == pytest.approx(expected, abs=1e-4)
+        spans = [*first.all_spans(), *collector.all_spans()]
+        assert len(spans) == REQUESTS
+        (traced,) = [s for s in spans if s.trace_id.hex() == PARENT.split("-")[1]]
+        assert traced.parent_span_id.hex() == PARENT.split("-")[2]
+
+
+def _text(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["text"])
+
+
+def _until(is_so: Any, limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.1)

@@ -1,0 +1,160 @@
+"""A real OpenAI-compatible server started by `driftscope serve`, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from support.engine_process.job import CORES, Job, environment
+
+from driftscope_lab.trio import trio_path
+
+READY_S = 240
+MODEL = "tiny"
+
+
+class Server:
+    """A running server and its run directory."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, run: Path, log: Path) -> None:
+        self.process, self.url, self.run, self.log = process, url, run, log
+
+    def complete(
+        self, request_id: str, *, headers: dict[str, str] | None = None, **body: Any
+    ) -> dict[str, Any]:
+        """Send POST /v1/completions and return the response."""
+        payload = {"model": MODEL, "temperature": 0, "ignore_eos": True, **body}
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions",
+            data=json.dumps(payload).encode(),
+            headers={
+                "Content-Type": "application/json",
+                "X-Request-Id": request_id,
+                **(headers or {}),
+            },
+        )
+        with urllib.request.urlopen(request, timeout=120) as response:
+            answer: dict[str, Any] = json.load(response)
+        return answer
+
+    def children(self) -> dict[int, str]:
+        """Return pid -> title of every descendant process."""
+        found, todo = {}, [self.process.pid]
+        while todo:
+            path = Path(f"/proc/{todo.pop()}/task")
+            for task in path.glob("*/children"):
+                for pid in task.read_text().split():
+                    title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(pid)] = title.decode(errors="replace")
+                    todo.append(int(pid))
+        return found
+
+
+@contextlib.contextmanager
+def serve_all(folder: Path, options: dict[str, tuple[str, ...]]) -> Iterator[dict[str, Server]]:
+    """Yield a server for each set of options, by name; they start in parallel, one per core."""
+
+    def start(item: tuple[str, str]) -> Server:
+        core, name = item
+        (folder / name).mkdir()
+        server = serve(folder / name, *options[name], core=core)
+        return ends.enter_context(server)
+
+    with contextlib.ExitStack() as ends:
+        with ThreadPoolExecutor(len(CORES)) as pool:
+            started = pool.map(start, zip(itertools.cycle(CORES), options, strict=False))
+            servers = dict(zip(options, started, strict=True))
+        yield servers
+
+
+@contextlib.contextmanager
+def serve(
+    folder: Path,
+    *options: str,
+    drafter: str = "eagle31",
+    core: str = "0",
+    command: tuple[str, ...] = (sys.executable, "-m", "driftscope"),
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """Yield `driftscope serve` on a free port, ready; it is killed at the end if it still runs.
+
+    It records every round unless `options` change that. `command` is the `driftscope` to start,
+    `environ` what its environment differs in.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    run, log = folder / "run", folder / "server.log"
+    speculation = {
+        "method": "eagle3",
+        "model": str(trio_path() / drafter),
+        "num_speculative_tokens": 8,
+    }
+    arguments = [
+        *command,
+        "serve",
+        str(trio_path() / "target"),
+        "--trace",
+        str(run),
+        "--speculative-config",
+        json.dumps(speculation),
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "1024",
+        "--max-num-seqs",
+        "8",
+        "--enforce-eager",
+        "--served-model-name",
+        MODEL,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--per-request-spec-decode-metrics",
+        "detailed",
+        *options,
+        *(() if "--every" in options or "--budget" in options else ("--every", "1")),
+    ]
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            arguments,
+            env={
+                **environment(Job(drafter=drafter, processes=True), folder, core),
+                **(environ or {}),
+            },
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+    server = Server(process, f"http://127.0.0.1:{port}", run, log)
+    try:
+        _wait_until_ready(server)
+        yield server
+    finally:
+        for pid in [*server.children(), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        process.wait(30)
+
+
+def _wait_until_ready(server: Server) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            break
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{server.url}/health", timeout=2).close()
+            return
+        time.sleep(0.5)
+    raise RuntimeError(f"server not ready:\n{server.log.read_text(errors='replace')[-4000:]}")

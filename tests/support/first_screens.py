@@ -1,0 +1,125 @@
+"""Write the pictures of first screens in docs: `python -m support.first_screens` from the folder
+tests.
+
+The runs are simulated, as those of the gallery, so that the pictures show what they are named for.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser
+from support.chromium import chromium
+from support.gallery import DRIFTING, HEALTHY, SERVER, WITHOUT
+from support.replays import client_row, write_replay
+from support.simulate.write import simulate
+
+from driftscope.analysis.query.row_filters import Filter
+from driftscope.pipeline import EVERYTHING, Inputs, analyze
+from driftscope_reports.html.document import to_html
+
+DOCS = Path(__file__).parents[2] / "docs"
+WIDTH, HEIGHT = 1280, 900
+_COLOURS = 64
+"""Colours of a picture: enough for text and two lines, and a quarter of the bytes."""
+_ASKED = ("as asked", "system prompt", "no template")
+
+
+def two_runs(folder: Path) -> Inputs:
+    """Return a drafter that drifts, and one that does not, on the same prompts."""
+    better = replace(DRIFTING, conditional=HEALTHY.conditional, drafter="eagle3.1-8b")
+    better = replace(better, norm_output=True, growth=0.98, self_last=0.2, sink=(0.3, 0.27))
+    runs = [simulate(folder / "old", DRIFTING), simulate(folder / "new", better)]
+    return Inputs(sources=runs, labels=["eagle3", "eagle3.1"])
+
+
+def one_run(folder: Path) -> Inputs:
+    """Return a healthy run beside one without speculation."""
+    run = simulate(folder / "run", replace(HEALTHY, requests=160))
+    return Inputs(sources=[run], labels=["run"], baseline=simulate(folder / "without", WITHOUT))
+
+
+def part(folder: Path) -> Inputs:
+    """Return the end of a server's run."""
+    run = simulate(folder / "server", SERVER)
+    return Inputs(sources=[run], labels=["server"], only=Filter(since="3s"))
+
+
+def dead(folder: Path) -> Inputs:
+    """Return a drafter of which nothing is accepted."""
+    run = simulate(folder / "dead", replace(HEALTHY, conditional=(0.0,) * 7))
+    return Inputs(sources=[run], labels=["run"], only=EVERYTHING)
+
+
+def too_little(folder: Path) -> Inputs:
+    """Return a run of three requests."""
+    return Inputs(sources=[simulate(folder / "run", replace(HEALTHY, requests=3))], labels=["run"])
+
+
+def replay(folder: Path) -> Inputs:
+    """Return a replay of the same prompts, asked in three ways."""
+    rows = [
+        client_row(
+            n,
+            pair=f"p{n % 40}",
+            condition=_ASKED[n // 40],
+            accepted=[max(0, 3 - n // 40 - (n + turn) % 3) for turn in range(8)],
+            drafted=[4] * 8,
+        )
+        for n in range(120)
+    ]
+    return Inputs(sources=[write_replay(folder / "asked", rows)], labels=["asked"])
+
+
+SCREENS: dict[str, Callable[[Path], Inputs]] = {
+    "two-runs": two_runs,
+    "one-run": one_run,
+    "part": part,
+    "replay": replay,
+    "dead": dead,
+    "too-little": too_little,
+}
+
+
+def picture(browser: Browser, page: Path, *, width: int = WIDTH, scheme: str = "light") -> bytes:
+    """Return the first screen of a page as a small PNG."""
+    opened = browser.new_page(
+        viewport={"width": width, "height": HEIGHT},
+        color_scheme="dark" if scheme == "dark" else "light",
+        reduced_motion="reduce",
+    )
+    opened.goto(page.as_uri())
+    opened.wait_for_selector("html[data-ready]", state="attached")
+    seen = Image.open(io.BytesIO(opened.screenshot()))
+    opened.close()
+    out = io.BytesIO()
+    seen.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def write(docs: Path = DOCS) -> list[Path]:
+    """Write every picture below `docs`, and the one of two runs as `report.png`; return them."""
+    written = []
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:
+        for state, made in SCREENS.items():
+            folder = Path(name) / state
+            page = folder / "report.html"
+            analysis = analyze(made(folder))
+            page.write_text(to_html(analysis), encoding="utf-8")
+            path = docs / "pictures" / f"first-screen-{state}.png"
+            path.write_bytes(picture(browser, page))
+            written.append(path)
+            if state == "two-runs":
+                (docs / "report.png").write_bytes(picture(browser, page, scheme="light"))
+                written.append(docs / "report.png")
+    return written
+
+
+if __name__ == "__main__":
+    for each in write():
+        print(f"{each}: {each.stat().st_size:,} bytes")

@@ -1,0 +1,196 @@
+"""Some of a run's rows, and runs split by circumstance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.runs import Spec, write_run
+from support.simulate import Prompts, Truth, simulate
+
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.query.row_filters import Filter, since_s
+from driftscope.errors import NoDataError, UsageError
+from driftscope.pipeline import summarise
+
+pytestmark = pytest.mark.slow
+
+TRUTH = Truth(
+    requests=80,
+    rounds=20,
+    batches=(2, 6),
+    replicas=2,
+    mode="full graphs",
+    eager_above=4,
+    prompts=(
+        Prompts(label="short", tokens=(100, 120), temperature=0.0, structured="json"),
+        Prompts(label="long", tokens=(2000, 2020), temperature=0.5, shift=-1.0),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("filtered") / "run", TRUTH)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "label = 'long'",
+        "prompt_tokens > 1000",
+        "temperature > 0",
+        "context >= 2000",
+        "structured = 'none' AND runner = 'v2'",
+    ],
+)
+def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
+    whole = summarise(open_run(run), "run")
+    (expected,) = (each for each in whole.segments if each.label == "long")
+    some = summarise(open_run(run), "run", only=Filter(where=where))
+    assert (some.requests, some.rounds) == (expected.requests, expected.rounds)
+    assert some.acceptance.mean_length == pytest.approx(expected.mean_length)
+    assert some.hidden.growth == pytest.approx(expected.growth)
+    assert [each.label for each in some.segments] == ["long"]
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("label", ["long", "short"]),
+        ("prompt", ["64 to 127 tokens", "1,024 to 2,047 tokens"]),
+        ("temperature", ["0.0", "0.5"]),
+        ("replica", ["0", "1"]),
+        ("structured", ["json", "none"]),
+        ("runner", ["v2"]),
+        ("mode", ["full graphs"]),
+        ("rank", ["rank 0"]),
+        ("hour", ["hour 1"]),
+        ("finish", ["length"]),
+    ],
+)
+def test_segments_hold_all_rounds_once(run: Path, by: str, names: list[str]) -> None:
+    found = summarise(open_run(run), "run", by=by)
+    assert [each.label for each in found.segments] == names
+    assert sum(each.rounds for each in found.segments) == found.rounds
+    assert all(each.growth and each.self_mass for each in found.segments)
+    assert {each.by for each in found.segments} == {by}
+
+
+@pytest.mark.parametrize("by", ["context", "batch", "execution", "2s"])
+def test_rounds_of_one_request_may_be_in_several_segments(run: Path, by: str) -> None:
+    found = summarise(open_run(run), "run", by=by)
+    assert len(found.segments) > 1
+    assert sum(each.rounds for each in found.segments) == found.rounds
+    assert sum(each.requests for each in found.segments) > found.requests
+    assert all(each.growth is not None for each in found.segments)
+
+
+def test_a_segment_says_what_the_run_cut_down_to_it_says(run: Path) -> None:
+    for segment in summarise(open_run(run), "run", by="execution").segments:
+        where = f"execution = '{segment.label}'"
+        some = summarise(open_run(run), "run", only=Filter(where=where))
+        assert some.rounds == segment.rounds
+        assert some.requests >= segment.requests  # some have chains there that were never verified
+        assert some.acceptance.mean_length == pytest.approx(segment.mean_length)
+        assert some.acceptance.mean_length_interval == segment.mean_length_interval
+        assert some.hidden.growth == pytest.approx(segment.growth)
+        assert some.attention.self_mass is not None
+        assert some.attention.self_mass[-1] == pytest.approx(segment.self_mass)
+
+
+def test_steps_are_narrowed_by_what_they_have(run: Path) -> None:
+    def batches(where: str) -> set[int]:
+        some = summarise(open_run(run), "run", only=Filter(where=where))
+        return {cell.batch for cell in some.cells}
+
+    assert max(batches("batch <= 4")) <= 4
+    assert min(batches("execution = 'eager'")) > 4
+    assert batches("label = 'long'") == batches("true")
+
+
+def test_of_rounds_without_a_recorded_chain_the_execution_is_not_known(tmp_path: Path) -> None:
+    truth = replace(TRUTH, rates=(0.3,), replicas=1)
+    found = summarise(open_run(simulate(tmp_path / "run", truth)), "run", by="execution")
+    by_name = {each.label: each for each in found.segments}
+    assert set(by_name) == {"(not recorded)", "eager", "full"}
+    assert by_name["(not recorded)"].growth is None
+    assert sum(each.rounds for each in found.segments) == found.rounds
+
+
+def test_only_the_end_of_a_run(run: Path) -> None:
+    whole = summarise(open_run(run), "run")
+    half = summarise(open_run(run), "run", only=Filter(since=f"{whole.groups.duration_s / 2}s"))
+    assert 0 < half.rounds < whole.rounds
+    assert half.recording.chains < whole.recording.chains
+    assert half.requests < whole.requests
+
+
+def test_a_time_in_words() -> None:
+    assert since_s("30m", 10_000.0) == 8200.0
+    assert since_s("1970-01-01T01:00:00", 0.0) == 3600.0
+    with pytest.raises(UsageError, match="neither a span"):
+        since_s("yesterday", 0.0)
+
+
+@pytest.mark.parametrize("where", ["no_such_column > 1", "label =", "accepted = 0"])
+def test_a_condition_that_makes_no_sense_says_what_may_be_named(where: str) -> None:
+    """Before any run is looked at."""
+    with pytest.raises(UsageError, match="prompt_tokens"):
+        Filter(where=where)
+
+
+@pytest.mark.parametrize(
+    ("where", "same"),
+    [
+        ("label in ('long', 'none')", "label = 'long'"),
+        ("prompt_tokens - 2000 between 0 and 20", "label = 'long'"),
+        ("label = 'context batch' or execution = 'eager'", "execution = 'eager'"),
+        ("replica + 1 > 1", "replica = 1"),
+    ],
+)
+def test_conditions_in_other_words(run: Path, where: str, same: str) -> None:
+    one, other = (
+        summarise(open_run(run), "run", only=Filter(where=each)) for each in (where, same)
+    )
+    assert one.rounds == other.rounds > 0
+    assert one.acceptance == other.acceptance
+    assert one.hidden == other.hidden
+
+
+def test_steps_are_not_narrowed_by_a_word_in_a_text(run: Path) -> None:
+    """`context` is not a column of a step, and here it is not a column at all."""
+    some = summarise(open_run(run), "run", only=Filter(where="mode <> 'context' and batch <= 4"))
+    assert max(cell.batch for cell in some.cells) <= 4
+
+
+def test_the_end_of_a_run_without_rounds_is_no_data(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(requests=0))
+    with pytest.raises(NoDataError):
+        summarise(open_run(path), "run", only=Filter(since="1h"))
+
+
+@pytest.mark.parametrize("by", ["9" * 400 + "d", "0s", "0.0001s"])
+def test_a_span_that_is_none_is_refused(run: Path, by: str) -> None:
+    with pytest.raises(UsageError, match="not one of"):
+        summarise(open_run(run), "run", by=by)
+    with pytest.raises(UsageError, match="neither a span"):
+        since_s("9" * 400 + "d", 0.0)
+
+
+def test_a_run_is_cut_into_as_many_spans_as_there_are(run: Path) -> None:
+    found = summarise(open_run(run), "run", by="0.001s")
+    names = [each.label for each in found.segments]
+    assert len(names) == len(set(names)) > 100
+    assert sum(each.rounds for each in found.segments) == found.rounds
+
+
+def test_a_condition_that_no_row_meets_is_no_data(run: Path) -> None:
+    with pytest.raises(NoDataError, match="no round in it meets"):
+        summarise(open_run(run), "run", only=Filter(where="label = 'none'"))
+
+
+def test_an_unknown_segment_is_named(run: Path) -> None:
+    with pytest.raises(UsageError, match="not one of label"):
+        summarise(open_run(run), "run", by="colour")

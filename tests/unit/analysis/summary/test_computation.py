@@ -1,0 +1,393 @@
+"""From a run directory to its figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.runs import Spec, rows, verify, write_rows, write_run
+
+from driftscope.analysis.figures.request_codes import UNLABELLED
+from driftscope.analysis.figures.run_sums import collect
+from driftscope.analysis.findings.rules.attention import has_sink
+from driftscope.analysis.passes.verified import joined
+from driftscope.analysis.query.record_views import open_run, tables_of
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.verification import look_at
+from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
+from driftscope.pipeline import Inputs, analyze, summarise
+from driftscope.trace.format.records import DraftRow, VerifyRow
+from driftscope.trace.format.rounding import RELATIVE_ERROR
+from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.vocabulary import MASSES
+
+
+def _summary(run: Path, spec: Spec | None = None) -> RunSummary:
+    return summarise(read_trace(write_run(run, spec)), "run")
+
+
+def test_acceptance_is_counted_over_all_rounds(tmp_path: Path) -> None:
+    spec = Spec(every=4)
+    run = _summary(tmp_path / "run", spec)
+    accepted = [row.accepted for row in rows(spec) if isinstance(row, VerifyRow)]
+    assert run.rounds == len(accepted) == 400
+    assert run.acceptance.mean_length == pytest.approx(1 + sum(accepted) / 400)
+    expected = [sum(a >= d for a in accepted) / 400 for d in range(1, 5)]
+    assert run.acceptance.marginal == pytest.approx(expected)
+    assert sum(run.acceptance.histogram) == 400
+
+
+def test_masses_and_rms_are_means_over_recorded_chains(tmp_path: Path) -> None:
+    spec = Spec(every=4, layers=2)
+    run = _summary(tmp_path / "run", spec)
+    drafts = [row for row in rows(spec) if isinstance(row, DraftRow)]
+    assert run.recording.chains == len(drafts)
+    fed = np.mean([row.fed_rms for row in drafts], axis=0)
+    assert run.hidden.fed_rms == pytest.approx(fed, rel=RELATIVE_ERROR)
+    assert run.hidden.growth == pytest.approx(spec.growth, rel=2 * RELATIVE_ERROR)
+    assert run.attention.self_mass == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2], rel=RELATIVE_ERROR)
+    assert run.attention.by_layer["self_mass"][3] == pytest.approx((0.5, 0.5))
+    assert run.hidden.aux_rms == (1.0, 2.0, 4.0)
+    assert run.hidden.aux_norm_rms is None
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["sealed", "streams"])
+@pytest.mark.parametrize("norm_output", [True, False])
+def test_a_run_that_does_not_name_its_captured_layers_is_read(
+    tmp_path: Path, closed: bool, norm_output: bool
+) -> None:
+    """The probe named them from the drafter's config alone before, and vLLM has defaults."""
+    spec = Spec(aux_layers=(), norm_output=norm_output)
+    path = write_run(tmp_path / "run", spec, closed=closed)
+    for run in (summarise(open_run(path), "run"), summarise(read_trace(path), "run")):
+        assert run.hidden.aux_rms == (1.0, 2.0, 4.0)
+        assert run.hidden.aux_norm_rms == ((1.0, 1.0, 1.0) if norm_output else None)
+
+
+def test_a_manifest_that_names_other_captured_layers_than_the_chains_have_is_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DamagedTraceError, match="aux_rms is not 2 long"):
+        _summary(tmp_path / "run", Spec(aux_layers=(1, 2)))
+
+
+def test_classes_sum_to_one_at_every_depth(tmp_path: Path) -> None:
+    found = _summary(tmp_path / "run").attention
+    classes = (found.sink_mass, found.prompt_mass, found.generated_mass, found.self_mass)
+    assert np.sum([c for c in classes if c is not None], axis=0) == pytest.approx([1.0] * 4)
+
+
+def test_a_short_round_counts_at_the_depths_that_it_drafted(tmp_path: Path) -> None:
+    """vLLM counts accepted per position over all drafts: that is `counted`."""
+    trace = read_trace(write_run(tmp_path / "run", Spec(requests=1, rounds=1)))
+    full, short = verify(0, 1, 1.0, 5, 4, 4), verify(0, 2, 2.0, 9, 2, 2)
+    run = summarise(_with_rounds(trace, [full, short]), "run")
+    assert run.acceptance.marginal == (1.0, 1.0, 1.0, 1.0)
+    assert run.acceptance.conditional == (1.0, 1.0, 1.0, 1.0)
+    assert run.acceptance.counted == (1.0, 1.0, 0.5, 0.5)
+    assert run.acceptance.mean_length == 4.0
+    assert run.ks == (4,)
+    assert run.recording.short_rounds == 1
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_round_belongs_to_the_chain_of_its_position(tmp_path: Path, repeated: bool) -> None:
+    trace = read_trace(write_run(tmp_path / "run", Spec(requests=2, rounds=3)))
+    found = _verified(trace, repeated=repeated)
+    verify = trace.verify.to_pydict()
+    assert {key: row["accepted"] for key, row in found.items()} == dict(
+        zip(
+            zip(verify["request"], verify["position"], strict=True), verify["accepted"], strict=True
+        )
+    )
+    assert len(found) == trace.draft.num_rows - 2, "a request's last chain is never verified"
+
+
+def test_a_round_belongs_to_the_latest_chain_of_its_position(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(requests=2, rounds=3))
+    before = summarise(read_trace(path), "run").recording
+    first = next(r for r in rows(Spec(requests=2, rounds=3)) if isinstance(r, DraftRow))
+    early = replace(first, time_s=1.0, execution="compiled")
+    late = replace(first, time_s=first.time_s + 1e6, execution="compiled")
+    write_rows(path, "worker0-9", iter([early, late]))
+    twice = read_trace(path)
+    found = _verified(twice, repeated=True)
+    assert {row["execution"] for row in found.values()} == {"eager"}
+    after = summarise(twice, "run").recording
+    assert after.verified_chains == before.verified_chains
+    assert after.chains == before.chains + 2
+
+
+def test_with_sampling_most_rounds_have_no_chain(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run", Spec(every=8)))
+    verify = trace.verify.to_pydict()
+    keys = zip(verify["request"], verify["position"], strict=True)
+    truth = dict(zip(keys, verify["accepted"], strict=True))
+    found = _verified(trace, repeated=False)
+    chains = set(
+        zip(trace.draft["request"].to_pylist(), trace.draft["position"].to_pylist(), strict=True)
+    )
+    assert {key: row["accepted"] for key, row in found.items()} == {
+        key: truth[key] for key in chains & truth.keys()
+    }
+    run = summarise(trace, "run")
+    assert run.recording.verified_chains == len(found)
+    assert run.recording.verified_chains < run.recording.chains < run.rounds / 7
+
+
+def _verified(trace: Trace, *, repeated: bool) -> dict[tuple[str, int], dict[str, object]]:
+    """Verified chains by request and position."""
+    run = collect(tables_of(trace))
+    look_at(run)
+    names = run.requests.keys.column("request").to_pylist()
+    found = run.tables.engine.rows(joined(repeated)).to_pylist()
+    by_key = {(names[row["cluster"]], row["position"]): row for row in found}
+    assert len(by_key) == len(found)
+    return by_key
+
+
+def test_segments_follow_request_labels(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(labels=("chat", None, "code")))
+    assert [s.label for s in run.segments] == [UNLABELLED, "chat", "code"]
+    assert sum(s.requests for s in run.segments) == run.requests
+    assert sum(s.rounds for s in run.segments) == run.rounds
+
+
+def test_requests_that_never_finished_are_no_segment(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run", Spec(labels=("chat",))))
+    half = replace(trace, request=trace.request.slice(0, 10))
+    run = summarise(half, "run")
+    assert {s.label: s.requests for s in run.segments} == {"chat": 10}
+    assert run.requests == 40
+
+
+def test_fallback_latency_and_overhead(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(undrafted=("k_zero", "no_draft")))
+    assert run.fallback.undrafted == 2
+    assert run.fallback.steps == run.rounds + 2
+    assert run.fallback.rejected_rounds == run.acceptance.histogram[0]
+    assert run.latency.ttft_s == pytest.approx(0.05)
+    assert run.latency.tpot_s == pytest.approx(0.0085)
+    steps = 40 * 11
+    expected = (steps * 0.0001 + 0.002) / (steps * 0.010)
+    assert run.recording.overhead_fraction == pytest.approx(expected)
+
+
+def test_intervals_contain_the_figure_and_repeat(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    first, second = summarise(trace, "a"), summarise(trace, "a")
+    assert first == second
+    spread = first.acceptance.mean_length_interval
+    assert spread is not None
+    assert spread.low < first.acceptance.mean_length < spread.high
+    assert first.acceptance.marginal_interval is not None
+    for rate, at in zip(first.acceptance.marginal, first.acceptance.marginal_interval, strict=True):
+        assert at.low <= rate <= at.high
+    assert first.hidden.growth_interval is not None
+
+
+def test_one_request_has_no_interval(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(requests=1))
+    assert run.acceptance.mean_length_interval is None
+    assert run.hidden.growth_interval is None
+
+
+def test_a_run_without_chains_has_acceptance_only(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    run = summarise(replace(trace, draft=trace.draft.slice(0, 0)), "run")
+    assert run.acceptance.marginal[0] > 0
+    assert run.attention.self_mass is None
+    assert run.hidden.growth is None
+    assert run.confidence.top1 is None
+
+
+def test_quantities_a_drafter_lacks_are_none_and_nothing_else_suffers(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    table = trace.draft
+    for name in ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "aux_rms"):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.field(at), pa.nulls(len(table), table.field(at).type))
+    run = summarise(replace(trace, draft=table), "run")
+    assert run.attention.self_mass is None
+    assert run.attention.no_drift_self_mass is None
+    assert run.hidden.aux_rms is None
+    assert run.hidden.growth is not None
+
+
+def test_chains_longer_than_the_manifest_says_are_of_another_run(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(k=2, conditional=(0.5, 0.5)))
+    write_rows(path, "worker0-9", rows(Spec(k=4, requests=1)))
+    with pytest.raises(MixedTraceError, match=r"K = 4 in a run .* K = 2.*worker0-9.*move the file"):
+        summarise(read_trace(path), "run")
+
+
+def test_more_drafted_than_the_manifest_allows_is_refused(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    with pytest.raises(MixedTraceError, match="K = 6 in a run whose manifest says K = 4"):
+        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 6, 0)]), "run")
+
+
+def test_drafters_of_different_layers_are_of_two_runs(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(k=4))
+    write_rows(path, "worker0-9", rows(Spec(k=4, layers=2, requests=1)))
+    with pytest.raises(MixedTraceError, match=r"1 and 2 layers.*\(draft-worker0-9-0000.*move"):
+        summarise(read_trace(path), "run")
+
+
+def test_more_accepted_than_drafted_is_refused(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run"))
+    with pytest.raises(DamagedTraceError, match="accepted than drafted"):
+        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 2, 3)]), "run")
+
+
+def test_no_round_is_no_data(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run", Spec(requests=1)))
+    with pytest.raises(NoDataError, match="no round"):
+        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 0, 0, "no_draft")]), "run")
+
+
+def test_runs_of_different_k_stand_side_by_side(tmp_path: Path) -> None:
+    four = read_trace(write_run(tmp_path / "a", Spec()))
+    two = read_trace(write_run(tmp_path / "b", Spec(k=2, conditional=(0.8, 0.6))))
+    found = analyze(Inputs(sources=[four, two], labels=["four", "two"]))
+    assert [run.k for run in found.runs] == [4, 2]
+
+
+def test_a_rate_that_changes_leaves_the_means_unbiased(tmp_path: Path) -> None:
+    """Every other request is recorded at a fifth of the rate and has twice the RMS."""
+    spec = Spec(rounds=9, slower=5, odd=2.0)
+    run = _summary(tmp_path / "run", spec)
+    every = _summary(tmp_path / "every", replace(spec, slower=1))
+    assert run.recording.chains < 0.7 * every.recording.chains
+    assert run.hidden.fed_rms == pytest.approx(every.hidden.fed_rms, rel=0.01)
+    assert run.hidden.growth_interval is not None
+    flat = read_trace(tmp_path / "run")
+    at = flat.draft.schema.get_field_index("rate")
+    ones = pa.array(np.ones(flat.draft.num_rows))
+    biased = summarise(replace(flat, draft=flat.draft.set_column(at, "rate", ones)), "run")
+    assert biased.hidden.fed_rms is not None
+    assert every.hidden.fed_rms is not None
+    assert biased.hidden.fed_rms[0] < 0.9 * every.hidden.fed_rms[0]
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1.5, float("nan")])
+def test_a_rate_that_is_none_is_refused(tmp_path: Path, rate: float) -> None:
+    path = write_run(tmp_path / "run")
+    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    write_rows(path, "worker0-9", [replace(row, rate=rate)])
+    with pytest.raises(DamagedTraceError, match="sampling rate"):
+        summarise(read_trace(path), "run")
+
+
+def test_a_sink_outside_the_window_of_one_layer_does_not_apply_there(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(layers=2, windowed=(1,), sink=(0.4, 0.3)))
+    assert run.recording.broken_chains == 0
+    assert run.attention.sink_mass is not None
+    assert run.attention.sink_mass[0] == pytest.approx(0.4, abs=1e-5)
+    by_layer = run.attention.by_layer["sink_mass"][0]
+    assert by_layer[0] == pytest.approx(0.4, abs=1e-5)
+    assert np.isnan(by_layer[1])
+    assert run.attention.no_drift_self_mass is not None
+    assert np.isfinite(run.attention.no_drift_self_mass).all()
+    assert has_sink(run) is True
+
+
+def test_a_sink_outside_every_window_is_neither_there_nor_missing(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(windowed=(0,)))
+    assert run.recording.broken_chains == 0
+    assert run.attention.sink_mass is not None
+    assert np.isnan(run.attention.sink_mass).all()
+    assert run.attention.self_mass == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2], abs=1e-5)
+    assert has_sink(run) is None
+    found = analyze(Inputs(sources=[tmp_path / "run"], labels=["run"]))
+    assert not {"no_sink", "sink_lost"} & {finding.id for finding in found.findings}
+
+
+def test_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
+    """The no-drift expectation is that of a sink of no slots and no mass."""
+    told = "no sink found, searched in 64 chains"
+    spec = Spec(sink_slots=(), sink_source="found", notes=(told,), sink=(0.0, 0.0))
+    run = _summary(tmp_path / "run", spec)
+    assert run.recording.broken_chains == 0
+    assert run.attention.sink_mass is run.attention.even_sink_mass is None
+    assert has_sink(run) is False
+    positions = read_trace(tmp_path / "run").draft.column("position").to_numpy()
+    added = np.arange(spec.k) / (positions[:, None] + 1.0)
+    assert run.attention.no_drift_self_mass == pytest.approx(
+        (added / (1 + added)).mean(0).tolist(), rel=1e-6
+    )
+    found = analyze(Inputs(sources=[tmp_path / "run"], labels=["run"]))
+    (finding,) = (f for f in found.findings if f.id == "no_sink")
+    assert finding.statement == told
+
+
+def test_chains_from_before_the_sink_was_found_weigh_nothing_in_what_they_lack(
+    tmp_path: Path,
+) -> None:
+    path = write_run(tmp_path / "run", Spec(sink=(0.4, 0.3)))
+    alone = summarise(read_trace(path), "run").attention
+    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    none = dict.fromkeys(("sink_mass", "prompt_mass", "generated_mass", "self_mass"))
+    early = replace(row, position=3, strategy="none", **none)  # type: ignore[arg-type]
+    write_rows(path, "worker0-9", [early] * 50)
+    run = summarise(read_trace(path), "run")
+    assert run.attention == alone
+    assert run.recording.broken_chains == 0
+
+
+def test_a_drafter_without_attention_has_no_masses_and_nothing_broken(tmp_path: Path) -> None:
+    run = _summary(tmp_path / "run", Spec(heads=0))
+    assert run.recording.broken_chains == 0
+    assert run.attention.by_layer == {}
+    assert run.attention.sink_mass is None
+    assert run.attention.even_sink_mass is None
+    assert has_sink(run) is None
+    assert run.hidden.growth == pytest.approx(2.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({}, 0),
+        ({"sink_mass": [float("nan")] * 4}, 0),
+        (dict.fromkeys(MASSES), 0),
+        ({"top1": None}, 0),
+        ({"top1": [0.5, 0.5, float("nan"), 0.5]}, 1),
+        ({"self_mass": [0.0, float("inf"), 0.0, 0.0]}, 1),
+        ({key: [0.25, 0.25, 0.25, float("nan")] for key in MASSES[:4]}, 1),
+    ],
+)
+def test_what_breaks_a_chain(tmp_path: Path, change: dict[str, object], broken: int) -> None:
+    path = write_run(tmp_path / "run")
+    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    write_rows(path, "worker0-9", [replace(row, **change)])  # type: ignore[arg-type]
+    assert summarise(read_trace(path), "run").recording.broken_chains == broken
+
+
+def test_a_sink_set_need_not_be_a_prefix(tmp_path: Path) -> None:
+    """Slot 500 lies beyond every context here."""
+    spec = Spec(prompt_tokens=100, rounds=1, requests=40, sink_slots=(0, 7, 500))
+    run = _summary(tmp_path / "run", spec)
+    positions = read_trace(tmp_path / "run").draft.column("position").to_numpy()
+    assert run.attention.even_sink_mass == pytest.approx(float(np.mean(2 / (positions + 1))))
+
+
+def test_masses_by_head_must_fit_the_heads(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Spec(per_head=True, layers=2))
+    assert summarise(read_trace(path), "run").recording.broken_chains == 0
+    row = next(r for r in rows(Spec(per_head=True, layers=2)) if isinstance(r, DraftRow))
+    write_rows(path, "worker0-9", [replace(row, heads=3)])
+    with pytest.raises(DamagedTraceError, match="head_mass is not"):
+        summarise(read_trace(path), "run")
+
+
+def _with_rounds(trace: Trace, content: list[VerifyRow]) -> Trace:
+    """`trace` with these verify rows instead of its own."""
+    columns = {
+        f.name: pa.array([getattr(row, f.name) for row in content], f.type)
+        for f in trace.verify.schema
+    }
+    return replace(trace, verify=pa.table(columns, schema=trace.verify.schema))

@@ -1,0 +1,53 @@
+"""Bounds of the calibration, and a small calibration that meets them."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.bounds import BOUNDS, breaches
+from benchmarks.calibration import TABLES, Calls, Coverage, Say, main
+from benchmarks.within_request import Related
+
+
+def test_every_bound_is_of_a_table() -> None:
+    assert set(BOUNDS) <= set(TABLES)
+
+
+@pytest.mark.parametrize(
+    ("called", "trials", "met"), [(0.05, 1000, True), (0.08, 1000, False), (0.1, 100, True)]
+)
+def test_false_calls_are_bounded_by_chance(called: float, trials: int, met: bool) -> None:
+    lines = breaches("false_calls", [Calls(run="r", pairing="paired", called=called)], trials)
+    assert lines == ([] if met else ["false_calls: r, paired: called 0.080, wanted at most 0.071"])
+
+
+def test_an_interval_that_is_too_narrow_is_a_breach() -> None:
+    row = Coverage(run="r", figure="length", truth=3.0, covered=0.9, bootstrap=0.9)
+    (line,) = breaches("coverage", [row], 1000)
+    assert line.startswith("coverage: r, length: coverage 0.900, wanted at least 0.9")
+
+
+def test_a_missed_relation_is_a_breach() -> None:
+    row = Related(world="w", relation=True, called=0.5, excluded=0.0, undecided=0.5)
+    assert breaches("within_request", [row], 400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "trials"), [("gate", 60), ("within_request", 200), ("k_advice", 20), ("cut_anew", 2)]
+)
+def test_a_small_calibration_meets_its_bounds(table: str, trials: int) -> None:
+    lines: list[str] = []
+    code = main(["--trials", str(trials), "--only", table], say=lines.append)
+    assert code == 0, [line for line in lines if line.startswith("breach")]
+
+
+def test_a_calibration_that_breaches_a_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(trials: int, say: Say) -> list[Calls]:
+        say(f"{trials} trials")
+        return [Calls(run="r", pairing="paired", called=0.5)]
+
+    monkeypatch.setitem(TABLES, "gate", bad)
+    lines: list[str] = []
+    assert main(["--trials", "100", "--only", "gate"], say=lines.append) == 1
+    assert lines[-1].startswith("breach: gate: r, paired: called 0.500")

@@ -1,0 +1,106 @@
+"""`watch` says why it shows no chains, and what to type, within 80 columns."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from driftscope.cli.screens.missing_chains import why_no_chains
+from driftscope.cli.screens.watch_screen import DRIFT_CHAINS, WIDTH, drift_line, screen
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.tally import Tally
+from driftscope.telemetry.watch.engine_view import View, view
+
+
+def _view(rounds: int = 677, chains: int = 0, **gauges: Any) -> View:
+    tally = Tally()
+    tally.set(i.CONFIGURED_K, 8)
+    tally.add(i.ROUNDS, rounds)
+    tally.add(i.CHAINS, chains)
+    for name, value in gauges.items():
+        tally.set({"rate": i.RATE, "up": i.UP}[name], value, source="worker0")
+    return view(tally.snapshot())
+
+
+def test_a_budget_that_pays_for_too_little() -> None:
+    assert why_no_chains("runs/a", _view(rate=0.002), 0.01) == (
+        "0 chains: 1 % pays for 0.2 % of steps; to record more:",
+        "  driftscope probe set runs/a --every 4",
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "rate", "budget", "words", "command"),
+    [
+        ("runs/a b", 1 / 64, None, "1.6 % of steps are recorded", "probe set 'runs/a b' --every 4"),
+        ("http://host:9464", 0.002, None, "0.2 % of steps", "probe set RUN --every 4"),
+        ("runs/a", 0.0, 0.01, "recording is stopped", "probe start runs/a"),
+    ],
+)
+def test_other_reasons(
+    target: str, rate: float, budget: float | None, words: str, command: str
+) -> None:
+    first, second = why_no_chains(target, _view(rate=rate), budget)
+    assert words in first
+    assert second == f"  driftscope {command}"
+
+
+def test_a_run_that_has_ended_cannot_be_changed() -> None:
+    lines = why_no_chains("runs/a", _view(rate=0.002), 0.01, over=True)
+    assert lines[-1] == "  driftscope serve ... --every 4"
+
+
+def test_a_drafter_without_internals() -> None:
+    (line,) = why_no_chains("runs/a", _view(), None)
+    assert line == "0 chains: only acceptance and timing of this drafter are recorded"
+
+
+def test_a_probe_that_is_down() -> None:
+    tally = Tally()
+    tally.set(i.UP, 0, source="engine0", reason="directory")
+    (line,) = why_no_chains("http://host:9464", view(tally.snapshot()), None)
+    assert line == "nothing is recorded (reason: directory); the server's log says why"
+
+
+def test_nothing_is_said_where_chains_are_or_nothing_is_served() -> None:
+    assert why_no_chains("runs/a", _view(chains=1, rate=0.002), 0.01) == ()
+    assert why_no_chains("runs/a", _view(rounds=0, rate=0.002), 0.01) == ()
+
+
+def test_a_path_inside_the_working_directory_is_given_as_one_types_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = why_no_chains(str(tmp_path / "run"), _view(rate=0.002), 0.01)
+    assert lines[1] == "  driftscope probe set run --every 4"
+
+
+@pytest.mark.parametrize("rate", [None, 0.0, 1 / 4096, 0.5])
+@pytest.mark.parametrize("budget", [None, 0.005, 0.01])
+def test_every_line_fits(rate: float | None, budget: float | None) -> None:
+    gauges = {} if rate is None else {"rate": rate}
+    console = Console(file=io.StringIO(), width=WIDTH, highlight=False)
+    shown = _view(rounds=1_234_567, **gauges)
+    name = "driftscope-runs/20261124-120000"
+    console.print(screen(name, shown, span="last 60 s", state="recording", budget=budget))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= WIDTH
+    assert any(line.startswith("0 chains: ") for line in lines)
+
+
+def test_drift_is_shown_once_there_are_enough_chains() -> None:
+    tally = Tally()
+    tally.set(i.CONFIGURED_K, 2)
+    tally.add(i.CHAINS, DRIFT_CHAINS - 1)
+    words = f"drift: {DRIFT_CHAINS - 1} of the {DRIFT_CHAINS} chains that a figure needs"
+    assert drift_line(view(tally.snapshot())) == words
+    tally.add(i.CHAINS, 1)
+    tally.observe(i.GROWTH, [2.0, 4.0])
+    for depth, mass in ((1, 0.3), (2, 0.1)):
+        tally.observe(i.MASS, [mass], depth=depth, **{"class": "sink"})
+    line = drift_line(view(tally.snapshot()))
+    assert line == "drift: hidden state grows 3.00x; sink 30.0% at depth 1, 10.0% at 2"

@@ -1,0 +1,131 @@
+"""What a shell offers at a press of Tab."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from driftscope.analysis.conditions.columns import COLUMNS
+from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
+from driftscope.analysis.query.buckets import BY
+from driftscope.cli.shared import completion
+from driftscope.vocabulary import FINDINGS
+
+HEAVY = {"pyarrow", "numpy", "pandas", "duckdb", "ibis", "plotly", "scipy", "torch", "vllm"}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("one", "two"):
+        run = tmp_path / "driftscope-runs" / name
+        run.mkdir(parents=True)
+        (run / "manifest.json").touch()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _words(found: list[completion.Word]) -> list[str]:
+    return [word for word, _ in found]
+
+
+def test_runs_and_latest(runs: Path) -> None:
+    assert _words(completion.runs(""))[:3] == [
+        "latest",
+        "driftscope-runs/one",
+        "driftscope-runs/two",
+    ]
+    assert _words(completion.runs("driftscope-runs/t"))[0] == "driftscope-runs/two"
+    assert _words(completion.runs("oth")) == ["other/"]
+    assert completion.runs("nothing/like/this") == []
+
+
+def test_latest_is_offered_only_if_there_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert completion.runs("") == []
+
+
+def test_ids_of_findings_and_severities() -> None:
+    assert (*CATALOGUE, *REPLAYS) == FINDINGS, "the list for the shell is not the catalogue"
+    assert _words(completion.rules("sink")) == ["sink_lost"]
+    assert _words(completion.rules("hi"))[:1] == ["high"]
+    assert set(_words(completion.rules(""))) == {*FINDINGS, "high", "medium"}
+
+
+def test_the_last_word_of_a_condition_is_a_column() -> None:
+    assert _words(completion.columns("")) == list(COLUMNS)
+    assert _words(completion.columns("label = 'a' and cont")) == ["label = 'a' and context"]
+
+
+def test_ways_to_split_a_run() -> None:
+    assert set(BY) <= set(completion.SEGMENTS)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("shell", "environ"),
+    [
+        ("bash", {"COMP_WORDS": "driftscope analyze driftscope-runs/o", "COMP_CWORD": "2"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "driftscope analyze driftscope-runs/o"}),
+        (
+            "fish",
+            {
+                "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+                "_TYPER_COMPLETE_ARGS": "driftscope analyze driftscope-runs/o",
+            },
+        ),
+    ],
+)
+def test_each_shell_is_answered_without_a_heavy_import(
+    runs: Path, shell: str, environ: dict[str, str]
+) -> None:
+    code = (
+        "import json, sys\n"
+        "from driftscope.cli.app import main\n"
+        "try:\n main()\n"
+        "except SystemExit:\n pass\n"
+        f"print(json.dumps(sorted({HEAVY!r} & set(sys.modules))), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "_DRIFTSCOPE_COMPLETE": f"complete_{shell}",
+            **environ,
+        },
+        cwd=runs,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "driftscope-runs/one" in done.stdout and "two" not in done.stdout
+    assert json.loads(done.stderr) == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_can_be_shown(shell: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "driftscope", "--show-completion", shell],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"complete_{shell}" in done.stdout

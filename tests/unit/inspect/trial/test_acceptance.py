@@ -1,0 +1,64 @@
+"""The paired gain keeps its level on repairs that change nothing, and finds those that help."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from driftscope.inspect.trial.acceptance import acceptance_of, gain, mean_length
+
+K = 5
+PROMPTS, ROUNDS = 32, 16
+
+
+def _rounds(source: np.random.Generator, rate: float, spread: float = 0.15) -> list[list[int]]:
+    """Rounds whose rate per depth varies by prompt."""
+    rates = np.clip(rate + source.normal(0, spread, PROMPTS), 0.05, 0.95)
+    return [_of_prompt(source, each) for each in rates]
+
+
+def _of_prompt(source: np.random.Generator, rate: float) -> list[int]:
+    hits = source.random((ROUNDS, K)) < rate
+    return [int(each) for each in hits.cumprod(axis=1).sum(axis=1)]
+
+
+def test_the_length_counts_the_targets_own_token() -> None:
+    found = acceptance_of([[0, 2], [1, 1]], 2)
+    assert found.length == 2.0
+    assert found.marginal == (0.75, 0.25)
+    assert found.rounds == 4
+    assert found.length == pytest.approx(1 + sum(found.marginal))
+
+
+def test_the_interval_covers_the_true_length_in_about_95_of_100_trials() -> None:
+    source = np.random.default_rng(5)
+    truth = np.mean([mean_length(_rounds(source, 0.6)) for _ in range(300)])
+    spreads = [acceptance_of(_rounds(source, 0.6), K).length_interval for _ in range(200)]
+    inside = [each is not None and each.low <= truth <= each.high for each in spreads]
+    assert 0.90 < np.mean(inside) <= 1.0
+
+
+def test_repairs_that_change_nothing_are_rarely_found() -> None:
+    source, found = np.random.default_rng(6), 0
+    for _ in range(100):
+        rates = np.clip(0.6 + source.normal(0, 0.15, PROMPTS), 0.05, 0.95)
+        base = [_of_prompt(source, each) for each in rates]
+        others = [[_of_prompt(source, each) for each in rates] for _ in range(20)]
+        found += any(gain(base, each, len(others)).p < 0.05 for each in others)
+    assert found <= 10  # 5 are expected at most
+
+
+def test_a_repair_that_helps_is_found_with_its_size() -> None:
+    source = np.random.default_rng(7)
+    base, other = _rounds(source, 0.3, 0), _rounds(source, 0.7, 0)
+    found = gain(base, other, 30)
+    assert found.p < 1e-6
+    assert found.interval is not None and found.interval.low > 0
+    assert found.difference == pytest.approx(mean_length(other) - mean_length(base))
+
+
+def test_the_same_rounds_differ_by_nothing() -> None:
+    base = _rounds(np.random.default_rng(8), 0.5)
+    found = gain(base, base, 20)
+    assert found.difference == 0
+    assert found.p == 1

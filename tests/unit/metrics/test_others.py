@@ -1,0 +1,119 @@
+"""Fallback, latency, growth, overhead, speed by K, and the definitions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.expressions import evaluate
+
+from driftscope.metrics.attention import sink_retention
+from driftscope.metrics.catalogue import DEFINITIONS
+from driftscope.metrics.chains import ratio, weight_of, weighted
+from driftscope.metrics.confidence import calibration_error
+from driftscope.metrics.fallback import UNKNOWN, effective_k, fallback
+from driftscope.metrics.hidden import growth, imbalance
+from driftscope.metrics.latency import inter_token_s, mean_s
+from driftscope.metrics.overhead import overhead_fraction
+from driftscope.metrics.throughput import StepCost, relative_speed
+from driftscope.vocabulary import UndraftedReason
+
+
+def test_rejected_and_undrafted_are_two_shares_of_all_steps() -> None:
+    found = fallback(3, 8, {"k_zero": 1, "no_draft": 1})
+    assert (found.steps, found.rejected_share, found.undrafted_share) == (10, 0.3, 0.2)
+    assert found.by_reason == {"k_zero": 1, "no_draft": 1}
+    assert found.deliberate == 1
+
+
+@given(
+    st.integers(0, 50), st.integers(0, 50), st.lists(st.sampled_from([None, *UndraftedReason.ALL]))
+)
+def test_every_undrafted_step_has_a_reason(
+    rejected: int, accepted: int, reasons: list[str | None]
+) -> None:
+    found = fallback(rejected, rejected + accepted, Counter(reasons))
+    assert sum(found.by_reason.values()) == found.undrafted == len(reasons)
+    assert found.steps == rejected + accepted + len(reasons)
+    assert found.by_reason.get(UNKNOWN, 0) == reasons.count(None)
+
+
+def test_mean_latency_leaves_out_requests_that_have_none() -> None:
+    assert mean_s([1.0, math.nan, 3.0]) == 2.0
+    assert mean_s([math.nan]) is None
+    assert mean_s([]) is None
+
+
+def test_growth_is_last_over_first() -> None:
+    assert growth((4.0, 5.0, 10.0)) == 2.5
+    assert growth((0.0, 1.0)) is None
+    assert growth((1.0, math.nan)) is None
+
+
+def test_means_leave_out_what_is_no_number() -> None:
+    nan, inf = math.nan, math.inf
+    rows = {"value": [1.0, inf, nan, None, 4.0], "weight": [1.0, 1.0, 1.0, 1.0, 2.0]}
+    (top,) = evaluate(lambda t: weighted(t.value, t.weight), **rows)
+    (bottom,) = evaluate(lambda t: weight_of(t.value, t.weight), **rows)
+    assert (top, bottom) == (9.0, 3.0)
+    assert ratio(np.array([top, 0.0]), np.array([bottom, 0.0]))[0] == 3.0
+    assert math.isnan(ratio(np.array([0.0]), np.array([0.0]))[0])
+
+
+def test_overhead_counts_worker_and_engine_core() -> None:
+    assert overhead_fraction(0.01, 0.02, 3.0) == pytest.approx(0.01)
+    assert overhead_fraction(0.01, 0.02, 3.0, 0.03) == pytest.approx(0.02)
+    assert overhead_fraction(0.01, 0.02, 0.0) is None
+
+
+def test_dead_depths_cost_speed() -> None:
+    speeds = relative_speed((0.5, 0.0, 0.0, 0.0), StepCost(step_s=0.010, draft_s=0.004))
+    assert speeds[-1] == 1.0
+    assert speeds[0] == pytest.approx(0.010 / 0.007)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_free_drafting_never_suggests_less(rates: list[float]) -> None:
+    marginal = sorted(rates, reverse=True)
+    speeds = relative_speed(marginal, StepCost(step_s=1.0, draft_s=0.0))
+    assert max(speeds) == speeds[-1] == 1.0
+
+
+def test_every_definition_says_all_it_must() -> None:
+    for name, definition in DEFINITIONS.items():
+        assert definition.name == name
+        for words in (definition.title, definition.unit, definition.range, definition.source):
+            assert words
+        assert definition.meaning.endswith(".")
+        assert definition.meaning.count(". ") <= 1, f"{name}: one or two sentences"
+
+
+def test_the_sink_is_compared_with_its_mass_at_depth_1() -> None:
+    assert sink_retention((0.5, 0.45, 0.1)) == pytest.approx((1.0, 0.9, 0.2))
+    assert all(math.isnan(each) for each in sink_retention((0.0, 0.0, 0.0)))
+
+
+def test_imbalance_is_largest_over_smallest() -> None:
+    assert imbalance((1.0, 4.0, 9.0)) == 9.0
+    assert imbalance((1.0, 1.0)) == 1.0
+    assert imbalance((1.0,)) is imbalance(None) is imbalance((1.0, 0.0)) is None
+
+
+def test_calibration_error_by_hand() -> None:
+    """Two bins of 10 and 30 tokens, off by 0.2 and 0.1."""
+    assert calibration_error([10, 30], [6.0, 27.0], [4.0, 24.0]) == pytest.approx(0.125)
+    assert calibration_error([], [], []) is None
+
+
+def test_time_between_tokens_weighs_tokens_not_requests() -> None:
+    assert inter_token_s([1.0, 2.0], [2, 4]) == pytest.approx(1.75)
+    assert inter_token_s([1.0, math.nan], [1, 5]) is None
+
+
+def test_effective_k_counts_steps_without_a_draft() -> None:
+    assert effective_k(7 * 3, 4) == 5.25
+    assert effective_k(0, 0) is None

@@ -1,0 +1,430 @@
+"""Masses by class of slot against the reference's definition and a float64 softmax over all slots.
+
+The probe sees a padded batch and all depths of a chain at once; the check sees each request and
+each query alone, in float64, with nothing padded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
+from driftscope.inspect.reference.chain import class_masses
+from driftscope.trace.format.distance_bins import edges_of
+from driftscope.vocabulary import MASSES
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses.sink_search import RECENT, SLOTS
+from driftscope_probes.masses.torch_masses import (
+    Chains,
+    Score,
+    at_once,
+    masses,
+    sink_mask,
+    slot_weights,
+)
+
+TOLERANCE = 1e-5
+SIZE = 8
+PADDED = 2
+"""Slots after the last one that any query sees."""
+NULL = MASSES.index("null_mass")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """B requests with random keys and queries; `keys` [B, kv, SIZE, slots of the longest + K]."""
+
+    positions: tuple[int, ...]
+    prompts: tuple[int, ...]
+    heads: int = 4
+    kv_heads: int = 2
+    depths: int = 4
+    sink_slots: tuple[int, ...] = (0, 1, 2, 3)
+    seed: int = 0
+    sharpness: float = 1.0
+    window: int | None = None
+    softcap: float = 0.0
+    bias: bool = False
+    block: int = 5
+    """Slots of a block of keys."""
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(self.seed)
+        slots = max(self.positions) + self.depths
+        keys = torch.randn(len(self.positions), self.kv_heads, SIZE, slots, generator=generator)
+        queries = torch.randn(
+            len(self.positions), self.depths, self.heads, SIZE, generator=generator
+        )
+        return keys, queries
+
+    def kind(self) -> AttentionKind:
+        return AttentionKind(
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_size=SIZE,
+            scale=self.sharpness / SIZE**0.5,
+            window=self.window,
+            softcap=self.softcap,
+            sinks=torch.linspace(-1.0, 2.0, self.heads) if self.bias else None,
+        )
+
+    def chains(self) -> Chains:
+        return Chains(
+            k=self.depths,
+            position=torch.tensor(self.positions),
+            prompt_tokens=torch.tensor(self.prompts),
+            sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
+            is_sink=sink_mask(self.sink_slots),
+            seen=min(*self.prompts, *(position + 1 for position in self.positions)),
+        )
+
+    def measured(
+        self, *, padding: float = 0.0, distances: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[B, depths, heads, 5] by the probe; slots after each chain hold `padding`."""
+        keys, queries = self.tensors()
+        padded = torch.full((*keys.shape[:3], keys.shape[-1] + PADDED), padding)
+        for b, position in enumerate(self.positions):
+            seen = position + self.depths
+            padded[b, :, :, :seen] = keys[b, :, :, :seen]
+        score = score_of(padded, self.block)
+        return masses(queries.flatten(2), score, self.chains(), self.kind(), distances)
+
+    def by_distance(self, longest: int) -> torch.Tensor:
+        """[B, depths, bins] by the probe, for chains of at most `longest` tokens."""
+        shape = (len(self.positions), self.depths, len(edges_of(longest)))
+        found = torch.full(shape, torch.nan)
+        self.measured(distances=found)
+        return found
+
+    def expected_by_distance(self, longest: int) -> torch.Tensor:
+        """[B, depths, bins] in float64, slot by slot."""
+        edges = edges_of(longest)
+        out = torch.zeros(len(self.positions), self.depths, len(edges), dtype=torch.float64)
+        for b, position in enumerate(self.positions):
+            for d in range(self.depths):
+                weights = self.weights(b, d + 1).mean(0)[:-1]
+                for slot, weight in enumerate(weights.tolist()):
+                    if slot > position or slot not in self.sink_slots:
+                        distance = position + d - slot
+                        out[b, d, sum(edge <= distance for edge in edges) - 1] += weight
+        return out
+
+    def weights(self, b: int, depth: int) -> torch.Tensor:
+        """[heads, slots, then the bias] in float64, of one query alone."""
+        keys, queries = (t.double() for t in self.tensors())
+        kind, last = self.kind(), self.positions[b] + depth - 1
+        first = 0 if self.window is None else max(0, last - self.window + 1)
+        mine = keys[b].repeat_interleave(self.heads // self.kv_heads, dim=0)[..., first : last + 1]
+        scores = (queries[b, depth - 1].unsqueeze(1) @ mine).squeeze(1) * kind.scale
+        if self.softcap:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        bias = torch.full((self.heads, 1), -torch.inf, dtype=torch.float64)
+        if kind.sinks is not None:
+            bias = kind.sinks.double()[:, None]
+        weights = torch.cat((scores, bias), -1).softmax(-1)
+        return torch.nn.functional.pad(weights, (first, 0))
+
+    def expected(self) -> torch.Tensor:
+        """[B, depths, heads, 5] in float64, slot by slot."""
+        out = torch.zeros(len(self.positions), self.depths, self.heads, 5, dtype=torch.float64)
+        for b, (position, prompt) in enumerate(zip(self.positions, self.prompts, strict=True)):
+            for d in range(self.depths):
+                weights = self.weights(b, d + 1)
+                for slot in range(weights.shape[1] - 1):
+                    out[b, d, :, _class_of(slot, position, prompt, self.sink_slots)] += weights[
+                        :, slot
+                    ]
+                out[b, d, :, NULL] = weights[:, -1] if self.bias else torch.nan
+                hidden = self.window is not None and position + d - self.window
+                if not self.sink_slots or (hidden is not False and max(self.sink_slots) <= hidden):
+                    out[b, d, :, 0] = torch.nan
+        return out
+
+
+def score_of(keys: torch.Tensor, block: int = 5) -> Score:
+    """Products with [B, kv, SIZE, slots] in blocks of slots, the last one filled up with NaN."""
+    missing = -keys.shape[-1] % block
+    whole = torch.nn.functional.pad(keys, (0, missing), value=torch.nan)
+    blocks = whole.unflatten(-1, (-1, block)).movedim(-2, 1)
+    return lambda q: q[:, None] @ blocks
+
+
+def _class_of(slot: int, position: int, prompt: int, sink_slots: tuple[int, ...]) -> int:
+    if slot > position:
+        return MASSES.index("self_mass")
+    if slot in sink_slots:
+        return MASSES.index("sink_mass")
+    return MASSES.index("prompt_mass" if slot < prompt else "generated_mass")
+
+
+def _agree(batch: Batch, **kwargs: float) -> torch.Tensor:
+    """Measured means over heads, [B, depths, 5]."""
+    measured = batch.measured(**kwargs)
+    assert measured.dtype == torch.float32
+    torch.testing.assert_close(
+        measured.double(), batch.expected(), atol=TOLERANCE, rtol=0, equal_nan=True
+    )
+    return measured.mean(2)
+
+
+def test_classes_come_in_the_references_order() -> None:
+    assert MASSES[:4] == REFERENCE_MASSES
+
+
+def test_the_classes_are_the_references() -> None:
+    batch = Batch(positions=(20, 5, 3), prompts=(12, 6, 2))
+    measured = batch.measured().mean(2)
+    for b, (position, prompt) in enumerate(zip(batch.positions, batch.prompts, strict=True)):
+        for d in range(batch.depths):
+            attention = batch.weights(b, d + 1)[:, None, :-1]
+            wanted = class_masses(attention, position + 1, prompt, len(batch.sink_slots))[0]
+            torch.testing.assert_close(measured[b, d, :4].double(), wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (4, 2), (6, 1)])
+def test_grouped_queries_share_keys(heads: int, kv_heads: int) -> None:
+    _agree(Batch(positions=(20,), prompts=(12,), heads=heads, kv_heads=kv_heads))
+
+
+def test_requests_of_different_lengths_in_one_padded_batch() -> None:
+    measured = _agree(Batch(positions=(40, 7, 0, 19), prompts=(30, 8, 1, 3)))
+    assert measured.shape == (4, 4, 5)
+    alone = Batch(positions=(40,), prompts=(30,), depths=1).measured()
+    assert alone.shape == (1, 1, 4, 5)
+
+
+def test_the_prompt_class_ends_at_the_last_verified_slot() -> None:
+    measured = _agree(Batch(positions=(9,), prompts=(50,)))
+    assert measured[0, :, 2].tolist() == [0.0] * 4
+    assert (measured[0, :, 1] > 0).all()
+
+
+def test_a_context_shorter_than_the_sink_set_is_all_sink() -> None:
+    measured = _agree(Batch(positions=(1,), prompts=(2,)))
+    assert measured[0, 0, :4].tolist() == pytest.approx([1.0, 0.0, 0.0, 0.0])
+    assert (measured[0, :, 1:3] == 0).all()
+
+
+def test_a_prompt_shorter_than_the_sink_set_keeps_the_sum() -> None:
+    measured = _agree(Batch(positions=(10,), prompts=(2,)))
+    assert (measured[0, :, 1] == 0).all()
+
+
+@pytest.mark.parametrize("sink_slots", [(0,), (3,), (0, 7, 15), (2, 11), (30,)])
+def test_a_sink_set_of_any_slots(sink_slots: tuple[int, ...]) -> None:
+    measured = _agree(Batch(positions=(17, 6), prompts=(10, 7), sink_slots=sink_slots))
+    torch.testing.assert_close(measured[..., :4].sum(-1), torch.ones(2, 4), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_without_a_sink_its_class_is_absent_and_the_others_sum_to_1(window: int | None) -> None:
+    measured = _agree(Batch(positions=(17, 6), prompts=(10, 7), sink_slots=(), window=window))
+    assert measured[..., 0].isnan().all()
+    torch.testing.assert_close(measured[..., 1:4].sum(-1), torch.ones(2, 4), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("bias", [False, True])
+def test_weights_of_the_first_slots_at_depth_1(
+    causal: bool, window: int | None, bias: bool
+) -> None:
+    batch = Batch(positions=(90, 17, 5), prompts=(40, 9, 2), window=window, bias=bias)
+    keys, queries = batch.tensors()
+    chains = replace(batch.chains(), causal=causal)
+    found = slot_weights(queries.flatten(2), score_of(keys), chains, batch.kind()).double()
+    for b, position in enumerate(batch.positions):
+        every = batch.weights(b, 1) if causal else _block_weights(batch, b)
+        weights = every[:, : position + 1].mean(0)
+        first = 0 if window is None else max(0, position - window + 1)
+        for slot in range(SLOTS):
+            told = first <= slot <= position - RECENT
+            expected = weights[slot] if told else torch.tensor(torch.nan).double()
+            torch.testing.assert_close(
+                found[b, slot], expected, atol=TOLERANCE, rtol=0, equal_nan=True
+            )
+        even = weights.sum() / (position + 1 - first)
+        torch.testing.assert_close(found[b, SLOTS], even, atol=TOLERANCE, rtol=0)
+
+
+def _block_weights(batch: Batch, b: int) -> torch.Tensor:
+    """[heads, slots, then the bias] of the first query of a block, which sees all of it."""
+    keys, queries = (t.double() for t in batch.tensors())
+    kind, position, last = batch.kind(), batch.positions[b], batch.positions[b] + batch.depths - 1
+    first = 0 if batch.window is None else max(0, position - batch.window + 1)
+    mine = keys[b].repeat_interleave(batch.heads // batch.kv_heads, dim=0)[..., first : last + 1]
+    scores = (queries[b, 0].unsqueeze(1) @ mine).squeeze(1) * kind.scale
+    bias = torch.full((batch.heads, 1), -torch.inf, dtype=torch.float64)
+    if kind.sinks is not None:
+        bias = kind.sinks.double()[:, None]
+    return torch.nn.functional.pad(torch.cat((scores, bias), -1).softmax(-1), (first, 0))
+
+
+def test_a_chain_has_no_mass_on_itself_at_depth_1() -> None:
+    measured = _agree(Batch(positions=(12, 5), prompts=(6, 6)))
+    assert (measured[:, 0, 3] == 0).all()
+    assert (measured[:, 1:, 3] > 0).all()
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 8, 200])
+def test_a_window_hides_what_is_before_it(window: int) -> None:
+    measured = _agree(Batch(positions=(30, 4), prompts=(27, 3), window=window))
+    seen = measured[..., :4].nansum(-1)
+    torch.testing.assert_close(seen, torch.ones(2, 4), atol=1e-5, rtol=0)
+    assert measured[0, :, 0].isnan().all() == (window < 200), "no sink slot is in sight"
+
+
+def test_a_soft_cap() -> None:
+    capped = _agree(Batch(positions=(30,), prompts=(20,), sharpness=20.0, softcap=3.0))
+    plain = _agree(Batch(positions=(30,), prompts=(20,), sharpness=20.0))
+    assert (capped[..., :4] - plain[..., :4]).abs().max() > 0.01
+
+
+def test_a_learned_bias_is_a_class_of_its_own() -> None:
+    batch = Batch(positions=(30, 3), prompts=(20, 2), bias=True)
+    measured = _agree(batch)
+    torch.testing.assert_close(measured.sum(-1), torch.ones(2, 4), atol=1e-5, rtol=0)
+    assert (measured[..., NULL] > 0).all()
+    assert _agree(Batch(positions=(30,), prompts=(20,)))[..., NULL].isnan().all()
+
+
+@pytest.mark.parametrize("padding", [float("nan"), float("inf"), 1e30])
+def test_what_lies_in_slots_after_the_chain_does_not_leak(padding: float) -> None:
+    batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30))
+    _agree(batch, padding=padding)
+    torch.testing.assert_close(
+        batch.measured(padding=padding), batch.measured(), atol=0, rtol=0, equal_nan=True
+    )
+
+
+def test_peaked_attention_stays_finite() -> None:
+    _agree(Batch(positions=(30,), prompts=(20,), sharpness=60.0))
+
+
+def test_queries_of_half_precision_are_measured_in_float32() -> None:
+    batch = Batch(positions=(10,), prompts=(5,), depths=2)
+    keys, queries = batch.tensors()
+    half = queries.flatten(2).bfloat16()
+    found, exact = (
+        masses(q, score_of(keys), batch.chains(), batch.kind()) for q in (half, half.float())
+    )
+    assert torch.equal(found[..., :4], exact[..., :4])
+
+
+def test_some_of_the_chains_are_measured_like_all() -> None:
+    batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30))
+    keys, queries = batch.tensors()
+    some = slice(1, 3)
+    mine = queries.flatten(2)[some]
+    part = masses(mine, score_of(keys[some]), batch.chains()[some], batch.kind())
+    torch.testing.assert_close(part[..., :4], batch.measured()[some][..., :4])
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_arrays_of_the_host_give_what_tensors_give(window: int | None) -> None:
+    batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30), window=window)
+    keys, queries = batch.tensors()
+    chains = batch.chains()
+    on_host = replace(
+        chains,
+        position=chains.position.numpy(),
+        prompt_tokens=chains.prompt_tokens.numpy(),
+        sink_slots=chains.sink_slots.numpy(),
+        is_sink=chains.is_sink.numpy(),
+    )
+    bins = torch.zeros(3, batch.depths, len(edges_of(batch.depths)))
+    found = masses(queries.flatten(2), score_of(keys), on_host, batch.kind(), bins)
+    torch.testing.assert_close(bins, batch.by_distance(batch.depths), rtol=0, atol=1e-6)
+    assert torch.equal(found.isnan(), batch.measured().isnan())
+    torch.testing.assert_close(found, batch.measured(), equal_nan=True, rtol=0, atol=1e-6)
+
+
+DISTANCES = {
+    "plain": Batch(positions=(90, 7, 0, 33), prompts=(30, 8, 1, 30)),
+    "grouped": Batch(positions=(60,), prompts=(20,), heads=6, kv_heads=1),
+    "sinks close by": Batch(positions=(40, 3), prompts=(20, 2), sink_slots=(0, 2, 20, 39)),
+    "no sink": Batch(positions=(40, 3), prompts=(20, 2), sink_slots=()),
+    "window": Batch(positions=(90, 4), prompts=(27, 3), window=9),
+    "wide window": Batch(positions=(90, 4), prompts=(27, 3), window=60),
+    "bias": Batch(positions=(90, 4), prompts=(27, 3), bias=True),
+    "soft cap": Batch(positions=(90,), prompts=(27,), sharpness=20.0, softcap=3.0),
+    "peaked": Batch(positions=(90,), prompts=(27,), sharpness=60.0),
+    "one token": Batch(positions=(90, 0), prompts=(27, 1), depths=1),
+}
+
+
+@pytest.mark.parametrize("longer", [0, 3])
+@pytest.mark.parametrize("name", DISTANCES)
+def test_masses_by_distance(name: str, longer: int) -> None:
+    """Also of chains that are shorter than the run's longest, which the bins are made for."""
+    batch = DISTANCES[name]
+    found = batch.by_distance(batch.depths + longer).double()
+    wanted = batch.expected_by_distance(batch.depths + longer)
+    torch.testing.assert_close(found, wanted, atol=TOLERANCE, rtol=0)
+    others = batch.measured()[..., [0, NULL]].nan_to_num().sum(-1).mean(2)
+    torch.testing.assert_close(
+        found.sum(-1) + others.double(), torch.ones_like(others).double(), atol=1e-5, rtol=0
+    )
+    assert (found >= 0).all()
+
+
+def test_masses_by_class_do_not_depend_on_those_by_distance() -> None:
+    batch = DISTANCES["plain"]
+    distances = torch.zeros(4, batch.depths, len(edges_of(batch.depths)))
+    torch.testing.assert_close(
+        batch.measured(distances=distances), batch.measured(), atol=0, rtol=0, equal_nan=True
+    )
+
+
+def test_passes_hold_a_bounded_number_of_scores() -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert at_once(8, 5, 32, 1000, gpu) == 8
+    assert at_once(256, 8, 32, 32_000, gpu) == 2
+    assert at_once(256, 8, 64, 1_000_000, gpu) == 1, "one request is always taken"
+    assert at_once(8, 8, 4, 1600, cpu) == 5, "a CPU's cache is small"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    requests=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), min_size=1, max_size=4),
+    kv_heads=st.sampled_from([1, 2, 3]),
+    group=st.sampled_from([1, 2]),
+    sink_slots=st.sets(st.integers(0, 45), min_size=1, max_size=6).map(lambda s: tuple(sorted(s))),
+    sharpness=st.sampled_from([0.1, 1.0, 20.0]),
+    window=st.sampled_from([None, 2, 16]),
+    bias=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_masses_agree_and_sum_to_one(
+    requests: list[tuple[int, int]],
+    kv_heads: int,
+    group: int,
+    sink_slots: tuple[int, ...],
+    sharpness: float,
+    window: int | None,
+    bias: bool,
+    seed: int,
+) -> None:
+    positions, prompts = zip(*requests, strict=True)
+    batch = Batch(
+        positions=positions,
+        prompts=prompts,
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        depths=3,
+        sink_slots=sink_slots,
+        sharpness=sharpness,
+        window=window,
+        bias=bias,
+        seed=seed,
+    )
+    measured = _agree(batch, padding=float("nan"))
+    ones = torch.ones(len(requests), 3)
+    torch.testing.assert_close(measured.nansum(-1), ones, atol=1e-5, rtol=0)
+    assert (measured.nan_to_num() >= 0).all()

@@ -1,0 +1,448 @@
+"""From a step's numbers to its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.schedules import schedule
+
+from driftscope.trace.format.records import DraftRow, StepRow
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import MASSES
+from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
+from driftscope_probes.base.device_clock import NO_MARKS, Marks
+from driftscope_probes.base.host_ring import HostRing, Landing
+from driftscope_probes.base.step_view import DraftStep
+from driftscope_probes.recording import chain_encoder as capture_module
+from driftscope_probes.recording import doubtful_requests
+from driftscope_probes.recording.chain_encoder import SHADOW_DIFFERS, ChainEncoder
+from driftscope_probes.recording.encoder_options import EncoderOptions
+from driftscope_probes.steps.sampler import Sampler
+from driftscope_probes.steps.step_record import Capture, StepRecord
+from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
+from driftscope_probes.vllm.scheduler.prefill_tracker import prompt_lengths
+from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
+
+K, LAYERS, HEADS, MAX_SLOTS = 3, 2, 4, 100
+LAYOUT = Layout(depths=4, layers=LAYERS, aux=2)
+CPU = torch.device("cpu")
+
+
+def _landing(values: torch.Tensor) -> Landing:
+    landing = HostRing(*values.shape, CPU, slots=1).send(values)
+    assert landing is not None
+    return landing
+
+
+def _step(*prefilling: bool, k: int = K) -> DraftStep:
+    batch = len(prefilling)
+    return DraftStep(
+        requests=tuple(f"r{b}" for b in range(batch)),
+        prefilling=bytes(prefilling),
+        k=k,
+    )
+
+
+def _values(step: DraftStep, position: int = 20) -> torch.Tensor:
+    """Request b's depth d: in_rms 100 b + d, sink_mass b + d + layer / 10; no other masses."""
+    batch = len(step.requests)
+    buffers = ChainBuffers(LAYOUT, batch, CPU)
+    of = torch.arange(batch)[:, None]
+    depth = torch.arange(1, LAYOUT.depths + 1)
+    buffers.part("in_rms", batch)[:] = of * 100.0 + depth
+    masses = buffers.part("masses", batch).view(batch, LAYOUT.depths, LAYERS, len(MASSES))
+    masses[..., 0] = of[..., None] + depth[:, None] + torch.arange(LAYERS) / 10
+    buffers.part("aux_rms", batch)[:] = torch.tensor([0.0, 1.0])
+    buffers.part("fc_rms", batch)[:] = of + 0.5
+    buffers.put_int("position", position + torch.arange(batch))
+    return buffers.values
+
+
+def _finished(
+    step: DraftStep | None,
+    *,
+    recorded: bool = True,
+    ids: torch.Tensor | None = None,
+    head_mass: Landing | None = None,
+    distance_mass: Landing | None = None,
+    chosen: Any = None,
+    **changes: Any,
+) -> StepRecord:
+    capture = scheduled = None
+    if step is not None and not recorded:
+        scheduled = _scheduled(step)
+    if step is not None and recorded:
+        capture = Capture(
+            step=step,
+            prompt_tokens=np.arange(10, 10 + len(step.requests)),
+            chosen=chosen,
+            values=_landing(_values(step, changes.pop("position", 20))),
+            ids=None if ids is None else _landing(ids.to(torch.int32).view(torch.float32)),
+            head_mass=head_mass,
+            distance_mass=distance_mass,
+            execution="eager",
+        )
+    new = getattr(changes.get("scheduled", scheduled), "scheduled_new_reqs", [])
+    lengths = prompt_lengths(new)
+    plain = {
+        "number": 4,
+        "time_s": 1.5,
+        "scheduled": scheduled,
+        "lengths": lengths,
+        "k": None if step is None else step.k,
+        "capture": capture,
+        "marks": NO_MARKS,
+        "rate": 0.25,
+        "requests": len(step.requests) if step else 0,
+        "step_s": 0.5,
+        "draft_s": 0.25,
+        "probe_s": 0.125,
+        "core_s": 0.0,
+    }
+    return StepRecord(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+def _scheduled(step: DraftStep) -> Any:
+    """Return a schedule of prompts of ten tokens; a prompt that continues has one token left."""
+    tokens = {
+        name: 10 - goes_on for name, goes_on in zip(step.requests, step.prefilling, strict=True)
+    }
+    return schedule(tokens, new=dict.fromkeys(step.requests, (10,)))
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[TraceWriter]:
+    made = TraceWriter(tmp_path / "run", source="worker0-1")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def encoder(writer: TraceWriter) -> ChainEncoder:
+    return _encoder(writer, keep_ids=True)
+
+
+def _encoder(
+    writer: TraceWriter,
+    sampler: Sampler | None = None,
+    faults: CacheFaultTracker | None = None,
+    **options: Any,
+) -> ChainEncoder:
+    chosen = EncoderOptions(heads=HEADS, strategy="keys", max_slots=MAX_SLOTS, **options)
+    return ChainEncoder(LAYOUT, chosen, writer, sampler or Sampler(every=4), VllmSchedules(faults))
+
+
+def _steps(encoder: ChainEncoder, *done: StepRecord) -> list[StepRow]:
+    return [StepRow(**row) for row in _rows(encoder, "step", *done)]
+
+
+def _chains(encoder: ChainEncoder, *done: StepRecord) -> list[DraftRow]:
+    return [DraftRow(**row) for row in _rows(encoder, "draft", *done)]
+
+
+def _rows(encoder: ChainEncoder, record: str, *done: StepRecord) -> list[dict[str, Any]]:
+    blocks = encoder.rows(list(done))
+    return [
+        row for block in blocks if block.record == record for row in block.to_batch().to_pylist()
+    ]
+
+
+def test_a_step_comes_before_its_chains(encoder: ChainEncoder) -> None:
+    steps, *chains = encoder.rows([_finished(_step(False, False))])
+    (step,) = steps.to_batch().to_pylist()
+    assert StepRow(**step) == StepRow(
+        step=4,
+        time_s=1.5,
+        requests=2,
+        chains=2,
+        k=K,
+        recorded=True,
+        step_s=0.5,
+        draft_s=0.25,
+        probe_s=0.125,
+        rate=0.25,
+        execution="eager",
+    )
+    assert [chain.record for chain in chains] == ["draft"]
+
+
+def test_a_chain_has_its_own_requests_numbers(encoder: ChainEncoder) -> None:
+    first, second = _chains(encoder, _finished(_step(False, False)))
+    assert (first.request, second.request) == ("r0", "r1")
+    assert (second.position, second.prompt_tokens) == (21, 11)
+    assert (second.step, second.batch, second.k, second.layers) == (4, 2, K, LAYERS)
+    assert (second.rate, second.heads, second.strategy) == (0.25, HEADS, "keys")
+    assert second.execution == "eager"
+    assert second.in_rms == [101.0, 102.0, 103.0], "of the chain's own length"
+    assert second.sink_mass == pytest.approx([2.0, 2.1, 3.0, 3.1, 4.0, 4.1]), "depth-major"
+    assert second.aux_rms == [0.0, 1.0]
+    assert (first.fc_rms, second.fc_rms) == (0.5, 1.5)
+
+
+def test_a_chain_of_the_whole_length(encoder: ChainEncoder) -> None:
+    (chain,) = _chains(encoder, _finished(_step(False, k=4)))
+    assert chain.in_rms == [1.0, 2.0, 3.0, 4.0]
+    assert chain.sink_mass is not None
+    assert len(chain.sink_mass) == 4 * LAYERS
+
+
+def test_what_the_drafter_does_not_have_is_none(encoder: ChainEncoder) -> None:
+    (chain,) = _chains(encoder, _finished(_step(False)))
+    for name in (
+        "null_mass",
+        "aux_norm_rms",
+        "prompt_mass",
+        "entropy",
+        "token_ids",
+        "head_mass",
+        "distance_mass",
+    ):
+        assert getattr(chain, name) is None
+
+
+def test_depths_past_the_context_limit_are_void(encoder: ChainEncoder) -> None:
+    # The query of depth d is slot p + d - 1; the last slot is MAX_SLOTS - 1.
+    heads = _landing(torch.ones(1, 4 * LAYERS * HEADS * 5))
+    done = _finished(_step(False), position=MAX_SLOTS - 2, head_mass=heads)
+    (chain,) = _chains(encoder, done)
+    assert chain.in_rms == pytest.approx([1.0, 2.0, np.nan], nan_ok=True)
+    # The last slot's key is written over by the depths that are past it.
+    assert chain.sink_mass == pytest.approx([1.0, 1.1, *[np.nan] * 4], nan_ok=True)
+    assert chain.head_mass is not None
+    assert np.isnan(chain.head_mass).tolist() == [False] * 40 + [True] * 80
+    assert chain.fc_rms == 0.5
+
+
+def test_masses_by_head_are_those_of_the_request_and_of_its_depths(encoder: ChainEncoder) -> None:
+    values = torch.arange(2.0)[:, None] + torch.arange(4 * LAYERS * HEADS * 5) / 1000
+    (_, chain) = _chains(encoder, _finished(_step(False, False), head_mass=_landing(values)))
+    np.testing.assert_array_equal(chain.head_mass, values[1, : K * LAYERS * HEADS * 5])
+
+
+def test_masses_by_distance_are_those_of_the_request_and_of_its_depths(
+    encoder: ChainEncoder,
+) -> None:
+    bins = 8
+    values = torch.arange(2.0)[:, None] + torch.arange(4 * LAYERS * bins) / 1000
+    step = _step(True, False)
+    (chain,) = _chains(encoder, _finished(step, distance_mass=_landing(values)))
+    np.testing.assert_array_equal(chain.distance_mass, values[1, : K * LAYERS * bins])
+    at_the_limit = _finished(step, position=MAX_SLOTS - 3, distance_mass=_landing(values))
+    (chain,) = _chains(encoder, at_the_limit)
+    lost = np.isnan(chain.distance_mass).reshape(K, LAYERS * bins)
+    assert lost.all(1).tolist() == lost.any(1).tolist() == [False, True, True]
+
+
+def test_chains_with_and_without_masses_by_distance_are_rows_of_one_flush(
+    encoder: ChainEncoder,
+) -> None:
+    values = torch.rand(1, 4 * LAYERS * 8)
+    plain = _finished(_step(False))
+    carries = _finished(_step(False), distance_mass=_landing(values))
+    chains = _chains(encoder, plain, carries, plain)
+    assert sorted(chain.distance_mass is not None for chain in chains) == [False, False, True]
+
+
+def test_token_ids_only_when_they_are_to_be_kept(
+    writer: TraceWriter, encoder: ChainEncoder
+) -> None:
+    served = torch.tensor([[1, 2, 3], [4, 5, 70000]])
+    ids = torch.cat((served, served), -1)
+    (_, chain) = _chains(encoder, _finished(_step(False, False), ids=ids))
+    assert chain.token_ids == [4, 5, 70000]
+    (_, chain) = _chains(_encoder(writer), _finished(_step(False, False), ids=ids))
+    assert chain.token_ids is None
+
+
+def test_a_shadow_with_other_tokens_is_counted(writer: TraceWriter, tmp_path: Path) -> None:
+    ids = torch.tensor([[1, 2, 3, 1, 2, 3], [4, 5, 6, 4, 9, 9]])
+    step = _step(False, False)
+    chains = _chains(_encoder(writer, compare_ids=True), _finished(step, ids=ids))
+    assert len(chains) == 2, "and kept"
+    writer.close()
+    assert read_statuses(tmp_path / "run")[0].dropped == {SHADOW_DIFFERS: 1}
+
+
+def test_prefilling_requests_are_dropped(encoder: ChainEncoder) -> None:
+    (step,) = _steps(encoder, _finished(_step(True, False, True)))
+    assert (step.requests, step.chains) == (3, 1)
+    (chain,) = _chains(encoder, _finished(_step(True, False, True)))
+    assert (chain.request, chain.batch, chain.fc_rms) == ("r1", 3, 1.5)
+
+
+def test_a_request_seen_prefilling_is_marked_as_chunked_for_good(encoder: ChainEncoder) -> None:
+    assert [c.chunked_prefill for c in _chains(encoder, _finished(_step(True, False)))] == [False]
+    for _ in range(2):
+        later = _chains(encoder, _finished(_step(False, False)))
+        assert [chain.chunked_prefill for chain in later] == [True, False]
+
+
+def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: ChainEncoder) -> None:
+    (step,) = _steps(encoder, _finished(_step(True, False), recorded=False))
+    assert (step.recorded, step.chains, step.k) == (False, 1, K)
+    later = _chains(encoder, _finished(_step(False, False)))
+    assert [chain.chunked_prefill for chain in later] == [True, False]
+
+
+def test_a_runner_that_differs_from_its_schedules_is_believed_and_told(
+    encoder: ChainEncoder, writer: TraceWriter, tmp_path: Path
+) -> None:
+    alike = _finished(_step(True, False), scheduled=_scheduled(_step(True, False)))
+    assert len(_chains(encoder, alike)) == 1
+    differs = _finished(_step(True, False), scheduled=_scheduled(_step(False, True)))
+    assert [chain.request for chain in _chains(encoder, differs)] == ["r1"]
+    writer.close()
+    (status,) = read_statuses(tmp_path / "run")
+    assert status.errors == {"prefilling": 1}
+    assert status.first_error == "prefilling: PrefillsDifferError: ['r0', 'r1']"
+
+
+def test_a_schedule_that_cannot_be_read_costs_no_row(
+    encoder: ChainEncoder, writer: TraceWriter, tmp_path: Path
+) -> None:
+    done = _finished(_step(False), recorded=False, scheduled=object())
+    assert [step.chains for step in _steps(encoder, done)] == [1]
+    writer.close()
+    assert read_statuses(tmp_path / "run")[0].errors == {"prefilling": 1}
+
+
+def test_faults_in_the_drafters_cache_are_remembered(writer: TraceWriter) -> None:
+    encoder, step = _encoder(writer, faults=CacheFaultTracker()), _step(False, False)
+    ran_without_the_drafter = _finished(None, scheduled=_scheduled(step))
+    again = _finished(step, scheduled=schedule(going_on=dict.fromkeys(step.requests, 10)))
+    found = _chains(encoder, ran_without_the_drafter, again)
+    assert [chain.chunked_prefill for chain in found] == [True, True]
+
+
+def test_memory_of_chunked_requests_is_bounded(
+    encoder: ChainEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doubtful_requests, "REMEMBERED_REQUESTS", 1)
+    encoder.rows([_finished(_step(True, True))])
+    later = _chains(encoder, _finished(_step(False, False)))
+    assert [chain.chunked_prefill for chain in later] == [False, True]
+
+
+def test_a_step_in_which_the_drafter_did_not_run(encoder: ChainEncoder) -> None:
+    (step,) = _steps(encoder, _finished(None))
+    assert (step.chains, step.k, step.recorded) == (0, 0, False)
+
+
+def test_what_the_engine_core_takes_is_of_the_budget_too(writer: TraceWriter) -> None:
+    sampler = Sampler(every=None)
+    own = {"step_s": 0.5, "probe_s": 0.125, "core_s": 0.25}
+    _steps(_encoder(writer, sampler), _finished(_step(False), recorded=False, **own))
+    assert (sampler.costs.step_s, sampler.costs.passed_s) == (0.375, 0.375)
+
+
+def test_times_on_the_device_lie_between_marks(encoder: ChainEncoder) -> None:
+    class Event(SimpleNamespace):
+        reached = False
+
+        def synchronize(self) -> None:
+            self.reached = True
+
+        def elapsed_time(self, later: Any) -> float:
+            assert later.reached, "read before the device was there"
+            return float(later.ms - self.ms)
+
+    marks = Marks([Event(ms=ms) for ms in (1.0, 3.5, 4.0)])
+    (step,) = _steps(encoder, _finished(_step(False), marks=marks))
+    assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, 0.0005)
+    marks = Marks([Event(ms=ms) for ms in (1.0, 3.5)])
+    (step,) = _steps(encoder, _finished(_step(False), recorded=False, marks=marks))
+    assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, None)
+
+
+def test_making_rows_counts_as_the_probes_time(writer: TraceWriter) -> None:
+    sampler = Sampler(every=4)
+    encoder = _encoder(writer, sampler)
+    encoder.rows([_finished(_step(False), recorded=False)])
+    assert sampler.costs.recorded_s == 0.0
+    encoder.rows([_finished(_step(False), probe_s=0.0)])
+    assert 0.0 < sampler.costs.recorded_s < 1.0
+
+
+def test_what_a_step_took_is_told_to_the_sampler(writer: TraceWriter) -> None:
+    sampler = Sampler(every=4)
+    recorded = _finished(_step(False), step_s=2.0, probe_s=0.5, core_s=0.25)
+    passed = _finished(_step(False), recorded=False, step_s=2.0, probe_s=0.25, core_s=0.25)
+    idle = _finished(None, recorded=False, step_s=9.0, probe_s=0.0)
+    _encoder(writer, sampler).rows([recorded, *[passed] * 3, *[idle] * 9])
+    costs = sampler.costs
+    assert costs.step_s == 1.75, "without the probe's share, and only of steps that draft"
+    assert costs.passed_s == pytest.approx(0.5, abs=0.1)
+    assert costs.recorded_s == pytest.approx(0.75, abs=0.1)
+
+
+def test_a_recorded_step_does_not_pay_for_the_rows_of_the_others(
+    writer: TraceWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, rows_of_steps = [0.0], capture_module.step_rows
+
+    def slow(*given: Any) -> Any:
+        clock[0] += 5.0
+        return rows_of_steps(*given)
+
+    monkeypatch.setattr(capture_module, "step_rows", slow)
+    monkeypatch.setattr(capture_module, "time", SimpleNamespace(thread_time=lambda: clock[0]))
+    sampler = Sampler(every=4)
+    encoder = _encoder(writer, sampler)
+    encoder.rows([*[_finished(_step(False), recorded=False)] * 9, _finished(_step(False))])
+    assert sampler.costs.recorded_s < 5.0
+
+
+def test_what_else_the_writers_thread_takes_counts_for_every_step(writer: TraceWriter) -> None:
+    sampler = Sampler(every=4)
+    encoder = _encoder(writer, sampler)
+    writer.spent_s = 1.0  # before the first flush
+    encoder.rows([_finished(_step(False), recorded=False, probe_s=0.0)] * 4)
+    assert sampler.costs.passed_s == 0.0
+    writer.spent_s = 3.0
+    encoder.rows([_finished(_step(False), recorded=False, probe_s=0.0)])
+    assert sampler.costs.passed_s == pytest.approx(2.0 / 4)
+
+
+def test_a_recorded_step_of_nothing_but_prefills_gives_its_own_row(encoder: ChainEncoder) -> None:
+    (row,) = _steps(encoder, _finished(_step(True, True)))
+    assert (row.chains, row.recorded) == (0, True)
+
+
+def test_requests_that_were_not_chosen_are_left_out(encoder: ChainEncoder) -> None:
+    done = _finished(_step(False, False, False), chosen=np.array([False, True, True]))
+    assert [chain.request for chain in _chains(encoder, done)] == ["r1", "r2"]
+    assert _steps(encoder, _finished(_step(False, False, False)))[0].chains == 3
+
+
+def test_many_steps_at_once_give_what_each_gives_alone(encoder: ChainEncoder) -> None:
+    ids = torch.arange(6).view(1, 6)
+
+    def steps() -> list[StepRecord]:
+        heads = _landing(torch.ones(1, 4 * LAYERS * HEADS * 5))
+        return [
+            _finished(_step(False, True), number=1, rate=0.5),
+            _finished(None, number=2),
+            _finished(_step(False, False, k=4), number=3, position=MAX_SLOTS - 3),
+            _finished(_step(False), number=4, ids=ids),
+            _finished(_step(False), number=5, head_mass=heads),
+            _finished(_step(True, False), number=6, recorded=False),
+        ]
+
+    together = _chains(encoder, *steps())
+    assert [row.step for row in _steps(encoder, *steps())] == [1, 2, 3, 4, 5, 6]
+    alone = [chain for done in steps() for chain in _chains(encoder, done)]
+    assert {chain.step for chain in together} == {1, 3, 4, 5}
+    by_chain = {(c.step, c.request): c for c in together}
+    assert len(by_chain) == len(together) == len(alone)
+    for chain in alone:
+        # A chunked prompt is remembered from the first pass on.
+        other = replace(by_chain[chain.step, chain.request], chunked_prefill=chain.chunked_prefill)
+        np.testing.assert_equal(asdict(other), asdict(chain))

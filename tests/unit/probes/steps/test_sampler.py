@@ -1,0 +1,220 @@
+"""Which steps are recorded: at a fixed rate, or as many as a budget allows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from driftscope_probes.base.settings import DEFAULT_BUDGET
+from driftscope_probes.steps.sampler import EVERY_STEPS, FIRST_RATE, LEAST_RATE, Sampler
+
+STEP_S = 0.010
+PASSED_S = 1e-6
+
+
+def _serve(
+    sampler: Sampler,
+    steps: int,
+    *,
+    recorded_s: float,
+    step_s: float = STEP_S,
+    encoding_s: float = 0.0,
+    noise: Callable[[], float] = lambda: 1.0,
+) -> tuple[int, float]:
+    """Simulate steps; (recorded ones, the probe's share of the time without it)."""
+    taken, spent = 0, 0.0
+    for _ in range(steps):
+        recorded = sampler.take()
+        probe_s = (recorded_s if recorded else PASSED_S) * noise()
+        sampler.note([step_s], [probe_s], recorded=recorded)
+        if recorded:
+            sampler.note_encoding(encoding_s)
+        taken += recorded
+        spent += probe_s + recorded * encoding_s
+    return taken, spent / (steps * step_s)
+
+
+def test_each_nth_draft_step_from_the_first() -> None:
+    sampler = Sampler(every=3)
+    assert sampler.rate == pytest.approx(1 / 3)
+    assert [sampler.take() for _ in range(7)] == [True, False, False, True, False, False, True]
+    _serve(sampler, 10 * EVERY_STEPS, recorded_s=1.0)
+    assert sampler.rate == pytest.approx(1 / 3), "a fixed rate is not governed"
+
+
+def test_the_first_rate_holds_until_something_is_known() -> None:
+    sampler = Sampler(every=None)
+    assert (sampler.rate, sampler.budget) == (FIRST_RATE, DEFAULT_BUDGET)
+    for _ in range(10 * EVERY_STEPS):
+        sampler.note([STEP_S - PASSED_S], [PASSED_S], recorded=False)
+    assert sampler.rate == FIRST_RATE, "without a recorded step nothing is known of its cost"
+    assert sampler.overhead < DEFAULT_BUDGET
+    assert Sampler(every=None).overhead == 0.0
+    taken = sum(Sampler(every=None, seed=seed).take() for seed in range(4000))
+    assert taken == pytest.approx(4000 * FIRST_RATE, rel=0.2)
+
+
+def test_what_the_writer_takes_in_any_case_is_of_the_budget() -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=1)
+    sampler.note_writing(0.006 * STEP_S)
+    _serve(sampler, 40 * EVERY_STEPS, recorded_s=0.1 * STEP_S)
+    assert sampler.rate == pytest.approx((0.01 - 0.006 - PASSED_S / STEP_S) / 0.1, rel=0.05)
+    assert sampler.overhead == pytest.approx(0.01, rel=0.05)
+    sampler.note_writing(0.5 * STEP_S)
+    sampler.note_writing(0.5 * STEP_S)
+    _serve(sampler, EVERY_STEPS, recorded_s=0.1 * STEP_S)
+    assert sampler.rate == LEAST_RATE, "nothing is left"
+
+
+@pytest.mark.parametrize("budget", [0.002, 0.01, 0.05])
+@pytest.mark.parametrize(("recorded_s", "encoding_s"), [(0.002, 0.0), (0.0005, 0.0015)])
+def test_the_probe_takes_what_its_budget_allows(
+    budget: float, recorded_s: float, encoding_s: float
+) -> None:
+    sampler = Sampler(every=None, budget=budget, seed=1)
+    noise = random.Random(2)
+    costs = {"recorded_s": recorded_s, "encoding_s": encoding_s}
+    _serve(sampler, 2000, noise=lambda: noise.uniform(0.8, 1.2), **costs)
+    _, share = _serve(sampler, 20_000, noise=lambda: noise.uniform(0.8, 1.2), **costs)
+    assert share == pytest.approx(budget, rel=0.15)
+    assert sampler.overhead == pytest.approx(budget, rel=0.15)
+
+
+def test_everything_is_recorded_where_the_budget_allows_it() -> None:
+    sampler = Sampler(every=None, budget=0.01)
+    _serve(sampler, 4000, recorded_s=STEP_S * 0.005)
+    assert sampler.rate == 1.0
+    assert _serve(sampler, 100, recorded_s=STEP_S * 0.005)[0] == 100
+
+
+def test_a_budget_that_is_spent_on_passing_leaves_the_least_rate() -> None:
+    sampler = Sampler(every=None, budget=1e-5)
+    _serve(sampler, 4000, recorded_s=0.002)
+    assert sampler.rate == LEAST_RATE
+
+
+def test_a_rate_follows_costs_that_change() -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=3)
+    _serve(sampler, 4000, recorded_s=0.001)
+    cheap = sampler.rate
+    assert cheap == pytest.approx(0.1, rel=0.1)
+    _serve(sampler, 4000, recorded_s=0.004)
+    assert sampler.rate == pytest.approx(cheap / 4, rel=0.1)
+
+
+def test_one_off_costs_do_not_count() -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=4)
+    _serve(sampler, 4000, recorded_s=0.001)
+    before = sampler.rate
+    sampler.note([1.0], [4.0], recorded=True)  # a kernel is compiled
+    _serve(sampler, 2 * EVERY_STEPS, recorded_s=0.001)
+    assert sampler.rate == pytest.approx(before, rel=0.05)
+
+
+def test_the_rate_changes_only_between_decisions() -> None:
+    sampler = Sampler(every=None, budget=0.01)
+    rates = []
+    for _ in range(8 * EVERY_STEPS):
+        rates.append(sampler.rate)
+        _serve(sampler, 1, recorded_s=0.001)
+    changes = [i for i in range(1, len(rates)) if rates[i] != rates[i - 1]]
+    assert changes, "the governor decides"
+    assert all(i % EVERY_STEPS == 0 for i in changes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weighting_by_the_rate_in_force_is_unbiased(seed: int) -> None:
+    """A quantity that goes with the very costs that move the rate: unweighted it would be off."""
+    sampler, weights, total, plain = Sampler(every=None, budget=0.02, seed=seed), 0.0, 0.0, []
+    truth, steps = 0.0, 40_000
+    for i in range(steps):
+        busy = (i // 4000) % 2
+        value = 3.0 if busy else 1.0
+        truth += value / steps
+        rate = sampler.rate
+        recorded = sampler.take()
+        probe_s = (0.003 if busy else 0.0005) if recorded else PASSED_S
+        sampler.note([STEP_S], [probe_s], recorded=recorded)
+        if recorded:
+            weights += 1 / rate
+            total += value / rate
+            plain.append(value)
+    assert truth == pytest.approx(2.0)
+    assert weights == pytest.approx(steps, rel=0.15), "the weights stand for all steps"
+    assert total / weights == pytest.approx(truth, rel=0.1)
+    assert sum(plain) / len(plain) < truth * 0.85, "without weights the busy half is too rare"
+
+
+def test_steps_are_drawn_whatever_came_before() -> None:
+    sampler = Sampler(every=None, seed=5)
+    sampler.rate = 0.5
+    drawn = [sampler.take() for _ in range(20_000)]
+    after = [b for a, b in itertools.pairwise(drawn) if a]
+    assert sum(drawn) / len(drawn) == pytest.approx(0.5, abs=0.02)
+    assert sum(after) / len(after) == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_same_seed_draws_the_same_steps() -> None:
+    one, other = Sampler(every=None, seed=6), Sampler(every=None, seed=6)
+    assert [one.take() for _ in range(200)] == [other.take() for _ in range(200)]
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_nothing_is_recorded_between_stop_and_start(every: int | None) -> None:
+    sampler = Sampler(every=every)
+    sampler.rate = 1.0
+    sampler.stop()
+    assert not sampler.recording
+    assert not any(sampler.take() for _ in range(50))
+    assert sampler.rate == 1.0, "the rate for when recording goes on"
+    sampler.start()
+    assert sampler.recording
+    assert all(sampler.take() for _ in range(50))
+
+
+def test_set_fixes_the_rate_or_has_it_governed_again() -> None:
+    sampler = Sampler(every=None, budget=0.01)
+    _serve(sampler, 1000, recorded_s=0.002)
+    sampler.set(every=2)
+    assert sampler.rate == 0.5
+    assert [sampler.take() for _ in range(4)] == [True, False, True, False]
+    governed = 0.01 * STEP_S / 0.002
+    _serve(sampler, 400, recorded_s=0.002)
+    sampler.set(budget=0.05)
+    assert (sampler.every, sampler.budget) == (None, 0.05)
+    assert sampler.rate == pytest.approx(governed, rel=0.1), "known meanwhile, and not 0.5"
+    sampler.note([STEP_S - PASSED_S], [PASSED_S], recorded=False)
+    assert sampler.rate == pytest.approx(5 * governed, rel=0.1)
+    _serve(sampler, 4000, recorded_s=0.002)
+    assert sampler.overhead == pytest.approx(0.05, rel=0.05)
+
+
+@pytest.mark.parametrize("every", [3, 7])
+def test_ranks_that_hear_of_a_change_one_after_the_other_agree_again(every: int) -> None:
+    ranks = [Sampler(every=2), Sampler(every=2)]
+    for step in range(40):
+        for rank, heard in zip(ranks, (11, 16), strict=True):
+            if step == heard:
+                rank.stop()
+                rank.set(every=every)
+            if step == heard + 3:
+                rank.start()
+        taken = {rank.take() for rank in ranks}
+        assert len(taken) == 1 or 11 <= step < 19
+
+
+@pytest.mark.parametrize("seen", [1.0, 0.5])
+def test_what_no_clock_sees_is_of_the_budget_too(seen: float) -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=5, seen=seen)
+    _serve(sampler, 4000, recorded_s=0.002)
+    assert sampler.rate == pytest.approx(seen * 0.01 * STEP_S / 0.002, rel=0.05)
+    assert sampler.overhead == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_bound_is_stayed_under() -> None:
+    sampler = Sampler(every=None, budget=0.01, seed=5, aim=0.75)
+    _, share = _serve(sampler, 20_000, recorded_s=0.002)
+    assert share == pytest.approx(0.0075, rel=0.15)

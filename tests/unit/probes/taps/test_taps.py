@@ -1,0 +1,304 @@
+"""The hooks on a drafter: each figure against one computed by hand in float64, and a clean exit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from support.tiny_drafter import AUX, HEADS, HIDDEN, LAYERS, MAX_REQUESTS, Batch, by_hand
+
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
+from driftscope.vocabulary import MASSES
+from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
+from driftscope_probes.base.guard import Guard
+from driftscope_probes.masses.meter import Meter
+from driftscope_probes.recording.draft_block import complete
+from driftscope_probes.taps.kernels import Kernels, TorchKernels
+from driftscope_probes.taps.taps import Taps
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+
+SINKS = (0, 3)
+FLAGS: dict[str, dict[str, bool]] = {
+    "eagle3": {},
+    "eagle31": {"fc_norm": True, "norm_output": True},
+    "norm_before_fc": {"norm_before_fc": True},
+    "both_norms": {"norm_before_fc": True, "fc_norm": True},
+}
+
+
+class Bench:
+    """A drafter with its taps on, in the hands of a proposer; records chains without a recorder."""
+
+    make_kernels: ClassVar[Callable[[ChainBuffers], Kernels]]
+
+    def __init__(self, drafter: VllmDrafter, guard: Guard, *, in_graph: bool = False) -> None:
+        layout = Layout(depths=drafter.k, layers=len(LAYERS), aux=AUX)
+        self.drafter, self.proposer = drafter, SimpleNamespace(model=drafter.model)
+        self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
+        self.kernels = type(self).make_kernels(self.buffers)
+        self.meter = Meter(drafter, self.buffers, SINKS, use_lse=True, use_triton=False)
+        self.taps = Taps(drafter, self.kernels, guard, in_graph=in_graph)
+        self.taps.attach(self.proposer, "model")
+        shape = (2, drafter.k, len(LAYERS), HEADS, len(MASSES))
+        self.by_head = torch.full(shape, torch.nan)
+
+    def record(self, batch: Batch) -> torch.Tensor:
+        at = batch.on_device()
+        self.taps.switch.serving()
+        self.buffers.rows[:2] = at.rows
+        self.kernels.begin(2)
+        self.taps.switch.active = True
+        drafts = batch.draft()
+        self.noted = len(self.taps.switch.notes)
+        self.taps.switch.flush_notes()
+        self.taps.switch.active = False
+        self.kernels.finish(at.position)
+        self.meter.measure(batch.view, at, self.by_head)
+        return drafts
+
+    def found(self, name: str) -> np.ndarray:
+        """[2, numbers]."""
+        if name not in PER_DEPTH:
+            return self.buffers.part(name, 2).numpy()
+        depths = {each: self.buffers.part(each, 2).numpy().copy() for each in PER_DEPTH}
+        complete(depths, self.taps.observer.aliased_columns)
+        return depths[name]
+
+
+@pytest.fixture(autouse=True, params=["torch", "numba"])
+def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    make: Callable[[ChainBuffers], Kernels] = TorchKernels
+    if request.param == "numba":
+        make = pytest.importorskip("driftscope_probes.taps.numba_kernels").CompiledKernels
+    monkeypatch.setattr(Bench, "make_kernels", make, raising=False)
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Iterator[Guard]:
+    writer = TraceWriter(tmp_path / "run", source="worker0-1")
+    yield Guard(writer)
+    writer.close()
+    (status,) = read_statuses(tmp_path / "run")
+    assert status.errors == {}
+
+
+@pytest.fixture(params=sorted(FLAGS))
+def drafter(
+    request: pytest.FixtureRequest, make_drafter: Callable[..., VllmDrafter]
+) -> VllmDrafter:
+    return make_drafter(**FLAGS[request.param])
+
+
+def test_every_figure_is_the_one_computed_by_hand(drafter: VllmDrafter, guard: Guard) -> None:
+    bench = Bench(drafter, guard)
+    batch = Batch(bench.proposer)
+    bench.record(batch)
+    for b, wanted in enumerate(by_hand(batch, drafter.model, SINKS)):
+        for name in (*PER_DEPTH, "aux_rms", "fc_rms"):
+            np.testing.assert_allclose(bench.found(name)[b], wanted[name], rtol=1e-5, err_msg=name)
+        if drafter.aux_norms:
+            np.testing.assert_allclose(
+                bench.found("aux_norm_rms")[b], wanted["aux_norm_rms"], rtol=1e-5
+            )
+        np.testing.assert_allclose(bench.by_head[b], wanted["masses"], atol=1e-6)
+        means = wanted["masses"].mean(2)
+        np.testing.assert_allclose(bench.found("masses")[b], means.reshape(-1), atol=1e-6)
+        assert means[:, :, :4].sum(-1) == pytest.approx(1.0)
+        assert (means[0, :, 3] == 0).all(), "a chain sees nothing of itself at depth 1"
+        assert (means[1:, :, 3] > 0).all()
+
+
+def test_what_the_drafter_does_not_have_stays_unmeasured(
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
+) -> None:
+    bench = Bench(make_drafter(), guard)
+    bench.record(Batch(bench.proposer))
+    assert np.isnan(bench.found("aux_norm_rms")).all()
+    # Without norm_output what is fed on is the residual before the norm; with it, that after.
+    np.testing.assert_array_equal(bench.found("prenorm_rms"), bench.found("fed_rms"))
+    bench = Bench(make_drafter(norm_output=True), guard)
+    bench.record(Batch(bench.proposer))
+    np.testing.assert_array_equal(bench.found("postnorm_rms"), bench.found("fed_rms"))
+    assert (np.abs(bench.found("prenorm_rms") - bench.found("fed_rms")) > 1e-3).all()
+
+
+def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
+) -> None:
+    bench = Bench(make_drafter(k=5), guard)
+    batch = Batch(bench.proposer, k=3)
+    bench.record(batch)
+    for b, wanted in enumerate(by_hand(batch, bench.drafter.model, SINKS)):
+        for name in PER_DEPTH:
+            np.testing.assert_allclose(bench.found(name)[b, :3], wanted[name], rtol=1e-5)
+            assert bench.buffers.part(name, 2)[b, 3:].isnan().all()
+        np.testing.assert_allclose(bench.by_head[b, :3], wanted["masses"], atol=1e-6)
+        assert bench.by_head[b, 3:].isnan().all()
+    assert bench.buffers.values[2:].isnan().all(), "rows of requests that are not there"
+
+
+def test_the_draft_is_the_same_with_hooks_and_without(drafter: VllmDrafter, guard: Guard) -> None:
+    without = Batch(SimpleNamespace(model=drafter.model)).draft()
+    bench = Bench(drafter, guard)
+    assert torch.equal(Batch(bench.proposer).draft(), without), "between recorded steps"
+    assert bench.buffers.values.isnan().all(), "where nothing is measured"
+    assert torch.equal(bench.record(Batch(bench.proposer)), without), "while recording"
+
+
+@pytest.mark.parametrize("not_kept", ["sampled", "many"])
+def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
+    make_drafter: Callable[..., VllmDrafter],
+    guard: Guard,
+    not_kept: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Logits that are sampled from change where they lie; many are not to wait in memory."""
+    drafter = make_drafter(k=5)
+    drafter.config.speculative_config.draft_sample_method = "greedy"
+    noted = Bench(drafter, guard)
+    noted.record(Batch(noted.proposer, k=5))
+    assert noted.noted == 3 * 5, "of the third forward and those after it"
+    assert not noted.taps.switch.notes, "or the tensors would last until the next chain"
+    noted.taps.detach()
+    if not_kept == "sampled":
+        drafter.config.speculative_config.draft_sample_method = "probabilistic"
+    else:
+        monkeypatch.setattr("driftscope_probes.taps.kernels.LOGITS_AT_ONCE", 0)
+    at_once = Bench(drafter, guard)
+    at_once.record(Batch(at_once.proposer, k=5))
+    assert at_once.noted == 0
+    torch.testing.assert_close(at_once.buffers.values, noted.buffers.values, equal_nan=True)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
+    make_drafter: Callable[..., VllmDrafter], guard: Guard, in_graph: bool
+) -> None:
+    bench = Bench(make_drafter(), guard, in_graph=in_graph)
+    # Before the first step hooks run if a graph is to hold them, behind a shut gate.
+    assert bench.taps.switch.should_record is in_graph
+    Batch(bench.proposer).draft()
+    assert len(bench.taps.switch.forwards) == (3 if in_graph else 0)
+    bench.taps.switch.serving()
+    assert not bench.taps.switch.should_record
+    Batch(bench.proposer).draft()
+    assert bench.taps.switch.forwards == []
+    assert bench.buffers.values.isnan().all()
+    assert not any(queries.any() for queries in bench.buffers.queries.values())
+
+
+def test_a_profiling_pass_without_attention_metadata_is_survived(
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
+) -> None:
+    bench = Bench(make_drafter(), guard, in_graph=True)
+    out, _ = bench.proposer.model(hidden_states=torch.ones(4, HIDDEN), meta=None)
+    assert out.shape == (4, HIDDEN)
+
+
+def _attributes(model: torch.nn.Module) -> list[Any]:
+    """Return what may be changed on a drafter: attributes and hooks of every module, and its
+    attention."""
+    found: list[Any] = []
+    for name, module in model.named_modules():
+        own = {k: v for k, v in vars(module).items() if not k.startswith("_parameters")}
+        found.append(
+            (
+                name,
+                sorted(own),
+                dict(own.get("_forward_hooks", {})),
+                dict(own.get("_forward_pre_hooks", {})),
+                own.get("_forward_method"),
+            )
+        )
+    return [*found, *(sorted(vars(a.impl)) for a in model.model.attention)]  # type: ignore[union-attr]
+
+
+def test_detach_leaves_the_drafter_as_it_was(drafter: VllmDrafter, guard: Guard) -> None:
+    before = _attributes(drafter.model)
+    bench = Bench(drafter, guard)
+    assert _attributes(drafter.model) != before
+    assert bench.proposer.model is not drafter.model
+    bench.taps.detach()
+    assert _attributes(drafter.model) == before
+    assert bench.proposer.model is drafter.model
+    bench.taps.switch.active = True
+    Batch(bench.proposer).draft()
+    assert bench.taps.switch.forwards == []
+    bench.taps.detach()
+    bench.taps.attach(bench.proposer, "model")
+    bench.record(Batch(bench.proposer))
+    assert not np.isnan(bench.found("prenorm_rms")).any()
+
+
+def test_a_tapped_drafter_looks_like_the_drafter(
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
+) -> None:
+    bench = Bench(make_drafter(), guard)
+    tapped = bench.proposer.model
+    assert isinstance(tapped, torch.nn.Module)
+    assert tapped.lm_head is bench.drafter.model.lm_head
+    assert [name for name, _ in tapped.named_parameters()] == [
+        name for name, _ in bench.drafter.model.named_parameters()
+    ]
+
+
+def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
+) -> None:
+    from vllm.config import CUDAGraphMode
+    from vllm.forward_context import override_forward_context
+
+    bench = Bench(make_drafter(), guard)
+    bench.record(Batch(bench.proposer))
+    assert bench.taps.observer.execution(3) == "eager"
+    context: Any = SimpleNamespace(cudagraph_runtime_mode=CUDAGraphMode.PIECEWISE)
+    with override_forward_context(context):
+        bench.record(Batch(bench.proposer))
+    assert bench.taps.observer.execution(3) == "piecewise"
+    # Graphs that replay several depths at once are not seen from Python.
+    assert bench.taps.observer.execution(4) == "piecewise+full"
+    bench.taps.switch.serving()
+    assert bench.taps.observer.execution(3) == "full"
+    context.cudagraph_runtime_mode = CUDAGraphMode.NONE
+    bench.drafter.config.model_config.enforce_eager = False
+    bench.drafter.config.compilation_config.mode = 3
+    bench = Bench(bench.drafter, guard)
+    with override_forward_context(context):
+        bench.record(Batch(bench.proposer))
+    assert bench.taps.observer.execution(3) == "compiled"
+
+
+def test_hooks_rest_while_nothing_is_recorded(
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
+) -> None:
+    drafter = make_drafter()
+    before = _attributes(drafter.model)
+    bench = Bench(drafter, guard)
+    bench.record(Batch(bench.proposer))
+    found = bench.found("prenorm_rms").copy()
+    bench.taps.hooks.uninstall()
+    assert _attributes(drafter.model) == before
+    assert bench.proposer.model is drafter.model
+    bench.taps.hooks.uninstall()
+    bench.taps.hooks.install()
+    bench.taps.hooks.install()
+    bench.record(Batch(bench.proposer))
+    assert np.array_equal(bench.found("prenorm_rms"), found)
+    bench.taps.detach()
+    assert _attributes(drafter.model) == before, "each hook was on once"
+
+
+def test_hooks_that_a_graph_may_hold_do_not_rest(
+    make_drafter: Callable[..., VllmDrafter], guard: Guard
+) -> None:
+    bench = Bench(make_drafter(), guard, in_graph=True)
+    on = bench.proposer.model
+    bench.taps.hooks.uninstall()
+    assert bench.proposer.model is on

@@ -1,0 +1,263 @@
+"""Unsupported configurations are refused at start-up, each with one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from driftscope.errors import ProbeError
+from driftscope.trace.format.distance_bins import edges_of
+from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
+from driftscope_probes.base.settings import DEFAULT_DISTANCE_EVERY, Settings, settings_from
+from driftscope_probes.drafter.drafter_kind import NOT_SERVED
+from driftscope_probes.vllm.configuration import checks
+from driftscope_probes.vllm.configuration.drafter_kinds import KINDS, kind_for, table
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
+from driftscope_probes.vllm.run_manifest import manifest_of
+
+
+def _config(method: str | None = "eagle3", **parallel: int) -> Any:
+    speculation = method and SimpleNamespace(method=method)
+    return SimpleNamespace(
+        speculative_config=speculation, parallel_config=SimpleNamespace(**parallel)
+    )
+
+
+def _refused(check: Callable[[], object], *words: str) -> None:
+    with pytest.raises(ProbeError) as caught:
+        check()
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def _impl(**changes: object) -> Any:
+    """Return attributes as vLLM's CPU implementation sets them for plain attention."""
+    plain = {
+        "sliding_window": (-1, -1),
+        "sinks": None,
+        "logits_soft_cap": 0,
+        "alibi_slopes": None,
+        "kv_cache_dtype": "auto",
+    }
+    return SimpleNamespace(**{**plain, **changes})
+
+
+def test_eagle3_on_one_device_is_supported() -> None:
+    checks.check_speculation(_config())
+    checks.check_speculation(_config(tensor_parallel_size=1, data_parallel_size=1))
+
+
+def test_an_engine_that_does_not_speculate() -> None:
+    words = ("does not speculate", "--speculative-config", "unset DRIFTSCOPE_TRACE")
+    _refused(lambda: checks.check_speculation(_config(None)), *words)
+
+
+@pytest.mark.parametrize("method", ["mlp_speculator", "extract_hidden_states", "custom_class"])
+def test_a_method_that_is_not_supported(method: str) -> None:
+    check = lambda: checks.check_speculation(_config(method))  # noqa: E731
+    _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
+
+
+@pytest.mark.parametrize("name", ["tensor", "pipeline"])
+def test_ranks_and_stages_are_supported(name: str) -> None:
+    checks.check_speculation(_config(**{f"{name}_parallel_size": 2}))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"data": 2}, "data_parallel_size > 1 for a mixture of experts"),
+        ({"decode_context": 2}, "decode_context_parallel_size > 1"),
+        ({"prefill_context": 2}, "prefill_context_parallel_size > 1"),
+        ({"tensor": 2, "pipeline": 2}, "tensor_parallel_size and pipeline_parallel_size > 1"),
+    ],
+)
+def test_parallelism_that_is_not_supported(sizes: dict[str, int], words: str) -> None:
+    config = _config(**{f"{name}_parallel_size": size for name, size in sizes.items()})
+    _refused(lambda: checks.check_speculation(config), words, "not supported")
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"alibi_slopes": torch.ones(4)}, "ALiBi slopes"),
+        ({"is_sparse": True}, "sparse attention"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "an fp8 KV cache"),
+        ({"kv_cache_dtype": "fp8"}, "an fp8 KV cache"),
+    ],
+)
+def test_attention_that_would_be_measured_wrongly(
+    make_drafter: Callable[..., VllmDrafter], part: dict[str, object], words: str
+) -> None:
+    model, layer = make_drafter().model, SimpleNamespace(impl=_impl(**part))
+    check = lambda: checks.check_drafter(model, {"plain": _layer(), "odd": layer})  # noqa: E731
+    _refused(check, f"drafter layer odd has {words}", "not supported")
+
+
+def _layer() -> Any:
+    return SimpleNamespace(impl=_impl())
+
+
+@pytest.mark.parametrize("window", [None, -1, (-1, -1)])
+@pytest.mark.parametrize("cap", [None, 0, 0.0])
+def test_plain_attention_however_vllm_spells_it(
+    make_drafter: Callable[..., VllmDrafter], window: object, cap: object
+) -> None:
+    layer = SimpleNamespace(impl=_impl(sliding_window=window, logits_soft_cap=cap))
+    checks.check_drafter(make_drafter().model, {"a": layer})
+
+
+def test_attention_of_another_sort_than_a_decoders(
+    make_drafter: Callable[..., VllmDrafter],
+) -> None:
+    model, layer = make_drafter().model, SimpleNamespace(impl=_impl(), attn_type="encoder_only")
+    words = "attention that is not a decoder's"
+    _refused(lambda: checks.check_drafter(model, {"odd": layer}), words)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "method", "words"),
+    [
+        ("Linear", "eagle3", "drafter Linear of method eagle3 is not supported"),
+        ("Eagle3LlamaForCausalLM", "eagle", "supported: EagleLlamaForCausalLM"),
+        ("DeepSeekMTP", "draft_models", "supported: none"),
+    ],
+)
+def test_a_drafter_that_is_not_in_the_list(drafter: str, method: str, words: str) -> None:
+    _refused(lambda: kind_for(SimpleNamespace(method=method), drafter), words)
+
+
+def test_parallel_drafting_is_a_kind_of_its_own() -> None:
+    name = "Eagle3LlamaForCausalLM"
+    plain = kind_for(SimpleNamespace(method="eagle3"), name)
+    parallel = kind_for(SimpleNamespace(method="eagle3", parallel_drafting=True), name)
+    assert (plain.block, parallel.block) == (False, True)
+    assert (plain.query_kind, parallel.query_kind) == (BY_DEPTH, BY_QUERY)
+    _refused(
+        lambda: kind_for(SimpleNamespace(method="eagle", parallel_drafting=True), name),
+        "eagle with parallel drafting is not supported",
+    )
+
+
+def test_each_kind_says_how_it_was_checked() -> None:
+    for kind in KINDS:
+        assert NOT_SERVED not in (kind.v1,) or NOT_SERVED not in (kind.v2,), kind.name
+        assert kind.name in table()
+        assert bool(kind.outputs) == kind.model
+        assert set(kind.columns) <= set(PER_DEPTH)
+
+
+def test_a_drafter_without_attention(make_drafter: Callable[..., VllmDrafter]) -> None:
+    _refused(lambda: checks.check_drafter(make_drafter().model, {}), "no attention layer found")
+
+
+def _vllm_config(**changes: object) -> Any:
+    def model_config(name: str, **raw: object) -> Any:
+        hf = SimpleNamespace(architectures=["Some"], to_dict=lambda: {"n": name, **raw}, **raw)
+        return SimpleNamespace(
+            model=name, hf_config=hf, dtype=torch.bfloat16, enforce_eager=True, max_model_len=100
+        )
+
+    aux = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+    return SimpleNamespace(
+        model_config=model_config("tiny"),
+        speculative_config=SimpleNamespace(
+            method="eagle3",
+            num_speculative_tokens=5,
+            draft_model_config=model_config("tiny-eagle3", **(changes or {"eagle_config": aux})),
+        ),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+        parallel_config=SimpleNamespace(),
+        scheduler_config=SimpleNamespace(max_num_seqs=9),
+        compilation_config=SimpleNamespace(mode=3, static_forward_context={}),
+    )
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_the_manifest_says_what_was_loaded(
+    make_drafter: Callable[..., VllmDrafter], on: bool
+) -> None:
+    drafter = replace(make_drafter(fc_norm=on, norm_output=on), config=_vllm_config())
+    settings = settings_from(
+        {"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_EVERY": "4", "DRIFTSCOPE_SINK_TOKENS": "2"}
+    )
+    assert isinstance(settings, Settings)
+    meter: Any = SimpleNamespace(strategy="lse", sorts_by_distance=True)
+    found = manifest_of(drafter, "v2", settings, meter)
+    assert (found.engine, found.runner, found.mode, found.method) == (
+        "vllm",
+        "v2",
+        "eager",
+        "eagle3",
+    )
+    assert (found.k, found.every, found.sink_tokens, found.sink_source) == (5, 4, 2, "given")
+    assert (found.target.name, found.drafter.name) == ("tiny", "tiny-eagle3")
+    assert found.target.config_digest != found.drafter.config_digest
+    assert found.target.dtype == "bfloat16"
+    assert found.norm_flags == {
+        "fc_norm": on,
+        "norm_output": on,
+        "norm_before_fc": False,
+        "norm_before_residual": True,
+    }
+    assert (found.attention_backend, found.drafter_layers) == ("TRITON_ATTN", 2)
+    assert (found.attention_strategy, found.distance_every) == ("lse", DEFAULT_DISTANCE_EVERY)
+    assert found.distance_edges == edges_of(drafter.k)
+    meter.sorts_by_distance = False
+    found = manifest_of(drafter, "v2", settings, meter)
+    assert (found.distance_every, found.distance_edges) == (0, ())
+
+
+def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., VllmDrafter]) -> None:
+    model, config = make_drafter().model, _vllm_config()
+    layers = {name: _layer() for name in ("b", "a", "target")}
+    config.compilation_config.static_forward_context = layers
+    opened = open_drafter(model, {"b", "a"}, config)
+    assert list(opened.attention) == ["a", "b"]
+    assert (opened.device, opened.aux_states) == (torch.device("cpu"), 3)
+    assert (opened.k, opened.max_requests, opened.max_slots) == (5, 9, 100)
+    model.model.use_aux_hidden_state = False
+    assert opened.aux_states == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "shared"),
+    [("none", False), ("own memory", False), ("the drafter's", True), ("part of it", True)],
+)
+def test_layers_whose_memory_is_also_the_drafters(
+    make_drafter: Callable[..., VllmDrafter], others: str, shared: bool
+) -> None:
+    drafter, cache = make_drafter(), torch.zeros(6, 2, 4, 8)
+    for layer in drafter.attention.values():
+        layer.kv_cache = cache
+    kept = {
+        "none": None,
+        "own memory": torch.zeros(6, 2, 4, 8),
+        "the drafter's": [cache],
+        "part of it": cache[3:],
+    }
+    context = {**drafter.attention, "target": SimpleNamespace(kv_cache=kept[others])}
+    drafter.config.compilation_config.static_forward_context = context
+    assert drafter.shares_cache == shared
+
+
+def test_layers_come_in_the_order_of_the_network(make_drafter: Callable[..., VllmDrafter]) -> None:
+    config, names = _vllm_config(), [f"model.layers.{i}.self_attn.attn" for i in (9, 10, 100)]
+    config.compilation_config.static_forward_context = {name: _layer() for name in names}
+    opened = open_drafter(make_drafter().model, set(names), config)
+    assert list(opened.attention) == names
+
+
+def test_captured_layers_are_counted_by_either_name(
+    make_drafter: Callable[..., VllmDrafter],
+) -> None:
+    drafter = make_drafter()
+    inner = SimpleNamespace(use_aux_hidden_state=True, num_aux_layers=5)
+    assert replace(drafter, model=SimpleNamespace(model=inner)).aux_states == 5

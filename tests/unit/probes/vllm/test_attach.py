@@ -1,0 +1,367 @@
+"""Tying a recorder to a drafter that was just loaded, or refusing to without a trace of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from support.tiny_drafter import LAYERS, Batch, engine_config
+
+from driftscope.errors import DriftscopeError, NotATraceError, ProbeError, TraceError
+from driftscope.trace.format.derived_columns import restore
+from driftscope.trace.format.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
+from driftscope.trace.format.schema import conform
+from driftscope.trace.format.start_fault import read_faults
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.run_directory import has_begun
+from driftscope_probes.drafter.captured_layers import CapturedLayers
+from driftscope_probes.masses.sink_search import SinkSet
+from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.recording.step_timer import StepTimer
+from driftscope_probes.vllm.attach import (
+    RANKS_EVERY,
+    LoadedModels,
+    LoadedProposer,
+    attach_recorder,
+    begin_recording,
+    recorder_of,
+)
+from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.run_manifest import SINKS_SOUGHT
+
+CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
+
+
+class Loaded:
+    """A proposer of a vLLM that has loaded its drafter."""
+
+    def __init__(self, drafter: VllmDrafter, instance_id: str = "1") -> None:
+        hf_config = SimpleNamespace(architectures=["Some"], to_dict=dict)
+        self.proposer, self.model = SimpleNamespace(model=drafter.model), drafter.model
+        self.config, self.hooked = engine_config(), list[object]()
+        model_config = self.config.model_config
+        model_config.model, model_config.dtype = "tiny", torch.float32
+        model_config.hf_config = hf_config
+        speculation = self.config.speculative_config
+        speculation.method, speculation.draft_model_config = "eagle3", model_config
+        self.config.cache_config = SimpleNamespace(cache_dtype="auto")
+        self.config.parallel_config = SimpleNamespace()
+        self.config.compilation_config.static_forward_context = dict(drafter.attention)
+        self.config.additional_config, self.config.instance_id = {}, instance_id
+
+    def attach(self, **changes: Any) -> None:
+        loaded = LoadedProposer(
+            runner="v1", layer_names=frozenset(LAYERS), draft_sampling=GREEDY, **changes
+        )
+        self.proposer.vllm_config = self.config
+        attach_recorder(self.proposer, lambda _: loaded)
+        begin_recording(
+            self.proposer,
+            LoadedModels(
+                runner="v1",
+                config=self.config,
+                captured=lambda: CAPTURED,
+                timed=False,
+                hook=self.hooked.append,
+            ),
+        )
+
+
+@pytest.fixture
+def loaded(make_drafter: Callable[..., VllmDrafter]) -> Iterator[Loaded]:
+    made = Loaded(make_drafter())
+    yield made
+    if recorder := recorder_of(made.proposer):
+        recorder.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRIFTSCOPE_TRACE", str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def test_off_the_drafter_is_left_alone(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRIFTSCOPE_TRACE", raising=False)
+    loaded.attach()
+    assert recorder_of(loaded.proposer) is None
+    assert recorder_of(None) is None
+    assert loaded.config.additional_config == {}
+
+
+@pytest.mark.parametrize("recording", ["eager", "shadow"])
+def test_a_recording_that_the_runner_cannot_do_is_refused_at_start_up(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, recording: str
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_RECORDING", recording)
+    monkeypatch.setenv("DRIFTSCOPE_STRICT", "1")
+    with pytest.raises(ProbeError, match=f"RECORDING={recording} needs .* leave it at in-graph"):
+        loaded.attach(without_graphs=False)
+    assert recorder_of(loaded.proposer) is None
+    assert not run.exists()
+
+
+def test_on_a_run_begins(loaded: Loaded, run: Path) -> None:
+    loaded.attach()
+    recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
+    assert recorder is not None
+    recorder.sampler.set(every=1)
+    recorder.step_started()
+    recorder.draft(batch.call)
+    recorder.step_ended(2)
+    recorder.close()
+    trace = read_trace(run)
+    assert (trace.draft.num_rows, trace.manifest.runner, trace.problems) == (2, "v1", ())
+    assert loaded.config.additional_config, "compiled graphs with hooks have a cache of their own"
+
+
+def test_the_run_begins_with_what_the_loaded_engine_says(loaded: Loaded, run: Path) -> None:
+    loaded.attach()
+    manifest = read_manifest(run)
+    assert (manifest.aux_layers, manifest.aux_layers_source) == ((2, 4, 5), "engine default")
+    assert manifest.draft_sampling == "greedy"
+    assert manifest.notes == ()
+
+
+def test_no_run_begins_where_the_probe_is_off(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DRIFTSCOPE_TRACE")
+    loaded.attach()
+    assert not run.exists()
+
+
+def _rank(make_drafter: Callable[..., VllmDrafter], rank: int, **sizes: int) -> Loaded:
+    loaded = Loaded(make_drafter())
+    loaded.config.parallel_config = SimpleNamespace(tensor_parallel_size=2, rank=rank, **sizes)
+    loaded.attach()
+    return loaded
+
+
+def _one_step(loaded: Loaded) -> None:
+    recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
+    assert recorder is not None
+    recorder.step_started()
+    recorder.draft(batch.call)
+    recorder.step_ended(2)
+    recorder.close()
+
+
+def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
+    make_drafter: Callable[..., VllmDrafter], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_TOKEN_IDS", "1")
+    for loaded in [_rank(make_drafter, rank) for rank in (1, 0)]:
+        _one_step(loaded)
+    trace = read_trace(run)
+    assert {s.source.partition("-")[0] for s in trace.statuses} == {"worker0", "worker1"}
+    assert (trace.manifest.every, trace.manifest.budget) == (RANKS_EVERY, None)
+    (note,) = trace.manifest.notes
+    assert f"one draft step in {RANKS_EVERY}" in note
+    assert (trace.draft.num_rows, trace.step.num_rows, trace.problems) == (2, 1, ())
+    (path,) = run.glob("draft-worker1-*")
+    alone = conform(restore(pq.read_table(path)), "draft")
+    for name in ("in_rms", "top1", "entropy", "aux_rms", "fc_rms", "token_ids"):
+        assert alone.column(name).null_count == 2, name
+        assert trace.draft.column(name).null_count == 0, name
+
+
+def test_ranks_take_no_budget_while_they_run(
+    make_drafter: Callable[..., VllmDrafter], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_EVERY", "2")
+    recorder = recorder_of(_rank(make_drafter, 0).proposer)
+    assert isinstance(recorder, Recorder)
+    assert recorder.control is not None
+    answer = recorder.control.answer("set", {"budget": 0.02})
+    assert answer == {"error": "budget: not available with tensor parallelism; give every"}
+    assert recorder.control.answer("set", {"every": 5})["rate"] == 1 / 5
+    recorder.close()
+    assert read_trace(run).manifest.notes == ()
+
+
+def _refused(loaded: Loaded, error: type[DriftscopeError], words: str) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(error, match=words) as caught:
+        patch.setenv("DRIFTSCOPE_STRICT", "1")
+        loaded.attach()
+    assert "\n" not in str(caught.value)
+    assert recorder_of(loaded.proposer) is None
+    assert loaded.proposer.model is loaded.model, "no hook is left behind"
+    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
+
+
+def test_a_vllm_that_is_laid_out_differently(loaded: Loaded, run: Path) -> None:
+    del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
+    _refused(loaded, ProbeError, "v1 runner is not laid out as driftscope knows it")
+    assert not run.exists()
+
+
+def test_a_drafter_that_is_not_supported(loaded: Loaded, run: Path) -> None:
+    loaded.model.model.attention[0].impl.alibi_slopes = torch.ones(4)
+    _refused(loaded, ProbeError, "has ALiBi slopes")
+    assert not run.exists()
+
+
+def test_a_directory_that_holds_a_run_stays_as_it_is(
+    loaded: Loaded, make_drafter: Callable[..., VllmDrafter], run: Path
+) -> None:
+    loaded.attach()
+    recorder = recorder_of(loaded.proposer)
+    assert recorder is not None
+    recorder.close()
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    _refused(Loaded(make_drafter(), "2"), TraceError, "already holds a run")
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_the_manifest_says_that_the_sink_set_is_looked_for_and_then_what_it_is(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_SINK_TOKENS", "auto")
+    loaded.attach()
+    recorder = recorder_of(loaded.proposer)
+    assert isinstance(recorder, Recorder)
+    assert recorder.search is not None
+    before = read_manifest(run)
+    assert (before.sink_source, before.sink_slots, before.notes) == ("sought", (), (SINKS_SOUGHT,))
+    recorder.search.report(SinkSet(slots=(0, 7), note="where it comes from"))
+    after = read_manifest(run)
+    assert (after.sink_source, after.sink_slots) == ("found", (0, 7))
+    assert after.notes == ("where it comes from",)
+    assert after.run_id == before.run_id
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel_size", "data_parallel_size"])
+def test_one_sink_set_is_not_looked_for_in_several_workers(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_SINK_TOKENS", "auto")
+    monkeypatch.setattr(
+        "driftscope_probes.vllm.configuration.checks.check_speculation", lambda _: None
+    )
+    setattr(loaded.config.parallel_config, name, 2)
+    _refused(loaded, ProbeError, "SINK_TOKENS=auto searches for one sink set in one worker")
+    assert not run.exists()
+
+
+def _one_line(caplog: pytest.LogCaptureFixture) -> str:
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "driftscope"]
+    assert "\n" not in line
+    return line
+
+
+def _left_alone(loaded: Loaded) -> None:
+    assert recorder_of(loaded.proposer) is None
+    assert loaded.proposer.model is loaded.model
+    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
+
+
+def test_a_directory_in_use_leaves_the_engine_without_a_probe(
+    loaded: Loaded,
+    make_drafter: Callable[..., VllmDrafter],
+    run: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loaded.attach()
+    recorder_of(loaded.proposer).close()  # type: ignore[union-attr]
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    second = Loaded(make_drafter(), "2")
+    second.attach()
+    _left_alone(second)
+    line = _one_line(caplog)
+    assert line.startswith(f"driftscope: nothing is recorded: {run}: already holds a run")
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_a_directory_that_cannot_be_written_leaves_the_engine_without_a_probe(
+    loaded: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DRIFTSCOPE_TRACE", str(tmp_path / "file" / "run"))
+    loaded.attach()
+    _left_alone(loaded)
+    assert f"{tmp_path}/file/run: cannot write a trace there" in _one_line(caplog)
+
+
+def test_a_run_that_cannot_begin_is_undone_and_leaves_a_note(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr("driftscope_probes.vllm.attach.create_run", fail)
+    loaded.attach()
+    _left_alone(loaded)
+    assert "nothing is recorded: RuntimeError: no luck" in _one_line(caplog)
+    (fault,) = read_faults(run)
+    assert (fault.kind, fault.reason) == ("error", "RuntimeError: no luck")
+    with pytest.raises(NotATraceError, match="the server recorded nothing: RuntimeError: no luck"):
+        read_manifest(run)
+
+
+def test_a_start_after_one_that_recorded_nothing_records(
+    loaded: Loaded, make_drafter: Callable[..., VllmDrafter], run: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("driftscope_probes.vllm.attach.create_run", lambda *_, **__: 1 / 0)
+        Loaded(make_drafter(), "0").attach()
+    assert read_faults(run)
+    loaded.attach()
+    assert read_faults(run) == ()
+    assert has_begun(run, read_manifest(run).run_id)
+
+
+@pytest.mark.parametrize("what", ["attention", "layout", "memory"])
+def test_a_drafter_that_cannot_be_looked_into_is_timed(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, what: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("none left")
+
+    if what == "attention":
+        loaded.model.model.attention[0].impl.alibi_slopes = torch.ones(4)
+    elif what == "layout":
+        del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
+    else:
+        monkeypatch.setattr("driftscope_probes.vllm.attach.assemble_recorder", fail)
+    loaded.attach()
+    timer = recorder_of(loaded.proposer)
+    assert isinstance(timer, StepTimer)
+    assert loaded.proposer.model is loaded.model
+    assert loaded.hooked == [loaded.proposer]
+    timer.close()
+    trace = read_trace(run)
+    (note,) = trace.manifest.notes
+    assert note.startswith("attention, hidden states and confidence are not recorded: ")
+    assert note in _one_line(caplog)
+    (status,) = trace.statuses
+    assert status.reason == note
+
+
+def test_hooks_that_fail_halfway_are_all_removed(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("hook")
+
+    monkeypatch.setattr("driftscope_probes.taps.taps.Taps._stand_in", fail)
+    loaded.attach()
+    assert loaded.proposer.model is loaded.model
+    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
+    assert isinstance(recorder_of(loaded.proposer), StepTimer)
+
+
+def test_a_process_whose_seam_failed_records_nothing_and_leaves_the_reason(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_START_FAULT", "engine vLLM has no such method")
+    loaded.attach()
+    _left_alone(loaded)
+    (fault,) = read_faults(run)
+    assert (fault.kind, fault.reason) == ("engine", "vLLM has no such method")
+    assert not (run / "manifest.json").exists()

@@ -1,0 +1,264 @@
+"""vLLM calls `register` in every process: it must cost nothing where the probe is off."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from driftscope.trace.format.start_fault import StartFault, leave_fault
+from driftscope_probes.vllm.configuration.hook_points import HOOKS
+from driftscope_probes.vllm.plugin import SEAMS, register
+
+pytestmark = pytest.mark.process
+
+REGISTER = "import os, sys; from driftscope_probes.vllm.plugin import register; register(); "
+
+
+def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", REGISTER + code],
+        env={**clean, "PYTHONPATH": os.pathsep.join(sys.path), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"DRIFTSCOPE_TRACE": "/runs/a", "DRIFTSCOPE_DISABLE": "1"}]
+)
+def test_off_it_imports_nothing_and_hooks_nothing(environ: dict[str, str]) -> None:
+    code = (
+        "heavy = {'torch', 'vllm', 'wrapt', 'numpy', 'pyarrow', 'pandas'} & set(sys.modules); "
+        "print(sorted(heavy), os.environ.get('DRIFTSCOPE_TRACE'))"
+    )
+    done = _python(code, **environ)
+    assert done.stderr == ""
+    assert done.stdout == f"[] {environ.get('DRIFTSCOPE_TRACE')}\n"
+
+
+def test_on_it_waits_for_vllms_modules_and_fixes_the_directory() -> None:
+    code = (
+        "print(sorted({'torch', 'vllm', 'pyarrow'} & set(sys.modules)), 'wrapt' in sys.modules, "
+        "os.environ['DRIFTSCOPE_TRACE'])"
+    )
+    done = _python(code, DRIFTSCOPE_TRACE="/runs/{time}")
+    assert done.stderr == ""
+    assert re.fullmatch(r"\[\] True /runs/\d{8}-\d{6}\n", done.stdout)
+
+
+SPAWN = "import subprocess; subprocess.run([sys.executable, '-c', CHILD], check=True); "
+CHILD = f"CHILD = {REGISTER!r} + 'print(1)'; "
+BAD = {"DRIFTSCOPE_TRACE": "/runs/a", "DRIFTSCOPE_EVERY": "often"}
+
+
+def test_a_bad_setting_is_logged_once_by_all_processes_and_nothing_is_hooked() -> None:
+    done = _python(CHILD + SPAWN + "print('wrapt' in sys.modules)", **BAD)
+    assert done.stdout == "1\nFalse\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("driftscope: nothing is recorded: DRIFTSCOPE_EVERY='often': give a ")
+    assert "`driftscope doctor` shows the cause" in line
+
+
+def test_settings_that_are_corrected_in_the_same_process_are_not_ignored_in_silence() -> None:
+    fixed = "os.environ['DRIFTSCOPE_EVERY'] = '4'; "
+    done = _python(CHILD + fixed + SPAWN, **BAD)
+    first, second = done.stderr.splitlines()
+    assert "nothing is recorded: DRIFTSCOPE_EVERY='often'" in first
+    assert "an earlier start of this process failed" in second
+    assert "start vLLM from a new process" in second
+
+
+def test_a_bad_setting_stops_the_start_if_that_is_asked_for() -> None:
+    done = _python("print('started')", **BAD, DRIFTSCOPE_STRICT="1")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("driftscope.errors.SettingError: DRIFTSCOPE_EVERY='often': give")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("DRIFTSCOPE_EVRY", "; did you mean DRIFTSCOPE_EVERY?"),
+        ("DRIFTSCOPE_TRAEC", "; did you mean DRIFTSCOPE_TRACE?"),
+        ("DRIFTSCOPE_XYZ", ""),
+    ],
+)
+def test_an_unknown_name_is_warned_about_with_the_near_one(name: str, near: str) -> None:
+    done = _python(CHILD + SPAWN + "print('started')", **{name: "4"})
+    assert done.stdout == "1\nstarted\n"
+    assert done.stderr == f"driftscope: {name} is no setting and has no effect{near}\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["DRIFTSCOPE_SERVICE_HOST", "DRIFTSCOPE_PORT_9464_TCP", "DRIFTSCOPE_METRICS_PORT"]
+)
+def test_what_kubernetes_sets_for_a_service_is_not_warned_about(name: str) -> None:
+    assert _python("", **{name: "tcp://10.0.0.1:9464"}).stderr == ""
+
+
+def test_disabled_it_reads_no_other_setting() -> None:
+    done = _python(
+        "print('started')",
+        **BAD,
+        DRIFTSCOPE_DISABLE="banana",
+        DRIFTSCOPE_CONFIG="/nope.toml",
+        DRIFTSCOPE_EVRY="4",
+        DRIFTSCOPE_STRICT="1",
+    )
+    assert (done.stdout, done.stderr) == ("started\n", "")
+
+
+def _package(root: Path, name: str, code: str) -> str:
+    """Write a module below `root`; return a PYTHONPATH on which it comes first."""
+    path = root.joinpath(*name.split("."))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for package in path.relative_to(root).parents[:-1]:
+        (root / package / "__init__.py").touch()
+    path.with_suffix(".py").write_text(code)
+    return os.pathsep.join([str(root), *sys.path])
+
+
+SCHEDULER = "vllm.v1.core.sched.scheduler"
+"""Where a stand-in for vLLM has its scheduler."""
+ONE_SCHEDULER = """
+from types import SimpleNamespace as N
+class Scheduler:
+    def __init__(self):
+        self.vllm_config = N(
+            model_config=N(served_model_name="tiny", model="tiny"),
+            speculative_config=N(method="eagle3", model="drafter"),
+            parallel_config=N(data_parallel_index=0),
+        )
+    def update_from_output(self): ...
+    def _free_request(self): ...
+"""
+SCRAPE = f"""
+import urllib.request, os
+from {SCHEDULER} import Scheduler
+Scheduler()
+port = os.environ["DRIFTSCOPE_PROMETHEUS"]
+print(urllib.request.urlopen(f"http://127.0.0.1:{{port}}/metrics").read().decode())
+"""
+
+
+def _free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def _stand_in(root: Path) -> str:
+    (root / "vllm").mkdir(parents=True)
+    path = _package(root, SCHEDULER, ONE_SCHEDULER)
+    (root / "vllm" / "__init__.py").write_text("__version__ = '99.0'")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("broken", "environ", "kind"),
+    [
+        ("", {"DRIFTSCOPE_EVERY": "often"}, "setting"),
+        ("", {"DRIFTSCOPE_CONFIG": "/nope.toml"}, "setting"),
+        ("pyarrow", {}, "package"),
+    ],
+)
+def test_a_scrape_shows_that_the_probe_is_down_and_why(
+    tmp_path: Path, broken: str, environ: dict[str, str], kind: str
+) -> None:
+    path = _stand_in(tmp_path)
+    if broken:
+        _package(tmp_path, broken, "raise ImportError('undefined symbol')")
+    settings = {"DRIFTSCOPE_TRACE": "/runs/a", "DRIFTSCOPE_PROMETHEUS": _free_port(), **environ}
+    done = _python(SCRAPE, **settings, PYTHONPATH=path)
+    up = _up(done.stdout)
+    assert up.endswith(" 0.0")
+    assert f'driftscope_reason="{kind}"' in up
+    assert 'gen_ai_request_model="tiny"' in up
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("driftscope: nothing is recorded: ")
+
+
+def _up(page: str) -> str:
+    (up,) = [line for line in page.splitlines() if line.startswith("driftscope_probe_up{")]
+    return up
+
+
+@pytest.mark.parametrize("where", ["unwritable", "in use", "a worker's note"])
+def test_a_scrape_shows_why_the_workers_record_nothing(tmp_path: Path, where: str) -> None:
+    """The workers have logged it, so the engine core does not."""
+    run, kind = tmp_path / "run", "directory"
+    if where == "unwritable":
+        (tmp_path / "file").touch()
+        run = tmp_path / "file" / "run"
+    elif where == "in use":
+        run.mkdir()
+        (run / "manifest.json").write_text("{}")
+    else:
+        kind = "error"
+        leave_fault(run, StartFault(kind=kind, reason="?", source="worker0-1", start="abc"))
+    done = _python(
+        SCRAPE,
+        DRIFTSCOPE_TRACE=str(run),
+        DRIFTSCOPE_RUN_ID="abc",
+        DRIFTSCOPE_PROMETHEUS=_free_port(),
+        PYTHONPATH=_stand_in(tmp_path),
+    )
+    assert f'driftscope_reason="{kind}"' in _up(done.stdout)
+    assert _up(done.stdout).endswith(" 0.0")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("broken", ["wrapt", "pyarrow"])
+@pytest.mark.parametrize("error", ["ImportError", "AttributeError", "RuntimeError"])
+def test_a_broken_package_never_stops_the_start(tmp_path: Path, broken: str, error: str) -> None:
+    path = _stand_in(tmp_path)
+    _package(tmp_path, broken, f"raise {error}('broken')")
+    done = _python(
+        f"import {SCHEDULER}; print('started')", DRIFTSCOPE_TRACE="/runs/a", PYTHONPATH=path
+    )
+    assert done.stdout == "started\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("driftscope: nothing is recorded: ")
+    assert "broken" in line
+
+
+def test_a_vllm_that_is_laid_out_differently(tmp_path: Path) -> None:
+    module, *_ = SEAMS[-1]
+    path = _package(tmp_path, module, "class Scheduler: pass\n")
+    code = f"import {module}; print('started')"
+    done = _python(code, DRIFTSCOPE_TRACE="/a", PYTHONPATH=path)
+    assert done.stdout == "started\n"
+    (line,) = done.stderr.splitlines()
+    assert f"nothing is recorded: {module} of this vLLM is organised differently" in line
+    done = _python(code, DRIFTSCOPE_TRACE="/a", PYTHONPATH=path, DRIFTSCOPE_STRICT="1")
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert f"ProbeError: {module} of this vLLM is organised differently" in last
+    assert "DRIFTSCOPE_DISABLE=1" in last
+
+
+def test_vllm_finds_it_by_its_entry_point() -> None:
+    (found,) = importlib.metadata.entry_points(group="vllm.general_plugins", name="driftscope")
+    assert found.load() is register
+
+
+READ = {
+    "vllm.model_executor.models.interfaces",
+    "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
+}
+"""Modules that the probe reads captured layers from, and hooks nothing in."""
+
+
+def test_the_doctor_looks_at_every_module_that_is_hooked() -> None:
+    looked_at = {hook.module for hooks in HOOKS.values() for hook in hooks}
+    assert looked_at - READ == {module for module, _, _ in SEAMS}

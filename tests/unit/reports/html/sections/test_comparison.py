@@ -1,0 +1,179 @@
+"""Two runs held against each other: over each other, and each difference with its interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.runs import Spec, write_run
+from support.simulate import Truth, simulate
+
+from driftscope.analysis.compare.run_comparison import MARGINAL
+from driftscope.analysis.statistics.interval import Interval, difference
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.pipeline import Analysis, conclude, summarise
+from driftscope.trace.read.reader import read_trace
+from driftscope_reports.drawing.chart import Kind, is_number
+from driftscope_reports.html.document import pictures as drawn_of
+from driftscope_reports.html.document import sections, to_html
+from driftscope_reports.html.embedded_data import read_report
+from driftscope_reports.html.parts.heatmap import APART, BETTER, WORSE
+from driftscope_reports.html.parts.section import Picture
+from driftscope_reports.html.sections import step_outcomes
+
+GALLERY = Path(__file__).parents[5] / "reports" / "gallery" / "traces"
+
+
+@pytest.fixture(scope="module")
+def runs() -> tuple[RunSummary, RunSummary]:
+    first, second = (summarise(read_trace(GALLERY / n), n) for n in ("drifting", "server"))
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def analysis(runs: tuple[RunSummary, RunSummary]) -> Analysis:
+    return conclude(runs)
+
+
+def _pictures(analysis: Analysis) -> dict[str, Picture]:
+    return {p.id: p for p in drawn_of(analysis)}
+
+
+def _compared(analysis: Analysis) -> str:
+    """Names of what is compared, with or without a clear difference."""
+    (section,) = (each for each in sections(analysis) if each.id == "compare")
+    titles = [picture.title.partition(":")[0] for picture in section.pictures]
+    return f"{'; '.join(titles)} {section.body}".lower()
+
+
+def test_every_difference_leads_to_the_picture_with_both_runs(analysis: Analysis) -> None:
+    pictures = _pictures(analysis)
+    apart = [p for name, p in pictures.items() if name.startswith("compare-")]
+    assert len(apart) > 6
+    assert "server shows no clear difference in acceptance" in to_html(analysis)
+    for picture in apart:
+        assert picture.both in pictures
+        names = {s.name for s in pictures[picture.both].chart.series}
+        assert {"drifting", "server"} <= names, picture.both
+
+
+def test_masses_lie_over_each_other_class_by_class(
+    analysis: Analysis, runs: tuple[RunSummary, RunSummary]
+) -> None:
+    pictures = _pictures(analysis)
+    for name in ("self", "generated", "prompt", "sink"):
+        for i, run in enumerate(runs):
+            drawn = pictures[f"masses-{name}"].chart.series[i]
+            assert drawn.y == getattr(run.attention, f"{name}_mass")
+            assert drawn.style == i
+            assert all(
+                low < y < high
+                for low, y, high in zip(drawn.low, drawn.y, drawn.high, strict=True)
+                if is_number(low) and is_number(y) and y
+            )
+    assert "masses-self" not in _pictures(conclude(runs[:1]))
+
+
+def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
+    analysis: Analysis, runs: tuple[RunSummary, RunSummary]
+) -> None:
+    pictures = _pictures(analysis)
+    names = step_outcomes.outcomes_of(runs)
+    assert {"accepted", "rejected", "k_zero", "structured_output"} <= set(names)
+    for run in runs:
+        assert sum(step_outcomes.share(run, name)[0] or 0 for name in names) == pytest.approx(1)
+        for name in names:
+            share, spread = step_outcomes.share(run, name)
+            assert share is not None and spread is not None
+            assert spread.low <= share <= spread.high
+    assert step_outcomes.share(runs[0], "k_zero")[0] == 0
+    shares = pictures["fallback-shares"].chart.series
+    assert [s.x for s in shares] == [tuple(step_outcomes.short_label(n) for n in names)] * 2
+    bars = {s.name: s for s in pictures["compare-fallback-1"].chart.series}
+    at = bars[WORSE].x.index(step_outcomes.short_label("accepted"))
+    assert (bars[WORSE].y[at] or 0) < 0
+    deliberate = bars[APART].x.index(step_outcomes.short_label("k_zero"))
+    assert (bars[APART].y[deliberate] or 0) > 0
+
+
+def test_slower_is_worse_and_faster_better_at_each_percentile(
+    runs: tuple[RunSummary, RunSummary],
+) -> None:
+    first = runs[0]
+    assert first.closeup is not None
+    slow = {
+        name: replace(d, quantiles_s=tuple(3 * q for q in d.quantiles_s))
+        for name, d in first.closeup.durations.items()
+    }
+    other = replace(first, label="slow", closeup=replace(first.closeup, durations=slow))
+    for pair, word in (((first, other), WORSE), ((other, first), BETTER)):
+        made = _pictures(conclude(pair))["compare-tpot-1"]
+        (bars,) = made.chart.series
+        assert bars.name == word
+        assert made.both == "speed-tpot"
+
+
+def test_predictions_of_one_cost_model_have_no_difference(
+    runs: tuple[RunSummary, RunSummary],
+) -> None:
+    first, second = runs
+    assert "predicted time per token" in _compared(conclude(runs))
+    same = replace(second, manifest=replace(first.manifest, k=second.k))
+    pictures = _pictures(conclude((first, same)))
+    assert "predicted time per token" not in _compared(conclude((first, same)))
+    drawn = [s for s in pictures["speed-by-k"].chart.series if s.kind is Kind.LINE]
+    assert [s.name for s in drawn] == ["drifting", "server"]
+
+
+def test_intervals_of_rounds_and_of_steps_hold_their_values(tmp_path: Path) -> None:
+    spec = Spec(undrafted=("k_zero", "no_draft", None))
+    run = summarise(read_trace(write_run(tmp_path / "run", spec)), "run")
+    died = [n / run.rounds for n in run.acceptance.histogram[: run.k]]
+    for name, values in (("died", died), ("conditional", run.acceptance.conditional)):
+        assert len(run.spread[name]) == run.k
+        for value, spread in zip(values, run.spread[name], strict=True):
+            assert isinstance(spread, Interval)
+            assert value is not None
+            assert spread.low < value < spread.high
+    assert set(run.fallback_spread.by_reason) == {"k_zero", "no_draft", "unknown"}
+    assert run.fallback.by_reason == {"k_zero": 1, "no_draft": 1, "unknown": 1}
+    undrafted = run.fallback_spread.undrafted
+    assert undrafted is not None
+    assert undrafted.low < run.fallback.undrafted_share < undrafted.high
+
+
+def test_acceptance_is_compared_as_compare_does(tmp_path: Path) -> None:
+    """Paired, by one code path: narrower than two runs' own intervals make it."""
+    truth = Truth(requests=60, rounds=15, k=4, between=1.2)
+    worse = replace(truth, conditional=(0.6, 0.5, 0.5, 0.5), seed=2)
+    runs = [
+        summarise(read_trace(simulate(tmp_path / name, each)), name)
+        for name, each in (("1", replace(truth, seed=1)), ("2", worse))
+    ]
+    found = conclude(runs)
+    comparison = found.cases[1].comparison
+    assert comparison is not None and comparison.pairs == 60
+    drawn = _pictures(found)["compare-acceptance-1"].chart.series
+    low = {x: y for s in drawn for x, y in zip(s.x, s.low, strict=True) if y is not None}
+    for each in comparison.at(MARGINAL):
+        assert each.interval is not None and each.depth is not None
+        assert low[each.depth] == pytest.approx(each.interval.low)
+        a, b = (run.acceptance for run in runs)
+        assert a.marginal_interval and b.marginal_interval
+        ours, theirs = a.marginal_interval[each.depth - 1], b.marginal_interval[each.depth - 1]
+        assert ours and theirs
+        alone = difference(b.marginal[each.depth - 1], theirs, a.marginal[each.depth - 1], ours)
+        assert each.interval.high - each.interval.low < 0.85 * (alone.high - alone.low)
+
+
+def test_a_report_read_back_still_compares(tmp_path: Path) -> None:
+    truth = Truth(requests=40, rounds=10, k=4)
+    for name, each in (("a", truth), ("b", replace(truth, conditional=(0.8, 0.3, 0.3, 0.3)))):
+        run = summarise(read_trace(simulate(tmp_path / name, each)), name)
+        (tmp_path / f"{name}.html").write_text(to_html(conclude([run])))
+    back = [read_report(tmp_path / f"{name}.html").runs[0] for name in "ab"]
+    found = conclude(back).cases[1].comparison
+    assert found is not None
+    assert found.pairs == 40
+    assert found.parts_from == 2

@@ -1,0 +1,521 @@
+"""The page, read as text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from support.analyses import PAIR, analysis_of, pair
+from support.runs import Spec, write_run
+from support.simulate import Truth, simulate
+
+from driftscope.analysis.closeup.closeup import SAMPLED
+from driftscope.analysis.closeup.requests import NAMED_EACH
+from driftscope.analysis.figures.request_codes import MAX_CLUSTERS
+from driftscope.analysis.number_words import milliseconds
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.query.row_filters import Filter
+from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
+from driftscope.metrics.catalogue import DEFINITIONS
+from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
+from driftscope.trace.read.reader import read_trace
+from driftscope_reports.drawing.chart import Kind
+from driftscope_reports.html.document import (
+    LICENCE,
+    MAX_BYTES,
+    asset,
+    plotly,
+    provenance,
+    script,
+    sections,
+    to_html,
+)
+from driftscope_reports.html.document import pictures as drawn_of
+from driftscope_reports.html.embedded_data import read_report
+from driftscope_reports.html.first_screen import split
+from driftscope_reports.html.sections.attention import masses
+
+HOSTILE = (
+    "</script><script>boom()</script>",
+    '"><img src=x onerror=boom()>',
+    "<b>bold</b> & 'quoted'",
+    "<!-- <script>",
+    "%{y} {{template}} \u2028 \u202e",
+    "javascript:boom()",
+    "</style><style>*{display:none}</style>",
+    "</svg><foreignObject><script>boom()</script>",
+    "]]><!--",
+    "<a href='javascript:boom()'>x</a>",
+)
+PLOTLY = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
+"""SHA-256 of plotly-basic.min.js 4.1.1 as published to npm."""
+GALLERY = Path(__file__).parents[4] / "reports" / "gallery" / "traces"
+SECTIONS = (
+    "verdict",
+    "drift",
+    "effect",
+    "speed",
+    "fallback",
+    "where",
+    "compare",
+    "requests",
+    "provenance",
+)
+
+
+class Page(HTMLParser):
+    """Text outside scripts, and every address that the page could ask for."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.text: list[str] = []
+        self.on: list[str] = []
+        self._in_code = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._in_code = tag in ("script", "style")
+        for name, value in attrs:
+            if name in ("src", "href", "action", "data", "srcset", "xlink:href"):
+                self.addresses.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+            if name.startswith("on") or name == "style":
+                self.on.append(name)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_code = self._in_code and tag not in ("script", "style")
+
+    def handle_data(self, data: str) -> None:
+        if not self._in_code:
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+HEADLINE = "eagle3.1: acceptance is better than eagle3's"
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def text(analysis: Analysis) -> str:
+    return to_html(analysis, command="driftscope analyze a b")
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_the_verdict_comes_first(page: Page) -> None:
+    assert page.words.index(HEADLINE) < page.words.index("tokens per round")
+    assert page.tags.index("h1") < page.tags.index("h2")
+
+
+def test_what_was_not_recorded_stands_before_every_figure(page: Page) -> None:
+    assert page.words.index("dropped 3 rows (queue full)") < page.words.index(HEADLINE)
+    assert page.tags.index("aside") < page.tags.index("h1")
+    assert page.words.count("dropped 3 rows (queue full)") == 1
+
+
+def test_every_section_is_there_in_order(page: Page) -> None:
+    assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_each_picture_explains_itself(analysis: Analysis, page: Page) -> None:
+    pictures = drawn_of(analysis)
+    assert len(pictures) > 20
+    assert page.words.count("How to read this:") == len(pictures)
+    assert page.tags.count("figure") == len(pictures)
+    assert page.words.count(" Numbers ") == page.words.count(" Definition ") == len(pictures)
+    for picture in pictures:
+        assert picture.id in page.ids
+        assert f"#{picture.id}" in page.addresses
+        assert picture.definitions
+        assert picture.how.count(". ") >= 1, picture.id
+        assert picture.title
+
+
+def test_it_says_plainly_what_the_shipped_trio_shows(page: Page) -> None:
+    assert "acceptance falls along the chain, most at depth 2" in page.words
+    assert "but the runs also differ in runner (vllm v1 against vllm v2) and prompts" in page.words
+    assert "Use a drafter with norm_output and fc_norm (EAGLE-3.1)" in page.words
+
+
+def test_every_section_is_folded_to_its_conclusion(page: Page, text: str) -> None:
+    """Each summary has a heading and a result; the first screen alone is open."""
+    folds = re.findall(r'<details class="fold"><summary>(.*?)</summary>', text)
+    assert len(folds) == len(SECTIONS) + 2, "findings, answers and terms, but no verdict"
+    for fold in folds:
+        name, conclusion = re.sub("<[^>]*>", "|", fold).strip("|").split("||", 1)[0], fold
+        assert name
+        assert re.search(r'class="conclusion">.+</span>', conclusion), fold
+    assert "<details open" not in text
+    assert page.words.index("What to do") < page.words.index("Answers")
+
+
+def test_three_figures_each_beside_what_they_are_compared_with(
+    page: Page, analysis: Analysis
+) -> None:
+    screen = analysis.screen
+    assert screen is not None
+    assert [each.unit for each in screen.figures] == [
+        "per output token",
+        "tokens per round",
+        "draft tokens per round",
+    ]
+    for figure in screen.figures:
+        assert f"{figure.value} {figure.reference}" in page.words
+        assert figure.meaning in page.words
+    assert screen.figures[1].reference == "eagle3 2.46 (+16%)"
+
+
+def test_the_interval_of_the_headline_stands_below_it() -> None:
+    told = {
+        "Speculation pays: 2.0× as fast as without (1.9× to 2.1×, measured).": (
+            "Speculation pays: 2.0× as fast as without.",
+            "95% interval 1.9× to 2.1×, measured.",
+        ),
+        "b: acceptance is better than a's (+16%, +8% to +23%), but the runs differ (1 of 2).": (
+            "b: acceptance is better than a's, but the runs differ (1 of 2).",
+            "+16%, 95% interval +8% to +23%.",
+        ),
+        "Nothing is accepted (none of 12 rounds).": (
+            "Nothing is accepted.",
+            "None of 12 rounds.",
+        ),
+        "a (x): whether it pays cannot be told.": ("a (x): whether it pays cannot be told.", ""),
+    }
+    for headline, parts in told.items():
+        assert split(headline) == parts
+
+
+def test_a_part_of_a_run_says_so_above_the_headline(tmp_path: Path) -> None:
+    whole, part = (
+        analyze(Inputs(sources=[GALLERY / "server"], labels=["run"], only=only))
+        for only in (Filter(), Filter(since="3s"))
+    )
+    assert "Part of the run" not in Page(to_html(whole)).words
+    words = Page(to_html(part)).words
+    kept = part.runs[0].requests
+    assert 0 < kept < whole.runs[0].requests == 96
+    chip = f"Part of the run: only --since 3s: {kept} of 96 requests"
+    assert words.index(chip) < words.index("tokens per round")
+    again = tmp_path / "part.html"
+    again.write_text(to_html(part), encoding="utf-8")
+    assert chip in Page(to_html(read_report(again))).words, "a report read back says so, too"
+
+
+def test_a_drafter_that_is_to_be_turned_off_gets_no_other_advice(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path, {"run": Spec(conditional=(0.0,) * 4, rounds=30)})
+    screen = analysis.screen
+    assert screen is not None
+    assert [each.option for each in screen.actions] == ["no --speculative-config"]
+    text = to_html(analysis)
+    assert '<button type="button" class="copy"' not in text, "no words are copied as a command"
+
+
+def test_nothing_can_be_fetched(page: Page, text: str) -> None:
+    assert {address[:1] for address in page.addresses} == {"#"}
+    assert {address[1:] for address in page.addresses} <= set(page.ids)
+    assert page.on == []
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; ")
+    assert "script-src 'sha256-" in policy[1]
+    assert "unsafe-eval" not in policy[1]
+    allowed = policy[1].split("script-src ")[1].split(";")[0]
+    assert "unsafe" not in allowed
+    for code in (script(), gzip.decompress(plotly()).decode()):
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        assert digest in allowed
+
+
+def test_figures_stand_in_tables_too(page: Page, analysis: Analysis) -> None:
+    for run in analysis.runs:
+        for rate in run.acceptance.marginal:
+            assert f"{rate:.3f}" in page.words
+        assert run.hidden.fed_rms is not None
+        assert f"{run.hidden.fed_rms[-1]:.3f}" in page.words
+
+
+def test_definitions_are_the_catalogue_s_words(page: Page) -> None:
+    for name in ("acceptance.marginal", "attention.self", "hidden.growth", "latency.tpot_s"):
+        assert DEFINITIONS[name].meaning in page.words
+
+
+def test_provenance_is_complete(page: Page) -> None:
+    for part in (
+        "vllm 0.32.0",
+        "runner v1",
+        "config 0123456789abcdef",
+        "norm flags none fc_norm, norm_output",
+        "K 4",
+        "rows dropped 3 0",
+        "driftscope analyze a b",
+    ):
+        assert part in page.words
+
+
+def test_warnings_stand_beside_what_they_affect(page: Page) -> None:
+    chunked = page.words.index("22 of 440 recorded chains")
+    drift = page.words.index("Attention drift over depth: ")
+    assert page.words.index("dropped 3 rows") < drift < chunked
+    assert chunked < page.words.index("Attention on the chain itself:")
+
+
+def test_runs_that_differ_are_warned_of_on_the_first_screen(page: Page) -> None:
+    (at,) = (m.start() for m in re.finditer("these runs differ in more than one thing", page.words))
+    assert at < page.words.index("Findings and what to do")
+
+
+def test_same_runs_same_bytes(tmp_path: Path, analysis: Analysis) -> None:
+    assert to_html(pair(tmp_path)) == to_html(analysis)
+
+
+def test_plotly_is_the_published_bundle_and_its_licence_is_in_the_page(page: Page) -> None:
+    unpacked = gzip.decompress(plotly())
+    assert hashlib.sha256(unpacked).hexdigest() == PLOTLY
+    assert b"plotly.js (basic - minified) v4.1.1" in unpacked[:80]
+    assert " ".join(asset(LICENCE).split()) in page.words
+
+
+def test_hostile_names_are_only_text(tmp_path: Path) -> None:
+    specs = {
+        name: Spec(labels=HOSTILE, drafter=name, notes=(name,), requests=10, undrafted=(name,))
+        for name in HOSTILE[::3]
+    }
+    analysis = analysis_of(tmp_path, specs)
+    text = to_html(analysis, command=" ".join(HOSTILE))
+    page = Page(text)
+    assert page.tags.count("script") == 4
+    assert page.tags.count("style") == 1
+    assert not {"img", "b-", "foreignobject"} & set(page.tags)
+    assert page.on == []
+    assert {address[:1] for address in page.addresses} == {"#"}
+    assert "boom()</script>" not in text
+    for name in (*HOSTILE[:3], *HOSTILE[5:]):
+        assert name in page.words
+    figures = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text)
+    assert figures is not None
+    assert "<" not in figures[1]
+    drawn = json.loads(figures[1])
+    assert set(drawn) == {picture.id for picture in drawn_of(analysis)}
+    assert "<" not in json.dumps([f["data"] for f in drawn.values()])
+
+
+def test_a_quantity_that_is_missing_everywhere_is_not_applicable(tmp_path: Path) -> None:
+    trace = read_trace(write_run(tmp_path / "run", PAIR["eagle3"]))
+    bare = replace(trace, draft=pa.Table.from_batches([], trace.draft.schema))
+    analysis = analyze(Inputs(sources=[bare], labels=["bare"]))
+    page = Page(to_html(analysis))
+    assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
+    assert {"acceptance-marginal", "acceptance-conditional"} <= set(page.ids)
+    assert not {"attention-0", "hidden-fed", "confidence-top1"} & set(page.ids)
+    assert "no chain was recorded" in page.words
+    assert "hidden state and confidence are not applicable" in page.words
+
+
+def test_one_run_has_nothing_to_compare_and_says_so(tmp_path: Path) -> None:
+    page = Page(to_html(analysis_of(tmp_path, {"one": Spec()})))
+    assert "Not applicable: this report has one run" in page.words
+    assert "not applicable, because no request has a workload label" in page.words
+
+
+def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
+    """A drafter without attention, and windows that hide the sink from all or some layers."""
+    specs = {
+        "no attention": Spec(heads=0),
+        "hidden": Spec(windowed=(0,)),
+        "half": Spec(layers=2, windowed=(1,), sink=(0.4, 0.39)),
+    }
+    for name, spec in specs.items():
+        page = to_html(analysis_of(tmp_path / name, {name: spec}))
+        assert "NaN" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+        assert not re.search(r">nan%?<", page)
+        assert not re.search(r' (?:[dxy]|points)="[^"]*\bnan', page)
+    together = analysis_of(tmp_path / "together", specs)
+    assert "no attention" in to_html(together)
+    half = masses(together.runs[2])
+    heights = [[v or 0.0 for v in s.y] for s in half.series if s.kind is Kind.AREA]
+    assert max(map(sum, zip(*heights, strict=True))) <= 1.0 + 1e-5
+
+
+def test_a_name_that_is_no_unicode_is_shown_as_an_escape(tmp_path: Path) -> None:
+    """A file name of other bytes than UTF-8 comes as lone surrogates."""
+    analysis = analysis_of(tmp_path, {"run\udcff": Spec()})
+    page = to_html(analysis, command="driftscope analyze 'run\udcff'")
+    assert "analyze 'run\\udcff'" in html.unescape(page)
+    page.encode()
+
+
+def test_a_block_drafter_has_query_indices_and_no_depths(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path, {"block": Spec(query_kind="query index")})
+    for section in sections(analysis):
+        for picture in section.pictures:
+            if picture.chart.axis == "depth":
+                assert picture.chart.x_title == "query index"
+    assert "At query index" in to_html(analysis) or "query index 1" in to_html(analysis)
+
+
+def test_heads_are_a_map_where_they_were_recorded(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path, {"run": Spec(per_head=True, layers=2)})
+    page = Page(to_html(analysis))
+    assert {"heads-self-0", "heads-prompt-0", "attention-layers-0"} <= set(page.ids)
+    assert "layer 1 head 3" in page.words
+
+
+def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
+    """The number of single requests, moments and durations shown is bounded."""
+    sizes = []
+    for requests in (300, 3000):
+        run = simulate(tmp_path / f"{requests}", Truth(requests=requests, rounds=6))
+        sizes.append(len(to_html(analyze(Inputs(sources=[run], labels=["run"]))).encode()))
+    assert sizes[1] < 1.1 * sizes[0]
+    assert sizes[1] <= MAX_BYTES
+
+
+def test_what_is_not_drawn_is_said_on_the_picture(analysis: Analysis) -> None:
+    """With many requests, points stand for groups of them, and only some are drawn."""
+    run = analysis.runs[0]
+    assert run.closeup is not None
+    effects = tuple(replace(e, requests=MAX_CLUSTERS) for e in run.closeup.effects)
+    many = replace(run, requests=3 * MAX_CLUSTERS, closeup=replace(run.closeup, effects=effects))
+    words = Page(to_html(conclude([many]))).words
+    drawn = len(effects[0].drift)
+    assert f"{drawn:,} of {MAX_CLUSTERS:,} groups of requests are drawn" in words
+    assert "Each point is a group of requests." in words
+    assert f"The {NAMED_EACH} worst and the {NAMED_EACH} best" in words
+    assert f"Of {SAMPLED} requests, evenly from all" in words
+    few = Page(to_html(conclude([run]))).words
+    assert "Each point is a request." in few
+    assert "are drawn" not in few
+
+
+def test_speed_is_held_against_a_baseline_without_speculation() -> None:
+    run = summarise(read_trace(GALLERY / "drifting"), "run")
+    held = baseline_of(open_run(GALLERY / "without"), "baseline")
+    assert isinstance(held, BaselineRun)
+    page = Page(to_html(conclude([run], baseline=held)))
+    assert run.latency.tpot_s is not None and held.latency.tpot_s is not None
+    saved = milliseconds(held.latency.tpot_s - run.latency.tpot_s)
+    assert (
+        f"The baseline takes {milliseconds(held.latency.tpot_s)}: this run is {saved} faster"
+        in (page.words)
+    )
+    assert "baseline, measured" in page.words
+    assert "baseline Time to first token" in page.words
+    other = replace(held, manifest=replace(held.manifest, mode="full graph"))
+    page = Page(to_html(conclude([run], baseline=other)))
+    assert "baseline: it is not used: its engine" in page.words
+    assert "The baseline takes" not in page.words
+
+
+@pytest.mark.slow
+def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
+    wide = Spec(
+        k=16,
+        conditional=(0.9,) * 16,
+        requests=40,
+        rounds=50,
+        layers=2,
+        per_head=True,
+        heads=16,
+        labels=tuple(f"label {i}" for i in range(60)),
+    )
+    analysis = analysis_of(tmp_path, {"wide": wide})
+    six = replace(
+        analysis, runs=tuple(replace(analysis.runs[0], label=f"run {i}") for i in range(6))
+    )
+    text = to_html(six)
+    assert len(text.encode()) <= MAX_BYTES
+    assert "run 5" in text
+
+
+def test_provenance_says_what_was_used(tmp_path: Path) -> None:
+    run = pair(tmp_path).runs[0]
+    used = replace(
+        run.manifest,
+        sink_slots=(0, 7),
+        sink_source="found",
+        attention_strategy="lse",
+        tensor_parallel=2,
+        query_kind="query index",
+        budget=0.01,
+    )
+    parts = provenance.parts(replace(run, manifest=used))
+    assert parts["sink set"] == "slots 0, 7 (found)"
+    assert parts["masses by"] == "the kernel's log-sum-exp"
+    assert parts["parallel"] == "tensor parallel 2"
+    assert parts["meaning of depth"] == "query index"
+    assert "within 1.0% of the TPOT" in parts["sampling"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "warned"),
+    [
+        ("config", "1, 2, 3 (named in the drafter's config)", False),
+        ("engine default", "1, 2, 3 (the engine's default: the drafter's config names none", True),
+        (None, "1, 2, 3", False),
+    ],
+)
+def test_a_report_says_who_chose_the_captured_layers(
+    tmp_path: Path, source: str | None, words: str, warned: bool
+) -> None:
+    analysis = analysis_of(tmp_path, {"run": Spec(aux_layers_source=source)})
+    assert provenance.parts(analysis.runs[0])["captured target layers"].startswith(words)
+    told = "config names none that the engine reads: check that the drafter was trained on them"
+    assert (told in to_html(analysis)) == warned
+
+
+def test_a_report_of_a_run_that_does_not_name_its_captured_layers(tmp_path: Path) -> None:
+    """A run recorded before the layers were taken from the engine."""
+    analysis = analysis_of(tmp_path, {"run": Spec(aux_layers=())})
+    parts = provenance.parts(analysis.runs[0])
+    assert parts["captured target layers"] == "3, indices not recorded"
+    assert "state 3" in to_html(analysis)
+
+
+def test_provenance_says_how_the_drafter_samples_and_which_weights_it_has(tmp_path: Path) -> None:
+    run = analysis_of(tmp_path, {"run": Spec()}).runs[0]
+    drafter = replace(run.manifest.drafter, weights_digest="feedc0de")
+    for how, words in (("greedy", "the most likely token"), ("probabilistic", "drawn from")):
+        known = replace(run.manifest, draft_sampling=how, drafter=drafter)
+        parts = provenance.parts(replace(run, manifest=known))
+        assert parts["drafter's tokens"].startswith(words)
+        assert parts["drafter"].endswith("weights feedc0de)")
+        assert "weights" not in parts["target"]
+
+
+def test_a_report_of_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
+    told = "no sink found, searched in 64 chains"
+    spec = Spec(sink_slots=(), sink_source="found", notes=(told,), per_head=True)
+    analysis = analysis_of(tmp_path, {"run": spec})
+    page = to_html(analysis)
+    assert told in page
+    assert "This target has no attention sink, so statements about sink loss" in page
+    assert "no sink found (found)" in page
+    assert not re.search(r">nan%?<", page)
+    sought = replace(analysis.runs[0].manifest, sink_source="sought")
+    parts = provenance.parts(replace(analysis.runs[0], manifest=sought))
+    assert parts["sink set"] == "search not finished"

@@ -1,0 +1,76 @@
+"""The table in the terminal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from support.analyses import analysis_of, pair
+from support.runs import Spec
+
+from driftscope.pipeline import Analysis
+from driftscope_reports.terminal.run_table import render
+
+
+def _text(analysis: Analysis) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(render(analysis))
+    return out.getvalue()
+
+
+def test_verdict_first_then_the_report_s_figures(tmp_path: Path) -> None:
+    found = pair(tmp_path)
+    text = _text(found)
+    lost, verdict = text.split("\n")[:2]
+    assert lost == "missing: eagle3: worker0-1 dropped 3 rows (queue full)", "before any figure"
+    assert verdict.startswith("[ACT] eagle3.1: acceptance is better than eagle3's")
+    for run in found.runs:
+        assert f"{run.acceptance.mean_length:.2f}" in text
+        assert f"{run.hidden.growth:.2f}×" in text
+
+
+def test_the_findings_stand_before_the_table_and_fit_80_columns(tmp_path: Path) -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(render(pair(tmp_path)))
+    text = out.getvalue()
+    assert max(map(len, text.split("\n"))) <= 80
+    order = (
+        "[ACT]",
+        "But: ",
+        "per output token;",
+        "Data",
+        "What to do, 1",
+        "!! high: The hidden state",
+    )
+    places = [text.index(each) for each in (*order, "rounds / requests")]
+    assert places == sorted(places)
+
+
+def test_a_run_that_was_cut_is_listed_by_segment(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"run": Spec(labels=("chat", "code"))}))
+    assert "by label" in text
+    for segment in ("chat", "code"):
+        assert any(line.startswith(segment) and "[" in line for line in text.split("\n"))
+    assert "by label" not in _text(analysis_of(tmp_path / "whole", {"run": Spec()}))
+
+
+def test_a_label_is_neither_markup_nor_a_control_sequence(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"[red]a\x1b[31m\nb": Spec()}))
+    assert "\x1b" not in text
+    assert "[red]a" in text
+
+
+def test_what_does_not_apply_is_a_dash(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"a": Spec(heads=0), "b": Spec(windowed=(0,))}))
+    assert "nan" not in text
+
+
+def test_the_first_findings_come_with_what_to_do_and_the_option(tmp_path: Path) -> None:
+    """The dearest first; a text to paste is on a line of its own."""
+    lines = _text(analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})).split(
+        "\n"
+    )
+    at = next(n for n, line in enumerate(lines) if "dead beyond a depth" in line)
+    assert any("set num_speculative_tokens to 2 or less" in line for line in lines[at : at + 5])
+    assert any('"num_speculative_tokens": ' in line for line in lines[at : at + 8])

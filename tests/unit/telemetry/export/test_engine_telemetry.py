@@ -1,0 +1,329 @@
+"""Telemetry of recording processes, with real writers and a real receiver that misbehaves."""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from support.collector import ERROR, HANG, OK, Collector, http, over_grpc
+from support.runs import Spec, by_source, manifest, rows
+
+from driftscope.errors import TelemetryError
+from driftscope.telemetry.export import engine_telemetry, worker_telemetry
+from driftscope.telemetry.export.settings import OTLP, PROMETHEUS, Settings, settings_from
+from driftscope.trace.format.records import RequestRow, Row, VerifyRow
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.write.writer_options import WriterOptions
+
+pytestmark = pytest.mark.process
+
+SPEC = Spec(requests=6)
+ROUNDS = SPEC.requests * SPEC.rounds
+FAST = {"OTEL_METRIC_EXPORT_INTERVAL": "200", "OTEL_BSP_SCHEDULE_DELAY": "200"}
+Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals that a test can wait for; a hanging request gives up after a second."""
+    monkeypatch.setattr(engine_telemetry, "POLL_S", 0.05)
+    monkeypatch.setattr(worker_telemetry, "PUBLISH_S", 0.1)
+    monkeypatch.setattr(engine_telemetry, "SETTLE_S", 0.3)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+
+
+def until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+def settings(url: str, **more: str) -> Settings:
+    found = settings_from({OTLP: url, **FAST, **more})
+    assert found is not None
+    return found
+
+
+class Engine:
+    """An engine core and a worker that record into one run, as two processes would."""
+
+    def __init__(self, run: Path, telemetry: Settings, **more: int) -> None:
+        create_run(run, manifest(SPEC))
+        self.run = run
+        self.core = TraceWriter(
+            run, source="engine0-11", options=WriterOptions(flush_s=0.02, **more)
+        )
+        self.worker = TraceWriter(
+            run, source="worker0-12", options=WriterOptions(flush_s=0.02, **more)
+        )
+        self.speaker = engine_telemetry.EngineTelemetry(
+            run, self.core.source, telemetry, self.core.status, model="served"
+        )
+        self.core.subscribe(self.speaker.on_batches, self.speaker.flush)
+        publisher = worker_telemetry.WorkerTelemetry(run, self.worker.source, self.worker.status)
+        self.worker.subscribe(publisher.on_batches, publisher.publish)
+
+    def serve(self, spec: Spec = SPEC) -> None:
+        for row in rows(spec):
+            self.put(row)
+
+    def put(self, row: Row) -> None:
+        core = isinstance(row, VerifyRow | RequestRow)
+        assert (self.core if core else self.worker).put(row)
+
+    def close(self) -> None:
+        """In the order in which vLLM does."""
+        self.core.close()
+        self.worker.close()
+        self.speaker.close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with http() as found:
+        yield found
+
+
+def test_two_processes_speak_as_one_engine(tmp_path: Path, collector: Collector) -> None:
+    engine = Engine(tmp_path / "run", settings(collector.url))
+    engine.serve()
+    engine.close()
+    assert collector.value("driftscope.rounds") == ROUNDS  # the engine core's
+    assert collector.value("driftscope.hidden.growth") == ROUNDS + SPEC.requests  # the worker's
+    resource = collector.resource()
+    assert resource["service.name"] == "driftscope"
+    assert resource["service.instance.id"].endswith("/run-1/0")
+    for _, labels in collector.points():
+        having = dict(labels)
+        assert having["gen_ai.request.model"] == "served"
+        assert having["driftscope.drafter"] == SPEC.drafter
+
+
+def test_units_and_words_arrive(tmp_path: Path, collector: Collector) -> None:
+    engine = Engine(tmp_path / "run", settings(collector.url))
+    engine.serve()
+    engine.close()
+    units = {metric.name: metric.unit for metric in collector.scoped()}
+    assert units["driftscope.draft.duration"] == "s"
+    assert units["driftscope.tokens.accepted"] == "{token}"
+    assert all(metric.description for metric in collector.scoped())
+
+
+@pytest.mark.parametrize("behaviour", [HANG, ERROR])
+def test_counts_are_complete_when_a_collector_recovers(
+    tmp_path: Path, collector: Collector, behaviour: str
+) -> None:
+    collector.behaviour = behaviour
+    engine = Engine(tmp_path / "run", settings(collector.url))
+    engine.serve()
+    until(lambda: collector.asked >= 2)
+    collector.behaviour = OK
+    collector.released.set()
+    until(lambda: bool(collector.metrics) and collector.value("driftscope.rounds") == ROUNDS)
+    until(lambda: len(collector.all_spans()) >= SPEC.requests)
+    engine.close()
+    assert collector.value("driftscope.export.attempts", outcome="failure") >= 1
+    assert len(collector.all_spans()) == SPEC.requests
+
+
+def test_counts_are_complete_when_a_collector_dies_and_returns(tmp_path: Path) -> None:
+    with http() as first:
+        port = int(first.url.rpartition(":")[2])
+        engine = Engine(tmp_path / "run", settings(first.url))
+        engine.serve(replace(SPEC, requests=2))
+        until(lambda: bool(first.metrics) and first.value("driftscope.rounds") == 20)
+    engine.serve(SPEC)
+    time.sleep(0.5)
+    with http(port=port) as second:
+        until(lambda: bool(second.metrics) and second.value("driftscope.rounds") == 20 + ROUNDS)
+        engine.close()
+        assert second.value("driftscope.tokens.accepted") > first.value(
+            "driftscope.tokens.accepted"
+        )
+
+
+@pytest.mark.parametrize("behaviour", [HANG, "absent"])
+def test_a_collector_that_is_no_help_delays_nothing(
+    tmp_path: Path, collector: Collector, behaviour: str
+) -> None:
+    """Rows handed over while the exporter hangs are written to disk and counted, without
+    waiting."""
+    collector.behaviour = behaviour
+    url = collector.url if behaviour == HANG else "http://127.0.0.1:9"
+    engine = Engine(tmp_path / "run", settings(url))
+    engine.serve()
+    until(lambda: engine.core.status().rows.get("verify", 0) == ROUNDS)
+    until(lambda: engine.speaker.snapshot()["driftscope.rounds", ()].value == ROUNDS)
+    engine.close()
+    assert engine.core.status().errors == {} and engine.core.status().dropped == {}
+
+
+def test_metrics_go_on_when_the_trace_is_full(tmp_path: Path, collector: Collector) -> None:
+    engine = Engine(tmp_path / "run", settings(collector.url), max_bytes=1)
+    engine.serve(replace(SPEC, requests=1))
+    until(lambda: sum(engine.core.status().rows.values()) > 0)
+    engine.serve(SPEC)
+    engine.close()
+    assert engine.core.status().dropped["disk_limit"] > 0
+    assert collector.value("driftscope.rounds") == ROUNDS + SPEC.rounds
+    assert collector.value("driftscope.rows.dropped", cause="disk_limit") > 0
+
+
+def test_grpc(tmp_path: Path) -> None:
+    with over_grpc() as collector:
+        engine = Engine(
+            tmp_path / "run", settings(collector.url, OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
+        )
+        engine.serve()
+        engine.close()
+        assert collector.value("driftscope.rounds") == ROUNDS
+        assert len(collector.all_spans()) == SPEC.requests
+
+
+def test_standard_variables(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20me",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+        "OTEL_SERVICE_NAME": "chat",
+        "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test,service.instance.id=mine",
+        "OTEL_TRACES_EXPORTER": "none",
+        **FAST,
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    found = settings_from(environ)
+    assert found is not None and found.traces is None and found.interval_s == 0.2
+    engine = Engine(tmp_path / "run", found)
+    engine.serve()
+    engine.close()
+    assert collector.headers[-1]["authorization"] == "Bearer me"
+    assert collector.headers[-1]["content-encoding"] == "gzip"
+    resource = collector.resource()
+    assert resource["service.name"] == "chat" and resource["service.instance.id"] == "mine"
+    assert resource["deployment.environment"] == "test"
+    assert collector.spans == []
+
+
+def test_the_sampler_is_the_standard_one(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    engine = Engine(tmp_path / "run", settings(collector.url))
+    engine.serve()
+    engine.close()
+    assert collector.all_spans() == []
+    assert not any(p.exemplars for p in collector.points().values() if hasattr(p, "exemplars"))
+
+
+def test_a_span_joins_its_caller_s_trace_and_metrics_point_at_it(
+    tmp_path: Path, collector: Collector
+) -> None:
+    trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    engine = Engine(tmp_path / "run", settings(collector.url))
+    for row in rows(replace(SPEC, requests=1)):
+        if isinstance(row, RequestRow):
+            row = replace(row, traceparent=f"00-{trace_id}-{span_id}-01")
+        engine.put(row)
+    until(lambda: len(collector.all_spans()) == 1)
+    engine.close()
+    (span,) = collector.all_spans()
+    assert span.trace_id.hex() == trace_id and span.parent_span_id.hex() == span_id
+    kinds = {event.name for event in span.events}
+    assert "driftscope.chain.drifted" in kinds
+    examples = {
+        name: point.exemplars[0]
+        for (name, _), point in collector.points().items()
+        if getattr(point, "exemplars", None)
+    }
+    assert set(examples) >= {"gen_ai.server.time_to_first_token", "driftscope.hidden.growth"}
+    for example in examples.values():
+        assert example.span_id == span.span_id and example.trace_id == span.trace_id
+
+
+def test_labels_come_from_an_allow_list(tmp_path: Path, collector: Collector) -> None:
+    spec = replace(SPEC, labels=("a", "b", None))
+    engine = Engine(tmp_path / "run", settings(collector.url, DRIFTSCOPE_METRIC_LABELS="a"))
+    engine.serve(spec)
+    engine.close()
+    name = "driftscope.request.acceptance_length"
+    assert collector.value(name, label="a") == 2
+    assert collector.value(name, label="other") == 4
+    assert collector.value(name) == 6
+
+
+def test_prometheus_is_answered(tmp_path: Path) -> None:
+    port = _free_port()
+    found = settings_from({PROMETHEUS: f"127.0.0.1:{port}"})
+    assert found is not None
+    engine = Engine(tmp_path / "run", found)
+    engine.serve()
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+
+    def scraped() -> dict[str, float]:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=accept)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        return {s.name: s.value for family in families for s in family.samples}
+
+    until(lambda: scraped().get("driftscope_rounds_total") == ROUNDS)
+    until(lambda: scraped().get("driftscope_hidden_growth_count") == ROUNDS + SPEC.requests)
+    with pytest.raises(TelemetryError, match="give DRIFTSCOPE_PROMETHEUS another port"):
+        engine_telemetry.EngineTelemetry(engine.run, "engine0-13", found, engine.core.status)
+    engine.close()
+
+
+def test_scrapes_from_other_machines_are_answered_only_if_asked_for(tmp_path: Path) -> None:
+    for number, (host, where) in enumerate((("", "127.0.0.1"), ("0.0.0.0:", "0.0.0.0"))):
+        port = _free_port()
+        found = settings_from({PROMETHEUS: f"{host}{port}"})
+        assert found is not None
+        engine = Engine(tmp_path / f"run{number}", found)
+        listening = [
+            one.laddr.ip
+            for one in psutil.Process().net_connections("tcp")
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+        ]
+        engine.close()
+        assert listening == [where]
+
+
+def test_tensor_parallel_ranks_count_chains_once(tmp_path: Path, collector: Collector) -> None:
+    spec = replace(SPEC, tensor_parallel=2)
+    create_run(tmp_path / "run", manifest(spec))
+    writers = []
+    for source, content in by_source(spec).items():
+        writer = TraceWriter(tmp_path / "run", source=source, options=WriterOptions(flush_s=0.02))
+        if source.startswith("engine"):
+            speaker = engine_telemetry.EngineTelemetry(
+                tmp_path / "run", source, settings(collector.url), writer.status
+            )
+            writer.subscribe(speaker.on_batches)
+        else:
+            publisher = worker_telemetry.WorkerTelemetry(tmp_path / "run", source, writer.status)
+            writer.subscribe(publisher.on_batches, publisher.publish)
+        assert all(writer.put(row) for row in content)
+        writers.append(writer)
+    for writer in writers:
+        writer.close()
+    speaker.close()
+    chains = ROUNDS + SPEC.requests
+    assert collector.value("driftscope.chains.recorded") == chains
+    assert collector.value("driftscope.attention.mass", depth=1, **{"class": "self"}) == 2 * chains
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,173 @@
+"""Following an engine from outside: a run that is being written, and a scrape endpoint."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from support.runs import Spec, by_source, manifest, rows, write_run
+from typer.testing import CliRunner
+
+from driftscope.cli.app import app
+from driftscope.errors import NotATraceError, TelemetryError
+from driftscope.pipeline import summarise
+from driftscope.telemetry.export import engine_telemetry
+from driftscope.telemetry.export.settings import PROMETHEUS, settings_from
+from driftscope.telemetry.watch.engine_view import Depth, View, view
+from driftscope.telemetry.watch.followed_engine import FollowedEndpoint, FollowedRun, follow
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.write.writer_options import WriterOptions
+
+SPEC = Spec(requests=6, undrafted=("k_zero",))
+ROUNDS = SPEC.requests * SPEC.rounds
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+def test_a_run_that_is_being_written(tmp_path: Path) -> None:
+    """Each row counts once: while it is in a stream, and when that was sealed."""
+    create_run(tmp_path / "run", manifest(SPEC))
+    writer = TraceWriter(tmp_path / "run", source="worker0-1", options=WriterOptions(flush_s=0.02))
+    followed = FollowedRun(tmp_path / "run")
+    assert view(followed.look()).rounds == 0 and not followed.over
+    for times in (1, 2):
+        for row in rows(SPEC):
+            assert writer.put(row)
+        _until(lambda times=times: view(followed.look()).rounds == times * ROUNDS)
+    assert not followed.over
+    writer.close()
+    seen = view(followed.look())
+    assert followed.over and seen.rounds == 2 * ROUNDS
+    assert seen.chains == 2 * (ROUNDS + SPEC.requests)
+
+
+def test_figures_are_those_of_analyze(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", SPEC)
+    summary = summarise(read_trace(tmp_path / "run"), "run")
+    seen = view(FollowedRun(tmp_path / "run").look())
+    assert seen.rounds == summary.rounds and seen.k == SPEC.k
+    assert seen.length == pytest.approx(summary.acceptance.mean_length)
+    assert [d.accepted for d in seen.depths] == pytest.approx(summary.acceptance.marginal)
+    assert [d.masses["self"] for d in seen.depths] == pytest.approx(summary.attention.self_mass)
+    assert [d.fed_rms for d in seen.depths] == pytest.approx(summary.hidden.fed_rms, rel=1e-6)
+    assert seen.rejected == pytest.approx(summary.fallback.rejected_share)
+    assert sum(seen.undrafted.values()) == pytest.approx(summary.fallback.undrafted_share)
+    assert seen.tpot_s == pytest.approx(summary.latency.tpot_s)
+
+
+def test_tensor_parallel_ranks_are_not_counted_twice(tmp_path: Path) -> None:
+    spec = replace(SPEC, tensor_parallel=2)
+    write_run(tmp_path / "run", spec)
+    assert len(by_source(spec)) == 3
+    seen = view(FollowedRun(tmp_path / "run").look())
+    assert (seen.rounds, seen.chains) == (ROUNDS, ROUNDS + SPEC.requests)
+
+
+def test_what_was_not_measured_is_no_zero(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", replace(SPEC, heads=0))
+    seen = view(FollowedRun(tmp_path / "run").look())
+    assert all(d.masses["self"] is None for d in seen.depths)
+    assert seen.depths[0].top1 is not None and seen.rate is None
+
+
+def _figures(depth: Depth) -> dict[str, float | None]:
+    plain = asdict(depth)
+    return {**plain.pop("masses"), **plain}
+
+
+def _counts(seen: View) -> tuple[int, int]:
+    return seen.rounds, seen.chains
+
+
+def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = settings_from({PROMETHEUS: f"127.0.0.1:{port}"})
+    assert settings is not None
+    create_run(tmp_path / "run", manifest(SPEC))
+    writer = TraceWriter(tmp_path / "run", source="engine0-1", options=WriterOptions(flush_s=0.02))
+    speaker = engine_telemetry.EngineTelemetry(
+        tmp_path / "run", writer.source, settings, writer.status
+    )
+    writer.subscribe(speaker.on_batches)
+    for row in rows(SPEC):
+        assert writer.put(row)
+    followed = FollowedEndpoint(f"http://127.0.0.1:{port}")
+    whole = (ROUNDS, ROUNDS + SPEC.requests)
+    _until(lambda: _counts(view(followed.look())) == whole)
+    there, here = view(followed.look()), view(FollowedRun(tmp_path / "run").look())
+    assert _counts(here) == whole
+    for a, b in zip(there.depths, here.depths, strict=True):
+        # Sums of the same rows in other batches differ in their last digit.
+        assert _figures(a) == pytest.approx(_figures(b))
+    writer.close()
+    speaker.close()
+    with pytest.raises(TelemetryError, match="no metrics there"):
+        followed.look()
+
+
+class _Other(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"# TYPE vllm:num_requests gauge\nvllm:num_requests 1\n")
+
+    def log_message(self, *_: Any) -> None:
+        """Silent."""
+
+
+def test_an_endpoint_of_something_else_is_said(tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Other)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(TelemetryError, match="serve --prometheus PORT"):
+            follow(f"http://127.0.0.1:{server.server_address[1]}")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    with pytest.raises(NotATraceError):
+        follow(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("k", [4, 16])
+def test_the_screen_fits_into_80_columns(tmp_path: Path, k: int) -> None:
+    spec = replace(
+        SPEC,
+        k=k,
+        conditional=(0.8,) * k,
+        undrafted=("k_zero", "context_limit", "structured_output", "token_budget"),
+    )
+    write_run(tmp_path / "run", spec)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--once"])
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("depth  accepted") for line in lines)
+    assert sum(line.strip().split(" ")[0].isdigit() for line in lines) == k
+
+
+def test_json_has_a_line_per_look(tmp_path: Path) -> None:
+    import json
+
+    write_run(tmp_path / "run", SPEC)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--json"])
+    (line,) = done.output.splitlines()
+    figures = json.loads(line)
+    assert figures["rounds"] == ROUNDS and figures["over"] is True

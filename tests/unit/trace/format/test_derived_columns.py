@@ -1,0 +1,206 @@
+"""Columns that sealing omits are restored: bit for bit, or within the stated precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from support.runs import Spec, noisy_rows, rows
+
+from driftscope.errors import DamagedTraceError
+from driftscope.trace.format.derived_columns import DERIVED_KEY, compact, restore
+from driftscope.trace.format.records import DraftRow
+from driftscope.trace.format.rounding import RELATIVE_ERROR, rounded
+from driftscope.trace.format.schema import to_batch
+from driftscope.trace.format.segment import VERSION_KEY, segment_path
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.record_files import RecordFiles
+
+K = 3
+FLOAT32 = st.floats(width=32)
+STATES = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
+DERIVED = {"fed_rms", "in_rms", "generated_mass"}
+
+
+def _table(chains: list[dict[str, Any]]) -> pa.Table:
+    """A draft table with these values in its rows."""
+    row = next(r for r in rows(Spec(k=K, conditional=(0.5,) * K)) if isinstance(r, DraftRow))
+    plain = pa.Table.from_batches([to_batch("draft", [row])]).to_pylist()[0]
+    schema = to_batch("draft", [row]).schema
+    return pa.Table.from_pylist([{**plain, **chain} for chain in chains], schema)
+
+
+def _left_out(table: pa.Table) -> set[str]:
+    return set(table.column_names) - set(compact(table).column_names)
+
+
+@st.composite
+def _lists(draw: st.DrawFn) -> list[list[float] | None]:
+    chain = st.none() | st.lists(FLOAT32, max_size=4)
+    return draw(st.lists(chain, min_size=1, max_size=6))
+
+
+@given(arrays(np.float32, st.integers(0, 40), elements=FLOAT32))
+def test_rounding_stays_within_its_bound(values: np.ndarray) -> None:
+    for given_ in (values, values.astype(np.float64)):
+        near = rounded(given_)
+        finite = np.isfinite(given_)
+        wide, exact = near[finite].astype(np.float64), given_[finite].astype(np.float64)
+        assert (np.abs(wide - exact) <= RELATIVE_ERROR * np.abs(exact)).all()
+        assert np.array_equal(near[~finite], given_[~finite], equal_nan=True)
+        assert np.array_equal(rounded(near), near, equal_nan=True)
+
+
+def test_rounding_leaves_what_has_few_bits() -> None:
+    exact = np.array([0.0, -0.0, 1.0, 0.5, -3.25, 1e-40, np.finfo(np.float32).max], np.float32)
+    assert rounded(exact).tobytes() == exact.tobytes()
+
+
+@given(lists=_lists(), fc=st.none() | FLOAT32, state=st.sampled_from(STATES[1:3]))
+@example(lists=[[0.0]], fc=3.4028106884672383e38, state="prenorm_rms")  # to infinity, as a float32
+def test_states_that_follow_are_left_out_and_come_back(
+    lists: list[list[float] | None], fc: float | None, state: str
+) -> None:
+    """Nulls, empty lists, NaN and infinities among them."""
+    other = "postnorm_rms" if state == "prenorm_rms" else "prenorm_rms"
+    fc = float("nan") if fc is None else fc
+    chains = [
+        {
+            state: fed,
+            other: [1.5],
+            "fed_rms": fed,
+            "fc_rms": fc,
+            "in_rms": None if fed is None else [fc, *fed[:-1]] if fed else [],
+        }
+        for fed in lists
+    ]
+    table = _table(chains)
+    packed = compact(table)
+    if not np.isnan(fc):  # one NaN need not have another's bits
+        assert {"fed_rms", "in_rms"} <= _left_out(table)
+    _same_as_rounded(restore(packed), table)
+
+
+@given(
+    lists=st.lists(st.lists(st.floats(0, 1, width=32), min_size=K, max_size=K), max_size=5),
+    apart=_lists(),
+)
+def test_states_that_do_not_follow_are_kept(
+    lists: list[list[float]], apart: list[list[float] | None]
+) -> None:
+    chains = [
+        {"prenorm_rms": fed, "postnorm_rms": None, "fed_rms": fed, "in_rms": fed, "fc_rms": 9.0}
+        for fed in lists
+    ]
+    chains += [{"prenorm_rms": a, "postnorm_rms": [7.0], "fed_rms": [0.25]} for a in apart]
+    table = _table(chains)
+    _same_as_rounded(restore(compact(table)), table)
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 1, width=32)] * 4), min_size=1, max_size=5), st.booleans())
+def test_the_complement_comes_back(parts: list[tuple[float, ...]], hidden: bool) -> None:
+    chains = []
+    for part in parts:
+        sink, prompt, own, _ = np.array(part) / max(sum(part), 1e-9)
+        chains.append(
+            {
+                "sink_mass": [float("nan") if hidden else sink] * K,
+                "prompt_mass": [prompt] * K,
+                "self_mass": [own] * K,
+                "null_mass": None,
+                "generated_mass": [1.0 - prompt - own - (0.0 if hidden else sink)] * K,
+            }
+        )
+    table = _table(chains)
+    assert "generated_mass" in _left_out(table)
+    back = restore(compact(table))
+    found, wanted = (t.column("generated_mass").to_pylist() for t in (back, table))
+    assert np.abs(np.array(found) - np.array(wanted)).max() <= 1e-5
+    assert (np.array(found) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generated_mass": [0.5, 0.5, 0.5 + 1e-4]},
+        {"generated_mass": [0.5, 0.5, float("nan")]},
+        {"generated_mass": None},
+        {"null_mass": [0.0, 0.0, 0.0]},
+        {"sink_mass": [0.5]},
+    ],
+)
+def test_what_is_no_complement_is_kept(change: dict[str, Any]) -> None:
+    whole = {
+        "sink_mass": [0.5] * K,
+        "prompt_mass": [0.0] * K,
+        "self_mass": [0.0] * K,
+        "generated_mass": [0.5] * K,
+    }
+    table = _table([whole, {**whole, **change}])
+    assert "generated_mass" not in _left_out(table)
+    _same_as_rounded(restore(compact(table)), table, ["generated_mass"])
+
+
+def test_a_time_that_is_no_unix_time_stays_as_it_is() -> None:
+    table = _table([{"time_s": -1e300}, {"time_s": 0.1}])
+    assert restore(compact(table)).column("time_s").to_pylist() == [-1e300, 0.1]
+
+
+def test_a_real_run_leaves_out_three_lists_and_reads_alike(run: Path) -> None:
+    files = RecordFiles(run, "worker0-1", 1 << 30)
+    files.append(noisy_rows(300))
+    streamed = read_trace(run)
+    files.seal()
+    sealed = read_trace(run)
+    path = segment_path(run, "draft", "worker0-1", 0).with_suffix(".parquet")
+    assert set(streamed.draft.column_names) - set(pq.read_schema(path).names) == DERIVED
+    for record in ("draft", "verify", "step"):
+        before, after = getattr(streamed, record), getattr(sealed, record)
+        assert before.schema == after.schema
+        for name in before.column_names:
+            _close(name, after.column(name), before.column(name))
+
+
+def test_metadata_that_the_columns_do_not_fit(run: Path) -> None:
+    files = RecordFiles(run, "worker0-1", 1 << 30)
+    files.append(noisy_rows(3))
+    files.seal()
+    path = segment_path(run, "draft", "worker0-1", 0).with_suffix(".parquet")
+    table = pq.read_table(path)
+    for derived in (b'{"fed_rms": "x"}', b"{", b'{"in_rms": "fed_rms"}'):
+        pq.write_table(
+            table.replace_schema_metadata({VERSION_KEY: b"1.1", DERIVED_KEY: derived}), path
+        )
+        with pytest.raises(DamagedTraceError, match="cannot be derived from the others"):
+            read_trace(run)
+
+
+def _same_as_rounded(found: pa.Table, stream: pa.Table, names: Sequence[str] = STATES) -> None:
+    for name in names:
+        for one, other in zip(
+            found.column(name).to_pylist(), stream.column(name).to_pylist(), strict=True
+        ):
+            assert (one is None) == (other is None), name
+            if other is not None:
+                wanted = rounded(np.array(other, np.float32))
+                assert np.array_equal(np.array(one, np.float32), wanted, equal_nan=True), name
+
+
+def _close(name: str, found: pa.ChunkedArray, wanted: pa.ChunkedArray) -> None:
+    assert found.is_valid().equals(wanted.is_valid()), name
+    if not pa.types.is_floating(found.type) and not pa.types.is_list(found.type):
+        assert found.equals(wanted), name
+        return
+    if pa.types.is_list(found.type):
+        found, wanted = (column.combine_chunks().flatten() for column in (found, wanted))
+    one, other = (np.asarray(column.drop_null()) for column in (found, wanted))
+    absolute = {"time_s": 1e-6, "generated_mass": 1e-5}.get(name, 0.0)
+    assert np.allclose(one, other, rtol=RELATIVE_ERROR, atol=absolute, equal_nan=True), name

@@ -1,0 +1,382 @@
+"""Runs that broke off, were damaged, or are no runs: read as far as they go, or one clear line."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.runs import Spec, manifest, rows, verify
+
+from driftscope.errors import (
+    DamagedTraceError,
+    DriftscopeError,
+    NotATraceError,
+    SchemaVersionError,
+    TraceError,
+)
+from driftscope.trace.format.manifest import MANIFEST, Manifest, read_manifest
+from driftscope.trace.format.records import RECORDS
+from driftscope.trace.format.schema import schema_of
+from driftscope.trace.format.segment import VERSION_KEY, seal, segment_path, segments
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.record_files import RecordFiles
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.write.writer_options import WriterOptions
+
+SOURCE = "worker0-1"
+
+
+def _fails(error: type[DriftscopeError], run: Path, *words: str) -> None:
+    """Reading `run` raises `error` with one line that names it."""
+    with pytest.raises(error) as caught:
+        read_trace(run)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in (str(run), *words):
+        assert word in message
+
+
+def _in_batches(run: Path, per_batch: int, batches: int) -> tuple[bytes, list[int]]:
+    """An open verify stream: its bytes, and its size after its n-th batch."""
+    files, sizes = RecordFiles(run, SOURCE, 1 << 30), []
+    path = segment_path(run, "verify", SOURCE, 0)
+    for batch in range(batches):
+        files.append([verify(0, batch * per_batch + i, 0.0, i, 4, 1) for i in range(per_batch)])
+        sizes.append(path.stat().st_size)
+    content = path.read_bytes()
+    files.seal()
+    path.with_suffix(".parquet").unlink()
+    return content, sizes
+
+
+def _sealed(run: Path, record: str = "verify") -> Path:
+    files = RecordFiles(run, SOURCE, 1 << 30)
+    files.append(rows(Spec(requests=2)))
+    files.seal()
+    return segment_path(run, record, SOURCE, 0).with_suffix(".parquet")
+
+
+def _readable_rows(run: Path, record: str) -> int:
+    """0 until the record's first batch is on disk: each record has a file of its own."""
+    return getattr(read_trace(run), record).num_rows if segments(run, record) else 0
+
+
+# --- a process that was killed
+
+
+def test_kill_9_costs_at_most_the_last_second(
+    run: Path,
+    child: Callable[..., subprocess.Popen[str]],
+    until: Callable[[Callable[[], bool]], None],
+) -> None:
+    process, own_records = child("endless", run), ("draft", "verify", "step")
+    with process:
+        until(lambda: all(_readable_rows(run, record) > 200 for record in own_records))
+        killed_s = time.time()
+        os.kill(process.pid, signal.SIGKILL)
+    trace = read_trace(run)
+    steps, times = (trace.verify.column(name).to_pylist() for name in ("step", "time_s"))
+    # The simulated rows among them are of another time.
+    own = [(step, at) for step, at in zip(steps, times, strict=True) if at > killed_s - 600]
+    assert [step for step, _ in own] == list(range(1, len(own) + 1))
+    assert killed_s - own[-1][1] < 1.0
+    assert trace.draft.num_rows > 0
+    assert trace.step.num_rows > 0
+    (problem,) = [p for p in trace.problems if "was killed" in p]
+    assert "child is still recording or was killed: rows after its last flush (20" in problem
+
+
+# --- a stream that is cut
+
+
+def test_a_stream_cut_anywhere_is_read_up_to_its_last_whole_batch(run: Path) -> None:
+    content, sizes = _in_batches(run, per_batch=5, batches=3)
+    path = segment_path(run, "verify", SOURCE, 0)
+    near = {size + offset for size in sizes for offset in (-8, -1, 0, 1, 4, 7, 8, 9)}
+    for cut in sorted({*range(0, len(content), 41), *near} & set(range(len(content) + 1))):
+        path.write_bytes(content[:cut])
+        trace = read_trace(run)
+        whole = sum(size <= cut for size in sizes)
+        assert trace.verify.column("step").to_pylist() == list(range(5 * whole)), cut
+        # Up to the 8 bytes that announce a batch, a cut stream is a stream that ended there.
+        if cut > 0 and min(cut - size for size in (0, *sizes) if size <= cut) > 8:
+            (problem,) = trace.problems
+            assert problem.startswith(f"{path.name}: ends after {5 * whole} rows; the rows")
+
+
+def test_an_empty_stream_holds_no_rows(run: Path) -> None:
+    segment_path(run, "draft", SOURCE, 0).touch()
+    trace = read_trace(run)
+    assert [getattr(trace, record).num_rows for record in RECORDS] == [0] * len(RECORDS)
+    assert trace.draft.column_names == schema_of("draft").names
+
+
+def test_garbage_in_place_of_a_stream(run: Path) -> None:
+    path = segment_path(run, "draft", SOURCE, 0)
+    path.write_bytes(random.Random(5).randbytes(4096))
+    _fails(DamagedTraceError, run, path.name, "not a readable Arrow stream", "move it away")
+
+
+def test_a_foreign_arrow_stream(run: Path) -> None:
+    path = segment_path(run, "draft", SOURCE, 0)
+    table = pa.table({"step": [1]})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    _fails(DamagedTraceError, run, path.name, "not written by driftscope")
+
+
+def test_columns_of_the_wrong_type(run: Path) -> None:
+    path = segment_path(run, "verify", SOURCE, 0).with_suffix(".parquet")
+    table = pa.table({"step": ["first"]}).replace_schema_metadata({VERSION_KEY: b"1.0"})
+    pq.write_table(table, path)
+    _fails(DamagedTraceError, run, path.name)
+
+
+def test_a_column_whose_name_is_no_text(run: Path) -> None:
+    path = segment_path(run, "verify", SOURCE, 0)
+    table = pa.table({"reason": ["x"]}).replace_schema_metadata({VERSION_KEY: b"1.0"})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    path.write_bytes(path.read_bytes().replace(b"reason", b"\xefeason"))
+    _fails(DamagedTraceError, run, path.name, "not those of a verify record")
+
+
+# --- a sealed file that is cut
+
+
+@pytest.mark.parametrize("keep", [0, 1, 4, 100, -100, -8, -1])
+def test_a_cut_parquet_file(run: Path, keep: int) -> None:
+    path = _sealed(run)
+    path.write_bytes(path.read_bytes()[:keep])
+    _fails(DamagedTraceError, run, path.name, "not a readable Parquet file", "move it away")
+
+
+def test_garbage_in_place_of_a_parquet_file(run: Path) -> None:
+    path = _sealed(run)
+    path.write_bytes(random.Random(5).randbytes(4096))
+    _fails(DamagedTraceError, run, path.name, "not a readable Parquet file")
+
+
+def test_garbage_inside_a_parquet_file(run: Path) -> None:
+    path = _sealed(run, "draft")
+    content = bytearray(path.read_bytes())
+    content[40:400] = random.Random(5).randbytes(360)
+    path.write_bytes(bytes(content))
+    _fails(DamagedTraceError, run, path.name, "not a readable Parquet file")
+
+
+# --- sealing that was interrupted
+
+
+def test_a_segment_that_is_there_twice_counts_once(run: Path) -> None:
+    files = RecordFiles(run, SOURCE, 1 << 30)
+    files.append(rows(Spec(requests=2)))
+    streams = {path: path.read_bytes() for path in run.glob("*.arrows")}
+    files.seal()
+    before = read_trace(run)
+    for path, content in streams.items():
+        path.write_bytes(content)
+    after = read_trace(run)
+    assert len(streams) == len(RECORDS) - 1, "all but the sender's"
+    for record in RECORDS:
+        assert getattr(after, record) == getattr(before, record)
+
+
+def test_a_leftover_partial_file_is_ignored(run: Path) -> None:
+    path = _sealed(run)
+    before = read_trace(run).verify
+    (run / "verify-worker0-1-0001.partial").write_bytes(path.read_bytes()[:99])
+    (run / "status-worker0-1.partial").write_text("{")
+    assert read_trace(run).verify == before
+    assert read_trace(run).problems == ()
+
+
+def test_a_stream_that_lacks_its_end_mark_can_be_sealed_by_hand(run: Path) -> None:
+    content, _ = _in_batches(run, per_batch=5, batches=2)
+    path = segment_path(run, "verify", SOURCE, 0)
+    path.write_bytes(content)
+    assert seal(path) == path.with_suffix(".parquet")
+    assert read_trace(run).verify.num_rows == 10
+    assert not path.exists()
+
+
+def test_reading_while_segments_are_sealed_loses_no_row(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driftscope.trace.write.record_files.SEGMENT_BYTES", 1)
+    writer = TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=0.001))
+    seen = 0
+    try:
+        for step in range(60):
+            writer.put(verify(0, step, 0.0, step, 4, 1))
+            steps = read_trace(run).verify.column("step").to_pylist()
+            assert steps == list(range(len(steps)))
+            assert len(steps) >= seen
+            seen = len(steps)
+    finally:
+        writer.close()
+    assert read_trace(run).verify.num_rows == 60
+
+
+# --- versions
+
+
+def _with_manifest(run: Path, **changes: object) -> None:
+    raw = json.loads(manifest(Spec()).to_json())
+    (run / MANIFEST).write_text(json.dumps({**raw, **changes}))
+
+
+def test_a_newer_major_version_of_the_run(run: Path) -> None:
+    _with_manifest(run, schema_version="2.0")
+    _fails(
+        SchemaVersionError,
+        run,
+        "trace schema 2.0",
+        "reads versions up to 1.x",
+        "upgrade driftscope",
+    )
+
+
+@pytest.mark.parametrize("suffix", [".arrows", ".parquet"])
+def test_a_newer_major_version_of_a_segment(run: Path, suffix: str) -> None:
+    path = segment_path(run, "verify", SOURCE, 0).with_suffix(suffix)
+    table = pa.table({"step": [1]}).replace_schema_metadata({VERSION_KEY: b"10.2"})
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    _fails(SchemaVersionError, run, path.name, "trace schema 10.2", "upgrade driftscope")
+
+
+def test_a_newer_minor_version_is_read(run: Path) -> None:
+    path = _sealed(run)
+    before = read_trace(run)
+    table = pq.read_table(path)
+    newer = table.append_column("from_the_future", pa.array(["x"] * table.num_rows))
+    pq.write_table(newer.replace_schema_metadata({VERSION_KEY: b"1.7"}), path)
+    target = {**json.loads(manifest(Spec()).to_json())["target"], "shape": [1, 2]}
+    _with_manifest(run, schema_version="1.7", from_the_future={"a": 1}, target=target)
+    after = read_trace(run)
+    assert after.verify == before.verify
+    assert after.manifest.schema_version == "1.7"
+    assert after.manifest.target == before.manifest.target
+
+
+@pytest.mark.parametrize("version", ["", "x", "one.0", None, "-1.0"])
+def test_a_version_that_is_none(run: Path, version: str | None) -> None:
+    _with_manifest(run, schema_version=version)
+    _fails(DamagedTraceError, run, "is not a version")
+
+
+# --- the manifest
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"7", b"{}", b"\xff\xfe", b'"schema_version"']
+)
+def test_a_manifest_that_is_none(run: Path, content: bytes) -> None:
+    (run / MANIFEST).write_bytes(content)
+    _fails(DamagedTraceError, run, MANIFEST, "not a readable manifest")
+
+
+@pytest.mark.parametrize("field", sorted(json.loads(manifest(Spec()).to_json())))
+def test_a_manifest_that_lacks_a_field(run: Path, field: str) -> None:
+    raw = json.loads(manifest(Spec()).to_json())
+    del raw[field]
+    (run / MANIFEST).write_text(json.dumps(raw))
+    try:
+        read_manifest(run)
+    except DamagedTraceError:
+        _fails(DamagedTraceError, run, field)
+    else:
+        optional = {
+            f.name for f in fields(Manifest) if (f.default, f.default_factory) != (MISSING,) * 2
+        }
+        assert field in optional
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("target", None),
+        ("target", "tiny"),
+        ("drafter", [1]),
+        ("notes", 3),
+        ("notes", [3]),
+        ("aux_layers", None),
+        ("k", "7"),
+        ("k", 7.5),
+        ("k", True),
+        ("k", None),
+        ("mode", 1),
+        ("per_head", 1),
+        ("every", "2"),
+        ("budget", "small"),
+        ("sink_slots", [0, "1"]),
+        ("norm_flags", {"fc_norm": "yes"}),
+        ("created_s", "now"),
+        ("run_id", []),
+    ],
+)
+def test_a_manifest_with_a_field_of_the_wrong_kind(run: Path, field: str, value: object) -> None:
+    _with_manifest(run, **{field: value})
+    _fails(DamagedTraceError, run, MANIFEST, "a field is missing or wrong (", field)
+
+
+def test_a_wrong_field_of_a_model_is_named(run: Path) -> None:
+    target = {**json.loads(manifest(Spec()).to_json())["target"], "dtype": 16}
+    _with_manifest(run, target=target)
+    _fails(DamagedTraceError, run, MANIFEST, "(target.dtype is 16, not a string)")
+    _with_manifest(run, drafter={})
+    _fails(
+        DamagedTraceError, run, MANIFEST, "a field is missing or wrong (drafter.name is missing)"
+    )
+
+
+# --- paths that are no runs
+
+
+def test_an_empty_directory(tmp_path: Path) -> None:
+    _fails(NotATraceError, tmp_path, "has no manifest.json", "DRIFTSCOPE_TRACE")
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    _fails(NotATraceError, tmp_path / "nowhere", "no such directory")
+
+
+def test_a_file_instead_of_a_directory(tmp_path: Path) -> None:
+    path = tmp_path / "run.parquet"
+    path.write_text("not a run")
+    _fails(NotATraceError, path, "has no manifest.json")
+
+
+def test_a_manifest_without_any_rows(run: Path) -> None:
+    trace = read_trace(run)
+    assert trace.statuses == ()
+    for record in RECORDS:
+        table = getattr(trace, record)
+        assert (table.num_rows, table.column_names) == (0, schema_of(record).names)
+
+
+def test_every_error_about_a_run_is_a_trace_error() -> None:
+    for error in (NotATraceError, DamagedTraceError, SchemaVersionError):
+        assert issubclass(error, TraceError)
+
+
+def test_a_run_can_be_moved(run: Path, tmp_path: Path) -> None:
+    _sealed(run)
+    before = read_trace(run).verify
+    shutil.move(run, tmp_path / "elsewhere")
+    assert read_trace(tmp_path / "elsewhere").verify == before

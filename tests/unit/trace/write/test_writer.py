@@ -1,0 +1,408 @@
+"""The writer under stress: it drops and counts, survives its disk, and closes however it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from support.runs import Spec, manifest, rows, verify
+
+from driftscope.errors import TraceError
+from driftscope.trace.format.manifest import MANIFEST, read_manifest
+from driftscope.trace.format.records import RECORDS, Row
+from driftscope.trace.format.segment import segments
+from driftscope.trace.format.status import Status, read_statuses
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write.record_files import Batch
+from driftscope.trace.write.row_queue import BoundedQueue
+from driftscope.trace.write.run_directory import check_unused, create_run
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.write.writer_options import WriterOptions
+
+Until = Callable[[Callable[[], bool]], float]
+DISK_BYTES = 64 << 10
+
+
+def _row(step: int) -> Row:
+    return verify(0, step, time.time(), step, 4, 1)
+
+
+def _steps(run: Path) -> list[int]:
+    steps: list[int] = read_trace(run).verify.column("step").to_pylist()
+    return steps
+
+
+def _status(run: Path) -> Status:
+    (status,) = read_statuses(run)
+    return status
+
+
+# --- what is dropped is counted
+
+
+def test_a_full_queue_drops_and_counts(run: Path) -> None:
+    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(queue_items=3))
+    busy, release = threading.Event(), threading.Event()
+
+    def slow() -> list[Row]:
+        busy.set()
+        release.wait()
+        return []
+
+    writer.put(slow)
+    assert busy.wait(5)
+    assert [writer.put(_row(step)) for step in range(5)] == [True, True, True, False, False]
+    release.set()
+    writer.close()
+    assert _steps(run) == [0, 1, 2]
+    assert _status(run).dropped == {"queue_full": 2}
+    assert read_trace(run).problems == ("worker0-1 dropped 2 rows (queue full)",)
+
+
+def test_the_queue_hands_over_in_order() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(1000)
+    taken: list[int] = []
+
+    def consume() -> None:
+        while len(taken) < 900:
+            taken.extend(queue.take_all())
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    assert all(queue.put(n) for n in range(900))
+    thread.join(5)
+    assert taken == list(range(900))
+    assert queue.dropped == 0
+
+
+def test_the_bound_on_the_disk_drops_and_counts(run: Path, until: Until) -> None:
+    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(max_bytes=1, flush_s=0.005))
+    writer.put(_row(1))
+    until(lambda: _status(run).rows == {"verify": 1})
+    for step in (2, 3):
+        writer.put(_row(step))
+    until(lambda: _status(run).dropped == {"disk_limit": 2})
+    writer.close()
+    assert _steps(run) == [1]
+    assert _status(run).closed
+
+
+def test_sealed_segments_count_towards_the_bound(
+    run: Path, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driftscope.trace.write.record_files.SEGMENT_BYTES", 1)
+    writer = TraceWriter(
+        run, source="worker0-1", options=WriterOptions(max_bytes=1000, flush_s=0.005)
+    )
+    step = 0
+    while not _status(run).dropped:
+        step += 1
+        writer.put(_row(step))
+        time.sleep(0.02)
+        assert step < 500
+    writer.close()
+    written = sum(path.stat().st_size for path in segments(run, "verify"))
+    assert 1000 <= written < 10_000
+
+
+def test_a_hand_over_that_cannot_be_encoded_costs_only_itself(run: Path) -> None:
+    def broken() -> Iterator[Row]:
+        yield _row(2)
+        raise ValueError("no such column")
+
+    writer = TraceWriter(run, source="worker0-1")
+    for item in (_row(1), broken, _row(3)):
+        assert writer.put(item)
+    writer.close()
+    assert _steps(run) == [1, 2, 3]
+    status = _status(run)
+    assert status.dropped == {"encode_error": 1}
+    assert status.errors == {"encode": 1}
+    assert status.first_error == "encode: ValueError: no such column"
+
+
+def test_a_row_with_a_value_of_the_wrong_type_is_an_encode_error(run: Path, until: Until) -> None:
+    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    writer.put(verify(0, "first", 0.0, 0, 4, 1))  # type: ignore[arg-type]
+    until(lambda: bool(_status(run).errors))
+    writer.put(_row(2))
+    writer.close()
+    assert _steps(run) == [2]
+    assert _status(run).dropped == {"encode_error": 1}
+    assert set(_status(run).errors) == {"encode"}
+
+
+def test_errors_and_time_of_hooks_reach_the_status(run: Path) -> None:
+    writer = TraceWriter(run, source="worker0-1")
+    writer.count_error("verify", KeyError("a"))
+    writer.count_error("attention", ValueError("b"))
+    writer.count_error("verify", KeyError("c"))
+    writer.probe_s += 0.25
+    writer.probe_s += 0.5
+    writer.close()
+    status = _status(run)
+    assert status.errors == {"verify": 2, "attention": 1}
+    assert status.first_error == "verify: KeyError: 'a'"
+    assert status.probe_s == 0.75
+
+
+def test_what_the_probe_does_at_present_reaches_the_status(run: Path) -> None:
+    writer = TraceWriter(run, source="worker0-1")
+    assert (_status(run).rate, _status(run).overhead, _status(run).recording) == (None, None, None)
+    writer.set_gauges(rate=0.5, overhead=0.01, recording=True)
+    writer.set_gauges(rate=0.25)
+    with pytest.raises(TypeError, match="no gauge of the status file: speed"):
+        writer.set_gauges(speed=1.0)
+    writer.close()
+    status = _status(run)
+    assert (status.rate, status.overhead, status.recording) == (0.25, 0.01, True)
+
+
+# --- disks that fail
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of DISK_BYTES."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
+    mount = shutil.which("mount")
+    if os.geteuid() != 0 or mount is None or subprocess.run([mount, *options]).returncode:
+        pytest.skip("no right to mount a small file system")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_disk_that_runs_full_and_gets_room_again(small_disk: Path, until: Until) -> None:
+    run, filler = small_disk / "run", small_disk / "filler"
+    create_run(run, manifest(Spec()))
+    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    writer.put(_row(1))
+    until(lambda: _status(run).rows == {"verify": 1})
+    _fill(filler)
+    put = 1
+    while put < 400:  # enough for the pages that are already there
+        put += 1
+        writer.put(_row(put))
+        time.sleep(0.002)
+    filler.unlink()
+    writer.put(_row(1000))
+    until(lambda: 1000 in _steps(run))
+    writer.close()
+    steps, status = _steps(run), _status(run)
+    assert status.closed
+    assert status.errors["write"] > 0
+    assert status.dropped["disk_error"] > 0
+    assert len(steps) + status.dropped["disk_error"] == put + 1
+    assert steps == sorted(set(steps))
+    assert "OSError" in str(status.first_error)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as handle:
+        for size in (4096, 1):
+            try:
+                while True:
+                    handle.write(b"x" * size)
+            except OSError:
+                continue
+
+
+def test_a_process_that_may_not_write_any_more_goes_on_in_a_new_segment(
+    run: Path, child: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """RLIMIT_FSIZE stands for a full disk; it needs no privileges."""
+    with child("full", run) as process:
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "rows are being lost (disk_error); serving goes on" in err
+    steps, status = _steps(run), _status(run)
+    assert steps == [1, 1000]
+    assert status.dropped == {"disk_error": 10}
+    assert status.closed
+    assert str(status.first_error).startswith("write: OSError")
+    assert len(segments(run, "verify")) == 2, "no segment is left behind for a failed write"
+
+
+def test_a_run_directory_that_disappears_is_survived(run: Path, until: Until) -> None:
+    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    shutil.rmtree(run)
+    writer.put(_row(1))
+    time.sleep(0.1)
+    run.mkdir()
+    (run / MANIFEST).write_text(manifest(Spec()).to_json())
+    writer.put(_row(2))
+    until(lambda: bool(segments(run, "verify")) and _steps(run) == [2])
+    writer.close()
+    assert _status(run).dropped == {"disk_error": 1}
+    assert "FileNotFoundError" in str(_status(run).first_error)
+
+
+# --- segments
+
+
+def test_a_segment_that_is_full_is_sealed_and_the_next_begun(
+    run: Path, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driftscope.trace.write.record_files.SEGMENT_BYTES", 1)
+    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    for step in (1, 2, 3):
+        writer.put(_row(step))
+        until(lambda n=step: _steps(run) == list(range(1, n + 1)))  # type: ignore[misc]
+    writer.close()
+    assert [path.name for path in segments(run, "verify")] == [
+        f"verify-worker0-1-000{n}.parquet" for n in range(3)
+    ]
+    assert pq.read_table(segments(run, "verify")[2]).column("step").to_pylist() == [3]
+    assert read_trace(run).problems == ()
+
+
+# --- the end
+
+
+def test_close_is_idempotent_and_later_rows_are_refused(run: Path) -> None:
+    writer = TraceWriter(run, source="worker0-1")
+    writer.put(_row(1))
+    writer.close()
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    writer.close()
+    assert writer.put(_row(2)) is False
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+    assert _status(run).closed
+
+
+@pytest.mark.parametrize(("mode", "code"), [("exits", 0), ("raises", 3), ("forks", 0)])
+def test_a_process_that_just_ends_leaves_a_sealed_trace(
+    run: Path, child: Callable[..., subprocess.Popen[str]], mode: str, code: int
+) -> None:
+    with child(mode, run) as process:
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, "")
+    assert _steps(run) == list(range(50))
+    assert read_trace(run).problems == ()
+    assert not list(run.glob("*.arrows"))
+
+
+def test_an_unused_writer_leaves_a_closed_status(run: Path) -> None:
+    TraceWriter(run, source="worker0-1", options=WriterOptions(clock=lambda: 12.0)).close()
+    status = replace(_status(run), writer_s=0.0)
+    assert status == Status(source="worker0-1", closed=True, flushed_s=12.0)
+
+
+# --- the beginning
+
+
+def test_create_run_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:
+    create_run(tmp_path / "run", manifest(Spec(k=3)))
+    with pytest.raises(TraceError, match="already holds a run") as caught:
+        create_run(tmp_path / "run", manifest(Spec(k=5)))
+    assert "\n" not in str(caught.value)
+    assert read_manifest(tmp_path / "run").k == 3
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_file_where_the_directory_should_be(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("x")
+    run = tmp_path / "file" / below
+    for make in (lambda: create_run(run, manifest(Spec())), lambda: TraceWriter(run, source="a-1")):
+        with pytest.raises(TraceError, match="cannot write a trace there") as caught:
+            make()
+        assert str(run) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_directory_without_the_right_to_write(tmp_path: Path) -> None:
+    """Root may write everywhere, so a child gives up its rights first."""
+    run = tmp_path / "run"
+    run.mkdir(mode=0o555)
+    folder = tmp_path
+    while os.geteuid() == 0 and folder != folder.parent:  # let the child see the directory
+        if folder.stat().st_uid == 0 and folder.name.startswith(("pytest-", tmp_path.name)):
+            folder.chmod(0o755)
+        folder = folder.parent
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            if os.geteuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            TraceWriter(run, source="a-1")
+        except TraceError as error:
+            code = 0 if "cannot write a trace there (Permission denied)" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_simulated_rows_of_every_record_survive_rotation(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driftscope.trace.write.record_files.SEGMENT_BYTES", 20_000)
+    put = list(rows(Spec(requests=20)))
+    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.001))
+    for row in put:
+        writer.put(row)
+        time.sleep(0.0001)
+    writer.close()
+    trace = read_trace(run)
+    total = sum(getattr(trace, record).num_rows for record in RECORDS)
+    assert total == len(put)
+    assert len(segments(run, "draft")) > 1
+
+
+def test_processes_of_one_start_join_its_run(tmp_path: Path) -> None:
+    run, first = tmp_path / "run", manifest(Spec(k=3))
+    create_run(run, first, join=True)
+    create_run(run, replace(first, k=5), join=True)
+    assert read_manifest(run) == first
+    check_unused(run, first.run_id)
+    for run_id in (None, "another"):
+        with pytest.raises(TraceError, match="already holds a run"):
+            check_unused(run, run_id)
+    with pytest.raises(TraceError, match="already holds a run"):
+        create_run(run, replace(first, run_id="another"), join=True)
+
+
+def test_a_manifest_that_is_being_written_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, first = tmp_path / "run", manifest(Spec())
+    run.mkdir()
+    (run / MANIFEST).touch()
+    late = threading.Timer(0.2, (run / MANIFEST).write_text, [first.to_json()])
+    late.start()
+    create_run(run, first, join=True)
+    late.join()
+    (run / MANIFEST).write_text("{")
+    monkeypatch.setattr("driftscope.trace.write.run_directory.MANIFEST_S", 0.05)
+    with pytest.raises(TraceError, match="already holds a run"):
+        create_run(run, first, join=True)
+
+
+def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path) -> None:
+    heard: list[int] = []
+    ended: list[bool] = []
+
+    def hear(batches: Sequence[Batch]) -> None:
+        heard.extend(batch.num_rows for _, batch in batches)
+        raise RuntimeError("no figure")
+
+    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(max_bytes=1, flush_s=0.01))
+    writer.subscribe(hear, lambda: ended.append(True))
+    for n in range(1, 4):
+        assert writer.put(_row(n))
+        time.sleep(0.05)  # mostly a flush each: the disk has room for the first only
+    writer.close()
+    assert sum(heard) == 3 and ended == [True]
+    assert len(_steps(run)) + _status(run).dropped["disk_limit"] == 3
+    assert _status(run).errors["telemetry"] >= 3

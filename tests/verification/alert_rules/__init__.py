@@ -1,0 +1,1 @@
+"""Incidents of days, which promtool plays through the shipped rules."""

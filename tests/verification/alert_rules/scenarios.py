@@ -1,0 +1,264 @@
+"""Incidents at their real durations, and what the alerts must do in each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from verification.alert_rules.fleet import (
+    GROWTH,
+    LENGTH,
+    ROUNDS,
+    Engine,
+    stepwise,
+)
+
+FELL, ROSE = "DriftscopeAcceptanceFell", "DriftscopeHiddenGrowth"
+LOST, OUTLIER, UNKNOWN = (
+    "DriftscopeProbeDropping",
+    "DriftscopeFleetOutlier",
+    "DriftscopeNoReference",
+)
+GOOD_H = 48.0
+"""Hours for which all is well before an incident, unless a scenario says otherwise."""
+SOON_H = 0.5
+"""Hours within which a sudden incident must be reported: a window, the hold of 10 minutes, and a
+margin."""
+AFTER_H = 0.75
+"""Hours within which an alert must end after the repair: a window, the 30 minutes that it is kept,
+and a margin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """One alert that must fire."""
+
+    alert: str
+    from_h: float
+    """Hour at which the incident begins."""
+    within_h: float = SOON_H
+    until_h: float | None = None
+    """Hour of the repair; None: the incident lasts to the end."""
+    ends_within_h: float = AFTER_H
+    gaps: bool = False
+    """Whether the alert may end between, because there are two incidents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One course of events."""
+
+    name: str
+    hours: float
+    engines: tuple[Engine, ...]
+    expected: tuple[Expected, ...]
+    references: Mapping[str, float] = field(default_factory=dict)
+    lost: tuple[tuple[str, str, float], ...] = ()
+    """Counters of losses that rise once, of the first engine: name, labels, hour."""
+
+    def series(self) -> list[dict[str, str]]:
+        """Return every series."""
+        first = self.engines[0]
+        return [
+            *(each for engine in self.engines for each in engine.series(self.hours)),
+            *(first.counter(name, labels, self.hours, at) for name, labels, at in self.lost),
+        ]
+
+
+def _length(*levels: tuple[float, float]) -> dict[str, object]:
+    """Return the length as shares of what it is while all is well, from an hour on."""
+    return {"length": stepwise((0, LENGTH), *((hour, LENGTH * share) for hour, share in levels))}
+
+
+# Every scenario begins without a past, which is reported until there is one.
+_NEW = Expected(alert=UNKNOWN, from_h=0, until_h=1)
+
+
+def _decline(hour: float) -> float:
+    return LENGTH * max(1 - 0.01 * max(hour - 168, 0), 0.78)
+
+
+def _day(low: float, high: float, hour: float) -> float:
+    return (low + high) / 2 + (high - low) / 2 * math.sin(2 * math.pi * hour / 24)
+
+
+def _stops(hour: float) -> tuple[tuple[float, float], ...]:
+    """Return rounds per minute that are few for 6 minutes, and then none."""
+    return (hour, 0.15 * ROUNDS), (hour + 0.1, 0)
+
+
+def _before(hour: float) -> tuple[Engine, ...]:
+    return tuple(Engine(instance=f"old-{n}", ends_h=hour + n / 6) for n in range(3))
+
+
+def _rolled_out(hour: float) -> tuple[Engine, ...]:
+    return tuple(
+        Engine(
+            instance=f"new-{n}",
+            drafter="drafter@99aabbcc",
+            begins_h=hour + n / 6,
+            **_length((0, 0.7)),
+        )
+        for n in range(3)
+    )
+
+
+_SOURCE = ', driftscope_source="worker0"'
+
+SCENARIOS = (
+    Scenario(
+        name="a fall to 75 % that lasts a week",
+        hours=GOOD_H + 192,
+        engines=(Engine(instance="a", **_length((GOOD_H, 0.75))),),
+        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H)),
+    ),
+    Scenario(
+        name="a slow decline of 1 % an hour, to 78 %, which stays for six days",
+        hours=168 + 22 + 144,
+        engines=(Engine(instance="a", length=_decline),),
+        expected=(_NEW, Expected(alert=FELL, from_h=168, within_h=22)),
+    ),
+    Scenario(
+        name="a fall that is repaired after 30 hours",
+        hours=GOOD_H + 48,
+        engines=(Engine(instance="a", **_length((GOOD_H, 0.75), (GOOD_H + 30, 1))),),
+        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 30)),
+    ),
+    Scenario(
+        name="a bad rollout: three new pods with a new drafter",
+        hours=GOOD_H + 48,
+        engines=(*_before(GOOD_H), *_rolled_out(GOOD_H)),
+        expected=(
+            _NEW,
+            # Two new pods of three lower the model's length to 80 %: the last one decides.
+            Expected(alert=FELL, from_h=GOOD_H, within_h=1 / 3 + SOON_H),
+            # The first new pod, until the model as a whole has fallen.
+            Expected(alert=OUTLIER, from_h=GOOD_H, until_h=GOOD_H + 1 / 3),
+        ),
+    ),
+    Scenario(
+        name="restarts in the incident, of 15 and of 45 minutes, and a new pod",
+        hours=GOOD_H + 36,
+        engines=(
+            Engine(
+                instance="a",
+                ends_h=GOOD_H + 8,
+                down=((GOOD_H + 2, GOOD_H + 2.25),),
+                **_length((GOOD_H, 0.7)),
+            ),
+            Engine(instance="b", begins_h=GOOD_H + 8.75, **_length((0, 0.7), (GOOD_H + 24, 1))),
+        ),
+        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 24)),
+    ),
+    Scenario(
+        name="day and night: length +-10 %, traffic 1 to 10",
+        hours=240,
+        engines=(
+            Engine(
+                instance="a",
+                length=lambda hour: _day(0.9 * LENGTH, 1.1 * LENGTH, hour),
+                rounds=lambda hour: _day(0.1 * ROUNDS, ROUNDS, hour),
+            ),
+        ),
+        expected=(_NEW,),
+    ),
+    Scenario(
+        name="traffic that stops for 12 hours while all is well, the last rounds being bad",
+        hours=GOOD_H + 48,
+        engines=(
+            Engine(
+                instance="a",
+                rounds=stepwise((0, ROUNDS), *_stops(GOOD_H), (GOOD_H + 12, ROUNDS)),
+                **_length((GOOD_H, 0.6), (GOOD_H + 1, 1)),
+            ),
+        ),
+        expected=(_NEW,),
+    ),
+    Scenario(
+        name="traffic that stops for 12 hours in the incident, the last rounds being good",
+        hours=GOOD_H + 48,
+        engines=(
+            Engine(
+                instance="a",
+                rounds=stepwise((0, ROUNDS), *_stops(GOOD_H + 4), (GOOD_H + 16, ROUNDS)),
+                **_length((GOOD_H, 0.75), (GOOD_H + 4, 1.1), (GOOD_H + 5, 0.75), (GOOD_H + 20, 1)),
+            ),
+        ),
+        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 20)),
+    ),
+    Scenario(
+        name="a length that varies between 78 and 84 %",
+        hours=GOOD_H + 48,
+        engines=(
+            Engine(
+                instance="a",
+                **_length(
+                    *((GOOD_H + n, 0.78 + 0.06 * (n % 2)) for n in range(24)), (GOOD_H + 24, 1)
+                ),
+            ),
+        ),
+        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 24)),
+    ),
+    Scenario(
+        name="a second fall, two days after one of a week was repaired",
+        hours=GOOD_H + 168 + 72,
+        engines=(
+            Engine(
+                instance="a",
+                **_length((GOOD_H, 0.75), (GOOD_H + 168, 1), (GOOD_H + 216, 0.75)),
+            ),
+        ),
+        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, gaps=True)),
+    ),
+    Scenario(
+        name="one drop cause that fires once",
+        hours=12,
+        engines=(Engine(instance="a"),),
+        lost=(("driftscope_rows_dropped_total", f'{_SOURCE}, driftscope_cause="disk_error"', 6.0),),
+        expected=(_NEW, Expected(alert=LOST, from_h=6, until_h=6)),
+    ),
+    Scenario(
+        name="one hook that fails once",
+        hours=12,
+        engines=(Engine(instance="a"),),
+        lost=(("driftscope_probe_errors_total", f'{_SOURCE}, driftscope_hook="masses"', 6.0),),
+        expected=(_NEW, Expected(alert=LOST, from_h=6, until_h=6)),
+    ),
+    Scenario(
+        name="hidden growth rises, at 0.2 % of steps recorded",
+        hours=GOOD_H + 48,
+        engines=(
+            Engine(
+                instance="a",
+                growth=stepwise((0, GROWTH), (GOOD_H, 1.5 * GROWTH), (GOOD_H + 24, GROWTH)),
+            ),
+        ),
+        expected=(
+            _NEW,
+            Expected(alert=ROSE, from_h=GOOD_H, within_h=1, until_h=GOOD_H + 24, ends_within_h=1.5),
+        ),
+    ),
+    Scenario(
+        name="one of two engines falls",
+        hours=GOOD_H + 24,
+        engines=(Engine(instance="a", **_length((GOOD_H, 0.7))), Engine(instance="b")),
+        expected=(_NEW, Expected(alert=OUTLIER, from_h=GOOD_H)),
+    ),
+    Scenario(
+        name="a new fleet that begins badly, with a configured reference",
+        hours=24,
+        engines=(Engine(instance="a", **_length((0, 0.75), (12, 1))),),
+        references={"chat-8b": LENGTH},
+        expected=(Expected(alert=FELL, from_h=0, until_h=12),),
+    ),
+    Scenario(
+        name="a new job that begins badly, of a model that another job serves",
+        hours=GOOD_H + 24,
+        engines=(
+            Engine(instance="a"),
+            Engine(instance="b", job="canary", begins_h=GOOD_H, **_length((0, 0.75))),
+        ),
+        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H)),
+    ),
+)

@@ -1,0 +1,122 @@
+"""Run a whole command in this process, and check what no command may do whatever its input."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.openmetrics import parser
+
+from driftscope.cli.app import main
+from driftscope.cli.shared.unforeseen_error import DEBUG
+from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
+from verification.faults.texts import SCRIPTS
+
+CODES = frozenset({EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_GATE_FAILED, EXIT_NO_DATA})
+BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_ERROR = "driftscope: error: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Output and exit code of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+def outcome_of(
+    arguments: Sequence[object], environment: Mapping[str, str] | None = None
+) -> Outcome:
+    """Run a command with the last resort for unforeseen errors switched off.
+
+    Raises AssertionError for an exit code that is not documented, for output that cannot be
+    encoded or steers a terminal, and for several error lines.
+    """
+    out, err, code = io.StringIO(), io.StringIO(), EXIT_OK
+    with (
+        _set(os.environ, {DEBUG: "1", **(environment or {})}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        _argv(["driftscope", *map(str, arguments)]),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or EXIT_OK)
+    found = Outcome(code=code, out=out.getvalue(), err=err.getvalue())
+    _check(found)
+    if code == EXIT_OK and "--json" in arguments and "-o" not in arguments:
+        strict(found.out)
+    return found
+
+
+def strict(text: str) -> Any:
+    """Return the value of JSON that has neither NaN nor Infinity."""
+    return json.loads(text, parse_constant=_no_json)
+
+
+def check_files(folder: Path) -> None:
+    """Raise for a report or page of metrics in `folder` that could not be used as it is."""
+    for path in folder.iterdir():
+        if not path.is_file() or path.is_symlink():
+            continue
+        if path.suffix in (".html", ".md"):
+            text = path.read_text(encoding="utf-8")
+            assert not any(each in text for each in SCRIPTS), f"a script in {path.suffix}"
+        elif path.suffix == ".json":
+            strict(path.read_text(encoding="utf-8"))
+        elif path.suffix == ".om":
+            page: Any = parser
+            text = path.read_bytes().decode()  # a carriage return in a label is no line's end
+            list(page.text_string_to_metric_families(text))
+
+
+def _check(found: Outcome) -> None:
+    assert found.code in CODES, f"exit code {found.code}"
+    said = found.out + found.err
+    found.out.encode()  # not `err`: Python escapes on stderr what it cannot encode
+    raw = {each for each in said if each not in "\n\t" and _steers(each)}
+    assert not raw, f"control characters were printed raw: {sorted(raw)[:5]!a}"
+    errors = [line for line in found.err.splitlines() if line.startswith(_ERROR)]
+    assert len(errors) <= 1, f"several error lines: {found.err[:300]!a}"
+
+
+def _steers(character: str) -> bool:
+    return unicodedata.category(character) == "Cc" or character in BIDI
+
+
+def _no_json(constant: str) -> None:
+    raise AssertionError(f"{constant} in JSON")
+
+
+@contextlib.contextmanager
+def _argv(arguments: list[str]) -> Iterator[None]:
+    before, sys.argv = sys.argv, arguments
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextlib.contextmanager
+def _set(environ: Any, values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: environ.get(name) for name in values}
+    environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                environ.pop(name, None)
+            else:
+                environ[name] = value

@@ -1,0 +1,180 @@
+"""Test a writer whose disk is full at random moments, or that is killed at a random one.
+
+No privilege is needed: calls that need space fail as on a full disk, all others work normally.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+from support.killed_writer import CHANGES, Killer, handed_over
+from support.runs import Spec, manifest
+
+from driftscope.errors import DriftscopeError, TraceError
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.format.schema import to_batch
+from driftscope.trace.format.status import read_statuses
+from driftscope.trace.read.reader import read_trace
+from driftscope.trace.write import record_files, run_directory, writer
+from driftscope.trace.write.writer_options import WriterOptions
+
+SOURCE = "worker0-1"
+MOST_CALLS = 70
+"""Approximate number of the writer's calls that change a file."""
+CHILD_S = 8
+REFUSED = 3
+"""Exit code of a writer that had no space to begin with, which it reports with a clear error."""
+ROWS = handed_over()
+EXPECTED = to_batch("verify", ROWS).to_pylist()
+
+
+def write_on_a_full_disk(random: Random, _: Path, folder: Path) -> None:
+    """Rows that do not fit on the disk are counted; the others are read as they were handed
+    over."""
+    first = random.randrange(MOST_CALLS)
+    last = first + random.choice((1, 3, 10, 10_000))
+    run, turn, segment = (
+        folder / "run",
+        random.choice((7, 40)),
+        random.choice((3000, 9000, 1 << 20)),
+    )
+    code = _in_child(lambda _: _write_full(run, turn, segment, first, last))[0]
+    assert code in (0, REFUSED), f"the writer ended with {code:#x}"
+    if code == REFUSED or not (run / MANIFEST).exists():
+        return
+    (status,), trace = read_statuses(run), read_trace(run)
+    written = status.rows.get("verify", 0)
+    assert status.closed, "its status does not say that it ended"
+    assert trace.verify.num_rows == written, f"{trace.verify.num_rows} rows of {written}"
+    lost = sum(status.dropped.values())
+    assert written + lost == len(ROWS), f"{written} written, {lost} lost"
+    assert trace.manifest.lost in ({}, status.dropped), "the manifest counts others"
+    assert bool(lost) == any("dropped" in problem for problem in trace.problems)
+    _check_rows(trace.verify.to_pylist())
+
+
+def write_and_be_killed(random: Random, _: Path, folder: Path) -> None:
+    """Rows flushed before the kill are read as they were handed over."""
+    number, moment = random.randint(1, MOST_CALLS), random.choice(("before", "after"))
+    run, turn, segment = (
+        folder / "run",
+        random.choice((7, 40)),
+        random.choice((3000, 9000, 1 << 20)),
+    )
+    code, flushed = _in_child(lambda tell: _write_killed(run, turn, segment, number, moment, tell))
+    assert code == 0 or os.WTERMSIG(code) == signal.SIGKILL, f"the writer ended with {code:#x}"
+    try:
+        found = read_trace(run).verify.to_pylist()
+    except DriftscopeError:
+        assert not flushed, f"{flushed} rows were flushed and cannot be read"
+        return
+    assert len(found) >= flushed, f"{len(found)} rows of {flushed} that were flushed"
+    assert found == EXPECTED[: len(found)], "other rows than were handed over"
+
+
+def _check_rows(found: list[Any]) -> None:
+    steps = [row["step"] for row in found]
+    assert steps == sorted(set(steps)), "rows out of order or twice"
+    assert found == [EXPECTED[step] for step in steps], "other rows than were handed over"
+
+
+def _in_child(work: Callable[[Callable[[int], None]], None]) -> tuple[int, int]:
+    """Return the exit status of a forked process, and the last number that it sent."""
+    receive, send = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            signal.alarm(CHILD_S)
+            logging.disable()
+            work(lambda number: _tell(send, number))
+            code = 0
+        except TraceError:
+            code = REFUSED
+        finally:
+            os._exit(code)
+    os.close(send)
+    with os.fdopen(receive, "rb") as told:
+        numbers = told.read().split()
+    status = os.waitpid(pid, 0)[1]
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else status
+    return code, int(numbers[-1]) if numbers else 0
+
+
+def _tell(descriptor: int, number: int) -> None:
+    os.write(descriptor, b"%d\n" % number)
+
+
+def _write_killed(
+    run: Path, turn: int, segment: int, number: int, moment: str, tell: Callable[[int], None]
+) -> None:
+    killer = Killer(number, moment)
+    killer.wrap(os, "open", lambda _path, flags=0, *_: bool(flags & os.O_CREAT))
+    for name in CHANGES:
+        killer.wrap(os, name)
+    killer.wrap(pq, "write_table")
+    _write(run, turn, segment, tell)
+
+
+def _write_full(run: Path, turn: int, segment: int, first: int, last: int) -> None:
+    disk = _FullDisk(first, last)
+    disk.wrap(os, "open", lambda _path, flags=0, *_: bool(flags & os.O_CREAT))
+    disk.wrap(os, "writev", _grows)
+    disk.wrap(pq, "write_table", lambda *_: True)
+    disk.wrap(os, "link", lambda *_: True)
+    _write(run, turn, segment, lambda _: None)
+
+
+def _write(run: Path, turn: int, segment: int, tell: Callable[[int], None]) -> None:
+    record_files.SEGMENT_BYTES = segment
+    vars(writer)["STATUS_S"] = 0.0  # each flush rewrites the status
+    run_directory.create_run(run, manifest(Spec()))
+    made = writer.TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=60.0))
+    for begin in range(0, len(ROWS), turn):
+        end = min(begin + turn, len(ROWS))
+        made.put((lambda lists: [row for each in lists for row in each], ROWS[begin:end]))
+        made.flush_soon()
+        while _handled(made) < end:
+            time.sleep(0.0005)
+        tell(made.status().rows.get("verify", 0))
+    made.close()
+
+
+def _handled(made: writer.TraceWriter) -> int:
+    status = made.status()
+    return status.rows.get("verify", 0) + sum(status.dropped.values())
+
+
+def _grows(descriptor: int, parts: Any) -> bool:
+    """Return whether a write needs space that the file does not have yet."""
+    at = os.lseek(descriptor, 0, os.SEEK_CUR)
+    return at + sum(len(part) for part in parts) > os.fstat(descriptor).st_size
+
+
+class _FullDisk:
+    """Makes a range of the calls that need space fail."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first, self._last, self._count = first, last, 0
+
+    def wrap(self, module: Any, name: str, takes_room: Callable[..., bool]) -> None:
+        """Make calls of a module's function that need space fail when they are in the range."""
+        original = getattr(module, name)
+
+        def limited(*arguments: Any, **options: Any) -> Any:
+            if takes_room(*arguments):
+                self._count += 1
+                if self._first <= self._count < self._last:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return original(*arguments, **options)
+
+        setattr(module, name, limited)

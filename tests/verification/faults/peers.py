@@ -1,0 +1,112 @@
+"""Hostile servers and telemetry receivers, and the commands that contact them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from support.hostile.server import CONTROL, METRICS, OPENAI
+
+from driftscope.telemetry.export.recorded_run import SEND_VARIABLE
+from driftscope.telemetry.watch import followed_engine as follow
+from driftscope.workloads.client import prompt_tokens, server_lookup
+from driftscope_probes.control import remote
+from verification.faults.command import Outcome, outcome_of
+
+DEADLINE_S = 1.0
+"""Time for a whole answer, in seconds, instead of the longer time that a real server gets."""
+KEY_VARIABLE, KEY = "FAULTS_API_KEY", "sk-0123456789abcdefghij"
+SUITE = "{prompts: chat, baseline: as asked, conditions: {as asked: []}, settings: {max_tokens: 4}}"
+REFUSES = "refuses"
+"""Name of a receiver that does not listen."""
+_DISCARD_PORT = 9
+SERVERS = {"watch": sorted(METRICS), "replay": sorted(OPENAI), "probe status": sorted(CONTROL)}
+"""Behaviours of a server, by the command that contacts it."""
+RECEIVERS = (*sorted(METRICS), REFUSES)
+_WHOLE = frozenset({"watch", "probe status", "export"})
+"""Commands with a single request: they report a fault in one line and print nothing else."""
+_url = ""
+
+
+@contextlib.contextmanager
+def running() -> Iterator[None]:
+    """Run the hostile server in a separate process, for this process and those forked from it."""
+    global _url  # forked processes find it there
+    with subprocess.Popen(
+        [sys.executable, "-m", "support.hostile.server"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        _url = process.stdout.readline().strip()
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def _short_deadlines() -> Iterator[None]:
+    modules: Sequence[Any] = (follow, server_lookup, prompt_tokens, remote)
+    before = [module.LIMITS for module in modules]
+    for module in modules:
+        module.LIMITS = replace(module.LIMITS, seconds=DEADLINE_S)
+    try:
+        yield
+    finally:
+        for module, limits in zip(modules, before, strict=True):
+            module.LIMITS = limits
+
+
+def ask_server(command: str, random: Random, _: Path, folder: Path) -> None:
+    """Run `command` against one behaviour of a hostile server."""
+    behaviour = random.choice(SERVERS[command])
+    key = ["--api-key-env", KEY_VARIABLE]
+    if command == "watch":
+        arguments = ["watch", _url + behaviour, "--once"]
+    elif command == "probe status":
+        arguments = ["probe", "status", _url + behaviour, *key]
+    else:
+        (folder / "suite.yaml").write_text(SUITE)
+        arguments = ["replay", f"{_url}{behaviour}/v1", "--suite", str(folder / "suite.yaml")]
+        arguments += ["-o", str(folder / "run"), "--limit", "2", "--warmup", "0", *key]
+        arguments += ["--timeout", f"{DEADLINE_S}", "--retries", "0"]
+    with _short_deadlines():
+        found = outcome_of(arguments, {KEY_VARIABLE: KEY})
+    _check(command, behaviour, found, folder)
+
+
+def send_telemetry(random: Random, run: Path, folder: Path) -> None:
+    """Export a run to a hostile receiver."""
+    behaviour = random.choice(RECEIVERS)
+    url = f"http://127.0.0.1:{_DISCARD_PORT}" if behaviour == REFUSES else _url + behaviour
+    environment = {
+        SEND_VARIABLE: f"{DEADLINE_S / 2}",
+        "OTEL_EXPORTER_OTLP_HEADERS": f"x-api-key={KEY}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": random.choice(("http/protobuf", "http/protobuf", "grpc")),
+    }
+    found = outcome_of(["export", run, "--otlp", url], environment)
+    _check("export", behaviour, found, folder)
+
+
+def _check(command: str, behaviour: str, found: Outcome, folder: Path) -> None:
+    if found.code and command in _WHOLE:
+        lines = found.err.splitlines()
+        assert len(lines) == 1, f"{behaviour}: {len(lines)} lines: {found.err[:300]!a}"
+        assert lines[0].startswith("driftscope: error: "), f"{behaviour}: {lines[0][:200]!a}"
+        assert len(lines[0]) < 1000, f"{behaviour}: a line of {len(lines[0])} characters"
+    assert found.code == 0 or found.err, f"{behaviour}: nothing was printed"
+    secret = KEY[2:-2]
+    assert secret not in found.out + found.err, f"{behaviour}: the API key was printed"
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), f"{behaviour}: the key is in a file"

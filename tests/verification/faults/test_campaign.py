@@ -1,0 +1,138 @@
+"""A minute of the campaign, and cases that once failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.odd_runs import RECORDED, ROOT
+
+from verification.faults.campaign import Found, campaign, sound_runs, table
+from verification.faults.cases import OTHERS, Case, case_of, figures_of, run_case
+from verification.faults.command import check_files
+from verification.faults.mutations import MUTATIONS
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+SECONDS = 40
+
+
+def test_a_minute_of_the_campaign() -> None:
+    """Run fixed cases; `make faults` tries others."""
+    found = campaign(SECONDS, processes=1, limit_s=60)  # other tests take the machine meanwhile
+    assert not found.failures, "\n".join(table(found))
+    assert found.cases.total() > 20
+
+
+def test_a_case_is_the_same_each_time(tmp_path: Path) -> None:
+    sound = [ROOT / name for name in RECORDED]
+    assert [case_of(n, sound) for n in range(50)] == [case_of(n, sound) for n in range(50)]
+
+
+@pytest.mark.parametrize("mutation", sorted(MUTATIONS))
+def test_every_mutation_changes_something(mutation: str, tmp_path: Path) -> None:
+    """Try ten times on a run, because a mutation may replace a value with itself."""
+    changed = 0
+    for n in range(10):
+        run = tmp_path / str(n) / "run"
+        run.mkdir(parents=True)
+        for path in (ROOT / "tests/unit/trace/data/run-1.0").iterdir():
+            (run / path.name).write_bytes(path.read_bytes())
+        before = _content(run)
+        after = MUTATIONS[mutation](run, Random(n))
+        changed += after != run or _content(after) != before
+    assert changed >= 5
+
+
+def _content(run: Path) -> dict[bytes, object]:
+    """Return, by name, a regular file's bytes, and the file mode of anything else."""
+    return {
+        os.fsencode(path.name): path.read_bytes()
+        if path.is_file() and not path.is_symlink()
+        else oct(path.lstat().st_mode)
+        for path in run.iterdir()
+    }
+
+
+def test_a_crash_a_hang_and_an_error_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test the campaign itself: cases that must fail do fail."""
+    import verification.faults.campaign as under_test
+
+    def hostile(case: Case, folder: Path, known: object) -> None:
+        if case.number == 3:
+            os.abort()
+        if case.number == 5:
+            raise KeyError("what")
+
+    monkeypatch.setattr(under_test, "run_case", hostile)
+    monkeypatch.setattr(under_test, "CASES_PER_PROCESS", 4)
+    monkeypatch.setattr(under_test, "sound_runs", lambda _: [ROOT / RECORDED[0]])
+    found: Found = under_test.campaign(3.0, processes=1)
+    assert any(what.startswith("ended with -6") for what in found.failures)
+    assert any(what.startswith("KeyError") for what in found.failures)
+
+
+ONCE_FAILED = {
+    "a process of a rank beyond any": (
+        "tests/unit/trace/data/run-1.0-killed",
+        "file names",
+        100595,
+    ),
+}
+"""Cases that once failed: the recorded run, the mutation and its number."""
+
+
+@pytest.mark.parametrize("name", sorted(ONCE_FAILED))
+def test_what_once_failed(name: str, tmp_path: Path) -> None:
+    sound, mutation, number = ONCE_FAILED[name]
+    case = Case(number=number, sound=ROOT / sound, mutation=mutation, command="read")
+    run_case(case, tmp_path, {case.sound: figures_of(case.sound)})
+
+
+def test_every_kind_is_tried(tmp_path: Path) -> None:
+    """Check that each kind has its intended share of the first hundred thousand cases."""
+    sound, count = [ROOT / name for name in RECORDED], 100_000
+    cases = Counter((c.mutation, c.command) for c in (case_of(n, sound) for n in range(count)))
+    for kind, (share, _) in OTHERS.items():
+        assert cases[kind] == pytest.approx(share * count, rel=0.25), kind
+    assert {mutation for mutation, _ in cases} == {*MUTATIONS, *(name for name, _ in OTHERS)}
+
+
+def test_a_command_may_neither_steer_a_terminal_nor_say_errors_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Test the checks themselves: outputs that must fail do fail."""
+    import verification.faults.command as under_test
+
+    for stream, text, words in (
+        ("stderr", "driftscope: error: a\x1b[2J\n", "control characters"),
+        ("stdout", "a \u202e\n", "control characters"),
+        ("stderr", "driftscope: error: a\ndriftscope: error: b\n", "several error lines"),
+        ("stdout", "a \ud800", "surrogates not allowed"),
+    ):
+        monkeypatch.setattr(under_test, "main", partial(_write, stream, text))
+        with pytest.raises((AssertionError, UnicodeEncodeError), match=words):
+            under_test.outcome_of(["watch"])
+    monkeypatch.setattr(under_test, "main", partial(sys.exit, 7))
+    with pytest.raises(AssertionError, match="exit code 7"):
+        under_test.outcome_of(["watch"])
+
+
+def _write(stream: str, text: str) -> None:
+    getattr(sys, stream).write(text)
+
+
+@pytest.mark.parametrize("name", ["r.html", "r.md"])
+def test_a_script_in_a_report_is_found(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("<p><script>alert(1)</script>")
+    with pytest.raises(AssertionError, match="a script in"):
+        check_files(tmp_path)
+
+
+def test_sound_runs_are_many(tmp_path: Path) -> None:
+    assert len(sound_runs(tmp_path)) > 30

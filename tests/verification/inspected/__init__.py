@@ -1,0 +1,1 @@
+"""Drafter checkpoints with one planted mistake each, and healthy ones, given to `inspect`."""

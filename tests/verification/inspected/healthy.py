@@ -1,0 +1,95 @@
+"""Healthy drafters: the shipped ones, in other formats, rounded, and trained on.
+
+Training continues the shipped drafters on text that the target writes to the prompts that are not
+used for the trial, at several seeds and rates: other weights, right wiring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from support.checkpoints import (
+    State,
+    as_speculators,
+    changed,
+    own_vocabulary,
+    own_vocabulary_config,
+    speculators_names,
+)
+
+from driftscope.inspect.reference.engine import generate
+from driftscope.inspect.reference.model import load_drafter, load_target, save_drafter
+from driftscope_lab.training.draft_loss import draft_loss, teach
+from driftscope_lab.trio import encode, load_prompts, trio_path
+from verification.inspected.planted import EAGLE3, EAGLE31
+
+DEPTHS, DECAY, LENGTH, ROWS = 3, 0.8, 160, 8
+STEPS = 12
+"""Steps of training: enough to move every weight, few enough for a CPU."""
+
+
+def healthy(folder: Path, seeds: int) -> Iterator[tuple[str, str, Path]]:
+    """Yield name, kind and folder of healthy drafters; `seeds` re-trained ones of each kind."""
+    for name in (EAGLE3, EAGLE31):
+        yield "as shipped", name, trio_path() / name
+        yield "int8 rounding", name, changed(folder / f"{name}-int8", name, weights=_rounded)
+        yield (
+            "own vocabulary",
+            name,
+            changed(
+                folder / f"{name}-own", name, config=own_vocabulary_config, weights=own_vocabulary
+            ),
+        )
+        yield (
+            "speculators format",
+            name,
+            changed(
+                folder / f"{name}-spec", name, config=as_speculators, weights=speculators_names
+            ),
+        )
+    rows = _text() if seeds else torch.empty(0)
+    for seed in range(seeds):
+        for name in (EAGLE3, EAGLE31):
+            yield (
+                f"trained on, seed {seed}",
+                name,
+                _trained(folder / f"{name}-{seed}", name, seed, rows),
+            )
+
+
+def _rounded(state: State) -> None:
+    """Round each row of the matrices to 8 bits."""
+    for name, tensor in state.items():
+        if tensor.dim() == 2:
+            step = tensor.float().abs().amax(-1, keepdim=True) / 127
+            state[name] = ((tensor.float() / step).round() * step).to(tensor.dtype)
+
+
+def _text() -> torch.Tensor:
+    """Return rows [rows, LENGTH] of prompts with the target's answers."""
+    target, drafter = load_target(trio_path() / "target"), load_drafter(trio_path() / EAGLE31)
+    made = []
+    for prompt in load_prompts()[32:]:
+        ids = encode(prompt.in_distribution)
+        answer = generate(target, drafter, ids, LENGTH, 5).token_ids
+        made.append(torch.tensor([*ids, *answer][-LENGTH:]))
+    return torch.stack(made)
+
+
+def _trained(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Path:
+    target, drafter = load_target(trio_path() / "target"), load_drafter(trio_path() / name)
+    generator = torch.Generator().manual_seed(seed)
+    rate = (1e-4, 3e-4, 1e-3)[seed % 3]
+    optimizer = torch.optim.AdamW(drafter.parameters(), lr=rate)
+    factors = [1.0] * len(drafter.config.aux_layers)
+    drafter.train()
+    for _ in range(STEPS):
+        batch = rows[torch.randperm(len(rows), generator=generator)[:ROWS]]
+        loss = draft_loss(drafter, factors, teach(target, batch), depths=DEPTHS, decay=DECAY).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    save_drafter(drafter.eval(), folder)
+    return folder

@@ -1,0 +1,287 @@
+"""Mistakes in the config or the weights of the shipped drafters, one at a time.
+
+Those that were published are named with the issue or pull request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from support.checkpoints import (
+    AUX,
+    Config,
+    State,
+    as_speculators,
+    own_vocabulary,
+    own_vocabulary_config,
+    speculators_names,
+)
+from torch import Tensor
+
+EAGLE3, EAGLE31 = "eagle3", "eagle31"
+_HEAD_SIZE = 64
+_SEED = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """A mistake. `named` holds the ids of results that name it right, files' and trial's."""
+
+    name: str
+    of: str
+    named: tuple[str, ...]
+    config: Callable[[Config], object] | None = None
+    weights: Callable[[State], object] | None = None
+
+
+def _set(**values: object) -> Callable[[Config], None]:
+    return lambda fields: fields.update(values)
+
+
+def _both(*changes: Callable[[Config], object]) -> Callable[[Config], None]:
+    def change(fields: Config) -> None:
+        for each in changes:
+            each(fields)
+
+    return change
+
+
+def _layers(by: int) -> Callable[[Config], None]:
+    def change(fields: Config) -> None:
+        fields[AUX] = fields["eagle_config"][AUX] = [each + by for each in fields[AUX]]
+
+    return change
+
+
+def _unnamed_layers(fields: Config) -> None:
+    del fields[AUX], fields["eagle_config"][AUX]
+
+
+def _without(prefix: str) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        for name in [name for name in state if name.startswith(prefix)]:
+            del state[name]
+
+    return change
+
+
+def _columns(state: State) -> None:
+    state["fc.weight"] = torch.cat(state["fc.weight"].chunk(3, -1)[::-1], -1)
+
+
+def _exchanged(first: str, second: str) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state[first], state[second] = state[second], state[first]
+
+    return change
+
+
+def _table(made: Callable[[Tensor], Tensor], *, mask: bool) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        own_vocabulary(state)
+        state["d2t"] = made(state["d2t"])
+        if not mask:
+            del state["t2d"]
+
+    return change
+
+
+def _other_embedding(state: State) -> None:
+    state["embed_tokens.weight"] = torch.randn(1024, 256, generator=_generator())
+
+
+def _permuted_head(state: State) -> None:
+    order = torch.randperm(1024, generator=_generator())
+    state["lm_head.weight"] = state["lm_head.weight"][order]
+
+
+def _interleaved(state: State) -> None:
+    for part in "qk":
+        name = f"midlayer.self_attn.{part}_proj.weight"
+        heads = state[name].reshape(-1, 2, _HEAD_SIZE // 2, state[name].shape[-1])
+        state[name] = heads.transpose(1, 2).reshape(state[name].shape)
+
+
+def _halves(state: State) -> None:
+    for part in "qkv":
+        name = f"midlayer.self_attn.{part}_proj.weight"
+        state[name] = torch.cat(state[name].chunk(2, -1)[::-1], -1)
+
+
+def _other_target(state: State) -> None:
+    """Make the drafter one of a target whose states are permuted, but not its tokens."""
+    order = torch.randperm(256, generator=_generator())
+    blocks = state["fc.weight"].chunk(3, -1)
+    state["fc.weight"] = torch.cat([block[:, order] for block in blocks], -1)
+    state["embed_tokens.weight"] = torch.randn(1024, 256, generator=_generator())
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(_SEED)
+
+
+def _speculators(**lost: None) -> Callable[[Config], None]:
+    def change(fields: Config) -> None:
+        as_speculators(fields)
+        for name in lost:
+            fields.pop(name)
+
+    return change
+
+
+NORMS = "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight"
+PLANTED = (
+    Planted(
+        name="norm_output on (SpecForge#879)",
+        of=EAGLE3,
+        named=("repaired_by.norm_output",),
+        config=_set(norm_output=True),
+    ),
+    Planted(
+        name="norm_output lost in the speculators format (vllm#46488)",
+        of=EAGLE31,
+        named=("repaired_by.norm_output",),
+        config=_speculators(norm_output=None),
+        weights=speculators_names,
+    ),
+    Planted(
+        name="norm_before_fc for fc_norm (speculators#610, #670)",
+        of=EAGLE31,
+        named=("fc_norm_and_norm_before_fc_swapped",),
+        config=_set(fc_norm=False, norm_before_fc=True),
+    ),
+    Planted(
+        name="captured layers one too low (sglang#32334)",
+        of=EAGLE31,
+        named=("repaired_by.captured_layers_1_2_3",),
+        config=_layers(-1),
+    ),
+    Planted(
+        name="captured layers one too high",
+        of=EAGLE3,
+        named=("repaired_by.captured_layers_1_2_3",),
+        config=_layers(1),
+    ),
+    Planted(
+        name="captured layers not named",
+        of=EAGLE31,
+        named=("captured_layers_collapse",),
+        config=_unnamed_layers,
+    ),
+    Planted(
+        name="norm_before_residual on",
+        of=EAGLE3,
+        named=("repaired_by.norm_before_residual",),
+        config=_set(norm_before_residual=True),
+    ),
+    Planted(
+        name="norm_before_residual left out in the speculators format",
+        of=EAGLE3,
+        named=("repaired_by.norm_before_residual",),
+        config=_speculators(norm_before_residual=None),
+        weights=speculators_names,
+    ),
+    Planted(
+        name="fc_norm off",
+        of=EAGLE31,
+        named=("fc_norm_unused", "repaired_by.fc_norm"),
+        config=_set(fc_norm=False),
+    ),
+    Planted(
+        name="fc_norm lost, flag and weights",
+        of=EAGLE31,
+        named=("repaired_by.fc_norm_of_ones",),
+        config=_set(fc_norm=False),
+        weights=_without("fc_norm."),
+    ),
+    Planted(
+        name="columns of fc reversed",
+        of=EAGLE3,
+        named=("repaired_by.states_order_3_2_1",),
+        weights=_columns,
+    ),
+    Planted(
+        name="columns of fc reversed",
+        of=EAGLE31,
+        # The order of the norms changes nothing that can be measured.
+        named=("repaired_by.fc_order_3_2_1", "repaired_by.states_order_3_2_1"),
+        weights=_columns,
+    ),
+    Planted(
+        name="fc_norm reversed",
+        of=EAGLE31,
+        named=("repaired_by.fc_norm_order_3_2_1",),
+        weights=_exchanged("fc_norm.0.weight", "fc_norm.2.weight"),
+    ),
+    Planted(
+        name="input and hidden norm exchanged",
+        of=EAGLE3,
+        named=("repaired_by.input_and_hidden_norm",),
+        weights=_exchanged(*NORMS),
+    ),
+    Planted(
+        name="input and hidden norm exchanged",
+        of=EAGLE31,
+        named=("repaired_by.input_and_hidden_norm",),
+        weights=_exchanged(*NORMS),
+    ),
+    Planted(
+        name="d2t holds ids",
+        of=EAGLE31,
+        named=("d2t_absolute",),
+        config=own_vocabulary_config,
+        weights=_table(lambda table: table + torch.arange(len(table)), mask=False),
+    ),
+    Planted(
+        name="d2t all zero",
+        of=EAGLE3,
+        named=("d2t_zero",),
+        config=own_vocabulary_config,
+        weights=_table(torch.zeros_like, mask=True),
+    ),
+    Planted(
+        name="d2t one too high",
+        of=EAGLE31,
+        named=("d2t_range", "repaired_by.d2t_minus_one"),
+        config=own_vocabulary_config,
+        weights=_table(lambda table: table + 1, mask=False),
+    ),
+    Planted(
+        name="an embedding of its own",
+        of=EAGLE31,
+        named=("embedding_not_targets", "repaired_by.targets_embedding"),
+        weights=_other_embedding,
+    ),
+    Planted(
+        name="head permuted",
+        of=EAGLE3,
+        named=("repaired_by.targets_head",),
+        weights=_permuted_head,
+    ),
+    Planted(
+        name="rope_theta not the target's",
+        of=EAGLE31,
+        named=("rope_theta_differs", "repaired_by.rope_theta"),
+        config=_set(rope_theta=1e6),
+    ),
+    Planted(
+        name="queries and keys interleaved",
+        of=EAGLE3,
+        named=("repaired_by.rope_layout",),
+        weights=_interleaved,
+    ),
+    Planted(
+        name="halves of attention's input exchanged",
+        of=EAGLE31,
+        named=("repaired_by.attention_halves",),
+        weights=_halves,
+    ),
+    Planted(
+        name="drafter of another target",
+        of=EAGLE31,
+        named=("nothing_accepted",),
+        weights=_other_target,
+    ),
+)

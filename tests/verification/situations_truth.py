@@ -1,0 +1,292 @@
+"""Compare what was recorded in the situations with the float64 reference.
+
+This covers more than `truth`: chains of any K, requests that end early, and the wrong token that
+vLLM's V1 runner embeds at the end of each prompt chunk. That token is modelled, so that the
+affected masses are checked as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from support.engine_process.job import Job, K, Outcome
+
+from driftscope.inspect.reference.chain import Chain, draft_chains
+from driftscope.inspect.reference.replay import DEFAULT_N_SINK
+from driftscope.trace.read.reader import Trace, read_trace
+from verification.situations import Ask
+from verification.truth import MASSES, NORMS, models
+from verification.versions import follows_k
+
+PER_CHAIN = ("aux_rms", "aux_norm_rms", "fc_rms")
+
+
+@dataclass(kw_only=True)
+class Slots:
+    """Slots of the drafter for one request with wrong content, at the time when they are filled."""
+
+    wrong: dict[int, int] = field(default_factory=dict)
+    """Slot -> the token embedded there instead of the next one."""
+    empty: set[int] = field(default_factory=set)
+    """Slots that the drafter never filled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A recorded chain together with the reference's."""
+
+    name: str
+    row: dict[str, Any]
+    verified: dict[str, Any] | None
+    clean: Chain
+    """Reference with correct content in every slot."""
+    modelled: Chain
+    """Reference with vLLM's wrong tokens."""
+    accepted: int | None
+    """Leading drafted tokens that the target would have generated; None if the output ends
+    earlier."""
+    wrong: int
+    empty: int
+    depths: int
+    """Depths before the context limit. Beyond it vLLM's V2 runner keeps drafting at the last
+    position; those tokens are never verified."""
+
+    def error(self, reference: Chain, names: tuple[str, ...], *, relative: bool = False) -> float:
+        """Return the largest error over the names and the row's depths."""
+        worst = 0.0
+        for name in names:
+            got, want = (_tensor(x) for x in (self.row[name], getattr(reference, name)))
+            if name not in PER_CHAIN:
+                assert len(got) == self.row["k"], f"{self.name} {name}: {len(got)} depths"
+                # In a chain beyond the limit the last slot's key is overwritten, so its masses are
+                # not compared.
+                end = self.depths - (name in MASSES and self.row["k"] > self.depths)
+                got, want = got[:end], want[:end]
+            error = (got - want).abs() / (want.abs() if relative else 1.0)
+            if error.numel():
+                worst = max(worst, float(error.nan_to_num(nan=torch.inf).max()))
+        return worst
+
+    @property
+    def mass_error(self) -> float:
+        return self.error(self.modelled, (*MASSES, "top1"))
+
+    @property
+    def rms_error(self) -> float:
+        return self.error(self.modelled, NORMS, relative=True)
+
+    @property
+    def drafted_equal(self) -> bool:
+        drafted = tuple(self.row["token_ids"])[: self.depths]
+        return drafted == self.modelled.token_ids[: self.depths]
+
+    @property
+    def judged(self) -> bool:
+        """Whether the outputs determine how many of its tokens had to be accepted."""
+        return self.accepted is not None and bool(self.verified and self.verified["drafted"])
+
+    @property
+    def accepted_equal(self) -> bool:
+        """Whether the accepted count is correct, for a judged chain; a grammar or a limit may have
+        cut it earlier."""
+        assert self.verified is not None and self.accepted is not None
+        expected: int = min(self.accepted, self.verified["drafted"])
+        return bool(self.verified["accepted"] == expected)
+
+
+def origin(request: str) -> tuple[str, int]:
+    """Return the name under which a caller added a request, and which of its n outputs this is.
+
+    vLLM appends eight hex digits to the name, and prefixes "<index>_" to each child of n > 1.
+    """
+    index, child, name = request.rpartition("-")[0].rpartition("_")
+    return name, int(index) if child else 0
+
+
+def compared(outcome: Outcome, asks: dict[str, Ask]) -> list[Compared]:
+    """Return every recorded chain whose context is in the engine's output."""
+    trace, slots = read_trace(outcome.run), _Slots(outcome, asks)
+    verify = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
+    found = []
+    for request, rows in _by_request(trace).items():
+        found += _compare_request(outcome, asks[origin(request)[0]], request, rows, slots, verify)
+    return found
+
+
+def _by_request(trace: Trace) -> dict[str, list[dict[str, Any]]]:
+    rows = defaultdict(list)
+    for row in trace.draft.to_pylist():
+        if row["k"]:
+            rows[row["request"]].append(row)
+    return rows
+
+
+def _compare_request(
+    outcome: Outcome,
+    ask: Ask,
+    request: str,
+    rows: list[dict[str, Any]],
+    slots: _Slots,
+    verify: dict[Any, Any],
+) -> list[Compared]:
+    tokens = [*ask.prompt, *slots.output(request)]
+    assert len(rows) == slots.drafts(request), f"{request}: {len(rows)} chains recorded"
+    # An engine may draft past the end of its output, on tokens that are not known here.
+    kept = [n for n, row in enumerate(rows) if row["position"] <= len(tokens) - 2]
+    replay = _Replay(outcome.job, tokens, len(ask.prompt))
+    clean = replay.chains([rows[n]["position"] for n in kept], {})
+    found = []
+    for chain, number in zip(clean, kept, strict=True):
+        row, state = rows[number], slots.at(request, number)
+        modelled = chain
+        if state.wrong:
+            (modelled,) = replay.chains([chain.position], state.wrong)
+        found.append(
+            Compared(
+                name=ask.name,
+                row=row,
+                verified=verify.get((request, chain.position)),
+                clean=chain,
+                modelled=modelled,
+                accepted=_matching(row["token_ids"], tokens[chain.position + 2 :]),
+                wrong=len(state.wrong),
+                empty=len(state.empty),
+                depths=min(row["k"], outcome.job.llm["max_model_len"] - chain.position),
+            )
+        )
+    return found
+
+
+class _Replay:
+    """A replay as in driftscope.inspect.reference.replay, with wrong tokens in chosen slots."""
+
+    @torch.no_grad()
+    def __init__(self, job: Job, tokens: list[int], prompt_tokens: int) -> None:
+        self._target, self._drafter = models(job)
+        self._ids, self._prompt_tokens = torch.tensor([tokens]), prompt_tokens
+        layers = self._drafter.config.aux_layers
+        self._aux = self._target(self._ids[:, :-1], aux_layers=layers).aux
+        self._fused = self._drafter.fuse(self._aux)
+
+    @torch.no_grad()
+    def chains(self, positions: list[int], wrong: dict[int, int]) -> list[Chain]:
+        """Return K tokens from each position; `wrong`: slot -> token embedded instead of the
+        next."""
+        embedded, anchors = self._ids[:, 1:].clone(), torch.tensor(positions)
+        for slot, token in wrong.items():
+            embedded[0, slot] = token
+        return draft_chains(
+            self._target,
+            self._drafter,
+            anchors=anchors,
+            next_ids=self._ids[0, anchors + 1],
+            aux=tuple(layer[:, anchors] for layer in self._aux),
+            context=self._drafter.context(self._drafter.embed(embedded, self._target), self._fused),
+            prompt_tokens=self._prompt_tokens,
+            k=K,
+            n_sink=DEFAULT_N_SINK,
+        )
+
+
+def _matching(drafted: Sequence[int], tokens: list[int]) -> int | None:
+    """Return the number of leading drafted tokens that match the output; None if the output ends
+    first."""
+    for count, token in enumerate(drafted):
+        if count == len(tokens):
+            return None
+        if token != tokens[count]:
+            return count
+    return len(drafted)
+
+
+class _Slots:
+    """Follows an engine's schedules to know the state of the slots at each recorded chain."""
+
+    def __init__(self, outcome: Outcome, asks: dict[str, Ask]) -> None:
+        self._outcome, self._asks = outcome, asks
+        self._v1 = outcome.job.runner == "v1"
+        self._follows_k = follows_k(outcome.job)
+        self._cached: dict[tuple[int, ...], int] = {}
+        """Wrong tokens in the prefix cache, by the tokens up to their slot."""
+        self._now: dict[str, Slots] = defaultdict(Slots)
+        self._drafted: dict[str, list[Slots]] = defaultdict(list)
+        for batch in outcome.batches:
+            for schedule in batch["schedules"]:
+                self._follow(schedule)
+
+    def output(self, request: str) -> list[int]:
+        """Return the engine's complete output for a request."""
+        name, index = origin(request)
+        for batch in self._outcome.batches:
+            if found := batch["requests"].get(f"{name}/{index}"):
+                ids: list[int] = found["token_ids"]
+                return ids
+        return []
+
+    def drafts(self, request: str) -> int:
+        """Return the number of chains drafted for a request."""
+        return len(self._drafted[request])
+
+    def at(self, request: str, number: int) -> Slots:
+        """Return the slots as seen by the request's chain of that number."""
+        return self._drafted[request][number]
+
+    def _follow(self, schedule: dict[str, Any]) -> None:
+        runs = _drafter_runs(self._outcome, schedule)
+        for request, entry in schedule["requests"].items():
+            self._step(request, entry, runs=runs)
+            if runs and (schedule["k"] or not self._follows_k) and not _is_chunk(entry):
+                now = self._now[request]
+                self._drafted[request].append(Slots(wrong=dict(now.wrong), empty=set(now.empty)))
+
+    def _step(self, request: str, entry: dict[str, int], *, runs: bool) -> None:
+        now, tokens = self._now[request], self._tokens(request)
+        start, end = entry["start"], entry["start"] + entry["count"]
+        if entry["admitted"]:
+            prefixes = ((slot, tuple(tokens[: slot + 1])) for slot in range(start))
+            now.wrong = {slot: self._cached[p] for slot, p in prefixes if p in self._cached}
+            now.empty = {slot for slot in now.empty if slot < start}
+        for slot in range(start, min(end, entry["known"])):
+            now.wrong.pop(slot, None)
+            self._cached.pop(tuple(tokens[: slot + 1]), None)
+        if not runs:
+            now.empty.add(start)
+        elif self._v1 and _is_chunk(entry):
+            now.wrong[end - 1] = tokens[entry["known"] - 1]
+            self._cached[tuple(tokens[:end])] = tokens[entry["known"] - 1]
+
+    def _tokens(self, request: str) -> list[int]:
+        return [*self._asks[origin(request)[0]].prompt, *self.output(request)]
+
+
+def _is_chunk(entry: dict[str, int]) -> bool:
+    """Return whether tokens of the request remain to be computed before the next can be sampled."""
+    return entry["start"] + entry["count"] < entry["known"]
+
+
+def _tensor(values: Any) -> torch.Tensor:
+    return torch.tensor(values).double().reshape(-1)
+
+
+def skipped_places(outcome: Outcome) -> list[int]:
+    """Return draft places that no drafter filled, by request and step: padding of requests that
+    were just admitted, and places after a step for which V1 did not run the drafter."""
+    found, filled = list[int](), dict[str, bool]()
+    for schedule in (s for batch in outcome.batches for s in batch["schedules"]):
+        runs = _drafter_runs(outcome, schedule)
+        for request, entry in schedule["requests"].items():
+            if entry["places"] and (entry["admitted"] or not filled.get(request, True)):
+                found.append(entry["places"])
+            filled[request] = runs
+    return found
+
+
+def _drafter_runs(outcome: Outcome, schedule: dict[str, Any]) -> bool:
+    """Return whether the drafter runs: V1 drafts for no request when one sequence of the step has
+    no room for K more tokens."""
+    longest = max((e["start"] + e["count"] for e in schedule["requests"].values()), default=0)
+    return outcome.job.runner != "v1" or longest + K <= outcome.job.llm["max_model_len"]

@@ -1,0 +1,185 @@
+"""The broken starts, as data: what is broken, and what the log must say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from verification.starts import places
+from verification.starts.places import Place
+
+PARALLEL, CUSTOM, NONE = "parallel draft model", "custom class", "no speculation"
+DRAFTERS = (PARALLEL, CUSTOM, NONE)
+NOTHING = "nothing is recorded: "
+INTERNALS = "attention, hidden states and confidence are not recorded: "
+EXPORT = "metrics and spans are not exported: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A start that is broken in one way."""
+
+    said: str
+    """Words of the one line in the log; empty if there must be none."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """DRIFTSCOPE_* settings without the prefix; DRIFTSCOPE_TRACE names a new directory."""
+    place: Place = places.sound
+    breaks: str = ""
+    """Function of the probe that raises, as module:name, and the exception."""
+    stands_in_for: str = ""
+    """The fault that `breaks` stands for, because it cannot be produced here."""
+    drafter: str = ""
+    """Another drafter than the shipped EAGLE-3.1, one of DRAFTERS."""
+    runner: str = "v1"
+    processes: bool = False
+    """Whether front end, engine core and worker are processes, as for users."""
+    http: bool = False
+    """Whether vLLM's HTTP server is started, and asked over HTTP."""
+    records: bool = False
+    """Whether the run has verified rounds nevertheless."""
+
+
+_ATTACH = "driftscope_probes.vllm.attach"
+ROWS: Mapping[str, Row] = {
+    "a setting that is no number": Row(
+        settings={"EVERY": "often"}, said=f"{NOTHING}DRIFTSCOPE_EVERY='often'", processes=True
+    ),
+    "a share out of range": Row(
+        settings={"BUDGET": "150%"}, said=f"{NOTHING}DRIFTSCOPE_BUDGET='150%'"
+    ),
+    "a port that is none": Row(
+        settings={"PROMETHEUS": "99999"}, said=f"{NOTHING}DRIFTSCOPE_PROMETHEUS=99999"
+    ),
+    "a request key that is none": Row(
+        settings={"IDENTIFIERS": "off", "REQUEST_KEY": "secret"},
+        said=f"{NOTHING}DRIFTSCOPE_REQUEST_KEY: give 32",
+    ),
+    "a misspelt variable": Row(
+        settings={"EVRY": "4"},
+        said="DRIFTSCOPE_EVRY is no setting and has no effect; did you mean DRIFTSCOPE_EVERY?",
+        records=True,
+    ),
+    "a missing settings file": Row(
+        settings={"CONFIG": "/nope.toml"}, said=f"{NOTHING}DRIFTSCOPE_CONFIG: /nope.toml cannot"
+    ),
+    "a settings file that is a pipe": Row(
+        place=places.pipe_for_settings, said=f"{NOTHING}DRIFTSCOPE_CONFIG: "
+    ),
+    "a misspelt key in a settings file": Row(
+        place=places.misspelt_file, said="has unknown settings evry; did you mean every?"
+    ),
+    "off by an unknown word, everything else wrong": Row(
+        settings={"DISABLE": "banana", "CONFIG": "/nope.toml", "EVERY": "often", "STRICT": "1"},
+        said="",
+    ),
+    "a directory in use": Row(place=places.used, said="already holds a run"),
+    "a directory that cannot be made": Row(
+        place=places.below_a_file, said=f"{NOTHING}", processes=True
+    ),
+    "a directory in /proc": Row(
+        settings={"TRACE": "/proc/nope/run"}, said="cannot write a trace there"
+    ),
+    "a full disk": Row(place=places.full_disk, said="cannot write a trace there (No space left"),
+    "a read-only disk": Row(
+        place=places.read_only_disk, said="cannot write a trace there (Read-only file system)"
+    ),
+    "Prometheus's port is taken": Row(place=places.port_taken, said=EXPORT, records=True),
+    "pyarrow does not import": Row(
+        place=places.broken_package("pyarrow", "ImportError"),
+        said=f"{NOTHING}ImportError: broken for a test",
+        processes=True,
+    ),
+    "wrapt does not import": Row(
+        place=places.broken_package("wrapt", "AttributeError"),
+        said=f"{NOTHING}AttributeError: broken for a test",
+        processes=True,
+    ),
+    "driftscope itself does not import": Row(
+        place=places.broken_package("driftscope", "SyntaxError"),
+        said="Failed to load plugin driftscope",
+        processes=True,
+    ),
+    "another plugin hooks the same methods": Row(
+        place=places.another_plugin,
+        said="",
+        processes=True,
+        records=True,
+    ),
+    "another plugin, and a bad setting": Row(
+        place=places.another_plugin,
+        settings={"EVERY": "often"},
+        said=f"{NOTHING}DRIFTSCOPE_EVERY='often'",
+        processes=True,
+    ),
+    "an engine that does not speculate": Row(
+        drafter=NONE, said=f"{NOTHING}DRIFTSCOPE_TRACE is set, but this engine does not speculate"
+    ),
+    "a drafter that is not in the list": Row(
+        drafter=PARALLEL,
+        said=f"{INTERNALS}drafter LlamaForCausalLM of method draft_model with parallel",
+        records=True,
+    ),
+    "a method that is not in the list": Row(
+        drafter=CUSTOM,
+        said=f"{INTERNALS}speculation method 'custom_class' is not supported",
+        records=True,
+    ),
+    "a vLLM without a hooked method": Row(
+        breaks="driftscope_probes.vllm.runner_v1:install_runner AttributeError",
+        stands_in_for="an unknown vLLM; test_changed_vllm.py runs a real one",
+        said="vllm.v1.worker.gpu_model_runner of this vLLM is organised differently",
+    ),
+    "a vLLM whose drafter has another layout": Row(
+        breaks=f"{_ATTACH}:open_drafter AttributeError",
+        stands_in_for="an unknown vLLM",
+        said=f"{INTERNALS}this vLLM's v1 runner is not laid out as driftscope knows it",
+        records=True,
+    ),
+    "no memory for the recorder": Row(
+        breaks=f"{_ATTACH}:assemble_recorder MemoryError",
+        stands_in_for="a GPU without room",
+        said=f"{INTERNALS}MemoryError",
+        records=True,
+    ),
+    "no thread for the writer": Row(
+        breaks="driftscope.trace.write.writer_thread:WriterThread.add RuntimeError",
+        stands_in_for="a limit on processes",
+        said=f"{NOTHING}RuntimeError",
+    ),
+    "an exception where the plugin starts": Row(
+        breaks="driftscope_probes.vllm.plugin:fix_run_directory ZeroDivisionError",
+        said=f"{NOTHING}ZeroDivisionError",
+    ),
+    "an exception where the run begins": Row(
+        breaks=f"{_ATTACH}:create_run ZeroDivisionError", said=f"{NOTHING}ZeroDivisionError"
+    ),
+    "an exception in the engine core's start": Row(
+        breaks="driftscope_probes.vllm.scheduler.engine_core:VerificationTracker.__init__ "
+        "ZeroDivisionError",
+        said=f"{NOTHING}ZeroDivisionError",
+    ),
+    "an exception after the models have loaded": Row(
+        breaks="driftscope_probes.vllm.worker:_begin ZeroDivisionError",
+        said=f"{NOTHING}ZeroDivisionError",
+    ),
+    "V2: a setting that is no number": Row(
+        runner="v2", settings={"EVERY": "often"}, said=f"{NOTHING}DRIFTSCOPE_EVERY='often'"
+    ),
+    "V2: an exception where hooks are put on": Row(
+        runner="v2",
+        breaks="driftscope_probes.taps.taps:Taps._stand_in ZeroDivisionError",
+        said=f"{INTERNALS}ZeroDivisionError",
+        records=True,
+    ),
+    "HTTP: a directory that cannot be made": Row(
+        http=True, place=places.below_a_file, said="cannot write a trace there"
+    ),
+}
+SHORT = (
+    "a setting that is no number",
+    "a directory in use",
+    "pyarrow does not import",
+    "a method that is not in the list",
+    "an exception where the run begins",
+)
+"""Rows that the test suite runs."""

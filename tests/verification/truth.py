@@ -1,0 +1,188 @@
+"""Compare a recorded run with the float64 reference: same weights, same tokens.
+
+`python -m verification.truth` (`make truth`) runs the engines and prints the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.engine_process.job import PROMPTS, Job, K, Outcome, prompts, run_jobs
+
+from driftscope.inspect.reference.model import load_drafter, load_target
+from driftscope.inspect.reference.replay import replay
+from driftscope.inspect.reference.target import KVCache
+from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import DISTANCE_MASS
+from driftscope_lab.trio import trio_path
+
+MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
+NORMS = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms", "aux_rms", "aux_norm_rms", "fc_rms")
+RECORD = {"TOKEN_IDS": "1", "EVERY": "1", "DISTANCE_EVERY": "2"}
+V2: dict[str, Any] = {"runner": "v2", "sizes": (PROMPTS,), "llm": {"max_num_seqs": PROMPTS}}
+"""One batch, because Triton's interpreter takes nearly as long for a step of two requests as for
+one of ten."""
+WITHOUT_AOT = {"VLLM_USE_AOT_COMPILE": "0"}
+"""Environment without ahead-of-time compilation, whose files vLLM writes for a minute and cannot
+load again on a CPU; one compiled engine has vLLM's default."""
+JOBS = {
+    f"{name} {drafter}": Job(drafter=drafter, probe=RECORD, **how)  # type: ignore[arg-type]
+    for name, how in {
+        "v1-eager": {"runner": "v1", "sizes": (8, 1)},
+        "v1-compiled": {"runner": "v1", "compiled": True},
+        "v2": V2,
+    }.items()
+    for drafter in ("eagle3", "eagle31")
+}
+for name in ("v1-eager eagle31", "v2 eagle31"):
+    JOBS[name] = replace(JOBS[name], processes=True)
+JOBS["v1-compiled eagle3"] = replace(JOBS["v1-compiled eagle3"], env=WITHOUT_AOT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """Deviation of a run from the reference; errors are the largest over all chains and depths."""
+
+    chains: int
+    drafted_equal: int
+    """Number of chains whose K drafted tokens all equal the reference's."""
+    verified: int
+    accepted_equal: int
+    mass_error: float
+    """Largest mass error, absolute."""
+    with_distances: int
+    """Number of chains that carry masses by distance."""
+    distance_error: float
+    """Largest error of these, absolute."""
+    rms_error: float
+    """Largest RMS error, relative."""
+    top1_error: float
+    entropy_error: float
+
+
+@functools.cache
+def _loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
+    target = load_target(trio_path() / target_name, torch.float64)
+    layers = target.config.num_hidden_layers
+    return target, load_drafter(trio_path() / drafter_name, torch.float64, target_layers=layers)
+
+
+def models(job: Job) -> tuple[Any, Any]:
+    """Return the reference's target and drafter of a job, in float64."""
+    return _loaded(job.target, job.drafter)
+
+
+def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
+    """Replay every recorded chain of the outcome's first batch in float64.
+
+    `rounded`: the engine computed in less than float32 precision. The two chains diverge where it
+    drafted other tokens, so only chains with equal tokens are compared.
+    """
+    trace = read_trace(outcome.run)
+    accepted = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
+    chains = trace.draft.to_pylist()
+    pairs = []
+    asked = prompts(outcome.job.requests)
+    for index, (ids, output) in enumerate(zip(asked, outcome.tokens(), strict=True)):
+        mine = [c for c in chains if c["request"].partition("-")[0] == str(index)]
+        pairs += _pairs(outcome.job, [*ids, *output], len(ids), mine)
+    verified = [
+        (accepted[row["request"], row["position"]]["accepted"], expected)
+        for row, _, expected in pairs
+        if (row["request"], row["position"]) in accepted
+    ]
+    same = [p for p in pairs if not rounded or tuple(p[0]["token_ids"]) == p[1].token_ids]
+    carry = [pair for pair in same if pair[0][DISTANCE_MASS] is not None]
+    return Truth(
+        chains=len(pairs),
+        drafted_equal=sum(tuple(row["token_ids"]) == ref.token_ids for row, ref, _ in pairs),
+        verified=len(verified),
+        accepted_equal=sum(a == b for a, b in verified),
+        mass_error=_worst(same, MASSES, relative=False),
+        with_distances=len(carry),
+        distance_error=_worst(carry, (DISTANCE_MASS,), relative=False),
+        rms_error=_worst(same, NORMS, relative=True),
+        top1_error=_worst(same, ("top1",), relative=False),
+        entropy_error=_worst(same, ("entropy",), relative=False),
+    )
+
+
+def _pairs(
+    job: Job, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
+) -> list[tuple[dict[str, Any], Any, int]]:
+    """Return (recorded, reference, accepted tokens according to the reference) for each chain."""
+    target, drafter = models(job)
+    rows = [row for row in rows if row["position"] <= len(tokens) - 2]
+    anchors = [row["position"] for row in rows]
+    references = replay(target, drafter, tokens, prompt_tokens, anchors, K)
+    full = continue_greedily(target, tuple(tokens), K + 1)
+    return [
+        (row, ref, _matches(ref.token_ids, full[ref.position + 2 :]))
+        for row, ref in zip(rows, references, strict=True)
+    ]
+
+
+@functools.cache  # runs of one target on the same prompts give the same tokens
+@torch.no_grad()
+def continue_greedily(target: Any, tokens: tuple[int, ...], count: int) -> list[int]:
+    """Return `tokens` and the target's next `count`: a last round may accept past the end."""
+    ids, cache = list(tokens), KVCache(len(tokens) + count)
+    unseen = ids
+    for _ in range(count):
+        hidden = target(torch.tensor([unseen]), aux_layers=(), cache=cache).hidden
+        unseen = [int(target.logits(hidden[0, -1:]).argmax())]
+        ids = [*ids, *unseen]
+    return ids
+
+
+def _matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
+    count = 0
+    while count < len(drafted) and drafted[count] == greedy[count]:
+        count += 1
+    return count
+
+
+def _worst(pairs: list[Any], names: tuple[str, ...], *, relative: bool) -> float:
+    worst = 0.0
+    for row, reference, _ in pairs:
+        for name in names:
+            got, want = row[name], getattr(reference, name)
+            assert (got is None) == (want is None), f"{name}: {got} against {want}"
+            if want is None:
+                continue
+            a, b = torch.tensor(got).double().reshape(-1), torch.tensor(want).double().reshape(-1)
+            assert a.shape == b.shape, f"{name}: {a.shape} against {b.shape}"
+            error = (a - b).abs() / (b.abs() if relative else 1.0)
+            worst = max(worst, float(error.max())) if not error.isnan().any() else float("nan")
+    return worst
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="driftscope-truth-") as folder:
+        print_table(run_jobs(JOBS, Path(folder)))
+
+
+def print_table(outcomes: dict[str, Outcome]) -> None:
+    """Print one line of errors per outcome."""
+    print(
+        f"{'engine':22} {'chains':>6} {'drafted =':>10} {'accepted =':>11} "
+        f"{'mass err':>9} {'distance':>9} {'RMS rel':>9} {'top-1 err':>9} {'entropy':>9}"
+    )
+    for name, outcome in outcomes.items():
+        t = compare(outcome)
+        print(
+            f"{name:22} {t.chains:6} {t.drafted_equal:6}/{t.chains:<4}"
+            f"{t.accepted_equal:6}/{t.verified:<5}{t.mass_error:9.1e} {t.distance_error:9.1e} "
+            f"{t.rms_error:9.1e} "
+            f"{t.top1_error:9.1e} {t.entropy_error:9.1e}"
+        )
+
+
+if __name__ == "__main__":
+    main()

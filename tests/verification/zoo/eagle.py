@@ -1,0 +1,150 @@
+"""EAGLE-1, and EAGLE-3 beyond the shipped pair: sliding windows and parallel drafting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from driftscope_lab.trio import trio_path
+from verification.zoo.kind import Kind
+from verification.zoo.layers import BASE, HIDDEN, attention, causal_lm, layer
+from verification.zoo.weights import (
+    Shapes,
+    agreeing_weights,
+    lean_on_embedding,
+    random_weights,
+    save_model,
+)
+
+DEPTHS = 4
+AUX = [1, 2, 3]
+"""Layers of the shipped target whose hidden states an EAGLE-3 drafter reads."""
+WINDOW = 8
+"""Window size, shorter than most prompts here, so that it takes effect."""
+
+
+def trio_target() -> Path:
+    """Return the folder of the shipped target."""
+    return trio_path() / "target"
+
+
+def trio_config() -> dict[str, Any]:
+    """Return the shipped target's config."""
+    config: dict[str, Any] = json.loads((trio_target() / "config.json").read_text())
+    return config
+
+
+def on_trio(method: str, folder: Path, **more: Any) -> dict[str, Any]:
+    """Return options for a drafter of the shipped target."""
+    speculation = {"method": method, "model": str(folder), "num_speculative_tokens": DEPTHS}
+    return {"model": str(trio_target()), "speculative_config": {**speculation, **more}}
+
+
+def _eagle1(folder: Path) -> None:
+    target = {**BASE, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    save_model(folder / "target", target, agreeing_weights(causal_lm(target)))
+    config = {**target, "num_hidden_layers": 1}
+    shapes = layer(config, "layers.0.", input_norm=False)
+    fc = {"fc.weight": lean_on_embedding(HIDDEN, embedding_first=True, share=1.0)}
+    save_model(folder / "drafter", config, {**random_weights(shapes), **fc})
+
+
+def _eagle1_options(folder: Path) -> dict[str, Any]:
+    options = on_trio("eagle", folder / "drafter")
+    return {**options, "model": str(folder / "target")}
+
+
+def eagle3_config(**more: Any) -> dict[str, Any]:
+    """Return the config of a one-layer EAGLE-3 drafter of the shipped target."""
+    return {
+        **trio_config(),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "intermediate_size": 128,
+        "tie_word_embeddings": False,
+        "draft_vocab_size": 256,
+        "eagle_aux_hidden_state_layer_ids": AUX,
+        "num_aux_hidden_states": len(AUX),
+        **more,
+    }
+
+
+def eagle3_weights(config: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return random weights for such a drafter, whose vocabulary is the target's first ids."""
+    hidden, drafts = config["hidden_size"], config["draft_vocab_size"]
+    shapes: Shapes = {
+        "fc.weight": (hidden, hidden * len(AUX)),
+        "norm.weight": (hidden,),
+        "lm_head.weight": (drafts, hidden),
+    }
+    for index in range(config["num_hidden_layers"]):
+        prefix = f"layers.{index}."
+        shapes |= layer(config, prefix)
+        width = 2 * hidden if index == 0 else hidden
+        shapes |= attention(config, f"{prefix}self_attn.", width)
+        shapes[f"{prefix}hidden_norm.weight"] = (hidden,)
+    return {**random_weights(shapes), "d2t": torch.zeros(drafts, dtype=torch.int64)}
+
+
+def _window(folder: Path) -> None:
+    config = eagle3_config(
+        num_hidden_layers=2,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=WINDOW,
+    )
+    save_model(folder, config, eagle3_weights(config))
+
+
+def _all_windows(folder: Path) -> None:
+    shipped = trio_path() / "eagle3"
+    config = json.loads((shipped / "config.json").read_text())
+    config |= {"layer_types": ["sliding_attention"], "sliding_window": WINDOW}
+    save_model(folder, config, load_file(shipped / "model.safetensors"))
+
+
+def _parallel(folder: Path) -> None:
+    config = eagle3_config(ptd_token_id=5)
+    weights = eagle3_weights(config)
+    weights["mask_hidden"] = torch.ones(1, config["hidden_size"] * len(AUX))
+    save_model(folder, config, weights)
+
+
+EAGLE1 = Kind(
+    name="eagle1",
+    build=_eagle1,
+    options=_eagle1_options,
+    runners=("v1", "v2"),
+)
+WINDOW_ALL = Kind(
+    name="eagle3_window",
+    build=_all_windows,
+    options=lambda folder: on_trio("eagle3", folder),
+    runners=("v1", "v2"),
+)
+WINDOW_MIXED = Kind(
+    name="eagle3_window_mixed",
+    build=_window,
+    options=lambda folder: on_trio("eagle3", folder),
+    runners=("v2",),
+    why_not="V1: drafting layers in two KV cache groups (v1/spec_decode/llm_base_proposer.py:1697)",
+)
+WINDOW_ONE_GROUP = Kind(
+    name="eagle3_window_one_group",
+    build=_window,
+    options=lambda folder: {
+        **on_trio("eagle3", folder),
+        "disable_hybrid_kv_cache_manager": True,
+    },
+    runners=("v1", "v2"),
+)
+P_EAGLE = Kind(
+    name="p_eagle",
+    build=_parallel,
+    options=lambda folder: on_trio("eagle3", folder, parallel_drafting=True),
+    runners=("v1",),
+    why_not="V2: no parallel drafting for EAGLE (config/vllm.py:2943)",
+)
