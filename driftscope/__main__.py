@@ -1,5 +1,5 @@
 """`python -m driftscope`: the same command as `driftscope`."""
 
-from driftscope.cli.app import main
+from driftscope.cli.app import run
 
-main()
+run()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from driftscope.boundary.process_end import end_process
 from driftscope.boundary.terminal_text import shown
 from driftscope.cli.advise import advise
 from driftscope.cli.analyze import analyze
@@ -100,7 +101,17 @@ _ONLY_HELP = "NoArgsIsHelpError"
 """Name of the error of a command that prints its help if it is given no argument."""
 
 
-def main() -> None:
+def run() -> NoReturn:
+    """Run the command line as a process of its own."""
+    try:
+        main()
+    except SystemExit as ended:
+        if not isinstance(ended.code, int):
+            raise
+        end_process(ended.code)
+
+
+def main() -> NoReturn:
     """Run the command line; print an error as one line and exit with its exit code."""
     try:
         code = app(prog_name="driftscope", standalone_mode=False)

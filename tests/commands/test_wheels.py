@@ -146,7 +146,7 @@ def test_licences_and_notices_are_in_them(wheels: dict[str, Wheel]) -> None:
 
 
 def test_command_and_plugin_come_with_the_probe(wheels: dict[str, Wheel]) -> None:
-    assert "driftscope = driftscope.cli.app:main" in wheels["driftscope-probe"].entry_points
+    assert "driftscope = driftscope.cli.app:run" in wheels["driftscope-probe"].entry_points
     plugin = "[vllm.general_plugins]\ndriftscope = driftscope_probes.vllm.plugin:register"
     assert plugin in wheels["driftscope-probe"].entry_points
     assert not wheels["driftscope"].entry_points and not wheels["driftscope-lab"].entry_points

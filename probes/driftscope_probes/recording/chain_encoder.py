@@ -67,7 +67,7 @@ class ChainEncoder:
         rows = [step_rows(steps, prefilling, lost)] if steps else []
         self._costs.report_steps(steps)
         begun = time.thread_time()  # rows above exist for every step
-        groups: dict[tuple[int, bool, bool, bool], list[RecordedChains]] = {}
+        groups: dict[tuple[int, bool], list[RecordedChains]] = {}
         count, side_s = 0, 0.0
         for done, names in zip(steps, prefilling, strict=True):
             self._doubtful.mark(done, names)
@@ -81,12 +81,7 @@ class ChainEncoder:
                 chains = self._chains(done, capture, values.take())
                 if not chains.requests:
                     continue  # all of them are still prefilling, or were not selected
-                group = (
-                    chains.k,
-                    chains.tokens is not None,
-                    chains.by_head is not None,
-                    chains.by_distance is not None,
-                )
+                group = chains.k, chains.tokens is not None
                 groups.setdefault(group, []).append(chains)
         rows += [self._blocks.block(group) for group in groups.values()]
         self._costs.report_writing(

@@ -62,8 +62,8 @@ class DraftBlocks:
         complete(depths, self._aliases)
         fc = self._part(values, "fc_rms")[:, 0]
         tokens = [c.tokens for c in chains if c.tokens is not None]
-        by_head = [c.by_head for c in chains if c.by_head is not None]
-        by_distance = [c.by_distance for c in chains if c.by_distance is not None]
+        by_head = [c.by_head for c in chains]
+        by_distance = [c.by_distance for c in chains]
 
         def each(of: Callable[[RecordedChains], Any]) -> list[Any]:
             return [of(c) for c, size in zip(chains, sizes, strict=True) for _ in range(size)]
@@ -94,8 +94,8 @@ class DraftBlocks:
                 ],
                 "token_ids": Lists(values=np.concatenate(tokens)) if tokens else None,
                 "rate": each(lambda c: c.done.rate),
-                "head_mass": _optional(by_head, lost),
-                DISTANCE_MASS: _optional(by_distance, lost),
+                "head_mass": _optional(by_head, sizes, lost),
+                DISTANCE_MASS: _optional(by_distance, sizes, lost),
                 "heads": self._heads,
                 "strategy": each(lambda c: Strategy.NONE if c.capture.sought else self._strategy),
                 "execution": each(lambda c: c.capture.execution),
@@ -144,10 +144,23 @@ def _overwritten(void: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return lost
 
 
-def _optional(parts: list[npt.NDArray[np.float32]], void: npt.NDArray[np.bool_]) -> Lists | None:
-    if not parts:
+def _optional(
+    parts: list[npt.NDArray[np.float32] | None], sizes: list[int], void: npt.NDArray[np.bool_]
+) -> Lists | None:
+    """Return what only some steps measured; null in the rows of the others.
+
+    `parts`: one array [n, k, ...] for each step, None for a step without; `sizes`: n of each step.
+    """
+    measured = [part for part in parts if part is not None]
+    if not measured:
         return None
-    values = np.concatenate(parts)
+    absent = measured[0].shape[1:]
+    values = np.concatenate(
+        [
+            np.full((size, *absent), np.nan, np.float32) if part is None else part
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+    )
     values[void] = np.nan
     return _known(values.reshape(len(values), -1))
 

@@ -142,9 +142,9 @@ def test_requests_beyond_the_bound_are_put_together_within_their_label(
     """Measured values do not change; intervals are over groups."""
     path = write_run(tmp_path / "run", Spec(labels=("a", "b"), odd=2.0))
     apart = summarise(open_run(path), "run")
-    monkeypatch.setattr(request_codes, "MAX_CLUSTERS", 10)
+    monkeypatch.setattr(request_codes, "MAX_CLUSTERS", 30)
     together = collect(open_run(path))
-    assert len(np.unique(together.cells)) == 10
+    assert len(np.unique(together.cells)) == 20
     found = summarise(together, "run")
     assert found.hidden.fed_rms == pytest.approx(apart.hidden.fed_rms)
     assert [s.growth for s in found.segments] == pytest.approx([s.growth for s in apart.segments])

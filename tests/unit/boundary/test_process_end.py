@@ -1,0 +1,37 @@
+"""A process ends with its own exit code, with all of its output and its exit functions run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.process
+PROGRAM = """
+import atexit, threading, time
+from driftscope.boundary.process_end import end_process
+atexit.register(print, "exit function")
+threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+print("command")
+end_process(3)
+"""
+
+
+def test_output_threads_and_exit_functions_come_first() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.split("\n") == ["command", "thread", "exit function", ""]
+
+
+def test_output_that_nobody_reads_is_an_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.replace("(3)", "(0)")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=60) == 1
