@@ -143,6 +143,11 @@ def _clusters(row: Row, trials: int) -> Iterator[Rate]:
     yield _false("the same prompts called different", row.paired, trials)
 
 
+def _label_mix(row: Row, trials: int) -> Iterator[Rate]:
+    yield _false("another mix called a difference", row.called, trials)
+    yield _power("worse drafter found", row.found, trials)
+
+
 BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
     "coverage": _coverage,
     "false_calls": _calls,
@@ -157,6 +162,7 @@ BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
     "k_advice": _advice,
     "cut_anew": _cut_anew,
     "clusters": _clusters,
+    "label_mix": _label_mix,
 }
 """Rates of a row to check, by table; tables that are not here are for reading."""
 

@@ -12,7 +12,8 @@ whether broken drafters are distinguished from healthy ones. The next two are th
 `benchmarks.within_request`: how often acceptance is said to go with something inside the drafter.
 Then come those of `benchmarks.unfinished`, recordings that end in the middle of requests,
 `benchmarks.time_changes`, requests in sessions and kinds, `benchmarks.risk_sets`, rounds that draft
-different numbers of tokens, and `benchmarks.clusters`, prompts that repeat and sessions. The last
+different numbers of tokens, `benchmarks.clusters`, prompts that repeat and sessions, and
+`benchmarks.label_mix`, two runs that served other shares of two labels. The last
 two are those of `benchmarks.k_advice`: the advice on K where step times are known, and acceptance
 lengths from rounds cut anew.
 
@@ -39,6 +40,7 @@ from benchmarks.bounds import breaches
 from benchmarks.circumstances import Named, named
 from benchmarks.clusters import Clustered, worlds
 from benchmarks.k_advice import Advised, CutAnew, advice_in_worlds, cut_anew
+from benchmarks.label_mix import OtherMix, other_mixes
 from benchmarks.parting import WORLDS, Parted, parted
 from benchmarks.risk_sets import RiskSets, risk_sets
 from benchmarks.several_k import DepthCoverage, MixChanges, coverages, mix_changes
@@ -334,6 +336,16 @@ def show_clusters(trials: int, say: Say) -> list[Clustered]:
     return rows
 
 
+def show_label_mix(trials: int, say: Say) -> list[OtherMix]:
+    say(f"\nTwo runs with other mixes of two labels, {trials} pairs each: share called different\n")
+    say(f"{'share of the easy label':26}{'one drafter':>12}{'as served':>11}{'a worse one':>13}")
+    rows = []
+    for row in other_mixes(trials):
+        say(f"{row.mix:26}{row.called:12.1%}{row.as_served:11.1%}{row.found:13.1%}")
+        rows.append(row)
+    return rows
+
+
 def show_parting(trials: int, say: Say) -> list[Parted]:
     say("\nTwo drafters: share of pairs that part (equal ones: at most 6.8 % wanted)\n")
     head = f"{'pairs':>6}{'parted':>9}{'from':>7}{'bound':>9}"
@@ -413,6 +425,7 @@ TABLES = {
     "k_advice": show_k_advice,
     "cut_anew": show_cut_anew,
     "clusters": show_clusters,
+    "label_mix": show_label_mix,
 }
 
 

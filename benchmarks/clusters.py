@@ -28,6 +28,8 @@ LOGITS = (1.4, 0.94, 0.66, 0.41, 0.2)
 """Logit of acceptance at each depth, given the depth before."""
 K = len(LOGITS)
 NODES = 40
+OTHER_STREAM = 500_000
+"""Added to a run's seed for its prompts, whose effects must not be those of its requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ def mean_length(world: World) -> float:
 def drawn(world: World, seed: int, prompts_seed: int | None = None) -> Side:
     """Draw one run; runs with the same `prompts_seed` have the same prompts."""
     random = RandomState(seed)
-    of_prompts = RandomState(seed + 500_000 if prompts_seed is None else prompts_seed)
+    of_prompts = RandomState(seed + OTHER_STREAM if prompts_seed is None else prompts_seed)
     n = world.prompts * world.times
     prompt, session = np.arange(n) % world.prompts, np.arange(n) // world.prompts
     shift = world.of_prompt * of_prompts.standard_normal(world.prompts)[prompt]
@@ -160,8 +162,9 @@ def _called(world: World, trials: int, *, paired: bool) -> Iterator[bool]:
     """Yield whether any difference of two equal runs is reported."""
     for trial in range(trials):
         seed = 2 * trial + 1_000_000
-        first = drawn(world, seed, prompts_seed=seed)
-        second = drawn(world, seed + 1, prompts_seed=seed if paired else None)
+        prompts = seed + OTHER_STREAM
+        first = drawn(world, seed, prompts_seed=prompts)
+        second = drawn(world, seed + 1, prompts_seed=prompts if paired else None)
         rows = np.arange(len(first.labels) if paired else 0)
         if paired:
             second = Side(rounds=second.rounds.grouped_like(first.rounds), labels=second.labels)

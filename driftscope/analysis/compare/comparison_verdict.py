@@ -6,7 +6,15 @@ import math
 
 from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison, Difference
 from driftscope.analysis.compare.time_comparison import TPOT, TTFT
-from driftscope.analysis.number_words import NOTHING, count, largest, milliseconds, runs_of_numbers
+from driftscope.analysis.number_words import (
+    NOTHING,
+    count,
+    largest,
+    listed,
+    milliseconds,
+    percent,
+    runs_of_numbers,
+)
 
 TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
 """Words for the metrics that are times."""
@@ -17,6 +25,22 @@ def verdict(comparison: Comparison) -> str:
     shown."""
     if times := comparison.at(TPOT):
         return _faster(comparison, times[0])
+    return _of_acceptance(comparison) + (", at one mix of labels" if comparison.mix else "")
+
+
+def mix_words(comparison: Comparison) -> str:
+    """Return a sentence on the mix of labels at which differences over all requests are taken; ""
+    if they are taken as served."""
+    if not comparison.mix:
+        return ""
+    shares = listed([f"{percent(share)} {name}" for name, share in comparison.mix.items()])
+    return (
+        "They served labels in other shares, so differences over all requests are taken at one "
+        f"mix: {shares} of the rounds."
+    )
+
+
+def _of_acceptance(comparison: Comparison) -> str:
     depth, by_depth = comparison.parts_from, comparison.at(MARGINAL)
     (length,) = comparison.at(LENGTH)
     if depth is not None:

@@ -8,11 +8,12 @@ Labels are tested separately, corrected by Holm's rule, with a share of the erro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from driftscope.analysis.compare.common_mix import common_mix, figures_at
 from driftscope.analysis.compare.run_differences import unlike
 from driftscope.analysis.figures.request_pairing import (
     BY_DIGEST,
@@ -42,9 +43,9 @@ from driftscope.errors import MixedTraceError
 from driftscope.trace.format.manifest import Manifest
 
 TESTABLE = 10
-"""Smallest number of requests, both runs together, with a round accepted to a depth, and also of
-requests with a round that is not, for which a label's depth is tested: with fewer, a variance over
-requests says little."""
+"""Smallest number of clusters of requests in each run with a round accepted to a depth, and also of
+clusters with a round that is not, for which a label's depth is tested: with fewer, a variance over
+them says little."""
 OF_LABELS = 0.2
 """Share of the permitted error that is kept for single labels if there are several; they get all of
 it if the runs differ over all requests."""
@@ -99,6 +100,9 @@ class Comparison:
     clusters: tuple[int, int] | None = None
     """Number of clusters of these requests; None in a comparison of times."""
     differences: tuple[Difference, ...]
+    mix: Mapping[str, float] = field(default_factory=dict)
+    """Share of each label at which differences over all requests are taken; empty if they are
+    taken as served, see `driftscope.analysis.compare.common_mix`."""
     unlike: tuple[str, ...] = ()
     """Other ways in which the runs differ, see `driftscope.analysis.compare.run_differences`."""
 
@@ -176,7 +180,8 @@ def _rows(names: tuple[str, ...]) -> dict[object, int]:
 def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> Comparison:
     """Compare two sides, whose rows are pairs unless the pairing is UNPAIRED."""
     paired = pairing.how != UNPAIRED
-    whole = tuple(_whole(a, b, paired))
+    mix = {} if paired else common_mix(a, b)
+    whole = tuple(_whole(a, b, paired, mix))
     parts = tuple(_by_label(a, b, paired))
     return Comparison(
         first=labels[0],
@@ -186,6 +191,7 @@ def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> C
         alone=pairing.alone if paired else 0,
         requests=(len(a.labels), len(b.labels)),
         clusters=(len(a.rounds.by_cluster().rounds), len(b.rounds.by_cluster().rounds)),
+        mix=mix,
         differences=(*_shared_error(whole, bool(parts)), *_labels_corrected(whole, parts)),
     )
 
@@ -223,10 +229,12 @@ def _labels_corrected(
             yield replace(each, p_adjusted=min(own / OF_LABELS, 1.0))
 
 
-def _whole(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
-    """Yield the differences over all requests, tested jointly."""
+def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator[Difference]:
+    """Yield the differences over all requests, tested jointly; at `mix` if there is one."""
     k = _depths(a, b)
     ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
+    if mix:
+        ratios = figures_at(a, mix, k), figures_at(b, mix, k)
     joint_test = joint(*ratios, paired=paired)
     edges = _Edges(a.rounds, b.rounds, ratios)
     for at, each in enumerate(_differences(ratios, paired, WHOLE)):
@@ -314,12 +322,10 @@ def figures_of(rounds: Rounds, k: int) -> Ratio:
 
 def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]:
     """Return the difference, standard error and degrees of freedom of each figure."""
-    gap = b.value - a.value
     if paired:
-        n = len(a.influence)
-        moved = np.square(b.influence - a.influence).sum(axis=0)
-        error = np.sqrt((n - 1) / n * moved) if n > 1 else np.full_like(gap, np.nan)
-        return gap, np.fmax(a.factor, b.factor) * error, np.minimum(a.df, b.df)
+        apart = b.minus(a)
+        return apart.value, apart.error, apart.df
+    gap = b.value - a.value
     va, vb = np.square(a.error), np.square(b.error)
     spread = np.square(va) / np.maximum(a.df, 1) + np.square(vb) / np.maximum(b.df, 1)
     df = np.where(spread > 0, np.square(va + vb) / np.where(spread > 0, spread, 1), 1.0)
@@ -386,8 +392,8 @@ class _Edges:
 
 
 def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:
-    """Return, by depth, whether enough requests have an accepted round, and enough have a rejected
-    one."""
-    some = sum((each.reached[:, :k] > 0).sum(axis=0) for each in (a, b))
-    other = sum((each.reached[:, :k] < each.deep_enough[:, :k]).sum(axis=0) for each in (a, b))
-    return [bool(enough) for enough in np.minimum(some, other) >= TESTABLE]
+    """Return, by depth, whether enough clusters of either run have an accepted round, and enough
+    have a rejected one."""
+    some = [(each.reached[:, :k] > 0).sum(axis=0) for each in (a, b)]
+    other = [(each.reached[:, :k] < each.deep_enough[:, :k]).sum(axis=0) for each in (a, b)]
+    return [bool(enough) for enough in np.min([*some, *other], axis=0) >= TESTABLE]

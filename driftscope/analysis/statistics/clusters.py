@@ -46,14 +46,9 @@ def ratio_over(
 def two_way(one: Ratio, other: Ratio, both: Ratio) -> Ratio:
     """Return the ratios with the variance over two kinds of clusters; `both` is over their
     intersections. Influences are those of `one`."""
-    a, b, ab = (np.square(each.error) for each in (one, other, both))
-    variance = np.fmax(np.fmax(a, b), a + b - ab)
-    known = a > 0
     return replace(
         one,
-        scale=np.where(
-            known, np.sqrt(np.where(known, variance / np.where(known, a, 1.0), 1.0)), 1.0
-        ),
+        crossed=(other, both),
         df=np.fmin(one.df, other.df),
         heaviest=np.fmax(one.heaviest, other.heaviest),
     )

@@ -109,9 +109,11 @@ class Ratio:
     """Sums of the denominators."""
     heaviest: Array
     """Largest share of the denominator that one cluster has, [m]."""
-    scale: Array | None = None
-    """Factor of the standard error beyond that of the influences, [m]: with two kinds of clusters,
-    see `driftscope.analysis.statistics.clusters`. None: 1."""
+    share: Matrix
+    """Each cluster's share of the denominator, [clusters, m]; NaN if it is 0."""
+    crossed: tuple[Ratio, Ratio] | None = None
+    """The same ratios over the other kind of clusters, and over the intersections of both; None
+    with one kind, see `driftscope.analysis.statistics.clusters`."""
 
     @property
     def supported(self) -> NDArray[np.bool_]:
@@ -121,9 +123,13 @@ class Ratio:
         return np.asarray((self.heaviest <= MOST_WEIGHT) & enough)
 
     @property
-    def factor(self) -> Array:
-        """Return `scale`, 1 by default, [m]."""
-        return np.ones(len(self.value)) if self.scale is None else self.scale
+    def variance(self) -> Array:
+        """Return the jackknife variance over this kind of clusters alone, [m]; NaN with fewer than
+        two clusters."""
+        n = len(self.influence)
+        if n < 2:
+            return np.full(len(self.value), np.nan)
+        return np.asarray((n - 1) / n * np.square(self.influence).sum(axis=0))
 
     def first(self, m: int) -> Ratio:
         """Return the first `m` figures."""
@@ -133,17 +139,45 @@ class Ratio:
             df=self.df[:m],
             units=self.units[:m],
             heaviest=self.heaviest[:m],
-            scale=None if self.scale is None else self.scale[:m],
+            share=self.share[:, :m],
+            crossed=None
+            if self.crossed is None
+            else (self.crossed[0].first(m), self.crossed[1].first(m)),
+        )
+
+    def minus(self, other: Ratio) -> Ratio:
+        """Return the difference of the ratios, whose clusters are the same ones."""
+        crossed = None
+        if self.crossed is not None and other.crossed is not None:
+            (a, ab), (b, bb) = self.crossed, other.crossed
+            crossed = a.minus(b), ab.minus(bb)
+        return Ratio(
+            value=self.value - other.value,
+            influence=self.influence - other.influence,
+            df=np.minimum(self.df, other.df),
+            units=self.units + other.units,
+            heaviest=np.fmax(self.heaviest, other.heaviest),
+            share=np.fmax(self.share, other.share),
+            crossed=crossed,
         )
 
     @property
     def error(self) -> Array:
         """Standard error, [m]; NaN with fewer than two clusters."""
-        n = len(self.influence)
-        if n < 2:
-            return np.full(len(self.value), np.nan)
-        one_way = np.sqrt((n - 1) / n * np.square(self.influence).sum(axis=0))
-        return np.asarray(self.factor * one_way)
+        if self.crossed is None:
+            return np.asarray(np.sqrt(self.variance))
+        a, b, ab = self.variance, *(each.variance for each in self.crossed)
+        return np.asarray(np.sqrt(np.fmax(np.fmax(a, b), a + b - ab)))
+
+    @property
+    def factor(self) -> Array:
+        """Standard error over that of this kind of clusters alone, [m]; 1 with one kind."""
+        if self.crossed is None:
+            return np.ones(len(self.value))
+        variance = self.variance
+        known = variance > 0
+        factor = self.error / np.sqrt(np.where(known, variance, 1.0))
+        return np.where(known, factor, 1.0)
 
 
 def joined(*ratios: Ratio) -> Ratio:
@@ -154,7 +188,38 @@ def joined(*ratios: Ratio) -> Ratio:
         df=np.concatenate([each.df for each in ratios]),
         units=np.concatenate([each.units for each in ratios]),
         heaviest=np.concatenate([each.heaviest for each in ratios]),
-        scale=np.concatenate([each.factor for each in ratios]),
+        share=np.hstack([each.share for each in ratios]),
+        crossed=None
+        if any(each.crossed is None for each in ratios)
+        else (
+            joined(*(each.crossed[0] for each in ratios if each.crossed)),
+            joined(*(each.crossed[1] for each in ratios if each.crossed)),
+        ),
+    )
+
+
+def weighted(ratios: Sequence[Ratio], weights: Sequence[float]) -> Ratio:
+    """Return the average of ratios of the same clusters, with constant `weights` whose sum is 1."""
+    shares = [np.nan_to_num(each.share) for each in ratios]
+    share = np.sum([w * each for w, each in zip(weights, shares, strict=True)], axis=0)
+    crossed = [each.crossed for each in ratios]
+    return Ratio(
+        value=np.sum([w * each.value for w, each in zip(weights, ratios, strict=True)], axis=0),
+        influence=np.sum(
+            [w * each.influence for w, each in zip(weights, ratios, strict=True)], axis=0
+        ),
+        df=np.min([degrees_of_freedom(share), *(each.df for each in ratios)], axis=0)
+        if crossed[0]
+        else degrees_of_freedom(share),
+        units=np.sum([each.units for each in ratios], axis=0),
+        heaviest=heaviest_of(share),
+        share=share,
+        crossed=(
+            weighted([each[0] for each in crossed if each], weights),
+            weighted([each[1] for each in crossed if each], weights),
+        )
+        if all(crossed)
+        else None,
     )
 
 
@@ -173,6 +238,7 @@ def ratio_of(top: Matrix, bottom: Matrix) -> Ratio:
         df=degrees_of_freedom(share),
         units=whole,
         heaviest=heaviest_of(share),
+        share=share,
     )
 
 

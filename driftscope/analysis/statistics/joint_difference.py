@@ -6,8 +6,8 @@ sign of each pair's difference is drawn (Romano 1989), or, without pairs, reques
 the two runs (Chung and Romano 2013). A depth at which one run never accepts is tested like any
 other.
 
-A request's pseudo-value of a ratio r is r + (n - 1) times its jackknife influence: their mean is
-the ratio, and their spread is the ratio's variance over requests.
+A cluster's value is the ratio plus n times what the cluster adds to it: the mean of the values is
+the ratio, and their spread is its variance over clusters.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class Joint:
 
 def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
     """Test b - a, figure by figure; if `paired`, rows of the influences are pairs."""
-    known, factor = _known(a) & _known(b), np.fmax(a.factor, b.factor)
+    known = _known(a) & _known(b)
+    same = _pooled(a, b)
+    first, second = (_null_values(each, same, known) for each in (a, b))
     if paired:
-        return _tested(_Signs(_pseudo(b, known) - _pseudo(a, known)), factor)
-    return _tested(_Deals(_pseudo(a, known), _pseudo(b, known)), factor)
+        return _tested(_Signs(second - first), b.minus(a).factor)
+    return _tested(_Deals(first, second), np.fmax(a.factor, b.factor))
 
 
 def departure(ratio: Ratio) -> Joint:
@@ -66,11 +68,30 @@ def _known(ratio: Ratio) -> NDArray[np.bool_]:
     return np.asarray(known & ratio.supported)
 
 
+def _pooled(a: Ratio, b: Ratio) -> Array:
+    """Return the ratios of both runs together, [m]; NaN without any weight."""
+    units = a.units + b.units
+    tops = np.nan_to_num(a.value) * a.units + np.nan_to_num(b.value) * b.units
+    return np.asarray(tops / np.where(units > 0, units, np.nan))
+
+
 def _pseudo(ratio: Ratio, known: NDArray[np.bool_]) -> Matrix:
     """Return pseudo-values with the ratio as mean, [clusters, m]; 0 in all clusters if it is not
     `known`."""
     value, influence = np.where(known, ratio.value, 0), np.where(known, ratio.influence, 0)
     return np.asarray(value + (len(influence) - 1) * (influence - influence.mean(axis=0)))
+
+
+def _null_values(ratio: Ratio, same: Array, known: NDArray[np.bool_]) -> Matrix:
+    """Return values of the clusters with the ratio as mean, [clusters, m], as they are if both runs
+    have the ratio `same`; 0 in all clusters if it is not `known`.
+
+    A cluster's residual is taken from `same`, so that a chance difference of the runs is not in the
+    residuals of all clusters, weighted by their sizes (the null is imposed, as in the score
+    bootstrap of Kline and Santos 2012).
+    """
+    own = ratio.influence * (1.0 - ratio.share) + (ratio.value - same) * ratio.share
+    return np.where(known, same + len(own) * np.where(known, own, 0.0), 0.0)
 
 
 class _Signs:
@@ -140,7 +161,7 @@ def _statistic(gap: Array, error: Array) -> Array:
 
 
 def _tested(exchange: _Signs | _Deals, factor: Array) -> Joint:
-    """Test the observed differences; `factor` widens their errors, [m], see `Ratio.scale`."""
+    """Test the observed differences; `factor` widens their errors, [m], see `Ratio.factor`."""
     gap, error = exchange.observed()
     gap, error = np.atleast_1d(gap), np.atleast_1d(error) * factor
     t = _statistic(gap, error)

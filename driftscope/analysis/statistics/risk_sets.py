@@ -38,4 +38,5 @@ def marginal_ratio(accepted: Matrix, at_risk: Matrix, drafted: Matrix) -> Ratio:
         df=degrees_of_freedom(share),
         units=units,
         heaviest=heaviest_of(share),
+        share=share,
     )

@@ -207,13 +207,7 @@ def step_ratio(tokens: Matrix, rounds: Matrix, cluster: Codes, after: Matrix) ->
     before, later = sides
     if not (before.units[0] > 0 and later.units[0] > 0):
         return None
-    return Ratio(
-        value=later.value - before.value,
-        influence=later.influence - before.influence,
-        df=np.minimum(before.df, later.df),
-        units=before.units + later.units,
-        heaviest=np.maximum(before.heaviest, later.heaviest),
-    )
+    return later.minus(before)
 
 
 def paired_step(

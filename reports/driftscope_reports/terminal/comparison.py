@@ -7,7 +7,13 @@ import os
 from rich.console import Console
 from rich.table import Table
 
-from driftscope.analysis.compare.comparison_verdict import TIMES, between_ends, signed, verdict
+from driftscope.analysis.compare.comparison_verdict import (
+    TIMES,
+    between_ends,
+    mix_words,
+    signed,
+    verdict,
+)
 from driftscope.analysis.compare.run_comparison import (
     LENGTH,
     WHOLE,
@@ -67,10 +73,11 @@ def _name(each: Difference) -> str:
 def _pairing(comparison: Comparison) -> str:
     if comparison.pairing == UNPAIRED:
         first, second = comparison.requests
-        return (
+        words = (
             f"Unpaired: {first:,} against {count(second, 'request')}; the "
             "runs did not answer the same prompts."
         )
+        return f"{words} {plain(mix_words(comparison))}".rstrip()
     alone = f"; {comparison.alone:,} without a counterpart left out" if comparison.alone else ""
     return f"Paired by {comparison.pairing}: {count(comparison.pairs, 'pair')}{alone}."
 

@@ -94,3 +94,16 @@ def test_the_correlation_within_clusters_is_estimated() -> None:
 def test_sums_keep_the_order_of_rows_that_are_clusters_of_their_own() -> None:
     assert summed(VALUES, EACH) is VALUES
     assert np.array_equal(summed(VALUES, EACH[::-1]), VALUES[::-1])
+
+
+def test_what_both_runs_share_leaves_the_variance_of_their_difference() -> None:
+    """Prompts are the same in both runs, sessions are not."""
+    prompt, session = np.tile(np.arange(20), 15), np.repeat(np.arange(15), 20)
+    easy, ones = RANDOM.standard_normal(20)[prompt], np.ones((300, 1))
+    runs = [easy + 0.5 * RANDOM.standard_normal(15)[session] for _ in range(2)]
+    a, b = (ratio_over(ratio_of, (each[:, None], ones), session, prompt) for each in runs)
+    apart = b.minus(a)
+    direct = ratio_over(ratio_of, ((runs[1] - runs[0])[:, None], ones), session, prompt)
+    assert apart.error == pytest.approx(direct.error)
+    assert apart.factor[0] == pytest.approx(1.0, abs=0.05)
+    assert min(a.factor[0], b.factor[0]) > 1.2

@@ -1,0 +1,92 @@
+"""Measure how often two runs with other mixes of labels, and other prompts, are called different.
+
+One label is easier than the other. Wanted: at most 6.8 % of 400 pairs of one drafter differ,
+however their mixes do (5 %, and 1.64 standard errors), and a drafter that is worse on both labels
+is found in at least 90 %. For comparison the same pairs are judged as they were served.
+
+    PYTHONPATH=.:tests python -m benchmarks.label_mix [--trials 400]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from support.simulate import Prompts, Truth
+from support.simulate.sums import side
+
+from driftscope.analysis.compare.run_comparison import comparison
+from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing
+from driftscope.analysis.figures.side import Side
+
+EASY, HARD = 0.6, -0.6
+"""Logit shifts of the two labels."""
+WORSE = -0.5
+"""Logit shift of a worse drafter."""
+MIXES = {"50 % and 50 %": (0.5, 0.5), "35 % and 65 %": (0.35, 0.65), "10 % and 90 %": (0.1, 0.9)}
+"""Share of the easy label in each of two runs."""
+TRUTH = Truth(requests=200, rounds=20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherMix:
+    """Shares of the pairs of runs that are called different."""
+
+    mix: str
+    called: float
+    """Of one drafter."""
+    as_served: float
+    """Of one drafter, without a common mix of labels."""
+    found: float
+    """Of a drafter and a worse one, which serves more of the easy label."""
+
+
+def other_mixes(trials: int) -> Iterator[OtherMix]:
+    """Yield the rates of every mix."""
+    for name, (first, second) in MIXES.items():
+        equal = [(_run(2 * t, first), _run(2 * t + 1, second)) for t in range(trials)]
+        worse = [(a, _run(2 * t + 1, second, WORSE)) for t, (a, _) in enumerate(equal)]
+        yield OtherMix(
+            mix=name,
+            called=_share(equal),
+            as_served=_share([(_unlabelled(a), _unlabelled(b)) for a, b in equal]),
+            found=_share(worse),
+        )
+
+
+def _run(seed: int, easy: float, shift: float = 0.0) -> Side:
+    kinds = (
+        Prompts(label="easy", share=easy, shift=EASY + shift),
+        Prompts(label="hard", share=1 - easy, shift=HARD + shift),
+    )
+    return side(replace(TRUTH, prompts=kinds, seed=seed, prompts_seed=100_000 + seed))
+
+
+def _unlabelled(run: Side) -> Side:
+    return replace(run, labels=("",) * len(run.labels))
+
+
+def _share(pairs: list[tuple[Side, Side]]) -> float:
+    none = np.zeros(0, dtype=np.int64)
+    how = Pairing(how=UNPAIRED, first=none, second=none, alone=0)
+    found = [comparison(a, b, ("a", "b"), how) for a, b in pairs]
+    return sum(any(each.differs for each in one.differences) for one in found) / len(found)
+
+
+def show(rows: list[OtherMix]) -> None:
+    """Print the rates."""
+    print(f"\n{'share of the easy label':<26}{'called':>8}{'as served':>11}{'worse found':>13}")
+    for row in rows:
+        print(f"{row.mix:<26}{row.called:>8.3f}{row.as_served:>11.3f}{row.found:>13.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=400)
+    show(list(other_mixes(parser.parse_args().trials)))
+
+
+if __name__ == "__main__":
+    main()
