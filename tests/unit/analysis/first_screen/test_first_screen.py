@@ -270,6 +270,7 @@ def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> Non
     assert screen.action.why.lower() == title.lower()
 
 
+@pytest.mark.slow
 def test_norms_are_not_advised_to_a_drafter_that_has_them(run: Run) -> None:
     drifts = replace(EVEN, k=8, conditional=(0.9,) * 8, requests=60, sink=(0.46, 0.08))
     for flag, advised in ((True, False), (False, True)):

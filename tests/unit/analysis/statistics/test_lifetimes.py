@@ -85,6 +85,7 @@ def test_a_cut_leaves_out_what_began_before_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["both", "acceptance rises along an answer"])
+@pytest.mark.slow
 def test_a_stationary_server_read_while_it_runs(name: str) -> None:
     """All rounds of the same recordings would be called a change, and are biased."""
     drawn = [recording(WORLDS[name], 700 + seed) for seed in range(TRIALS)]

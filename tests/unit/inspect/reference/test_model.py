@@ -110,6 +110,7 @@ def test_a_config_without_auxiliary_layers_means_vllms_default(pair: Pair) -> No
 
 
 @pytest.mark.parametrize("layers", [7, 8, 32, 61])
+@pytest.mark.slow
 def test_default_layers_are_the_installed_vllms(layers: int) -> None:
     interfaces = pytest.importorskip("vllm.model_executor.models.interfaces")
     target = SimpleNamespace(model=SimpleNamespace(layers=range(layers)))

@@ -82,6 +82,7 @@ def test_tables_and_findings_are_kept_and_taken_up_again(
     assert kept.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_mass_on_the_first_token_is_what_transformers_says() -> None:
     transformers = pytest.importorskip("transformers")
     folder = trio_path() / "target"

@@ -39,6 +39,7 @@ def test_the_weights_load_with_the_recipes_sizes() -> None:
         assert load_drafter(trio_path() / name).config == config
 
 
+@pytest.mark.slow
 def test_the_target_is_the_llama_that_transformers_loads() -> None:
     transformers = pytest.importorskip("transformers")
     folder = trio_path() / "target"

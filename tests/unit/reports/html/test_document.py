@@ -342,6 +342,7 @@ def test_one_run_has_nothing_to_compare_and_says_so(tmp_path: Path) -> None:
     assert "not applicable, because no request has a workload label" in page.words
 
 
+@pytest.mark.slow
 def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
     """A drafter without attention, and windows that hide the sink from all or some layers."""
     specs = {

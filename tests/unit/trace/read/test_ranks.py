@@ -154,6 +154,7 @@ def test_masses_that_were_not_taken_stay_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", [DP2, BOTH], ids=["dp2", "tp2 dp2"])
+@pytest.mark.slow
 def test_replicas_do_not_collide(tmp_path: Path, spec: Spec) -> None:
     """Both number their steps and their requests alike."""
     one = summarise(read_trace(write_run(tmp_path / "one", SPEC)), "run")

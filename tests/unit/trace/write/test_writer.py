@@ -83,6 +83,7 @@ def test_the_queue_hands_over_in_order() -> None:
     assert queue.dropped == 0
 
 
+@pytest.mark.slow
 def test_the_bound_on_the_disk_drops_and_counts(run: Path, until: Until) -> None:
     writer = TraceWriter(run, source="worker0-1", options=WriterOptions(max_bytes=1, flush_s=0.005))
     writer.put(_row(1))
@@ -182,6 +183,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_runs_full_and_gets_room_again(small_disk: Path, until: Until) -> None:
     run, filler = small_disk / "run", small_disk / "filler"
     create_run(run, manifest(Spec()))

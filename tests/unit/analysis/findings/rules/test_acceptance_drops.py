@@ -21,6 +21,8 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import conclude, summarise
 from driftscope.trace.read.reader import read_trace
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 60
 MOST_CALLS = 8
 """More than 8 of TRIALS at 5 % are called in 0.5 % of cases; the seeds are fixed."""
