@@ -15,6 +15,8 @@ from driftscope.analysis.passes.views import REQUEST, table
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.record_views import PART, Derived, Tables
 from driftscope.boundary import strict_json
+from driftscope.boundary.file_input import first_line
+from driftscope.errors import DamagedTraceError
 from driftscope.trace.format.derived_columns import DERIVED_KEY, restore
 from driftscope.vocabulary import AUX, DISTANCE_MASS
 
@@ -59,7 +61,13 @@ def chains_of_requests(
     parts = []
     for derived in tables.parts:
         tables.use(derived)
-        parts.append(_restored(tables.engine.rows(query), derived))
+        try:
+            parts.append(_restored(tables.engine.rows(query), derived))
+        except ValueError as error:
+            raise DamagedTraceError(
+                f"{tables.path}: a draft file lacks columns that others are made from "
+                f"({first_line(error)}); move it away to analyse the rest of the run"
+            ) from error
     recorded_chains = pa.concat_tables(parts, promote_options="permissive")
     return _sorted(recorded_chains, "time_s", "replica", "request", "position")
 

@@ -119,9 +119,9 @@ def chains_of(table: pa.Table, shape: Shape, cells: Codes, clusters: Codes) -> C
         means |= {
             f"{name}_mean": mean(f"{name}_mean", shape.depths) for name in there if name in MASSES
         }
-    if "self_mass" in there and numerator("no_drift", 0) in table.column_names:
+    if "self_mass" in means and numerator("no_drift", 0) in table.column_names:
         means |= {"no_drift": mean("no_drift", shape.depths), "even_sink": mean("even_sink", 1)}
-    if "fed_rms" in there:
+    if "fed_rms" in means:
         growth = (add("fed_last")[:, None], add("fed_first")[:, None])
         means["growth"] = Mean(top=growth[0], bottom=growth[1], cluster=cluster)
     return Chains(
@@ -159,8 +159,9 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
             flat = range(depth * shape.layers, (depth + 1) * shape.layers)
             layers = [sums(table, numerator(name, i)) for i in flat]
             out[numerator(f"{name}_mean", depth)] = pa.array(np.mean(layers, axis=0))
-    out["fed_first"] = table.column(numerator("fed_rms", 0))
-    out["fed_last"] = table.column(numerator("fed_rms", shape.depths - 1))
+    if width.get("fed_rms"):  # otherwise no chain has a depth, or none has the list
+        out["fed_first"] = table.column(numerator("fed_rms", 0))
+        out["fed_last"] = table.column(numerator("fed_rms", shape.depths - 1))
     return pa.table(out)
 
 

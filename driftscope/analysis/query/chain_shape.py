@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from driftscope.vocabulary import AUX, BY_DEPTH, MASSES
 
-"""Lists by captured target layer, not by depth."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

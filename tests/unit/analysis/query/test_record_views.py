@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
@@ -173,3 +174,24 @@ def test_queries_are_built_once_per_shape() -> None:
         for _ in range(2)
     )
     assert by_context(first) is by_context(second)
+
+
+def _without_values(run: Path, *names: str) -> Path:
+    """Empty columns of the run's chains, as a mutation of its file did; return the run."""
+    file = next(run.glob("draft-*.parquet"))
+    table = pq.read_table(file)
+    for name in {*names} & {*table.column_names}:
+        at = table.column_names.index(name)
+        column = pa.nulls(len(table), table.schema.field(at).type)
+        table = table.set_column(at, table.schema.field(at), column)
+    pq.write_table(table, file)
+    for status in run.glob("status-*"):
+        status.unlink()  # it has the checksum of the file as it was
+    return run
+
+
+def test_chains_without_the_masses_that_others_are_made_from_are_an_error(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    _without_values(run, "sink_mass", "prompt_mass", "self_mass", "null_mass")
+    with pytest.raises(DamagedTraceError, match="lacks columns that others are made from"):
+        summarise(open_run(run), "run")
