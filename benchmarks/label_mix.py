@@ -36,11 +36,11 @@ class OtherMix:
 
     mix: str
     called: float
-    """Of one drafter."""
+    """Share of the pairs of one drafter."""
     as_served: float
-    """Of one drafter, without a common mix of labels."""
+    """Share of the pairs of one drafter, without a common mix of labels."""
     found: float
-    """Of a drafter and a worse one, which serves more of the easy label."""
+    """Share of the pairs of a drafter and a worse one, which serves more of the easy label."""
 
 
 def other_mixes(trials: int) -> Iterator[OtherMix]:

@@ -18,7 +18,7 @@ from driftscope.telemetry.dashboards.recording import Times
 EXAMPLE = CHECKOUT / "examples" / "containers"
 OURS = "driftscope"
 SHARED = "/monitoring"
-"""Where the containers see what `driftscope dashboards` wrote."""
+"""Folder in which the containers see what `driftscope dashboards` wrote."""
 
 
 @pytest.fixture(scope="module")

@@ -232,9 +232,10 @@ def _labels_corrected(
 def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator[Difference]:
     """Yield the differences over all requests, tested jointly; at `mix` if there is one."""
     k = _depths(a, b)
-    ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
     if mix:
         ratios = figures_at(a, mix, k), figures_at(b, mix, k)
+    else:
+        ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
     joint_test = joint(*ratios, paired=paired)
     edges = _Edges(a.rounds, b.rounds, ratios)
     for at, each in enumerate(_differences(ratios, paired, WHOLE)):

@@ -112,7 +112,7 @@ class Ratio:
     share: Matrix
     """Each cluster's share of the denominator, [clusters, m]; NaN if it is 0."""
     crossed: tuple[Ratio, Ratio] | None = None
-    """The same ratios over the other kind of clusters, and over the intersections of both; None
+    """Ratios over the other kind of clusters, and over the intersections of both; None
     with one kind, see `driftscope.analysis.statistics.clusters`."""
 
     @property

@@ -1,4 +1,4 @@
-"""What a shell offers at a press of Tab."""
+"""Completions that a shell offers at a press of Tab."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _package(root: Path, name: str, code: str) -> str:
 
 
 SCHEDULER = "vllm.v1.core.sched.scheduler"
-"""Where a stand-in for vLLM has its scheduler."""
+"""Module in which a stand-in for vLLM has its scheduler."""
 ONE_SCHEDULER = """
 from types import SimpleNamespace as N
 class Scheduler:
