@@ -145,7 +145,13 @@ def _clusters(row: Row, trials: int) -> Iterator[Rate]:
 
 def _label_mix(row: Row, trials: int) -> Iterator[Rate]:
     yield _false("another mix called a difference", row.called, trials)
+    yield _false("gate broken by another mix", row.gate, trials)
     yield _power("worse drafter found", row.found, trials)
+    yield _power("worse drafter breaks the gate", row.gate_found, trials)
+
+
+def _high_findings(row: Row, trials: int) -> Iterator[Rate]:
+    yield _false("high finding about a healthy run", row.high, trials)
 
 
 BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
@@ -163,6 +169,7 @@ BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
     "cut_anew": _cut_anew,
     "clusters": _clusters,
     "label_mix": _label_mix,
+    "high_findings": _high_findings,
 }
 """Rates of a row to check, by table; tables that are not here are for reading."""
 

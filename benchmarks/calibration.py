@@ -39,6 +39,7 @@ from benchmarks.attention_drift import Drifts, drifts
 from benchmarks.bounds import breaches
 from benchmarks.circumstances import Named, named
 from benchmarks.clusters import Clustered, worlds
+from benchmarks.high_findings import HighFindings, high_findings
 from benchmarks.k_advice import Advised, CutAnew, advice_in_worlds, cut_anew
 from benchmarks.label_mix import OtherMix, other_mixes
 from benchmarks.parting import WORLDS, Parted, parted
@@ -52,13 +53,15 @@ from driftscope.analysis.figures.change_points import changes
 from driftscope.analysis.figures.measure import acceptance
 from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
 from driftscope.analysis.figures.side import Side
-from driftscope.analysis.gate.correlation import of_acceptance
+from driftscope.analysis.gate.baseline_relation import Relation, of_acceptance
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Outcome, judge
 from driftscope.analysis.gate.rule import rule_of
 from driftscope.analysis.statistics.interval import Interval, intervals, rate_intervals
 
 TRIALS = 1000
+ANALYSES = 200
+"""Largest number of whole analyses for each world."""
 RESAMPLES = 500
 STEP = -0.7
 """Logit shift that lowers the acceptance length of these runs by about a quarter."""
@@ -166,7 +169,9 @@ def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
             run=_figures(run),
             baseline=_figures(baseline),
             has_finding=lambda _: None,
-            correlated=of_acceptance(run.rounds, baseline.rounds) if paired else {},
+            relation=Relation(
+                correlated=of_acceptance(run.rounds, baseline.rounds) if paired else {}
+            ),
         )
         failed += any(each.outcome is Outcome.BROKEN for each in judge(rules, [(name, facts)]))
     return Calls(run=name, pairing=PAIRED[paired], called=failed / trials)
@@ -338,10 +343,27 @@ def show_clusters(trials: int, say: Say) -> list[Clustered]:
 
 def show_label_mix(trials: int, say: Say) -> list[OtherMix]:
     say(f"\nTwo runs with other mixes of two labels, {trials} pairs each: share called different\n")
-    say(f"{'share of the easy label':26}{'one drafter':>12}{'as served':>11}{'a worse one':>13}")
+    say(
+        f"{'share of the easy label':26}{'one drafter':>12}{'as served':>11}{'a worse one':>13}"
+        f"{'gate':>8}{'gate, worse':>13}"
+    )
     rows = []
     for row in other_mixes(trials):
-        say(f"{row.mix:26}{row.called:12.1%}{row.as_served:11.1%}{row.found:13.1%}")
+        say(
+            f"{row.mix:26}{row.called:12.1%}{row.as_served:11.1%}{row.found:13.1%}"
+            f"{row.gate:8.1%}{row.gate_found:13.1%}"
+        )
+        rows.append(row)
+    return rows
+
+
+def show_high_findings(trials: int, say: Say) -> list[HighFindings]:
+    trials = min(trials, ANALYSES)
+    say(f"\nHealthy runs, {trials} analyses each: share with a finding of that severity\n")
+    say(f"{'world':34}{'high':>8}{'medium':>8}  commonest")
+    rows = []
+    for row in high_findings(trials):
+        say(f"{row.world:34}{row.high:8.1%}{row.medium:8.1%}  {row.commonest}")
         rows.append(row)
     return rows
 
@@ -426,6 +448,7 @@ TABLES = {
     "cut_anew": show_cut_anew,
     "clusters": show_clusters,
     "label_mix": show_label_mix,
+    "high_findings": show_high_findings,
 }
 
 

@@ -12,14 +12,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from support.simulate import Prompts, Truth
 from support.simulate.sums import side
 
 from driftscope.analysis.compare.run_comparison import comparison
+from driftscope.analysis.figures.measure import acceptance
 from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing
 from driftscope.analysis.figures.side import Side
+from driftscope.analysis.gate.baseline_relation import at_one_mix
+from driftscope.analysis.gate.evaluate import Facts
+from driftscope.analysis.gate.judge import Outcome, judge
+from driftscope.analysis.gate.rule import rule_of
 
 EASY, HARD = 0.6, -0.6
 """Logit shifts of the two labels."""
@@ -27,6 +33,8 @@ WORSE = -0.5
 """Logit shift of a worse drafter."""
 MIXES = {"50 % and 50 %": (0.5, 0.5), "35 % and 65 %": (0.35, 0.65), "10 % and 90 %": (0.1, 0.9)}
 """Share of the easy label in each of two runs."""
+GATE = "acceptance.mean_length < baseline.acceptance.mean_length"
+"""Rule that a run breaks if it accepts less than its baseline, surely."""
 TRUTH = Truth(requests=200, rounds=20)
 
 
@@ -41,6 +49,10 @@ class OtherMix:
     """Share of the pairs of one drafter, without a common mix of labels."""
     found: float
     """Share of the pairs of a drafter and a worse one, which serves more of the easy label."""
+    gate: float
+    """Share of the pairs of one drafter that break GATE."""
+    gate_found: float
+    """Share of the pairs of a drafter and a worse one that break it."""
 
 
 def other_mixes(trials: int) -> Iterator[OtherMix]:
@@ -53,6 +65,8 @@ def other_mixes(trials: int) -> Iterator[OtherMix]:
             called=_share(equal),
             as_served=_share([(_unlabelled(a), _unlabelled(b)) for a, b in equal]),
             found=_share(worse),
+            gate=_broken(equal),
+            gate_found=_broken(worse),
         )
 
 
@@ -75,11 +89,38 @@ def _share(pairs: list[tuple[Side, Side]]) -> float:
     return sum(any(each.differs for each in one.differences) for one in found) / len(found)
 
 
+def _broken(pairs: list[tuple[Side, Side]]) -> float:
+    """Return the share of the pairs whose second run breaks GATE with the first as baseline."""
+    rule, broken = rule_of(GATE), 0
+    for baseline, run in pairs:
+        facts = Facts(
+            run=_figures(run),
+            baseline=_figures(baseline),
+            has_finding=lambda _: None,
+            relation=at_one_mix(run, baseline),
+        )
+        broken += judge([rule], [("run", facts)])[0].outcome is Outcome.BROKEN
+    return broken / len(pairs)
+
+
+def _figures(run: Side) -> dict[str, Any]:
+    """Return the acceptance length in the form of the JSON report."""
+    found = acceptance(run.rounds, spread=True)
+    ends = found.mean_length_interval
+    spread = None if ends is None else {"low": ends.low, "high": ends.high}
+    length = {"mean_length": found.mean_length, "mean_length_interval": spread}
+    return {"acceptance": length}
+
+
 def show(rows: list[OtherMix]) -> None:
     """Print the rates."""
-    print(f"\n{'share of the easy label':<26}{'called':>8}{'as served':>11}{'worse found':>13}")
+    head = f"{'called':>8}{'as served':>11}{'worse found':>13}{'gate':>8}{'gate, worse':>13}"
+    print(f"\n{'share of the easy label':<26}{head}")
     for row in rows:
-        print(f"{row.mix:<26}{row.called:>8.3f}{row.as_served:>11.3f}{row.found:>13.3f}")
+        print(
+            f"{row.mix:<26}{row.called:>8.3f}{row.as_served:>11.3f}{row.found:>13.3f}"
+            f"{row.gate:>8.3f}{row.gate_found:>13.3f}"
+        )
 
 
 def main() -> None:

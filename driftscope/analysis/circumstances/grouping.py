@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,8 @@ from driftscope.analysis.circumstances.groups import QUARTERS, Group, Groups
 from driftscope.analysis.circumstances.loops import Loops
 from driftscope.analysis.circumstances.separation import range_name, within_strata
 from driftscope.analysis.figures import measure
-from driftscope.analysis.figures.chain_sums import Chains, Mean
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.chain_sums import Chains
+from driftscope.analysis.figures.round_sums import Counts, Rounds
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.views import REQUEST
 from driftscope.analysis.query.column_arrays import whole
@@ -39,8 +40,8 @@ def groups_of(
     labelled = rounds.where(known)
     reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
     steps, touched = rounds.rounds + run.undrafted, run.structured > 0
-    failed = rate_over_clusters(run.undrafted - run.deliberate, steps, rounds.cluster)
-    boundary = rate_over_clusters(run.structured[touched], steps[touched], rounds.cluster[touched])
+    failed = _share(run.undrafted - run.deliberate, steps, rounds)
+    boundary = _share(run.structured[touched], steps[touched], rounds.where(touched))
     aux = _aux_ratio(run.chains)
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
@@ -143,6 +144,11 @@ def _last_interval(chains: Chains, name: str) -> Interval | None:
     return by_depth[-1] if by_depth else None
 
 
+def _share(some: Counts, steps: Counts, rounds: Rounds) -> tuple[float, Interval | None]:
+    """Return a share of the steps, [rows] like `rounds`, and its interval."""
+    return rate_over_clusters(some, steps, rounds.cluster, rounds.crossed)
+
+
 def _aux_ratio(chains: Chains) -> _Share | None:
     """Return the largest over the smallest RMS of the captured layers, after the norm before the fc
     if there is one, otherwise as captured, with its interval."""
@@ -154,7 +160,7 @@ def _aux_ratio(chains: Chains) -> _Share | None:
         return None
     most, least = int(rms.argmax()), int(rms.argmin())
     # Both are measured in the same chains, so their weights cancel.
-    one = Mean(top=mean.top[:, [most]], bottom=mean.top[:, [least]], cluster=mean.cluster)
+    one = replace(mean, top=mean.top[:, [most]], bottom=mean.top[:, [least]])
     spread = intervals(one.ratio())
     return float(rms[most] / rms[least]), spread[0] if spread else None
 

@@ -26,6 +26,8 @@ class Mean:
     bottom: Matrix
     cluster: Codes | None = None
     """Cluster of each row, [rows]; None: each row is one."""
+    crossed: Codes | None = None
+    """Prompt of each row, if prompts and clusters cross; None if they do not."""
 
     def all(self) -> Array:
         """Return the mean over all cells, [width]; NaN where nothing finite was measured."""
@@ -36,7 +38,16 @@ class Mean:
         [cells, width or 1], if one is given."""
         below = np.broadcast_to(self.bottom if bottom is None else bottom, self.top.shape)
         code = np.arange(len(self.top)) if self.cluster is None else self.cluster
-        return ratio_over(ratio_of, (self.top, below), code)
+        return ratio_over(ratio_of, (self.top, below), code, self.crossed)
+
+    def of(self, rows: NDArray[np.bool_]) -> Mean:
+        """Return the mean over the rows that a mask selects."""
+        return Mean(
+            top=self.top[rows],
+            bottom=self.bottom[rows],
+            cluster=None if self.cluster is None else self.cluster[rows],
+            crossed=None if self.crossed is None else self.crossed[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,21 +76,13 @@ class Chains:
     def of(self, wanted: NDArray[np.bool_]) -> Chains:
         """Return the chains of the cells selected by `wanted`, indexed by number of cell."""
         mine = wanted[self.cell]
-        means = {
-            name: Mean(
-                top=each.top[mine],
-                bottom=each.bottom[mine],
-                cluster=None if each.cluster is None else each.cluster[mine],
-            )
-            for name, each in self.means.items()
-        }
         return Chains(
             depths=self.depths,
             cell=self.cell[mine],
             chains=self.chains[mine],
             weight=self.weight[mine],
             chunked=self.chunked[mine],
-            means=means,
+            means={name: each.of(mine) for name, each in self.means.items()},
         )
 
     def by_layer(self, name: str) -> Array:
@@ -92,13 +95,16 @@ class Chains:
         return self.means.get(f"{name}_mean", self.means.get(name))
 
 
-def chains_of(table: pa.Table, shape: Shape, cells: Codes, clusters: Codes) -> Chains:
-    """Return the chains of a pass by cell; the pass may cover several layouts of files. `cells` and
-    `clusters` are those of each request."""
+def chains_of(
+    table: pa.Table, shape: Shape, cells: Codes, clusters: Codes, crossed: Codes | None = None
+) -> Chains:
+    """Return the chains of a pass by cell; the pass may cover several layouts of files. `cells`,
+    `clusters` and `crossed` are those of each request; the last are prompts that cross the
+    clusters, which are left out of account if a cell has several requests."""
     number, at = np.unique(whole(table, "cluster"), return_inverse=True)
-    of_cell = np.zeros(int(cells.max(initial=-1)) + 1, dtype=np.int64)
-    of_cell[cells] = clusters
-    cluster = of_cell[number]
+    cluster = _of_cells(cells, clusters)[number]
+    alone = crossed is not None and len(np.unique(cells)) == len(cells)
+    prompt = _of_cells(cells, crossed)[number] if crossed is not None and alone else None
 
     def add(name: str) -> Matrix:
         added = np.bincount(at, weights=sums(table, name), minlength=len(number))
@@ -111,6 +117,7 @@ def chains_of(table: pa.Table, shape: Shape, cells: Codes, clusters: Codes) -> C
             top=np.stack(numerators, axis=1),
             bottom=np.stack(denominators, axis=1),
             cluster=cluster,
+            crossed=prompt,
         )
 
     there = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
@@ -123,7 +130,7 @@ def chains_of(table: pa.Table, shape: Shape, cells: Codes, clusters: Codes) -> C
         means |= {"no_drift": mean("no_drift", shape.depths), "even_sink": mean("even_sink", 1)}
     if "fed_rms" in means:
         growth = (add("fed_last")[:, None], add("fed_first")[:, None])
-        means["growth"] = Mean(top=growth[0], bottom=growth[1], cluster=cluster)
+        means["growth"] = Mean(top=growth[0], bottom=growth[1], cluster=cluster, crossed=prompt)
     return Chains(
         depths=shape.depths,
         cell=number,
@@ -132,6 +139,13 @@ def chains_of(table: pa.Table, shape: Shape, cells: Codes, clusters: Codes) -> C
         chunked=add("chunked").astype(np.int64),
         means=means,
     )
+
+
+def _of_cells(cells: Codes, codes: Codes) -> Codes:
+    """Return the code of each cell, [cells], for `codes` of each request."""
+    out = np.zeros(int(cells.max(initial=-1)) + 1, dtype=np.int64)
+    out[cells] = codes
+    return out
 
 
 def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:

@@ -187,14 +187,17 @@ def fallback_spread(rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]) 
     rows like those of `rounds`."""
     without = sum(undrafted.values(), np.zeros_like(rounds.rounds))
     steps, rejected = rounds.rounds + without, rounds.histogram[:, 0]
-    code = rounds.cluster
-    by_reason = {name: rate_over_clusters(n, steps, code)[1] for name, n in undrafted.items()}
+
+    def interval(of: NDArray[np.int64]) -> Interval | None:
+        return rate_over_clusters(of, steps, rounds.cluster, rounds.crossed)[1]
+
+    by_reason = {name: interval(n) for name, n in undrafted.items()}
     return FallbackSpread(
-        accepted=rate_over_clusters(rounds.rounds - rejected, steps, code)[1],
-        rejected=rate_over_clusters(rejected, steps, code)[1],
-        undrafted=rate_over_clusters(without, steps, code)[1],
+        accepted=interval(rounds.rounds - rejected),
+        rejected=interval(rejected),
+        undrafted=interval(without),
         by_reason={name: each for name, each in by_reason.items() if each},
-        never=rate_over_clusters(np.zeros_like(steps), steps, code)[1],
+        never=interval(np.zeros_like(steps)),
     )
 
 

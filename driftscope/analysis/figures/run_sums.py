@@ -117,7 +117,7 @@ def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
     measured = _chains(tables, requests, cells, shape)
     check_chains(tables, measured, shape)
     check_rounds(tables, verify)
-    chain_sums = chains_of(measured, shape, cells, clusters)
+    chain_sums = chains_of(measured, shape, cells, clusters, requests.units.crossed)
     return Sums(
         tables=tables,
         shape=shape,

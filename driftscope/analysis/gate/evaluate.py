@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from driftscope.analysis.gate.baseline_relation import Relation
 from driftscope.analysis.gate.expression import (
     Arithmetic,
     Comparison,
@@ -67,14 +68,21 @@ class Facts:
     made_of: Callable[[str], Sequence[str]] = lambda name: ()  # noqa: ARG005
     """Function that returns the ids of the findings of a severity or a worse one; nothing for any
     other name."""
-    correlated: Mapping[str, float] = field(default_factory=dict)
-    """Correlation of a figure's errors in run and baseline, by path, if requests are paired."""
+    relation: Relation = field(default_factory=Relation)
+    """Relation of the run's figures to the baseline's."""
+    at_mix: bool = False
+    """Whether figures are taken at the relation's mix of labels, as far as they are known at it."""
     countable: frozenset[str] = field(default=frozenset())
     """Known keys of the objects in COUNTED, present or not."""
 
+    def beside_baseline(self) -> Facts:
+        """Return the facts for a comparison of run and baseline."""
+        return replace(self, at_mix=True)
+
 
 Values = dict[str, Quantity | str | None]
-"""Figures that were read, by path."""
+"""Figures that were read, by path; AT_MIX follows the path of a figure at a mix of labels."""
+AT_MIX = " at one mix of labels"
 
 
 def holds(condition: Condition, facts: Facts, values: Values) -> bool | None:
@@ -112,8 +120,7 @@ def open_factor(condition: Condition, facts: Facts) -> float | None:
             factors = [open_factor(part, facts) for part in parts]
             return max((each for each in factors if each is not None), default=None)
         case Comparison():
-            sides = [_value(term, facts, {}) for term in (condition.left, condition.right)]
-            left, right = sides
+            left, right = _sides(condition, facts, {})
             if not isinstance(left, Quantity) or not isinstance(right, Quantity):
                 return None
             return _open_factor(condition.sign, left - right)
@@ -141,7 +148,7 @@ def _joined(answers: Sequence[bool | None], *, every: bool) -> bool | None:
 
 
 def _compare(asked: Comparison, facts: Facts, values: Values) -> bool | None:
-    left, right = (_value(term, facts, values) for term in (asked.left, asked.right))
+    left, right = _sides(asked, facts, values)
     if left is None or right is None:
         return None
     if isinstance(left, str) or isinstance(right, str):
@@ -150,6 +157,26 @@ def _compare(asked: Comparison, facts: Facts, values: Values) -> bool | None:
     if apart.is_exact:
         return _EXACTLY[asked.sign](apart.value, 0.0)
     return _surely(asked.sign, apart)
+
+
+def _sides(
+    asked: Comparison, facts: Facts, values: Values
+) -> tuple[Quantity | str | None, Quantity | str | None]:
+    """Return both sides of a comparison; one with the baseline is made at the relation's mix."""
+    if _names_baseline(asked.left) or _names_baseline(asked.right):
+        facts = facts.beside_baseline()
+    return _value(asked.left, facts, values), _value(asked.right, facts, values)
+
+
+def _names_baseline(term: Term) -> bool:
+    match term:
+        case Path(baseline=baseline):
+            return baseline
+        case Negative(of=inner):
+            return _names_baseline(inner)
+        case Arithmetic(left=left, right=right):
+            return _names_baseline(left) or _names_baseline(right)
+    return False
 
 
 def _surely(sign: str, apart: Quantity) -> bool | None:
@@ -207,6 +234,10 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
     if root is None:
         raise UsageError(f"{path}: there is no baseline; give --baseline RUN")
     value = _at(root, path, path.steps, facts.countable)
+    name = str(replace(path, baseline=False))
+    if facts.at_mix and (mixed := facts.relation.at_mix(name, baseline=path.baseline)):
+        values[f"{path}{AT_MIX}"] = mixed
+        return mixed
     estimated, spread = _spread(root, path)
     if isinstance(value, Mapping | list):
         raise UsageError(f"{path}: is not a single figure; it has {_offered(value)}")
@@ -216,8 +247,7 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
     elif spread is None:
         figure = None if estimated else Quantity.exact(float(value))
     else:
-        name = str(replace(path, baseline=False))
-        same = facts.correlated.get(name)
+        same = facts.relation.correlated.get(name)
         shared = (
             None if same is None else Shared(figure=name, baseline=path.baseline, correlation=same)
         )

@@ -105,25 +105,33 @@ def intraclass_correlation(top: Matrix, bottom: Matrix, cluster: Codes) -> float
 
 
 def rate_over_clusters(
-    top: NDArray[np.int64], bottom: NDArray[np.int64], cluster: Codes | None = None
+    top: NDArray[np.int64],
+    bottom: NDArray[np.int64],
+    cluster: Codes | None = None,
+    crossed: Codes | None = None,
 ) -> tuple[float, Interval | None]:
     """Return sum(top) / sum(bottom), [rows] each, and its interval as a rate, over the `cluster` of
-    each row or over rows; 0 and None if every bottom is 0."""
+    each row or over rows, and over its other cluster if it is `crossed`; 0 and None if every bottom
+    is 0."""
     there = bottom > 0
     if not there.any():
         return 0.0, None
     code = np.arange(len(top)) if cluster is None else cluster
     rows = [each[there, None].astype(np.float64) for each in (top, bottom)]
-    ratio = ratio_over(ratio_of, rows, code[there])
+    ratio = ratio_over(ratio_of, rows, code[there], None if crossed is None else crossed[there])
     spread = rate_intervals(ratio)
     return float(ratio.value[0]), spread[0] if spread else None
 
 
-def mean_interval(values: Matrix, cluster: Codes | None = None) -> Interval | None:
+def mean_interval(
+    values: Matrix, cluster: Codes | None = None, crossed: Codes | None = None
+) -> Interval | None:
     """Return the interval of the mean of one value per request, [requests], over the `cluster` of
-    each or over requests; NaN values are left out."""
+    each or over requests, and over its other cluster if it is `crossed`; NaN values are left
+    out."""
     there = np.isfinite(values)
     code = np.arange(len(values)) if cluster is None else cluster
     known = values[there][:, None]
-    spread = intervals(ratio_over(ratio_of, (known, np.ones_like(known)), code[there]))
+    other = None if crossed is None else crossed[there]
+    spread = intervals(ratio_over(ratio_of, (known, np.ones_like(known)), code[there], other))
     return spread[0] if spread else None

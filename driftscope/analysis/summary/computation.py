@@ -75,11 +75,12 @@ def _reasons(run: Sums) -> dict[str | None, int]:
 
 
 def _latency(requests: Requests, cost: StepCost | None) -> Latency:
+    units = requests.units
     return Latency(
         ttft_s=mean_s(requests.ttft_s),
         tpot_s=mean_s(requests.tpot_s),
-        tpot_s_interval=mean_interval(requests.tpot_s, requests.units.unit),
-        ttft_s_interval=mean_interval(requests.ttft_s, requests.units.unit),
+        tpot_s_interval=mean_interval(requests.tpot_s, units.unit, units.crossed),
+        ttft_s_interval=mean_interval(requests.ttft_s, units.unit, units.crossed),
         inter_token_s=inter_token_s(requests.tpot_s, requests.output_tokens),
         draft_s=None if cost is None else cost.draft_s,
         verify_s=None if cost is None else cost.step_s - cost.draft_s,

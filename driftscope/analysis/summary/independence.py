@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,13 @@ import numpy as np
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.units import Units
 from driftscope.analysis.statistics.clusters import design_effect, intraclass_correlation
+
+ENOUGH_CLUSTERS = 100
+"""Number of clusters from which an interval is wide enough although length goes with ease."""
+FEWEST_CORRELATED = 3
+"""Smallest number of clusters over which anything can be correlated."""
+MOST_CORRELATION = 0.3
+"""Correlation of a cluster's rounds and acceptance length that is still harmless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +41,25 @@ class Independence:
     """Whether the recording shows which prompts repeat, or the user chose the clusters."""
     suspected: bool
     """Whether clusters are requests that only look alike."""
+    length_correlation: float | None = None
+    """Correlation over clusters of the number of rounds and the acceptance length; None with fewer
+    than three clusters, or if either is equal in all."""
 
     @property
     def worth(self) -> float | None:
         """Number of independent requests with as much information: requests over the design
         effect."""
         return self.requests / self.design_effect if self.design_effect else None
+
+    @property
+    def length_goes_with_ease(self) -> bool:
+        """Whether the acceptance length depends on how long the answers are, and the clusters are
+        too few for its interval to be wide enough: the coverage is then 0.87 to 0.89 instead of
+        0.95 (docs/statistics.md)."""
+        if self.length_correlation is None or self.clusters >= ENOUGH_CLUSTERS:
+            return False
+        chance = 2.0 / math.sqrt(self.clusters)
+        return abs(self.length_correlation) > max(MOST_CORRELATION, chance)
 
     @property
     def even(self) -> bool:
@@ -69,4 +90,16 @@ def independence_of(rounds: Rounds, units: Units) -> Independence:
         crossed=0 if there.crossed is None else len(np.unique(there.crossed)),
         seen=units.seen,
         suspected=units.suspected,
+        length_correlation=_length_correlation(there.by_cluster()),
     )
+
+
+def _length_correlation(clusters: Rounds) -> float | None:
+    """Return the correlation of rounds and acceptance length, over rows that each have a round."""
+    n = clusters.rounds.astype(np.float64)
+    if len(n) < FEWEST_CORRELATED:
+        return None
+    length = clusters.comparable_tokens()[:, 0] / n
+    if np.ptp(n) == 0 or np.ptp(length) == 0:
+        return None
+    return float(np.corrcoef(n, length)[0, 1])

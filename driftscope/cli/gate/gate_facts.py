@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from driftscope.analysis.findings.catalogue_entry import Deciding, Entry
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
+from driftscope.analysis.gate.baseline_relation import Relation
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.quantity import Quantity
 from driftscope.analysis.replays.senders import ReplaySummary
@@ -36,7 +37,7 @@ class Kind(Enum):
 
 
 def facts_of(
-    analysis: Analysis, baseline: Baseline | None, correlated: Mapping[str, Mapping[str, float]]
+    analysis: Analysis, baseline: Baseline | None, relations: Mapping[str, Relation]
 ) -> dict[Kind, list[Labelled]]:
     """Return the labelled facts of every run and replay."""
     baseline_facts = None if baseline is None else _content(baseline)
@@ -52,7 +53,7 @@ def facts_of(
                     made_of=_severity_lookup(analysis, case.run.label),
                     deciding=_quantity_lookup(case, Kind.RUN),
                     countable=_REASONS,
-                    correlated=correlated.get(case.run.label, {}),
+                    relation=relations.get(case.run.label, Relation()),
                 ),
             )
             for case in analysis.cases

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from driftscope.analysis.findings.data_quality import LOSS
-from driftscope.analysis.gate.correlation import correlations
+from driftscope.analysis.gate.baseline_relation import Relation, relation_of
 from driftscope.analysis.gate.expression import FindingCondition
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge
 from driftscope.analysis.gate.rule import Rule, read_rules, rule_of
@@ -55,24 +55,25 @@ def run_gate(
         if warning.id in _GUARDS:
             sys.stderr.write(f"{printable(f'{warning.run}: {warning.message}')}\n")
     reference = measured.baseline_sums
-    correlated = {
-        label: correlations(sums, reference) for label, sums in measured.sums.items() if reference
+    relations = {
+        label: relation_of(sums, reference) for label, sums in measured.sums.items() if reference
     }
-    return judge_analysis(asked, analysis, measured.baseline, correlated)
+    return judge_analysis(asked, analysis, measured.baseline, relations)
 
 
 def judge_analysis(
     rules: Sequence[Rule],
     analysis: Analysis,
     baseline: Baseline | None = None,
-    correlated: Mapping[str, Mapping[str, float]] | None = None,
+    relations: Mapping[str, Relation] | None = None,
 ) -> list[Judgement]:
-    """Evaluate `rules` for runs that are already analysed; `correlated` is by label, see `Facts`.
+    """Evaluate `rules` for runs that are already analysed; `relations` to the baseline
+    are by label.
 
     A rule that is the id of a finding is evaluated for the kind of subject that such findings are
     about. Any other rule is evaluated for replays only if there is no run of a probe.
     """
-    facts = facts_of(analysis, baseline, correlated or {})
+    facts = facts_of(analysis, baseline, relations or {})
     return [
         judgement
         for rule in rules

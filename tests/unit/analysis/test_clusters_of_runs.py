@@ -14,6 +14,7 @@ from support.simulate import Truth, simulate
 from driftscope.analysis.findings.finding import Severity, Trust
 from driftscope.analysis.findings.rules.catalogue import REPEATS_UNSEEN
 from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.json_report.report import to_dict
 from driftscope.pipeline import Inputs, analyze, compare, summarise
 from driftscope.trace.read.reader import Trace, read_trace
@@ -174,3 +175,26 @@ def test_a_report_that_is_read_back_has_the_same_clusters(
     assert all(sides)
     errors = [side.rounds.length_ratio().error for side in sides if side]
     assert np.allclose(*errors)
+
+
+def test_figures_of_chains_times_and_steps_have_the_variance_over_prompts_and_sessions(
+    run: Callable[[str, Truth], Path],
+) -> None:
+    path = run("crossed", replace(CROSSED, undrafted={"structured_output": 0.1}))
+    both = summarise(path, "a")
+    assert both.independence is not None and both.independence.crossed == 20
+    by_prompt = summarise(replace(open_run(path), cluster="prompt_digest"), "a")
+    by_session = summarise(replace(open_run(path), cluster="session"), "a")
+
+    def widths(one: RunSummary) -> list[float]:
+        found = [
+            one.hidden.growth_interval,
+            one.spread["top1"][0],
+            one.latency.tpot_s_interval,
+            one.fallback_spread.undrafted,
+        ]
+        return [each.high - each.low for each in found if each]
+
+    pairs = zip(widths(both), widths(by_prompt), widths(by_session), strict=True)
+    for either, prompt, session in pairs:
+        assert either >= max(prompt, session) * 0.999

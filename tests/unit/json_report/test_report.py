@@ -81,6 +81,7 @@ RUN_KEYS = {
         "effective",
         "design_effect",
         "icc",
+        "length_correlation",
         "crossed",
         "seen",
         "suspected",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from driftscope.analysis.compare.comparison_verdict import mix_words
 from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.findings.finding_inputs import Case, comparison_of
@@ -66,7 +67,13 @@ def section(analysis: Analysis) -> Section:
         "and dotted.",
         pictures=tuple(picture for each in made for picture in each.pictures),
         above=_table(pairs),
-        body=el("div", [_alike(p, d) for p, d in zip(pairs, made, strict=True) if d.alike]),
+        body=el(
+            "div",
+            [
+                *(_at_mix(pair.runs[1], c) for pair in pairs if (c := pair.comparison) and c.mix),
+                *(_alike(p, d) for p, d in zip(pairs, made, strict=True) if d.alike),
+            ],
+        ),
         affects=("acceptance",),
     )
 
@@ -83,6 +90,14 @@ def _conclusion(pairs: Sequence[Pair], made: Sequence[Differences]) -> str:
 def _alike(pair: Pair, made: Differences) -> Markup:
     names = listed([f"{name[:1].lower()}{name[1:]}" for name in made.alike])
     return el("p", f"{pair.runs[1].label} shows no clear difference in {names}.", class_="missing")
+
+
+def _at_mix(other: RunSummary, comparison: Comparison) -> Markup:
+    """Return which differences are taken at one mix of labels, and at which."""
+    return el(
+        "p",
+        f"{other.label}: {mix_words(comparison)} Each run's own figures are as served.",
+    )
 
 
 def _advice(case: Case | None) -> Advice | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.runs import Spec, write_run
-from support.simulate import Truth, simulate
+from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.compare.run_comparison import MARGINAL
 from driftscope.analysis.statistics.interval import Interval, difference
@@ -177,3 +177,20 @@ def test_a_report_read_back_still_compares(tmp_path: Path) -> None:
     assert found is not None
     assert found.pairs == 40
     assert found.parts_from == 2
+
+
+def test_runs_that_served_other_labels_say_at_which_mix_they_differ(tmp_path: Path) -> None:
+    def run(name: str, easy: float, seed: int) -> RunSummary:
+        kinds = (
+            Prompts(label="easy", share=easy, shift=0.8),
+            Prompts(label="hard", share=1 - easy, shift=-0.8),
+        )
+        truth = Truth(
+            requests=80, rounds=8, k=3, prompts=kinds, seed=seed, prompts_seed=seed, near=0.2
+        )
+        return summarise(simulate(tmp_path / name, truth), name)
+
+    words = _compared(conclude([run("a", 0.8, 1), run("b", 0.2, 2)]))
+    assert "b: they served labels in other shares" in words
+    assert "own figures are as served" in words
+    assert "other shares" not in _compared(conclude([run("c", 0.5, 3), run("d", 0.5, 3)]))

@@ -1,0 +1,105 @@
+"""Measure how often a whole analysis makes a finding of high severity about a healthy run.
+
+Each finding has a bound of its own and is not corrected for the others, so all of them are tested
+together here, on runs in which nothing is wrong with the drafter but something is tempting. Wanted:
+at most 6.8 % of 400 runs have a finding of high severity (5 %, and 1.64 standard errors).
+
+    PYTHONPATH=.:tests python -m benchmarks.high_findings [--trials 200]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from support.simulate import Prompts, Truth
+from support.simulate.write import simulate
+
+from driftscope.analysis.findings.finding import Finding, Severity
+from driftscope.pipeline import Inputs, analyze
+
+HEALTHY = Truth(
+    k=5,
+    requests=60,
+    rounds=20,
+    conditional=(0.86, 0.84, 0.82, 0.81, 0.8),
+    growth=1.0,
+    norm_output=True,
+    near=0.2,
+    self_last=0.2,
+    sink=(0.3, 0.29),
+    batches=(4,),
+    aux=(1.0, 1.1, 1.2),
+)
+"""A drafter that accepts well, whose attention and hidden state do not change with depth."""
+WORLDS = {
+    "60 requests": HEALTHY,
+    "12 requests": replace(HEALTHY, requests=12),
+    "K = 1": replace(HEALTHY, k=1),
+    "20 prompts x 6": replace(HEALTHY, requests=120, repeats=6, between=0.8),
+    "12 sessions of 10": replace(HEALTHY, requests=120, sessions=12, alike=0.6),
+    "long contexts are another label": replace(
+        HEALTHY,
+        requests=120,
+        prompts=(
+            Prompts(label="chat", tokens=(50, 400), shift=0.2),
+            Prompts(label="documents", tokens=(4000, 9000), shift=-0.2),
+        ),
+    ),
+    "chains of one round in four": replace(HEALTHY, requests=120, rates=(0.25,)),
+    "busy and idle": replace(HEALTHY, requests=120, batches=(1, 12)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighFindings:
+    """Shares of healthy runs about which findings are made."""
+
+    world: str
+    high: float
+    """Share with a finding of high severity."""
+    medium: float
+    """Share with a finding of medium severity."""
+    commonest: str
+    """Id of the commonest finding of either severity; "" if there is none."""
+
+
+def high_findings(trials: int) -> Iterator[HighFindings]:
+    """Yield the rates of every world."""
+    for name, truth in WORLDS.items():
+        runs = [_findings(replace(truth, seed=t, prompts_seed=10_000 + t)) for t in range(trials)]
+        bad = [[f for f in run if f.severity in (Severity.HIGH, Severity.MEDIUM)] for run in runs]
+        ids = Counter(finding.id for run in bad for finding in run)
+        yield HighFindings(
+            world=name,
+            high=_share(runs, Severity.HIGH),
+            medium=_share(runs, Severity.MEDIUM),
+            commonest=ids.most_common(1)[0][0] if ids else "",
+        )
+
+
+def _findings(truth: Truth) -> tuple[Finding, ...]:
+    with tempfile.TemporaryDirectory() as folder:
+        run = simulate(Path(folder) / "run", truth)
+        return analyze(Inputs(sources=[run], labels=["run"])).findings
+
+
+def _share(runs: list[tuple[Finding, ...]], severity: Severity) -> float:
+    return sum(any(f.severity is severity for f in run) for run in runs) / len(runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=200)
+    trials = parser.parse_args().trials
+    print(f"{'world':34}{'high':>8}{'medium':>8}  commonest")
+    for row in high_findings(trials):
+        print(f"{row.world:34}{row.high:8.1%}{row.medium:8.1%}  {row.commonest}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Relation of a run's figures to its baseline's: what makes them comparable in a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from driftscope.analysis.compare.common_mix import common_mix, figures_at
+from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing, pair
+from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.side import Side, side_of
+from driftscope.analysis.gate.quantity import Quantity
+from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.statistics.interval import Ratio, student
+
+_LENGTH, _MARGINAL = "acceptance.mean_length", "acceptance.marginal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """Relation of a run to its baseline. Figures are named by their path in the JSON report."""
+
+    correlated: Mapping[str, float] = field(default_factory=dict)
+    """Correlation of a figure's errors in run and baseline; {} if they did not answer the same
+    prompts."""
+    mix: Mapping[str, float] = field(default_factory=dict)
+    """Share of each label at which the runs are compared; {} if they are compared as served."""
+    run: Mapping[str, Quantity] = field(default_factory=dict)
+    """The run's figures at the mix; {} if there is none."""
+    baseline: Mapping[str, Quantity] = field(default_factory=dict)
+
+    def at_mix(self, figure: str, *, baseline: bool) -> Quantity | None:
+        """Return a figure of the run, or of the baseline, at the mix; None if it has none there."""
+        return (self.baseline if baseline else self.run).get(figure)
+
+
+def relation_of(run: Sums, baseline: Sums) -> Relation:
+    """Return how a run's figures compare with its baseline's: their correlation if requests are
+    paired; otherwise both runs' figures at one mix of labels, if they served labels in other
+    shares."""
+    there = [np.zeros(len(each.requests), dtype=np.bool_) for each in (run, baseline)]
+    for mine, each in zip(there, (run, baseline), strict=True):
+        mine[each.rounds.request[each.rounds.rounds > 0]] = True
+    pairing = pair(run.requests, baseline.requests, *there)
+    if pairing.how != UNPAIRED:
+        share = len(pairing.first) / np.sqrt(float(there[0].sum()) * float(there[1].sum()))
+        return Relation(correlated=_correlations(run, baseline, pairing, float(share)))
+    return at_one_mix(side_of(run), side_of(baseline))
+
+
+def at_one_mix(run: Side, baseline: Side) -> Relation:
+    """Return how a run compares with a baseline that did not answer the same prompts."""
+    sides = run, baseline
+    mix, k = common_mix(*sides), min(each.rounds.k for each in sides)
+    if not mix or not k:
+        return Relation()
+    same_k = len({each.rounds.k for each in sides}) == 1
+    ours, theirs = (_named(figures_at(each, mix, k), same_k=same_k) for each in sides)
+    return Relation(mix=mix, run=ours, baseline=theirs)
+
+
+def _named(figures: Ratio, *, same_k: bool) -> dict[str, Quantity]:
+    """Return the acceptance length and the marginal rates by path, also counted from the last depth
+    if both runs have the same one; figures without an interval are left out."""
+    half, k = student(figures.df) * figures.error, len(figures.value) - 1
+    names = {_LENGTH: 0} | {f"{_MARGINAL}[{d}]": d + 1 for d in range(k)}
+    if same_k:
+        names |= {f"{_MARGINAL}[{d - k}]": d + 1 for d in range(k)}
+    return {
+        name: Quantity(
+            value=float(figures.value[at]),
+            low=float(figures.value[at] - half[at]),
+            high=float(figures.value[at] + half[at]),
+        )
+        for name, at in names.items()
+        if figures.supported[at] and np.isfinite(half[at])
+    }
+
+
+def _correlations(run: Sums, baseline: Sums, pairing: Pairing, share: float) -> Mapping[str, float]:
+    """Return correlations from the jackknife's influences over pairs of requests.
+
+    Requests without a partner, which the figures also count, have nothing in common, so the
+    correlation is reduced by the `share` of those that have one.
+    """
+    return {name: share * value for name, value in _of(run, baseline, pairing).items()}
+
+
+def _of(run: Sums, baseline: Sums, pairing: Pairing) -> dict[str, float]:
+    ours, theirs = _rounds(run, pairing.first), _rounds(baseline, pairing.second)
+    out = of_acceptance(ours, theirs.grouped_like(ours))
+    times = run.requests.tpot_s[pairing.first], baseline.requests.tpot_s[pairing.second]
+    known = np.isfinite(times[0]) & np.isfinite(times[1])
+    if known.sum() > 1:
+        same = _correlation(*(each[known] - each[known].mean() for each in times))
+        out |= {"latency.tpot_s": same} if np.isfinite(same) else {}
+    return out
+
+
+def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
+    """Return the correlations of the acceptance length and of the rate at each depth, for rounds
+    whose rows are pairs; a figure that does not vary is left out."""
+    deep = ours.k, theirs.k
+    k = min(deep)
+    a, b = (
+        np.hstack([each.length_ratio().influence, each.marginal_ratio().influence[:, :k]])
+        for each in (ours, theirs)
+    )
+    names = [_LENGTH, *(f"{_MARGINAL}[{d}]" for d in range(k))]
+    out = {name: _correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}
+    if deep[0] == deep[1]:  # otherwise their last depths differ
+        out |= {f"{_MARGINAL}[{d - k}]": out[names[d + 1]] for d in range(k)}
+    return {name: value for name, value in out.items() if np.isfinite(value)}
+
+
+def _rounds(run: Sums, requests: Codes) -> Rounds:
+    """Return the rows of these requests, in this order."""
+    place = np.zeros(len(run.requests), dtype=np.int64)
+    place[run.rounds.request] = np.arange(len(run.rounds.request))
+    return run.rounds.where(place[requests])
+
+
+def _correlation(a: Matrix, b: Matrix) -> float:
+    size = float(np.sqrt(np.square(a).sum() * np.square(b).sum()))
+    return float((a * b).sum() / size) if size > 0 else float("nan")
