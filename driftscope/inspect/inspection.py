@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 from driftscope.inspect.checks.catalogue import checks_made, run_checks
@@ -12,9 +11,7 @@ from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.sizes import Sizes, sizes_of
 from driftscope.inspect.files.target_files import open_target
-
-if TYPE_CHECKING:  # imports torch
-    from driftscope.inspect.trial.trial import Trial
+from driftscope.inspect.trial.trial_result import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

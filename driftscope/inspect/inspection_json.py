@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.inspection import Inspection
+from driftscope.inspect.trial.acceptance import Acceptance
+from driftscope.inspect.trial.trial_result import Trial
 from driftscope.json_report.document import INSPECTION, text
-
-if TYPE_CHECKING:  # imports torch
-    from driftscope.inspect.trial.acceptance import Acceptance
-    from driftscope.inspect.trial.trial import Trial
 
 
 def to_json(inspection: Inspection, exit_code: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -13,10 +11,8 @@ from driftscope.boundary.terminal_text import shown
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.sizes import Sizes
 from driftscope.inspect.inspection import Inspection
-
-if TYPE_CHECKING:  # imports torch
-    from driftscope.inspect.trial.acceptance import Acceptance
-    from driftscope.inspect.trial.trial import Trial
+from driftscope.inspect.trial.acceptance import Acceptance
+from driftscope.inspect.trial.trial_result import Trial
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 _SHOWN = 5

@@ -13,10 +13,10 @@ from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.inspection import Inspection
+from driftscope.inspect.trial.trial_result import Trial, Tried
 
 if TYPE_CHECKING:
     from driftscope.inspect.trial.passages import Teacher
-    from driftscope.inspect.trial.trial import Trial, Tried
 
 EXTRA = "inspect"
 MOST_PROMPTS = 32
@@ -103,4 +103,4 @@ def _write(drafter: str, best: Tried | None, options: TrialOptions) -> None:
             )
         write_config(files, best.repair, options.config_file)
     if options.weights_folder:
-        write_weights(files, best.repair, options.weights_folder)
+        write_weights(files, best, options.weights_folder)

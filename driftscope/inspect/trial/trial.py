@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -12,8 +11,6 @@ from driftscope.inspect.checks.positions import rope_theta
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.target_files import TargetFiles
 from driftscope.inspect.trial.acceptance import (
-    Acceptance,
-    Gain,
     Rounds,
     acceptance_of,
     gain,
@@ -23,6 +20,7 @@ from driftscope.inspect.trial.drafting import FIGURES, draft
 from driftscope.inspect.trial.passages import Passage, Teacher
 from driftscope.inspect.trial.repair import Repair
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
+from driftscope.inspect.trial.trial_result import Trial, Tried
 from driftscope.inspect.trial.variant import Variant, as_served
 
 LEAST_PASSAGES = 5
@@ -31,30 +29,6 @@ SCREENED = 8
 """Number of prompts on which every repair is tried. One that accepts less than the drafter as it is
 on these is not tried on the others: it cannot be the repair that is looked for."""
 Progress = Callable[[Sequence[Repair]], Iterable[Repair]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """A repair, and what is accepted with it."""
-
-    repair: Repair
-    acceptance: Acceptance
-    gain: Gain
-    prompts: int
-    """Number of prompts; of repairs that were soon given up, SCREENED."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Results of a trial."""
-
-    prompts: int
-    k: int
-    as_is: Acceptance
-    figures: Mapping[str, tuple[float, ...]]
-    """Means by depth, see `FIGURES`."""
-    tried: tuple[Tried, ...]
-    """All repairs, the best first."""
 
 
 class Bench:
@@ -139,6 +113,7 @@ class _Runner:
             acceptance=acceptance_of(rounds, self._k),
             gain=gain(base[: len(rounds)], rounds, comparisons),
             prompts=len(rounds),
+            state=repair.variant.state,
         )
 
     def _rounds(

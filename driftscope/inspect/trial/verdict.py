@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from driftscope.analysis.statistics.interval import CONFIDENCE, Interval
 from driftscope.inspect.checks.check_result import Certainty, CheckResult, Level
-from driftscope.inspect.trial.trial import Trial, Tried
+from driftscope.inspect.trial.trial_result import Trial, Tried
 
 LEAST_GAIN = 0.03
 """Smallest gain of a repair that counts, relative to the acceptance length as it is. A smaller one
