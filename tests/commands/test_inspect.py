@@ -12,7 +12,7 @@ import pytest
 from support.checkpoints import TARGET, changed
 
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_OK, EXIT_USAGE
-from driftscope.json_report.document import INSPECTION
+from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION
 from driftscope.json_report.schema import schema_of
 from driftscope_lab.trio import trio_path
 
@@ -78,6 +78,41 @@ def test_a_repair_cannot_be_written_without_a_run(tmp_path: Path) -> None:
     done = _inspect(trio_path() / "eagle31", "--write-config", tmp_path / "config.json")
     assert done.returncode == EXIT_USAGE
     assert "--target" in done.stderr
+
+
+def test_two_drafters_need_a_target_to_be_compared_on() -> None:
+    done = _inspect(trio_path() / "eagle31", trio_path() / "eagle3")
+    assert done.returncode == EXIT_USAGE
+    assert "--target" in done.stderr
+
+
+def test_the_files_of_two_drafters_are_checked_without_running_them(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
+    done = _inspect(trio_path() / "eagle31", path, "--files-only", "--json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of(INSPECTED_PAIR))
+    assert done.returncode == document["exit_code"] == EXIT_GATE_FAILED
+    assert document["first"]["exit_code"] == EXIT_OK
+    assert document["second"]["results"][0]["id"] == "fc_norm_unused"
+    assert document["trial"] is None
+
+
+@pytest.mark.slow
+def test_a_copy_does_not_differ_and_a_drafter_with_a_wrong_flag_does(tmp_path: Path) -> None:
+    copy = changed(tmp_path / "copy")
+    broken = changed(tmp_path / "broken", config=lambda fields: fields.update(norm_output=False))
+    arguments = trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio"
+    compared = {}
+    for each in (copy, broken):
+        done = _inspect(arguments[0], each, *arguments[1:], "--json")
+        document = json.loads(done.stdout)
+        jsonschema.validate(document, schema_of(INSPECTED_PAIR))
+        assert document["trial"]["prompts"] == 32
+        compared[each.name] = document["trial"]["comparison"]
+    assert not any(each["differs"] for each in compared["copy"]["differences"])
+    assert compared["broken"]["verdict"].startswith("eagle31 accepts more from depth")
+    (length,) = [d for d in compared["broken"]["differences"] if d["depth"] is None]
+    assert length["differs"] and length["interval"]["high"] < -1
 
 
 @pytest.mark.slow

@@ -39,19 +39,20 @@ def _print_trial(console: Console, trial: Trial) -> None:
     for name in ("acceptance length", "95% interval", "gain", "p", "drafter"):
         table.add_column(name, justify="left" if name == "drafter" else "right")
     table.add_row(
-        *_cells(trial.as_is), "", "", f"as it is ({trial.prompts} prompts, K = {trial.k})"
+        *acceptance_cells(trial.as_is), "", "", f"as it is ({trial.prompts} prompts, K = {trial.k})"
     )
     whole = [each for each in trial.tried if each.prompts == trial.prompts]
     for each in whole[:_SHOWN]:
         gain, p = f"{each.gain.difference:+.2f}", f"{each.gain.p:.2g}"
-        table.add_row(*_cells(each.acceptance), gain, p, Text(each.repair.change))
+        table.add_row(*acceptance_cells(each.acceptance), gain, p, Text(each.repair.change))
     console.print(table)
     console.print(Text(f"{len(trial.tried)} repairs tried; --json has all of them", "dim"))
     rates = " ".join(f"{rate:.2f}" for rate in trial.as_is.marginal)
     console.print(Text(f"accepted by depth: {rates}"))
 
 
-def _cells(acceptance: Acceptance) -> tuple[str, str]:
+def acceptance_cells(acceptance: Acceptance) -> tuple[str, str]:
+    """Return the acceptance length and its interval in words, "" without one."""
     spread = acceptance.length_interval
     return f"{acceptance.length:.2f}", f"{spread.low:.2f}-{spread.high:.2f}" if spread else ""
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
+from driftscope.cli.inspection.loaded_bench import EXTRA, TrialOptions, load_bench
 from driftscope.cli.shared.extras import MissingExtraError, needs
 from driftscope.cli.shared.progress_bar import steps
 from driftscope.errors import CheckpointError, NoDataError, UsageError
@@ -14,28 +11,6 @@ from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.trial.trial_result import Trial, Tried
-
-if TYPE_CHECKING:
-    from driftscope.inspect.trial.passages import Teacher
-
-EXTRA = "inspect"
-MOST_PROMPTS = 32
-"""Number of prompts that are used; more narrow the intervals little."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOptions:
-    """Options of the command that concern the trial."""
-
-    prompts: str
-    k: int
-    config_file: Path | None
-    weights_folder: Path | None
-
-    @property
-    def writes(self) -> bool:
-        """Whether a repair is to be written."""
-        return bool(self.config_file or self.weights_folder)
 
 
 def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> Inspection:
@@ -72,19 +47,13 @@ def not_run(reason: str) -> CheckResult:
 
 
 def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
-    from driftscope.inspect.trial.trial import Bench, run_trial
-    from driftscope.workloads.suites.prompt_sources import prompts_of
-
-    chosen = prompts_of(options.prompts)[:MOST_PROMPTS]
-
-    def encoded(teacher: Teacher) -> dict[str, list[int]]:
-        return {each.key: teacher.encode(each.messages, each.text) for each in chosen}
+    from driftscope.inspect.trial.trial import run_trial
 
     opened = open_target(target)
     return run_trial(
         open_drafter(drafter),
         opened.layers,
-        lambda: Bench(opened, encoded),
+        lambda: load_bench(opened, options),
         options.k,
         progress=lambda repairs: steps(repairs, "Trying repairs"),
     )
