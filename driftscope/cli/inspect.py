@@ -40,6 +40,12 @@ def inspect(
         Path | None,
         typer.Option(metavar="DIR", help="Write the repaired config and weights to a new DIR."),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Also write an HTML page; a file is replaced."
+        ),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 at a warning too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the inspection as JSON.")] = False,
 ) -> None:
@@ -52,7 +58,7 @@ def inspect(
     downloaded.
     """
     from driftscope.cli.inspection.loaded_bench import TrialOptions
-    from driftscope.cli.inspection.output import print_result
+    from driftscope.cli.inspection.output import print_result, write_page
     from driftscope.cli.inspection.request import Request
 
     options = TrialOptions(
@@ -61,4 +67,6 @@ def inspect(
     request = Request(drafter=drafter, other=other, target=target, run=run, options=options)
     result = request.result()
     print_result(result, strict=strict, as_json=as_json)
+    if output is not None:
+        write_page(result, output, request.command_line(output))
     raise typer.Exit(result.exit_code(strict=strict))

@@ -80,6 +80,15 @@ def test_a_repair_cannot_be_written_without_a_run(tmp_path: Path) -> None:
     assert "--target" in done.stderr
 
 
+def test_a_page_is_written_beside_the_table_and_its_place_is_told(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
+    page = tmp_path / "report.html"
+    done = _inspect(path, "--target", TARGET, "--files-only", "--json", "-o", page)
+    assert done.returncode == EXIT_GATE_FAILED
+    assert done.stderr == f"written: {page}\n"
+    assert json.loads(done.stdout)["results"][0]["title"] in page.read_text(encoding="utf-8")
+
+
 def test_two_drafters_need_a_target_to_be_compared_on() -> None:
     done = _inspect(trio_path() / "eagle31", trio_path() / "eagle3")
     assert done.returncode == EXIT_USAGE

@@ -1,9 +1,12 @@
-"""The output of `driftscope inspect`: a table, or a JSON document."""
+"""The output of `driftscope inspect`: a table, a JSON document, an HTML page."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
+from driftscope.boundary.terminal_text import shown
 from driftscope.cli.screens.inspect_table import print_inspection
 from driftscope.cli.screens.pair_table import print_pair
 from driftscope.inspect.inspection import Inspection
@@ -19,6 +22,15 @@ def print_result(result: Inspection | PairInspection, *, strict: bool, as_json: 
         print_pair(result)
     else:
         print_inspection(result)
+
+
+def write_page(result: Inspection | PairInspection, path: Path, command: str) -> None:
+    """Write the HTML page, and print its place to stderr. Raises OSError."""
+    from driftscope_reports.html.inspection.page import to_html
+    from driftscope_reports.report_files import write_text
+
+    write_text(path, to_html(result, command=command))
+    typer.echo(f"written: {shown(str(path))}", err=True)
 
 
 def _document(result: Inspection | PairInspection, *, strict: bool) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from driftscope.cli.inspection.loaded_bench import TrialOptions
 from driftscope.cli.inspection.pair_run import with_pair_trial
@@ -33,6 +35,15 @@ class Request:
                 "--write-config and --write-weights need one drafter, --target and a run"
             )
         return self._single() if self.other is None else self._pair(self.other)
+
+    def command_line(self, output: Path) -> str:
+        """Return the command that writes the page again."""
+        words = ["driftscope", "inspect", self.drafter, *([self.other] if self.other else [])]
+        words += ["--target", self.target] if self.target else []
+        words += [] if self.run else ["--files-only"]
+        if self.target and self.run:
+            words += ["--prompts", self.options.prompts, "--k", str(self.options.k)]
+        return shlex.join([*words, "-o", str(output)])
 
     def _single(self) -> Inspection:
         inspection = inspect_files(self.drafter, self.target)
