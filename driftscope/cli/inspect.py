@@ -33,6 +33,15 @@ def inspect(
         str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
     ] = "chat",
     k: Annotated[int, typer.Option("--k", min=1, max=32, help="Tokens per draft.")] = 5,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Load the tensors of PyTorch pickles; code in them is refused."
+        ),
+    ] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Download repositories that the cache lacks.")
+    ] = False,
     write_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the repaired config.json to FILE.")
     ] = None,
@@ -55,14 +64,19 @@ def inspect(
     models are run, and each plausible repair is tried on the same prompts. With a second drafter B,
     both are run and compared from the same positions, and no repair is tried. Exits with 3 if there
     is an error: an engine would refuse the checkpoint, or accept less than it could. Nothing is
-    downloaded.
+    downloaded without --download.
     """
     from driftscope.cli.inspection.loaded_bench import TrialOptions
+    from driftscope.cli.inspection.opening_options import opening_of
     from driftscope.cli.inspection.output import print_result, write_page
     from driftscope.cli.inspection.request import Request
 
     options = TrialOptions(
-        prompts=prompts, k=k, config_file=write_config, weights_folder=write_weights
+        prompts=prompts,
+        k=k,
+        config_file=write_config,
+        weights_folder=write_weights,
+        opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
     request = Request(drafter=drafter, other=other, target=target, run=run, options=options)
     result = request.result()

@@ -63,6 +63,20 @@ def test_a_damaged_checkpoint_is_one_line_without_traceback(tmp_path: Path) -> N
     assert done.stderr.count("\n") == 1
 
 
+def test_a_pickle_with_code_is_one_line_that_names_what_it_asks_for(tmp_path: Path) -> None:
+    path, touched = changed(tmp_path / "a"), tmp_path / "touched"
+    (path / "model.safetensors").unlink()
+    # Protocol 0: call os.system with one text.
+    code = f"cposix\nsystem\n(S'touch {touched}'\ntR."
+    (path / "pytorch_model.bin").write_bytes(code.encode())
+    refused, allowed = _inspect(path), _inspect(path, "--allow-pickle")
+    assert refused.returncode == allowed.returncode == EXIT_ERROR
+    assert "--allow-pickle" in refused.stderr
+    assert "posix.system" in allowed.stderr
+    assert refused.stderr.count("\n") == allowed.stderr.count("\n") == 1
+    assert not touched.exists()
+
+
 def test_a_drafter_that_cannot_be_run_still_has_its_files_checked(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", weights=lambda state: state.pop("midlayer.mlp.up_proj.weight"))
     done = _inspect(path, "--target", TARGET, "--json")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from driftscope.inspect.files.opening import CAREFUL, Opening
 from driftscope.inspect.files.target_files import TargetFiles
 
 if TYPE_CHECKING:  # imports torch
@@ -25,6 +26,7 @@ class TrialOptions:
     k: int
     config_file: Path | None = None
     weights_folder: Path | None = None
+    opening: Opening = CAREFUL
 
     @property
     def writes(self) -> bool:

@@ -40,10 +40,10 @@ def with_pair_trial(pair: PairInspection, target: str, options: TrialOptions) ->
 def _run(drafters: tuple[str, str], target: str, options: TrialOptions) -> PairTrial:
     from driftscope.inspect.trial.pair import run_pair
 
-    opened = open_target(target)
+    opened = open_target(target, options.opening)
     first, second = labels_of([Path(each) for each in drafters], None)
     return run_pair(
-        (open_drafter(drafters[0]), open_drafter(drafters[1])),
+        (open_drafter(drafters[0], options.opening), open_drafter(drafters[1], options.opening)),
         (first, second),
         opened.layers,
         lambda: load_bench(opened, options),

@@ -41,12 +41,13 @@ class Request:
         words = ["driftscope", "inspect", self.drafter, *([self.other] if self.other else [])]
         words += ["--target", self.target] if self.target else []
         words += [] if self.run else ["--files-only"]
+        words += ["--allow-pickle"] if self.options.opening.read_pickle else []
         if self.target and self.run:
             words += ["--prompts", self.options.prompts, "--k", str(self.options.k)]
         return shlex.join([*words, "-o", str(output)])
 
     def _single(self) -> Inspection:
-        inspection = inspect_files(self.drafter, self.target)
+        inspection = self._files(self.drafter)
         if self.target is None or not (self.run and inspection.checked):
             return inspection
         return with_trial(inspection, self.target, self.options)
@@ -56,9 +57,10 @@ class Request:
             raise UsageError(
                 "two drafters are compared by running both: give --target, or --files-only"
             )
-        pair = PairInspection(
-            first=inspect_files(self.drafter, self.target), second=inspect_files(other, self.target)
-        )
+        pair = PairInspection(first=self._files(self.drafter), second=self._files(other))
         if self.target is None or not (self.run and pair.first.checked and pair.second.checked):
             return pair
         return with_pair_trial(pair, self.target, self.options)
+
+    def _files(self, drafter: str) -> Inspection:
+        return inspect_files(drafter, self.target, self.options.opening)

@@ -49,9 +49,9 @@ def not_run(reason: str) -> CheckResult:
 def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
     from driftscope.inspect.trial.trial import run_trial
 
-    opened = open_target(target)
+    opened = open_target(target, options.opening)
     return run_trial(
-        open_drafter(drafter),
+        open_drafter(drafter, options.opening),
         opened.layers,
         lambda: load_bench(opened, options),
         options.k,
@@ -62,7 +62,7 @@ def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
 def _write(drafter: str, best: Tried | None, options: TrialOptions) -> None:
     from driftscope.inspect.trial.written_repair import write_config, write_weights
 
-    files = open_drafter(drafter)
+    files = open_drafter(drafter, options.opening)
     if best is None:
         raise NoDataError(f"{drafter}: no repair helps, so there is nothing to write")
     if options.config_file:

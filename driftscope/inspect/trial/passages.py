@@ -43,8 +43,9 @@ class Passage:
 class Teacher:
     """A target that runs through transformers."""
 
-    def __init__(self, folder: Path, device: str | None = None) -> None:
-        """Load model and tokenizer from a folder. Raises CheckpointError if transformers cannot."""
+    def __init__(self, folder: Path, device: str | None = None, *, pickled: bool = False) -> None:
+        """Load model and tokenizer from a folder; its pickles only if `pickled`. Raises
+        CheckpointError if transformers cannot."""
         import transformers
 
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -56,7 +57,11 @@ class Teacher:
                 folder, local_files_only=True
             )
             self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, local_files_only=True
+                folder,
+                dtype=dtype,
+                local_files_only=True,
+                use_safetensors=not pickled,
+                weights_only=True,
             ).to(self.device)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise CheckpointError(

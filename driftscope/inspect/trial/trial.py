@@ -37,8 +37,10 @@ class Bench:
     def __init__(
         self, target: TargetFiles, prompts: Callable[[Teacher], Mapping[str, list[int]]]
     ) -> None:
-        """Load the target. Raises CheckpointError if transformers cannot."""
-        self.teacher = Teacher(target.folder)
+        """Load the target. Raises CheckpointError if it has no weights that may be read, or if
+        transformers cannot load them."""
+        target.need_weights()
+        self.teacher = Teacher(target.folder, pickled=target.pickled)
         self._prompts = prompts(self.teacher)
         self._passages: tuple[Passage, ...] = ()
         model = self.teacher.model
