@@ -10,7 +10,7 @@ from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.pair_inspection import PairInspection
 from driftscope.inspect.trial.acceptance import Acceptance
 from driftscope.inspect.trial.paired_positions import PairTrial
-from driftscope.inspect.trial.trial_result import Trial
+from driftscope.inspect.trial.trial_result import Trial, TriedRendering
 from driftscope.json_report.comparison import content as comparison_content
 from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION, text
 
@@ -79,6 +79,22 @@ def _trial(trial: Trial) -> dict[str, Any]:
             }
             for each in trial.tried
         ],
+        "renderings": [_rendering(each) for each in trial.renderings],
+        "not_applicable": [asdict(each) for each in trial.not_applicable],
+    }
+
+
+def _rendering(each: TriedRendering) -> dict[str, Any]:
+    return {
+        "id": each.rendering.id,
+        "change": each.rendering.change,
+        "prompts": each.prompts,
+        "acceptance": _acceptance(each.acceptance),
+        "difference": each.gain.difference,
+        "difference_interval": _ends(each.gain.interval),
+        "p": each.gain.p,
+        "target_surer": each.surer,
+        "target_surer_interval": _ends(each.surer_interval),
     }
 
 

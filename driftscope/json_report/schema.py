@@ -230,6 +230,22 @@ TRIAL = _object(
                 }
             )
         ),
+        "renderings": _list(
+            _object(
+                {
+                    "id": TEXT,
+                    "change": TEXT,
+                    "prompts": COUNT,
+                    "acceptance": TRIED_ACCEPTANCE,
+                    "difference": NUMBER,
+                    "difference_interval": INTERVAL,
+                    "p": NUMBER,
+                    "target_surer": NUMBER,
+                    "target_surer_interval": INTERVAL,
+                }
+            )
+        ),
+        "not_applicable": _list(_object({"id": TEXT, "reason": TEXT})),
     },
     nullable=True,
 )

@@ -47,4 +47,5 @@ def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
     def encoded(teacher: Teacher) -> dict[str, list[int]]:
         return {each.key: teacher.encode(each.messages, each.text) for each in chosen}
 
-    return Bench(target, encoded)
+    conversations = {each.key: each.messages for each in chosen if each.text is None}
+    return Bench(target, encoded, conversations)

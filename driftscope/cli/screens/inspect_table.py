@@ -45,7 +45,14 @@ def _print_trial(console: Console, trial: Trial) -> None:
     for each in whole[:_SHOWN]:
         gain, p = f"{each.gain.difference:+.2f}", f"{each.gain.p:.2g}"
         table.add_row(*acceptance_cells(each.acceptance), gain, p, Text(each.repair.change))
+    for other in trial.renderings:
+        gain, p = f"{other.gain.difference:+.2f}", f"{other.gain.p:.2g}"
+        table.add_row(
+            *acceptance_cells(other.acceptance), gain, p, Text(shown(other.rendering.change))
+        )
     console.print(table)
+    for left_out in trial.not_applicable:
+        console.print(Text(f"not tried: {left_out.id}: {shown(left_out.reason)}", "dim"))
     console.print(Text(f"{len(trial.tried)} repairs tried; --json has all of them", "dim"))
     rates = " ".join(f"{rate:.2f}" for rate in trial.as_is.marginal)
     console.print(Text(f"accepted by depth: {rates}"))

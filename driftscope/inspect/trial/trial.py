@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 
+from driftscope.analysis.statistics.clusters import mean_interval
 from driftscope.errors import NoDataError
 from driftscope.inspect.checks.positions import rope_theta
+from driftscope.inspect.checks.text_files import chat_template
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.target_files import TargetFiles
 from driftscope.inspect.trial.acceptance import (
@@ -18,9 +22,10 @@ from driftscope.inspect.trial.acceptance import (
 )
 from driftscope.inspect.trial.drafting import FIGURES, draft
 from driftscope.inspect.trial.passages import Passage, Teacher
+from driftscope.inspect.trial.renderings import Conversations, Rendering, renderings
 from driftscope.inspect.trial.repair import Repair
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
-from driftscope.inspect.trial.trial_result import Trial, Tried
+from driftscope.inspect.trial.trial_result import Trial, Tried, TriedRendering
 from driftscope.inspect.trial.variant import Variant, as_served
 
 LEAST_PASSAGES = 5
@@ -35,13 +40,18 @@ class Bench:
     """A loaded target with its answers to some prompts, for trials of its drafters."""
 
     def __init__(
-        self, target: TargetFiles, prompts: Callable[[Teacher], Mapping[str, list[int]]]
+        self,
+        target: TargetFiles,
+        prompts: Callable[[Teacher], Mapping[str, list[int]]],
+        conversations: Conversations | None = None,
     ) -> None:
         """Load the target. Raises CheckpointError if it has no weights that may be read, or if
         transformers cannot load them."""
         target.need_weights()
         self.teacher = Teacher(target.folder, pickled=target.pickled)
-        self._prompts = prompts(self.teacher)
+        self.prompts = prompts(self.teacher)
+        self.conversations = conversations or {}
+        self.template = chat_template(target.folder)
         self._passages: tuple[Passage, ...] = ()
         model = self.teacher.model
         self.facts = TargetFacts(
@@ -57,7 +67,7 @@ class Bench:
         Raises NoDataError if there are too few.
         """
         if not self._passages or not layers <= self._passages[0].states.keys():
-            self._passages = tuple(self.teacher.passages(self._prompts, layers))
+            self._passages = tuple(self.teacher.passages(self.prompts, layers))
         enough = [each for each in self._passages if len(each.anchors(k))]
         if len(enough) < LEAST_PASSAGES:
             raise NoDataError(
@@ -85,16 +95,35 @@ def run_trial(
     base.build("cpu")
     loaded = bench()
     passages = loaded.passages(layers_needed(base, loaded.facts), k)
-    return _Runner(loaded.teacher, passages, k).run(base, repairs(base, loaded.facts), progress)
+    runner = Runner(loaded.teacher, passages, k)
+    trial = runner.run(base, repairs(base, loaded.facts), progress)
+    templates = loaded.template, chat_template(files.folder)
+    made, left_out = renderings(
+        loaded.teacher.tokenizer, loaded.prompts, loaded.conversations, templates
+    )
+    tried = try_renderings(runner, base, made)
+    return replace(trial, renderings=tried, not_applicable=tuple(left_out))
 
 
-class _Runner:
+def try_renderings(
+    runner: Runner, base: Variant, made: Sequence[Rendering]
+) -> tuple[TriedRendering, ...]:
+    """Run the drafter as it is on the prompts of each rendering; those whose answers are too short
+    are left out."""
+    tried = [runner.rendered(base, each, len(made)) for each in made]
+    enough = [each for each in tried if each.prompts >= LEAST_PASSAGES]
+    return tuple(sorted(enough, key=lambda each: -each.gain.difference))
+
+
+class Runner:
     """Runs variants on the same passages."""
 
     def __init__(self, teacher: Teacher, passages: Sequence[Passage], k: int) -> None:
+        """Keep the target, its answers and the length of chains."""
         self._teacher, self._passages, self._k = teacher, passages, k
 
     def run(self, base: Variant, candidates: Sequence[Repair], progress: Progress) -> Trial:
+        """Run the drafter as it is, and with each repair."""
         rounds, figures = self._rounds(base, self._passages, measured=True)
         tried = [self._try(repair, rounds, len(candidates)) for repair in progress(candidates)]
         return Trial(
@@ -116,6 +145,22 @@ class _Runner:
             gain=gain(base[: len(rounds)], rounds, comparisons),
             prompts=len(rounds),
             state=repair.variant.state,
+        )
+
+    def rendered(self, base: Variant, rendering: Rendering, comparisons: int) -> TriedRendering:
+        """Let the target answer the prompts of a rendering, and compare what is accepted."""
+        made = self._teacher.passages(rendering.prompts, base.config.aux_layers)
+        theirs = {each.key: each for each in made if len(each.anchors(self._k))}
+        pairs = [(each, theirs[each.key]) for each in self._passages if each.key in theirs]
+        rounds = [self._rounds(base, side)[0] for side in zip(*pairs, strict=True)]
+        surer = [new.log_probability - old.log_probability for old, new in pairs]
+        return TriedRendering(
+            rendering=rendering.change,
+            acceptance=acceptance_of(rounds[1], self._k),
+            gain=gain(rounds[0], rounds[1], comparisons),
+            prompts=len(pairs),
+            surer=float(np.mean(surer)),
+            surer_interval=mean_interval(np.array(surer)),
         )
 
     def _rounds(

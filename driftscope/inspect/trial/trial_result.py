@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.trial.acceptance import Acceptance, Gain
 
 
@@ -38,6 +39,29 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotApplicable:
+    """A hypothesis that cannot be tried, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedRendering:
+    """Another way of writing the prompts, and what is accepted with it."""
+
+    rendering: Change
+    acceptance: Acceptance
+    gain: Gain
+    """Paired by prompt, corrected for the number of renderings tried."""
+    prompts: int
+    surer: float
+    """Mean log-probability per token that the target gives to its own answers, minus that with the
+    prompts as they are: above 0, the answers are easier to predict."""
+    surer_interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """Results of a trial."""
 
@@ -48,3 +72,7 @@ class Trial:
     """Means by depth of the figures that `drafting.FIGURES` names."""
     tried: tuple[Tried, ...]
     """All repairs, the best first."""
+    renderings: tuple[TriedRendering, ...] = ()
+    """Other ways of writing the prompts, the best first."""
+    not_applicable: tuple[NotApplicable, ...] = ()
+    """Hypotheses that could not be tried."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driftscope.analysis.number_words import number, percent
 from driftscope.analysis.statistics.interval import Interval
-from driftscope.inspect.trial.trial_result import Trial, Tried
+from driftscope.inspect.trial.trial_result import Change, Trial, Tried, TriedRendering
 from driftscope.inspect.trial.verdict import best_repair
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
@@ -15,7 +15,7 @@ from driftscope_reports.drawing.chart import Chart, Series, Unit
 from driftscope_reports.html.parts.run_series import line
 from driftscope_reports.html.parts.section import Picture, Section
 from driftscope_reports.html.parts.tables import table
-from driftscope_reports.markup import Child, Markup
+from driftscope_reports.markup import Child, Markup, el
 
 _MASSES = (
     ("sink_mass", "sink", SINK),
@@ -100,7 +100,14 @@ def _repairs(trial: Trial) -> Section:
         name="Repairs that were tried",
         lead=f"{len(trial.tried)} changes, one at a time. "
         + (f"This one helps: {best.repair.change}." if best else "None helps beyond chance."),
-        body=_table(trial),
+        body=el(
+            "div",
+            _table(trial),
+            [
+                el("p", f"Not tried: {each.id}: {each.reason}.", class_="note")
+                for each in trial.not_applicable
+            ],
+        ),
     )
 
 
@@ -108,19 +115,22 @@ def _table(trial: Trial) -> Markup:
     head = ("change", "if it helps, this was wrong", "prompts", "acceptance length", "gain", "p")
     return table(
         [*head[:5], "95% interval of the gain, corrected", head[5]],
-        [_row(each) for each in trial.tried],
+        [
+            *(_row(each.repair, each) for each in trial.tried),
+            *(_row(each.rendering, each) for each in trial.renderings),
+        ],
         words=2,
         caption="Acceptance length with each repair",
         sortable=True,
     )
 
 
-def _row(each: Tried) -> list[Child]:
+def _row(change: Change, each: Tried | TriedRendering) -> list[Child]:
     gain = each.gain
     ends = f"{gain.interval.low:+.2f} to {gain.interval.high:+.2f}" if gain.interval else "–"
     return [
-        each.repair.change,
-        each.repair.mistake,
+        change.change,
+        change.mistake,
         str(each.prompts),
         f"{each.acceptance.length:.2f}",
         f"{gain.difference:+.2f}",
