@@ -18,12 +18,12 @@ from driftscope.boundary import strict_json
 REPORT, COMPARISON, CHECK, ADVICE = "report", "comparison", "check", "advice"
 PROBE, REPLAY, WATCH = "probe", "replay", "watch"
 RUNS, FILES, INSPECTION = "runs", "files", "inspection"
-INSPECTED_PAIR = "inspected_pair"
+INSPECTED_PAIR, PROMISE = "inspected_pair", "promise"
 VERSIONS: Mapping[str, int] = MappingProxyType(
     dict.fromkeys(
         (
             *(REPORT, COMPARISON, CHECK, ADVICE, PROBE, REPLAY, WATCH, RUNS, FILES),
-            *(INSPECTION, INSPECTED_PAIR),
+            *(INSPECTION, INSPECTED_PAIR, PROMISE),
         ),
         1,
     )

@@ -24,6 +24,7 @@ from driftscope.json_report.document import (
     INSPECTED_PAIR,
     INSPECTION,
     PROBE,
+    PROMISE,
     REPLAY,
     REPORT,
     RUNS,
@@ -294,6 +295,26 @@ CONTENTS: Mapping[str, Schema] = {
     INSPECTION: INSPECTED,
     INSPECTED_PAIR: _object(
         {"first": INSPECTED, "second": INSPECTED, "exit_code": COUNT, "trial": PAIR_TRIAL}
+    ),
+    PROMISE: _object(
+        {
+            "drafter": TEXT,
+            "run": TEXT,
+            "k": COUNT,
+            "verdict": TEXT,
+            "notes": _list(TEXT),
+            "differences": _list(
+                _object(
+                    {
+                        "depth": {"type": ["integer", "null"]},
+                        "promised": NUMBER,
+                        "served": NUMBER,
+                        "difference": NUMBER,
+                        "interval": INTERVAL,
+                    }
+                )
+            ),
+        }
     ),
     ADVICE: _object({"run": TEXT, "ran_k": COUNT, "command": {"type": ["string", "null"]}}),
     PROBE: _object({"target": TEXT, "processes": _list(_object({"source": TEXT}))}),

@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from support.checkpoints import TARGET, changed
+from support.runs import Spec, write_run
 
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_OK, EXIT_USAGE
 from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION
@@ -136,6 +137,21 @@ def test_a_copy_does_not_differ_and_a_drafter_with_a_wrong_flag_does(tmp_path: P
     assert compared["broken"]["verdict"].startswith("eagle31 accepts more from depth")
     (length,) = [d for d in compared["broken"]["differences"] if d["depth"] is None]
     assert length["differs"] and length["interval"]["high"] < -1
+
+
+@pytest.mark.slow
+def test_a_run_that_accepts_less_than_the_inspection_is_named(tmp_path: Path) -> None:
+    document, run = tmp_path / "inspection.json", tmp_path / "live"
+    inspected = _inspect(
+        *(trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio", "--json")
+    )
+    document.write_text(inspected.stdout)
+    write_run(run, Spec(k=5, conditional=(0.5, 0.4, 0.3, 0.3, 0.3)))
+    command = [sys.executable, "-m", "driftscope", "compare", str(document), str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_OK, done.stderr
+    assert "live accepts less than the inspection promises" in " ".join(done.stdout.split())
+    assert "accepted to depth 5" in done.stdout
 
 
 @pytest.mark.slow
