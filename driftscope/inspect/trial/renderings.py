@@ -47,6 +47,8 @@ def _first_token(bos: int | None, prompts: Ids) -> Rendering | NotApplicable:
     begin = {len(ids) > 0 and ids[0] == bos for ids in prompts.values()}
     if len(begin) != 1:
         return NotApplicable(id=FIRST_TOKEN, reason="only some prompts begin with the first token")
+    if begin == {True} and any(len(ids) < 2 for ids in prompts.values()):
+        return NotApplicable(id=FIRST_TOKEN, reason="a prompt is nothing but the first token")
     return _without(prompts) if begin == {True} else _with(bos, prompts)
 
 

@@ -25,7 +25,7 @@ from driftscope.inspect.trial.passages import Passage, Teacher
 from driftscope.inspect.trial.renderings import Conversations, Rendering, renderings
 from driftscope.inspect.trial.repair import Repair
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
-from driftscope.inspect.trial.trial_result import Trial, Tried, TriedRendering
+from driftscope.inspect.trial.trial_result import NotApplicable, Trial, Tried, TriedRendering
 from driftscope.inspect.trial.variant import Variant, as_served
 
 LEAST_PASSAGES = 5
@@ -101,18 +101,20 @@ def run_trial(
     made, left_out = renderings(
         loaded.teacher.tokenizer, loaded.prompts, loaded.conversations, templates
     )
-    tried = try_renderings(runner, base, made)
-    return replace(trial, renderings=tried, not_applicable=tuple(left_out))
+    tried, too_short = try_renderings(runner, base, made)
+    return replace(trial, renderings=tried, not_applicable=(*left_out, *too_short))
 
 
 def try_renderings(
     runner: Runner, base: Variant, made: Sequence[Rendering]
-) -> tuple[TriedRendering, ...]:
-    """Run the drafter as it is on the prompts of each rendering; those whose answers are too short
-    are left out."""
-    tried = [runner.rendered(base, each, len(made)) for each in made]
-    enough = [each for each in tried if each.prompts >= LEAST_PASSAGES]
-    return tuple(sorted(enough, key=lambda each: -each.gain.difference))
+) -> tuple[tuple[TriedRendering, ...], list[NotApplicable]]:
+    """Run the drafter as it is on the prompts of each rendering. Return the results, and the
+    renderings with too few answers that are long enough."""
+    results = [(each.change.id, runner.rendered(base, each, len(made))) for each in made]
+    tried = [each for _, each in results if each is not None]
+    reason = f"fewer than {LEAST_PASSAGES} prompts have long enough answers both ways"
+    too_short = [NotApplicable(id=key, reason=reason) for key, each in results if each is None]
+    return tuple(sorted(tried, key=lambda each: -each.gain.difference)), too_short
 
 
 class Runner:
@@ -147,11 +149,16 @@ class Runner:
             state=repair.variant.state,
         )
 
-    def rendered(self, base: Variant, rendering: Rendering, comparisons: int) -> TriedRendering:
-        """Let the target answer the prompts of a rendering, and compare what is accepted."""
+    def rendered(
+        self, base: Variant, rendering: Rendering, comparisons: int
+    ) -> TriedRendering | None:
+        """Let the target answer the prompts of a rendering, and compare what is accepted; None if
+        too few answers are long enough."""
         made = self._teacher.passages(rendering.prompts, base.config.aux_layers)
         theirs = {each.key: each for each in made if len(each.anchors(self._k))}
         pairs = [(each, theirs[each.key]) for each in self._passages if each.key in theirs]
+        if len(pairs) < LEAST_PASSAGES:
+            return None
         rounds = [self._rounds(base, side)[0] for side in zip(*pairs, strict=True)]
         surer = [new.log_probability - old.log_probability for old, new in pairs]
         return TriedRendering(

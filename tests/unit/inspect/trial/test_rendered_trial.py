@@ -15,8 +15,16 @@ from driftscope.cli.inspection.loaded_bench import TrialOptions, load_bench
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
-from driftscope.inspect.trial.trial import Bench, run_trial
-from driftscope.inspect.trial.trial_result import Trial
+from driftscope.inspect.trial.renderings import Rendering
+from driftscope.inspect.trial.trial import (
+    LEAST_PASSAGES,
+    Bench,
+    Runner,
+    run_trial,
+    try_renderings,
+)
+from driftscope.inspect.trial.trial_result import Change, Trial
+from driftscope.inspect.trial.variant import as_served
 from driftscope.inspect.trial.verdict import rendering_results
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
@@ -70,3 +78,15 @@ def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path
     trial = _trial(drafter, bench)
     assert "accepts_more_with.drafters_template" in [each.id for each in _found(trial)]
     assert not trial.not_applicable
+
+
+def test_a_rendering_whose_answers_are_too_short_is_not_applicable() -> None:
+    bench = _encoded(0)
+    passages = bench.passages(set(open_drafter(str(trio_path() / "eagle31")).aux_layers or ()), K)
+    base = as_served(open_drafter(str(trio_path() / "eagle31")), bench.facts.layers)
+    change = Change(id="other", change="other prompts", mistake="none")
+    few = dict(list(bench.prompts.items())[: LEAST_PASSAGES - 1])
+    made = [Rendering(change=change, prompts=few)]
+    tried, left_out = try_renderings(Runner(bench.teacher, passages, K), base, made)
+    assert not tried
+    assert [each.id for each in left_out] == ["other"]

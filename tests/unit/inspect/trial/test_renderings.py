@@ -41,6 +41,12 @@ def test_a_mixture_is_not_applicable(tokenizer: Any) -> None:
     assert "only some prompts" in _reasons(left_out)["first_token"]
 
 
+def test_a_prompt_of_the_first_token_alone_is_not_emptied(tokenizer: Any) -> None:
+    made, left_out = renderings(tokenizer, {"a": [0, 7], "b": [0]}, {}, (None, None))
+    assert not made
+    assert "nothing but" in _reasons(left_out)["first_token"]
+
+
 def test_without_a_first_token_there_is_nothing_to_try() -> None:
     other = AutoTokenizer.from_pretrained(TARGET, bos_token=None)
     made, left_out = renderings(other, {"a": [7]}, {}, (None, None))
