@@ -17,7 +17,7 @@ def inspect(
     ],
     other: Annotated[
         str | None,
-        typer.Argument(metavar="[B]", help="A second drafter, compared with the first."),
+        typer.Argument(metavar="B", help="A second drafter, compared with the first."),
     ] = None,
     target: Annotated[
         str | None,
