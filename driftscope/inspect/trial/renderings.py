@@ -22,7 +22,7 @@ _SEVERAL = "[{"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """The same prompts, written otherwise."""
+    """A change in how prompts are written, and the prompts after it."""
 
     change: Change
     prompts: Mapping[str, list[int]]
