@@ -10,7 +10,7 @@ import typer
 from driftscope.cli.shared import completion
 from driftscope.cli.shared.cluster_option import ClusterOption
 from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
-from driftscope.cli.shared.run_argument import named_run
+from driftscope.cli.shared.run_argument import is_inspection, named_run, named_run_or_inspection
 
 
 def compare(
@@ -18,8 +18,8 @@ def compare(
         Path,
         typer.Argument(
             metavar="A",
-            help="Run directory to compare with.",
-            callback=named_run,
+            help="Run directory to compare with, or the JSON document of an inspection.",
+            callback=named_run_or_inspection,
             autocompletion=completion.runs,
         ),
     ],
@@ -45,7 +45,8 @@ def compare(
     If one of them does not speculate, compares the time per output token and the time to first
     token. For two replays, compares acceptance, time per token and outcomes of each condition.
     Requests are paired if both runs answered the same prompts. Every difference has a 95% interval,
-    and all differences between probes' runs are tested together (Holm).
+    and all differences between probes' runs are tested together (Holm). If A is the document of
+    `driftscope inspect --json`, compares B with the acceptance that was measured offline.
     """
     from driftscope.cli.shared.query_engine_option import maker_of
     from driftscope.cli.shared.replay_comparison import both_replays, compare_replays
@@ -58,6 +59,14 @@ def compare(
     from driftscope_reports.terminal import comparison
     from driftscope_reports.terminal.run_table import plain
 
+    if is_inspection(first):
+        from driftscope.cli.inspection.promise_run import compare_with_inspection
+
+        (name,) = labels_of([second], label)
+        compare_with_inspection(
+            first, second, name, engine=maker_of(engine), cluster=cluster, as_json=as_json
+        )
+        return
     names = labels_of([first, second], label)
     for name, run in zip(names, (first, second), strict=True):
         for loss in losses_of(read_statuses(run), read_manifest(run).lost):

@@ -15,6 +15,10 @@ def inspect(
             metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
         ),
     ],
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="B", help="A second drafter, compared with the first."),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache."),
@@ -29,6 +33,15 @@ def inspect(
         str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
     ] = "chat",
     k: Annotated[int, typer.Option("--k", min=1, max=32, help="Tokens per draft.")] = 5,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Load the tensors of PyTorch pickles; code in them is refused."
+        ),
+    ] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Download repositories that the cache lacks.")
+    ] = False,
     write_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the repaired config.json to FILE.")
     ] = None,
@@ -36,33 +49,38 @@ def inspect(
         Path | None,
         typer.Option(metavar="DIR", help="Write the repaired config and weights to a new DIR."),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Also write an HTML page; a file is replaced."
+        ),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 at a warning too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the inspection as JSON.")] = False,
 ) -> None:
     """Find what is wrong with a drafter checkpoint before any server starts.
 
     Config, weights and vocabulary are checked by the rules of the engines. With a target both
-    models are run, and each plausible repair is tried on the same prompts. Exits with 3 if there is
-    an error: an engine would refuse the checkpoint, or accept less than it could. Nothing is
-    downloaded.
+    models are run, and each plausible repair is tried on the same prompts. With a second drafter B,
+    both are run and compared from the same positions, and no repair is tried. Exits with 3 if there
+    is an error: an engine would refuse the checkpoint, or accept less than it could. Nothing is
+    downloaded without --download.
     """
-    from driftscope.cli.screens.inspect_table import print_inspection
-    from driftscope.cli.shared.inspect_trial import TrialOptions, with_trial
-    from driftscope.errors import UsageError
-    from driftscope.inspect.inspection import inspect_files
-    from driftscope.inspect.inspection_json import to_json
+    from driftscope.cli.inspection.loaded_bench import TrialOptions
+    from driftscope.cli.inspection.opening_options import opening_of
+    from driftscope.cli.inspection.output import print_result, write_page
+    from driftscope.cli.inspection.request import Request
 
-    if (write_config or write_weights) and not (target and run):
-        raise UsageError("--write-config and --write-weights need --target and a run")
-    inspection = inspect_files(drafter, target)
-    if target is not None and run and inspection.checked:
-        options = TrialOptions(
-            prompts=prompts, k=k, config_file=write_config, weights_folder=write_weights
-        )
-        inspection = with_trial(inspection, target, options)
-    code = inspection.exit_code(strict=strict)
-    if as_json:
-        typer.echo(to_json(inspection, code), nl=False)
-    else:
-        print_inspection(inspection)
-    raise typer.Exit(code)
+    options = TrialOptions(
+        prompts=prompts,
+        k=k,
+        config_file=write_config,
+        weights_folder=write_weights,
+        opening=opening_of(allow_pickle=allow_pickle, download=download),
+    )
+    request = Request(drafter=drafter, other=other, target=target, run=run, options=options)
+    result = request.result()
+    print_result(result, strict=strict, as_json=as_json)
+    if output is not None:
+        write_page(result, output, request.command_line(output))
+    raise typer.Exit(result.exit_code(strict=strict))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 from driftscope.inspect.checks.catalogue import checks_made, run_checks
 from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
 from driftscope.inspect.files.drafter_files import open_drafter
+from driftscope.inspect.files.opening import CAREFUL, Opening
 from driftscope.inspect.files.sizes import Sizes, sizes_of
 from driftscope.inspect.files.target_files import open_target
-
-if TYPE_CHECKING:  # imports torch
-    from driftscope.inspect.trial.trial import Trial
+from driftscope.inspect.trial.trial_result import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +50,16 @@ class Inspection:
         return replace(self, results=tuple(both), trial=trial)
 
 
-def inspect_files(drafter: str, target: str | None = None) -> Inspection:
+def inspect_files(
+    drafter: str, target: str | None = None, opening: Opening = CAREFUL
+) -> Inspection:
     """Check the files of a drafter, and those of its target that concern it.
 
     Raises CheckpointError for a checkpoint that is damaged or of no known kind.
     """
     opened = Inspected(
-        drafter=open_drafter(drafter), target=open_target(target) if target else None
+        drafter=open_drafter(drafter, opening),
+        target=open_target(target, opening) if target else None,
     )
     return Inspection(
         drafter=drafter,

@@ -1,22 +1,47 @@
-"""An inspection as a JSON document."""
+"""An inspection of one checkpoint, or of two, as a JSON document."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.inspection import Inspection
-from driftscope.json_report.document import INSPECTION, text
-
-if TYPE_CHECKING:  # imports torch
-    from driftscope.inspect.trial.acceptance import Acceptance
-    from driftscope.inspect.trial.trial import Trial
+from driftscope.inspect.pair_inspection import PairInspection
+from driftscope.inspect.trial.acceptance import Acceptance
+from driftscope.inspect.trial.paired_positions import PairTrial
+from driftscope.inspect.trial.trial_result import Trial, TriedRendering
+from driftscope.json_report.comparison import content as comparison_content
+from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION, text
 
 
 def to_json(inspection: Inspection, exit_code: int) -> str:
     """Return everything as text, newline at the end."""
     return text(INSPECTION, _content(inspection, exit_code))
+
+
+def pair_to_json(pair: PairInspection, exit_code: int, *, strict: bool) -> str:
+    """Return both inspections and their comparison as text, newline at the end."""
+    first, second = (
+        _content(each, each.exit_code(strict=strict)) for each in (pair.first, pair.second)
+    )
+    content = {
+        "first": first,
+        "second": second,
+        "exit_code": exit_code,
+        "trial": _pair_trial(pair.trial) if pair.trial else None,
+    }
+    return text(INSPECTED_PAIR, content)
+
+
+def _pair_trial(trial: PairTrial) -> dict[str, Any]:
+    return {
+        "prompts": trial.prompts,
+        "k": trial.k,
+        "positions": trial.positions,
+        "acceptance": [_acceptance(each) for each in trial.as_served],
+        "comparison": comparison_content(trial.comparison),
+    }
 
 
 def _content(inspection: Inspection, exit_code: int) -> dict[str, Any]:
@@ -54,6 +79,22 @@ def _trial(trial: Trial) -> dict[str, Any]:
             }
             for each in trial.tried
         ],
+        "renderings": [_rendering(each) for each in trial.renderings],
+        "not_applicable": [asdict(each) for each in trial.not_applicable],
+    }
+
+
+def _rendering(each: TriedRendering) -> dict[str, Any]:
+    return {
+        "id": each.rendering.id,
+        "change": each.rendering.change,
+        "prompts": each.prompts,
+        "acceptance": _acceptance(each.acceptance),
+        "difference": each.gain.difference,
+        "difference_interval": _ends(each.gain.interval),
+        "p": each.gain.p,
+        "target_surer": each.surer,
+        "target_surer_interval": _ends(each.surer_interval),
     }
 
 

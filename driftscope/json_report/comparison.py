@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from driftscope.analysis.compare.comparison_verdict import verdict
 from driftscope.analysis.compare.run_comparison import Comparison
 from driftscope.analysis.compare.run_differences import doubt
@@ -17,7 +19,12 @@ JOINT = {True: "max-|t|, signs of pairs drawn", False: "max-|t|, requests dealt 
 
 def to_json(comparison: Comparison) -> str:
     """Return the comparison as text, newline at the end."""
-    content = {
+    return text(COMPARISON, content(comparison))
+
+
+def content(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain values, which other documents contain."""
+    return {
         **plain(comparison),
         "verdict": verdict(comparison),
         "parts_from": comparison.parts_from,
@@ -28,4 +35,3 @@ def to_json(comparison: Comparison) -> str:
         "alpha": ALPHA,
         "differences": [{**plain(d), "differs": d.differs} for d in comparison.differences],
     }
-    return text(COMPARISON, content)

@@ -18,9 +18,14 @@ from driftscope.boundary import strict_json
 REPORT, COMPARISON, CHECK, ADVICE = "report", "comparison", "check", "advice"
 PROBE, REPLAY, WATCH = "probe", "replay", "watch"
 RUNS, FILES, INSPECTION = "runs", "files", "inspection"
+INSPECTED_PAIR, PROMISE = "inspected_pair", "promise"
 VERSIONS: Mapping[str, int] = MappingProxyType(
     dict.fromkeys(
-        (REPORT, COMPARISON, CHECK, ADVICE, PROBE, REPLAY, WATCH, RUNS, FILES, INSPECTION), 1
+        (
+            *(REPORT, COMPARISON, CHECK, ADVICE, PROBE, REPLAY, WATCH, RUNS, FILES),
+            *(INSPECTION, INSPECTED_PAIR, PROMISE),
+        ),
+        1,
     )
 )
 """Schema version of each kind of document."""

@@ -21,8 +21,10 @@ from driftscope.json_report.document import (
     CHECK,
     COMPARISON,
     FILES,
+    INSPECTED_PAIR,
     INSPECTION,
     PROBE,
+    PROMISE,
     REPLAY,
     REPORT,
     RUNS,
@@ -229,10 +231,53 @@ TRIAL = _object(
                 }
             )
         ),
+        "renderings": _list(
+            _object(
+                {
+                    "id": TEXT,
+                    "change": TEXT,
+                    "prompts": COUNT,
+                    "acceptance": TRIED_ACCEPTANCE,
+                    "difference": NUMBER,
+                    "difference_interval": INTERVAL,
+                    "p": NUMBER,
+                    "target_surer": NUMBER,
+                    "target_surer_interval": INTERVAL,
+                }
+            )
+        ),
+        "not_applicable": _list(_object({"id": TEXT, "reason": TEXT})),
     },
     nullable=True,
 )
 """A drafter that was run beside its target; null if it was not."""
+INSPECTED = _object(
+    {
+        "drafter": TEXT,
+        "target": {"type": ["string", "null"]},
+        "format": TEXT,
+        "checked": FLAG,
+        "checks": COUNT,
+        "exit_code": COUNT,
+        "results": _list(CHECKED),
+        "trial": TRIAL,
+        "sizes": _object({"parameters": COUNT, "bytes": COUNT, "share": NUMBER}),
+    }
+)
+COMPARED = _object(
+    {"first": TEXT, "second": TEXT, "verdict": TEXT, "differences": _list(DIFFERENCE)}
+)
+PAIR_TRIAL = _object(
+    {
+        "prompts": COUNT,
+        "k": COUNT,
+        "positions": COUNT,
+        "acceptance": _list(TRIED_ACCEPTANCE),
+        "comparison": COMPARED,
+    },
+    nullable=True,
+)
+"""Two drafters that were run beside one target; null if they were not."""
 RULE = _object({"rule": TEXT, "run": TEXT, "outcome": {"enum": ["held", "broken", "undecided"]}})
 CONTENTS: Mapping[str, Schema] = {
     REPORT: _object(
@@ -245,21 +290,30 @@ CONTENTS: Mapping[str, Schema] = {
             "runs": _list(RUN),
         }
     ),
-    COMPARISON: _object(
-        {"first": TEXT, "second": TEXT, "verdict": TEXT, "differences": _list(DIFFERENCE)}
-    ),
+    COMPARISON: COMPARED,
     CHECK: _object({"exit_code": COUNT, "rules": _list(RULE)}),
-    INSPECTION: _object(
+    INSPECTION: INSPECTED,
+    INSPECTED_PAIR: _object(
+        {"first": INSPECTED, "second": INSPECTED, "exit_code": COUNT, "trial": PAIR_TRIAL}
+    ),
+    PROMISE: _object(
         {
             "drafter": TEXT,
-            "target": {"type": ["string", "null"]},
-            "format": TEXT,
-            "checked": FLAG,
-            "checks": COUNT,
-            "exit_code": COUNT,
-            "results": _list(CHECKED),
-            "trial": TRIAL,
-            "sizes": _object({"parameters": COUNT, "bytes": COUNT, "share": NUMBER}),
+            "run": TEXT,
+            "k": COUNT,
+            "verdict": TEXT,
+            "notes": _list(TEXT),
+            "differences": _list(
+                _object(
+                    {
+                        "depth": {"type": ["integer", "null"]},
+                        "promised": NUMBER,
+                        "served": NUMBER,
+                        "difference": NUMBER,
+                        "interval": INTERVAL,
+                    }
+                )
+            ),
         }
     ),
     ADVICE: _object({"run": TEXT, "ran_k": COUNT, "command": {"type": ["string", "null"]}}),

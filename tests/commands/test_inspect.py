@@ -10,9 +10,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 from support.checkpoints import TARGET, changed
+from support.runs import Spec, write_run
 
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_OK, EXIT_USAGE
-from driftscope.json_report.document import INSPECTION
+from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION
 from driftscope.json_report.schema import schema_of
 from driftscope_lab.trio import trio_path
 
@@ -63,6 +64,20 @@ def test_a_damaged_checkpoint_is_one_line_without_traceback(tmp_path: Path) -> N
     assert done.stderr.count("\n") == 1
 
 
+def test_a_pickle_with_code_is_one_line_that_names_what_it_asks_for(tmp_path: Path) -> None:
+    path, touched = changed(tmp_path / "a"), tmp_path / "touched"
+    (path / "model.safetensors").unlink()
+    # Protocol 0: call os.system with one text.
+    code = f"cposix\nsystem\n(S'touch {touched}'\ntR."
+    (path / "pytorch_model.bin").write_bytes(code.encode())
+    refused, allowed = _inspect(path), _inspect(path, "--allow-pickle")
+    assert refused.returncode == allowed.returncode == EXIT_ERROR
+    assert "--allow-pickle" in refused.stderr
+    assert "posix.system" in allowed.stderr
+    assert refused.stderr.count("\n") == allowed.stderr.count("\n") == 1
+    assert not touched.exists()
+
+
 def test_a_drafter_that_cannot_be_run_still_has_its_files_checked(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", weights=lambda state: state.pop("midlayer.mlp.up_proj.weight"))
     done = _inspect(path, "--target", TARGET, "--json")
@@ -78,6 +93,65 @@ def test_a_repair_cannot_be_written_without_a_run(tmp_path: Path) -> None:
     done = _inspect(trio_path() / "eagle31", "--write-config", tmp_path / "config.json")
     assert done.returncode == EXIT_USAGE
     assert "--target" in done.stderr
+
+
+def test_a_page_is_written_beside_the_table_and_its_place_is_told(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
+    page = tmp_path / "report.html"
+    done = _inspect(path, "--target", TARGET, "--files-only", "--json", "-o", page)
+    assert done.returncode == EXIT_GATE_FAILED
+    assert done.stderr == f"written: {page}\n"
+    assert json.loads(done.stdout)["results"][0]["title"] in page.read_text(encoding="utf-8")
+
+
+def test_two_drafters_need_a_target_to_be_compared_on() -> None:
+    done = _inspect(trio_path() / "eagle31", trio_path() / "eagle3")
+    assert done.returncode == EXIT_USAGE
+    assert "--target" in done.stderr
+
+
+def test_the_files_of_two_drafters_are_checked_without_running_them(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
+    done = _inspect(trio_path() / "eagle31", path, "--files-only", "--json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of(INSPECTED_PAIR))
+    assert done.returncode == document["exit_code"] == EXIT_GATE_FAILED
+    assert document["first"]["exit_code"] == EXIT_OK
+    assert document["second"]["results"][0]["id"] == "fc_norm_unused"
+    assert document["trial"] is None
+
+
+@pytest.mark.slow
+def test_a_copy_does_not_differ_and_a_drafter_with_a_wrong_flag_does(tmp_path: Path) -> None:
+    copy = changed(tmp_path / "copy")
+    broken = changed(tmp_path / "broken", config=lambda fields: fields.update(norm_output=False))
+    arguments = trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio"
+    compared = {}
+    for each in (copy, broken):
+        done = _inspect(arguments[0], each, *arguments[1:], "--json")
+        document = json.loads(done.stdout)
+        jsonschema.validate(document, schema_of(INSPECTED_PAIR))
+        assert document["trial"]["prompts"] == 32
+        compared[each.name] = document["trial"]["comparison"]
+    assert not any(each["differs"] for each in compared["copy"]["differences"])
+    assert compared["broken"]["verdict"].startswith("eagle31 accepts more from depth")
+    (length,) = [d for d in compared["broken"]["differences"] if d["depth"] is None]
+    assert length["differs"] and length["interval"]["high"] < -1
+
+
+@pytest.mark.slow
+def test_a_run_that_accepts_less_than_the_inspection_is_named(tmp_path: Path) -> None:
+    document, run = tmp_path / "inspection.json", tmp_path / "live"
+    inspected = _inspect(
+        *(trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio", "--json")
+    )
+    document.write_text(inspected.stdout)
+    write_run(run, Spec(k=5, conditional=(0.5, 0.4, 0.3, 0.3, 0.3)))
+    command = [sys.executable, "-m", "driftscope", "compare", str(document), str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_OK, done.stderr
+    assert "live accepts less than the inspection promises" in " ".join(done.stdout.split())
+    assert "accepted to depth 5" in done.stdout
 
 
 @pytest.mark.slow

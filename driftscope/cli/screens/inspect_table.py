@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -13,10 +11,8 @@ from driftscope.boundary.terminal_text import shown
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.sizes import Sizes
 from driftscope.inspect.inspection import Inspection
-
-if TYPE_CHECKING:  # imports torch
-    from driftscope.inspect.trial.acceptance import Acceptance
-    from driftscope.inspect.trial.trial import Trial
+from driftscope.inspect.trial.acceptance import Acceptance
+from driftscope.inspect.trial.trial_result import Trial
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 _SHOWN = 5
@@ -43,19 +39,27 @@ def _print_trial(console: Console, trial: Trial) -> None:
     for name in ("acceptance length", "95% interval", "gain", "p", "drafter"):
         table.add_column(name, justify="left" if name == "drafter" else "right")
     table.add_row(
-        *_cells(trial.as_is), "", "", f"as it is ({trial.prompts} prompts, K = {trial.k})"
+        *acceptance_cells(trial.as_is), "", "", f"as it is ({trial.prompts} prompts, K = {trial.k})"
     )
     whole = [each for each in trial.tried if each.prompts == trial.prompts]
     for each in whole[:_SHOWN]:
         gain, p = f"{each.gain.difference:+.2f}", f"{each.gain.p:.2g}"
-        table.add_row(*_cells(each.acceptance), gain, p, Text(each.repair.change))
+        table.add_row(*acceptance_cells(each.acceptance), gain, p, Text(each.repair.change))
+    for other in trial.renderings:
+        gain, p = f"{other.gain.difference:+.2f}", f"{other.gain.p:.2g}"
+        table.add_row(
+            *acceptance_cells(other.acceptance), gain, p, Text(shown(other.rendering.change))
+        )
     console.print(table)
+    for left_out in trial.not_applicable:
+        console.print(Text(f"not tried: {left_out.id}: {shown(left_out.reason)}", "dim"))
     console.print(Text(f"{len(trial.tried)} repairs tried; --json has all of them", "dim"))
     rates = " ".join(f"{rate:.2f}" for rate in trial.as_is.marginal)
     console.print(Text(f"accepted by depth: {rates}"))
 
 
-def _cells(acceptance: Acceptance) -> tuple[str, str]:
+def acceptance_cells(acceptance: Acceptance) -> tuple[str, str]:
+    """Return the acceptance length and its interval in words, "" without one."""
     spread = acceptance.length_interval
     return f"{acceptance.length:.2f}", f"{spread.low:.2f}-{spread.high:.2f}" if spread else ""
 

@@ -20,6 +20,16 @@ def named_run(value: Path | None) -> Path | None:
     return found(value)
 
 
+def named_run_or_inspection(value: Path | None) -> Path | None:
+    """Return the run that one argument names; a JSON document is returned as it is."""
+    return value if is_inspection(value) else named_run(value)
+
+
+def is_inspection(value: Path | None) -> bool:
+    """Whether a path names a document of `driftscope inspect --json`, not a run."""
+    return value is not None and value.suffix.lower() == ".json" and not value.is_dir()
+
+
 def named_runs(value: list[Path] | None) -> list[Path] | None:
     """Return the runs that a list of arguments names."""
     return None if value is None else [run for each in value if (run := named_run(each))]

@@ -39,7 +39,7 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a chat template that differs from the target's."""
     if inspected.target is None:
         return
-    own, targets = (_template(each.folder) for each in (inspected.drafter, inspected.target))
+    own, targets = (chat_template(each.folder) for each in (inspected.drafter, inspected.target))
     if own and targets and own.strip() != targets.strip():
         yield CheckResult(
             id="template_differs",
@@ -79,7 +79,8 @@ def _model(folder: Path) -> dict[str, Any] | None:
     return model if isinstance(model, dict) else None
 
 
-def _template(folder: Path) -> str | None:
+def chat_template(folder: Path) -> str | None:
+    """Return the chat template that a model was saved with; None if there is none."""
     try:
         return read_text(folder / _TEMPLATE)
     except (OSError, ValueError):

@@ -15,6 +15,7 @@ from driftscope.inspect.files.checkpoint_format import (
     common_name,
     recognise,
 )
+from driftscope.inspect.files.opening import CAREFUL, Opening
 from driftscope.inspect.files.safetensors_file import StoredTensor
 from driftscope.inspect.reference.config import engine_fields
 
@@ -114,14 +115,14 @@ class DrafterFiles:
         return {name: each for name, each in self.tensors.items() if name.startswith(prefix)}
 
 
-def open_drafter(name: str) -> DrafterFiles:
+def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     """Open a drafter checkpoint: a folder, or a repository in the local cache.
 
     Raises CheckpointError for one that is damaged or of no known kind.
     """
-    folder = open_folder(name)
+    folder = open_folder(name, opening)
     raw = read_config(folder)
-    tensors = find_tensors(folder).tensors()
+    tensors = find_tensors(folder, opening).tensors()
     found = recognise(raw, tensors)
     drafter = DrafterFiles(
         folder=folder,

@@ -80,20 +80,20 @@ class StoredTensor:
             raise CheckpointError(f"{self.path}: {self.name} has type {self.dtype}, not readable")
         if not self.elements:
             return
-        flat = np.memmap(
-            self.path, _NUMPY[self.dtype], mode="r", offset=self.begin, shape=(self.elements,)
-        )
-        rows = flat.reshape(self.shape or (1,))
+        rows = self.flat().reshape(self.shape or (1,))
         step = max(1, _BLOCK_ELEMENTS // max(1, math.prod(self.shape[1:])))
         for start in range(0, len(rows), step):
             yield _converted(np.asarray(rows[start : start + step]), self.dtype)
 
     def rows(self, index: NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows at `index`, all of which must exist."""
-        flat = np.memmap(
+        return _converted(np.asarray(self.flat().reshape(self.shape)[index]), self.dtype)
+
+    def flat(self) -> NDArray[Any]:
+        """Return the elements in a row, as stored, mapped from the file."""
+        return np.memmap(
             self.path, _NUMPY[self.dtype], mode="r", offset=self.begin, shape=(self.elements,)
         )
-        return _converted(np.asarray(flat.reshape(self.shape)[index]), self.dtype)
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:

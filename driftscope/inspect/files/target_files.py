@@ -15,6 +15,8 @@ from driftscope.inspect.files.checkpoint import (
     open_folder,
     read_config,
 )
+from driftscope.inspect.files.opening import CAREFUL, Opening
+from driftscope.inspect.files.pickle_names import weight_pickles
 from driftscope.inspect.files.safetensors_file import StoredTensor
 
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
@@ -29,7 +31,9 @@ class TargetFiles:
     raw: Mapping[str, Any]
     fields: Mapping[str, Any]
     files: TensorFiles | None
-    """None if the folder holds no weights, which is enough for most checks."""
+    """None if the folder holds no weights that may be read, which is enough for most checks."""
+    pickled: bool = False
+    """Whether the weights are pickles that may be loaded."""
 
     @property
     def layers(self) -> int:
@@ -58,6 +62,11 @@ class TargetFiles:
         values = value if isinstance(value, list) else [value]
         return tuple(each for each in values if isinstance(each, int))
 
+    def need_weights(self) -> None:
+        """Raise CheckpointError, with the reason, if there are no weights that may be read."""
+        if self.files is None:
+            find_tensors(self.folder)
+
     def embedding(self) -> StoredTensor | None:
         """Return the token embedding; None if no file of it is there."""
         return self._find(_EMBEDDINGS)
@@ -83,18 +92,18 @@ class TargetFiles:
         return value
 
 
-def open_target(name: str) -> TargetFiles:
+def open_target(name: str, opening: Opening = CAREFUL) -> TargetFiles:
     """Open a target checkpoint: a folder, or a repository in the local cache.
 
     Raises CheckpointError for one whose config cannot be read.
     """
-    folder = open_folder(name)
+    folder = open_folder(name, opening)
     raw = read_config(folder)
     nested = raw.get("text_config")
     fields = {**raw, **nested} if isinstance(nested, dict) else raw
-    weights = any(folder.glob("*.safetensors*"))
-    target = TargetFiles(
-        folder=folder, raw=raw, fields=fields, files=find_tensors(folder) if weights else None
-    )
+    safe = any(folder.glob("*.safetensors*"))
+    pickled = not safe and opening.read_pickle is not None and bool(weight_pickles(folder))
+    files = find_tensors(folder, opening) if safe or pickled else None
+    target = TargetFiles(folder=folder, raw=raw, fields=fields, files=files, pickled=pickled)
     _ = target.layers, target.hidden_size, target.vocab_size
     return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ class Passage:
     """Token ids [S]: the prompt, then the answer."""
     prompt_tokens: int
     states: Mapping[int, Tensor]
+    log_probability: float = math.nan
+    """Mean that the target gives to the tokens of its answer."""
 
     def anchors(self, k: int) -> Tensor:
         """Return all positions of the answer from which K tokens can be drafted and compared: the
@@ -43,8 +46,9 @@ class Passage:
 class Teacher:
     """A target that runs through transformers."""
 
-    def __init__(self, folder: Path, device: str | None = None) -> None:
-        """Load model and tokenizer from a folder. Raises CheckpointError if transformers cannot."""
+    def __init__(self, folder: Path, device: str | None = None, *, pickled: bool = False) -> None:
+        """Load model and tokenizer from a folder; its pickles only if `pickled`. Raises
+        CheckpointError if transformers cannot."""
         import transformers
 
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -56,7 +60,11 @@ class Teacher:
                 folder, local_files_only=True
             )
             self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, local_files_only=True
+                folder,
+                dtype=dtype,
+                local_files_only=True,
+                use_safetensors=not pickled,
+                weights_only=True,
             ).to(self.device)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise CheckpointError(
@@ -97,8 +105,13 @@ class Teacher:
             batch = items[start : start + BATCH]
             for (key, prompt), answer in zip(batch, self._answers(batch), strict=True):
                 ids = torch.tensor([*prompt, *answer], device=self.device)
+                states, logits = self._states(ids, layers)
                 yield Passage(
-                    key=key, ids=ids, prompt_tokens=len(prompt), states=self._states(ids, layers)
+                    key=key,
+                    ids=ids,
+                    prompt_tokens=len(prompt),
+                    states=states,
+                    log_probability=_log_probability(logits, ids, len(prompt)),
                 )
 
     def _answers(self, batch: Sequence[tuple[str, list[int]]]) -> list[list[int]]:
@@ -121,11 +134,17 @@ class Teacher:
         stops = [at for at, token in enumerate(answer) if token in ends]
         return answer[: stops[0] + 1] if stops else answer
 
-    def _states(self, ids: Tensor, layers: Collection[int]) -> dict[int, Tensor]:
+    def _states(self, ids: Tensor, layers: Collection[int]) -> tuple[dict[int, Tensor], Tensor]:
         found: dict[int, Tensor] = {}
         with _captured(self.model, layers, found):
-            self.model(input_ids=ids[None, :-1], use_cache=False)
-        return found
+            logits: Tensor = self.model(input_ids=ids[None, :-1], use_cache=False).logits[0]
+        return found, logits
+
+
+def _log_probability(logits: Tensor, ids: Tensor, prompt_tokens: int) -> float:
+    """Return the mean over the answer's tokens; `logits` are [S - 1, vocabulary]."""
+    answer = logits[prompt_tokens - 1 :].float().log_softmax(-1)
+    return float(answer.gather(-1, ids[prompt_tokens:, None]).mean())
 
 
 @contextmanager

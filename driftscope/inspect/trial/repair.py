@@ -1,25 +1,15 @@
-"""One change of a drafter that may fix it."""
+"""One change of a drafter that may fix it, and the drafter after it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from driftscope.inspect.trial.trial_result import Change
 from driftscope.inspect.trial.variant import Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
-    """A change, and the drafter after it.
+class Repair(Change):
+    """A change with the drafter after it, ready to run."""
 
-    `fields` are those of config.json that change; `weights` says that tensors change too, so that
-    the repaired weights have to be written. `mistake` names what was wrong if the repair helps.
-    """
-
-    id: str
-    change: str
-    mistake: str
     variant: Variant
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    weights: bool = False

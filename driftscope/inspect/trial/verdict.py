@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from driftscope.analysis.statistics.interval import CONFIDENCE, Interval
 from driftscope.inspect.checks.check_result import Certainty, CheckResult, Level
-from driftscope.inspect.trial.trial import Trial, Tried
+from driftscope.inspect.trial.trial_result import Trial, Tried, TriedRendering
 
 LEAST_GAIN = 0.03
 """Smallest gain of a repair that counts, relative to the acceptance length as it is. A smaller one
@@ -23,7 +23,8 @@ _RULE = "paired on the same prompts, corrected for the number of repairs tried"
 
 
 def verdict(trial: Trial) -> Iterator[CheckResult]:
-    """Yield the repair that helps most, or that none explains why next to nothing is accepted."""
+    """Yield the repair that helps most, or that none explains why next to nothing is accepted; then
+    the renderings of the prompts that help."""
     best = best_repair(trial)
     if best is not None:
         yield _repaired(trial, best)
@@ -38,6 +39,40 @@ def verdict(trial: Trial) -> Iterator[CheckResult]:
             change="use a drafter that was trained on this target; its sizes fit another one too",
             certainty=Certainty.LIKELY,
         )
+    yield from rendering_results(trial)
+
+
+def rendering_results(trial: Trial) -> Iterator[CheckResult]:
+    """Yield renderings of the prompts with which more is accepted than as they are.
+
+    If the target is surer of its answers too, the text may be easier instead: that is a note.
+    """
+    for each in trial.renderings:
+        gained = each.gain.interval is not None and each.gain.interval.low > 0
+        if (
+            gained
+            and each.gain.p < _CHANCE
+            and each.gain.difference > LEAST_GAIN * trial.as_is.length
+        ):
+            yield _accepts_more(trial, each)
+
+
+def _accepts_more(trial: Trial, each: TriedRendering) -> CheckResult:
+    easier = each.surer_interval is None or each.surer_interval.high > 0
+    then = each.acceptance
+    return CheckResult(
+        id=f"accepts_more_with.{each.rendering.id}",
+        level=Level.NOTE if easier else Level.WARNING,
+        title=f"with {each.rendering.change} this drafter accepts {then.length:.2f} tokens a round "
+        f"instead of {trial.as_is.length:.2f}",
+        expected=f"acceptance length {then.length:.2f} {_words(then.length_interval)}",
+        rule="paired by prompt, corrected for the number of renderings tried",
+        there="the target's answers may be easier to predict so, too"
+        if easier
+        else f"{each.rendering.mistake}; the target is no surer of its answers so",
+        change=each.rendering.change,
+        certainty=Certainty.POSSIBLE,
+    )
 
 
 def best_repair(trial: Trial) -> Tried | None:

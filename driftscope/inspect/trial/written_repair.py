@@ -12,13 +12,13 @@ from driftscope.errors import UsageError
 from driftscope.inspect.checks.expected_tensors import EMBEDDING
 from driftscope.inspect.files.drafter_files import AUX_LAYERS, DrafterFiles
 from driftscope.inspect.files.safetensors_file import StoredTensor
-from driftscope.inspect.trial.repair import Repair
+from driftscope.inspect.trial.trial_result import Change, Tried
 
 _LAYER_FIELDS = ("rope_theta",)
 """Fields that the speculators format keeps in transformer_layer_config."""
 
 
-def repaired_config(files: DrafterFiles, repair: Repair) -> dict[str, Any]:
+def repaired_config(files: DrafterFiles, repair: Change) -> dict[str, Any]:
     """Return the content of config.json after the repair, in the format that it has."""
     fields: dict[str, Any] = copy.deepcopy(dict(files.raw))
     nested = fields.get("eagle_config")
@@ -34,25 +34,25 @@ def repaired_config(files: DrafterFiles, repair: Repair) -> dict[str, Any]:
     return fields
 
 
-def write_config(files: DrafterFiles, repair: Repair, path: Path) -> None:
+def write_config(files: DrafterFiles, repair: Change, path: Path) -> None:
     """Write the repaired config to a file. Raises UsageError for the drafter's own config."""
     if path.exists() and path.samefile(files.folder / "config.json"):
         raise UsageError(f"--write-config {path}: is the drafter's own; give another file")
     path.write_text(strict_json.dumps(repaired_config(files, repair), indent=1) + "\n", "utf-8")
 
 
-def write_weights(files: DrafterFiles, repair: Repair, folder: Path) -> None:
+def write_weights(files: DrafterFiles, best: Tried, folder: Path) -> None:
     """Write the repaired config and weights into a new folder. Raises UsageError if it exists."""
     from safetensors.torch import save_file
 
     if folder.exists():
         raise UsageError(f"--write-weights {folder}: exists; give a new folder")
     folder.mkdir(parents=True)
-    write_config(files, repair, folder / "config.json")
-    state, names = repair.variant.state, {}
+    write_config(files, best.repair, folder / "config.json")
+    state, names = best.state, {}
     for name, stored in files.tensors.items():
         names[name.replace("layers.0.", "midlayer.", 1)] = stored
-    dropped = {EMBEDDING} if repair.id == "targets_embedding" else set()
+    dropped = {EMBEDDING} if best.repair.id == "targets_embedding" else set()
     tensors = {
         names[name].name if name in names else name: _as_stored(tensor, names.get(name))
         for name, tensor in state.items()

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.resources import files
 from typing import TypeVar
 
 from driftscope.analysis.closeup.effect import Effect
 from driftscope.analysis.findings.data_quality import LOSS, QualityWarning, losses_among
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.boundary import strict_json
 from driftscope.pipeline import Analysis
-from driftscope.version import __version__
-from driftscope_reports.drawing.palette import DARK, LIGHT, VIRIDIS, variables
-from driftscope_reports.drawing.plotly_figure import figure
 from driftscope_reports.html import finding_cards, first_screen, provenance
 from driftscope_reports.html.answers import answers
 from driftscope_reports.html.embedded_data import embedded
 from driftscope_reports.html.lead_picture import lead_picture
+from driftscope_reports.html.page_frame import Content, framed
 from driftscope_reports.html.parts import section_html
 from driftscope_reports.html.parts.section import Picture, Section, in_page
 from driftscope_reports.html.sections import (
@@ -36,7 +29,7 @@ from driftscope_reports.html.sections import (
 )
 from driftscope_reports.html.sections.comparison import two_runs
 from driftscope_reports.html.terms import glossary
-from driftscope_reports.markup import Markup, el, encodable, script_json
+from driftscope_reports.markup import Markup, encodable
 
 MAX_BYTES = 2_000_000
 """Size limit of the whole file, whatever the run's size."""
@@ -145,39 +138,24 @@ def _ends(values: tuple[_T, ...], share: float) -> tuple[_T, ...]:
 
 def _page(analysis: Analysis, command: str | None) -> str:
     made = [in_page(section) for section in sections(analysis, command)]
-    code, packed = script(), plotly()
-    style = stylesheet()
     lead, first = lead_picture(analysis), _first_warnings(analysis, made)
     elsewhere = [warning for warning in analysis.warnings if warning not in first]
-    drawn = [*([lead] if lead else []), *(p for section in made for p in section.pictures)]
-    figures = {p.id: figure(p.chart) for p in drawn}
-    body = el(
-        "body",
-        el("a", "Skip to the verdict", href="#verdict", class_="skip"),
-        el("header", el("p", "driftscope", class_="brand"), _contents(made)),
-        el(
-            "main",
-            first_screen.opening(analysis, first, losses_among(analysis.warnings)),
-            answers(analysis.screen) if analysis.screen and analysis.screen.claims else None,
-            finding_cards.findings(analysis),
-            [section_html.section(each, elsewhere) for each in made],
-            _terms(analysis.runs),
-        ),
-        el(
-            "footer",
-            el("p", _FOOTER.format(__version__)),
-            el("details", el("summary", "Licence of plotly.js"), el("p", asset(LICENCE))),
-        ),
-        el("p", id="said", class_="hidden", role="status"),
-        script_json(figures, id="figures"),
-        embedded(analysis),
-        Markup(
-            f'<script type="text/plain" id="plotly">{base64.b64encode(packed).decode()}</script>'
-        ),
-        Markup(f"<script>{code}</script>"),
+    main = [
+        first_screen.opening(analysis, first, losses_among(analysis.warnings)),
+        answers(analysis.screen) if analysis.screen and analysis.screen.claims else None,
+        finding_cards.findings(analysis),
+        [section_html.section(each, elsewhere) for each in made],
+        _terms(analysis.runs),
+    ]
+    content = Content(
+        title=_title(analysis),
+        skip="Skip to the verdict",
+        contents=_contents(made),
+        main=main,
+        pictures=[*([lead] if lead else []), *(p for section in made for p in section.pictures)],
+        data=embedded(analysis),
     )
-    head = _head(analysis, style, [code, gzip.decompress(packed).decode()])
-    return f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
+    return framed(content)
 
 
 def _first_warnings(analysis: Analysis, made: list[Section]) -> list[QualityWarning]:
@@ -202,71 +180,11 @@ _FIRST = ("unlike", "few_requests", "one_request_decides", "baseline")
 _NEW = "The terms of this report in plain words."
 
 
-_FOOTER = (
-    "Made by driftscope {}. This file is complete: it loads nothing from the network. Pictures by "
-    "plotly.js."
-)
-LICENCE = "plotly-basic.LICENSE"
-
-
-def _head(analysis: Analysis, style: str, scripts: list[str]) -> Markup:
+def _title(analysis: Analysis) -> str:
     names = listed([*(run.label for run in analysis.runs), *(s.label for s in analysis.senders)])
-    return el(
-        "head",
-        el("meta", charset="utf-8"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy(style, scripts)}">'),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("title", f"Drift report: {names}"),
-        Markup(f"<style>{style}</style>"),
-    )
+    return f"Drift report: {names}"
 
 
-def policy(style: str, scripts: list[str]) -> str:
-    """Return the Content-Security-Policy, which allows no requests and only these scripts and
-    styles.
-
-    Plotly opens an empty style sheet, fills it rule by rule, and sets style attributes.
-    """
-    known = " ".join(_hash(code) for code in scripts)
-    return (
-        f"default-src 'none'; script-src {known}; style-src {_hash(style)} {_hash('')}; "
-        "style-src-attr 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-def stylesheet() -> str:
-    """Return the page's CSS with its palettes."""
-    return (
-        asset("report.css")
-        .replace("/*LIGHT*/", variables(LIGHT))
-        .replace("/*DARK*/", variables(DARK))
-    )
-
-
-def script() -> str:
-    """Return the page's own script, with the colour scale of the static pictures."""
-    return asset("report.js").replace("/*SCALE*/[]", strict_json.dumps(VIRIDIS))
-
-
-def _contents(made: list[Section]) -> Markup:
+def _contents(made: list[Section]) -> list[tuple[str, str]]:
     sections = ((each.id, each.name) for each in made)
-    entries = [("verdict", "Verdict"), ("findings", "Findings"), *sections]
-    links = [el("li", el("a", name, href=f"#{where}")) for where, name in entries]
-    return el("nav", el("ol", links), aria_label="Sections")
-
-
-def plotly() -> bytes:
-    """Return plotly's smallest bundle that draws these charts, compressed by gzip; the page unpacks
-    it. It is compressed once, so that pages have the same bytes on every machine."""
-    return (files("driftscope_reports") / "assets" / "plotly-basic.min.js.gz").read_bytes()
-
-
-def asset(name: str) -> str:
-    """Return the text of a file that ships with the package."""
-    return (files("driftscope_reports") / "assets" / name).read_text(encoding="utf-8")
+    return [("verdict", "Verdict"), ("findings", "Findings"), *sections]

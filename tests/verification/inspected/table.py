@@ -23,7 +23,8 @@ from driftscope.inspect.checks.check_result import Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.inspection import inspect_files
-from driftscope.inspect.trial.trial import Bench, Trial, run_trial
+from driftscope.inspect.trial.trial import Bench, run_trial
+from driftscope.inspect.trial.trial_result import Trial
 from driftscope.inspect.trial.verdict import best_repair, verdict
 from driftscope_lab.trio import encode, load_prompts
 from verification.inspected.healthy import healthy

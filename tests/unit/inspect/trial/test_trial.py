@@ -18,7 +18,8 @@ from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.reference.engine import generate
 from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope.inspect.trial.passages import ANSWER_TOKENS, Teacher
-from driftscope.inspect.trial.trial import Bench, Trial, run_trial
+from driftscope.inspect.trial.trial import Bench, run_trial
+from driftscope.inspect.trial.trial_result import Trial
 from driftscope.inspect.trial.verdict import best_repair, verdict
 from driftscope.inspect.trial.written_repair import write_config, write_weights
 from driftscope_lab.trio import encode, load_prompts, trio_path
@@ -111,7 +112,7 @@ def test_a_mistake_in_the_weights_is_repaired_by_weights_that_are_written(tmp_pa
     path = changed(tmp_path / "a", "eagle3", weights=columns)
     best = best_repair(_trial(path))
     assert best is not None and best.repair.id == "states_order_3_2_1"
-    write_weights(open_drafter(str(path)), best.repair, tmp_path / "fixed")
+    write_weights(open_drafter(str(path)), best, tmp_path / "fixed")
     fixed, shipped = (
         open_drafter(str(each)) for each in (tmp_path / "fixed", trio_path() / "eagle3")
     )

@@ -29,19 +29,11 @@ from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
 from driftscope.trace.read.reader import read_trace
 from driftscope_reports.drawing.chart import Kind
-from driftscope_reports.html.document import (
-    LICENCE,
-    MAX_BYTES,
-    asset,
-    plotly,
-    provenance,
-    script,
-    sections,
-    to_html,
-)
+from driftscope_reports.html.document import MAX_BYTES, provenance, sections, to_html
 from driftscope_reports.html.document import pictures as drawn_of
 from driftscope_reports.html.embedded_data import read_report
 from driftscope_reports.html.first_screen import split
+from driftscope_reports.html.page_frame import LICENCE, asset, plotly, script
 from driftscope_reports.html.sections.attention import masses
 
 HOSTILE = (

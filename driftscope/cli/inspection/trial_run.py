@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
+from driftscope.cli.inspection.loaded_bench import EXTRA, TrialOptions, load_bench
 from driftscope.cli.shared.extras import MissingExtraError, needs
 from driftscope.cli.shared.progress_bar import steps
 from driftscope.errors import CheckpointError, NoDataError, UsageError
@@ -13,29 +10,7 @@ from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.inspection import Inspection
-
-if TYPE_CHECKING:
-    from driftscope.inspect.trial.passages import Teacher
-    from driftscope.inspect.trial.trial import Trial, Tried
-
-EXTRA = "inspect"
-MOST_PROMPTS = 32
-"""Number of prompts that are used; more narrow the intervals little."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOptions:
-    """Options of the command that concern the trial."""
-
-    prompts: str
-    k: int
-    config_file: Path | None
-    weights_folder: Path | None
-
-    @property
-    def writes(self) -> bool:
-        """Whether a repair is to be written."""
-        return bool(self.config_file or self.weights_folder)
+from driftscope.inspect.trial.trial_result import Trial, Tried
 
 
 def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> Inspection:
@@ -72,19 +47,13 @@ def not_run(reason: str) -> CheckResult:
 
 
 def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
-    from driftscope.inspect.trial.trial import Bench, run_trial
-    from driftscope.workloads.suites.prompt_sources import prompts_of
+    from driftscope.inspect.trial.trial import run_trial
 
-    chosen = prompts_of(options.prompts)[:MOST_PROMPTS]
-
-    def encoded(teacher: Teacher) -> dict[str, list[int]]:
-        return {each.key: teacher.encode(each.messages, each.text) for each in chosen}
-
-    opened = open_target(target)
+    opened = open_target(target, options.opening)
     return run_trial(
-        open_drafter(drafter),
+        open_drafter(drafter, options.opening),
         opened.layers,
-        lambda: Bench(opened, encoded),
+        lambda: load_bench(opened, options),
         options.k,
         progress=lambda repairs: steps(repairs, "Trying repairs"),
     )
@@ -93,7 +62,7 @@ def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
 def _write(drafter: str, best: Tried | None, options: TrialOptions) -> None:
     from driftscope.inspect.trial.written_repair import write_config, write_weights
 
-    files = open_drafter(drafter)
+    files = open_drafter(drafter, options.opening)
     if best is None:
         raise NoDataError(f"{drafter}: no repair helps, so there is nothing to write")
     if options.config_file:
@@ -103,4 +72,4 @@ def _write(drafter: str, best: Tried | None, options: TrialOptions) -> None:
             )
         write_config(files, best.repair, options.config_file)
     if options.weights_folder:
-        write_weights(files, best.repair, options.weights_folder)
+        write_weights(files, best, options.weights_folder)

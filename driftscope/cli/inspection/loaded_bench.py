@@ -1,0 +1,51 @@
+"""The target of a trial with the prompts that the command names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftscope.inspect.files.opening import CAREFUL, Opening
+from driftscope.inspect.files.target_files import TargetFiles
+
+if TYPE_CHECKING:  # imports torch
+    from driftscope.inspect.trial.passages import Teacher
+    from driftscope.inspect.trial.trial import Bench
+
+EXTRA = "inspect"
+MOST_PROMPTS = 32
+"""Number of prompts that are used; more narrow the intervals little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """Options of the command that concern a trial."""
+
+    prompts: str
+    k: int
+    config_file: Path | None = None
+    weights_folder: Path | None = None
+    opening: Opening = CAREFUL
+
+    @property
+    def writes(self) -> bool:
+        """Whether a repair is to be written."""
+        return bool(self.config_file or self.weights_folder)
+
+
+def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
+    """Load the target, and let it encode the prompts.
+
+    Raises DriftscopeError for prompts that cannot be read, or a target that cannot be loaded.
+    """
+    from driftscope.inspect.trial.trial import Bench
+    from driftscope.workloads.suites.prompt_sources import prompts_of
+
+    chosen = prompts_of(options.prompts)[:MOST_PROMPTS]
+
+    def encoded(teacher: Teacher) -> dict[str, list[int]]:
+        return {each.key: teacher.encode(each.messages, each.text) for each in chosen}
+
+    conversations = {each.key: each.messages for each in chosen if each.text is None}
+    return Bench(target, encoded, conversations)

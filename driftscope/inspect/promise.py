@@ -1,0 +1,184 @@
+"""Compares a live run with the acceptance that an inspection measured offline.
+
+The prompts of both are not known to be the same, so they are compared as independent samples. The
+acceptance length alone decides; differences by depth show where it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from driftscope.analysis.figures.results import Acceptance, AcceptanceAtK
+from driftscope.analysis.number_words import number
+from driftscope.analysis.statistics.interval import Interval, difference
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.sampling_mode import warmest
+from driftscope.boundary.file_input import first_line, read_json
+from driftscope.errors import MixedTraceError, UsageError
+from driftscope.json_report.document import INSPECTION, PROMISE, VERSIONS, plain, text
+
+PROMPTS = (
+    "whether the prompts are the same is not known: serve those of the inspection, which its "
+    "--prompts names, to exclude that they differ"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """Acceptance of a drafter in an inspection."""
+
+    drafter: str
+    k: int
+    length: float
+    length_interval: Interval | None
+    marginal: tuple[float, ...]
+    marginal_interval: tuple[Interval | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseDifference:
+    """One figure of a run minus that of the inspection."""
+
+    depth: int | None
+    """None for the acceptance length."""
+    promised: float
+    served: float
+    difference: float
+    interval: Interval | None
+    """95% interval; None if one of both figures has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseComparison:
+    """Comparison of a run with an inspection."""
+
+    drafter: str
+    run: str
+    k: int
+    differences: tuple[PromiseDifference, ...]
+    """The acceptance length first, then each depth."""
+    notes: tuple[str, ...]
+    """Reasons other than engine and settings for which both may differ."""
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: whether the run accepts what the inspection promises."""
+        length = self.differences[0]
+        figures = f"{number(length.served)} compared with {number(length.promised)} tokens a round"
+        if length.interval is None:
+            return f"{self.run} has too few requests to be compared: {figures}"
+        ends = f"{length.interval.low:+.2f} to {length.interval.high:+.2f}"
+        if not length.interval.excludes_zero():
+            return f"no difference from the inspection is shown: {figures} (95% interval {ends})"
+        if length.difference > 0:
+            return f"{self.run} accepts more than the inspection: {figures} (95% interval {ends})"
+        return (
+            f"{self.run} accepts less than the inspection promises: {figures} (95% interval "
+            f"{ends}): engine or settings are at fault, unless the prompts differ"
+        )
+
+
+def read_promise(path: Path) -> Promise:
+    """Return the acceptance in a document of `driftscope inspect --json`.
+
+    Raises UsageError for another file, and for an inspection that did not run the drafter.
+    """
+    try:
+        document = read_json(path)
+        if (document["kind"], document["schema_version"]) != (INSPECTION, VERSIONS[INSPECTION]):
+            raise UsageError(f"{path}: is no document of `driftscope inspect --json`")
+        if document["trial"] is None:
+            raise UsageError(f"{path}: the drafter was not run; inspect it with --target")
+        return _promise(document["drafter"], document["trial"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{path}: is no inspection ({first_line(error)})") from error
+
+
+def _promise(drafter: str, trial: Mapping[str, Any]) -> Promise:
+    found = trial["acceptance"]
+    promise = Promise(
+        drafter=str(drafter),
+        k=int(trial["k"]),
+        length=float(found["mean_length"]),
+        length_interval=_interval(found["mean_length_interval"]),
+        marginal=tuple(float(each) for each in found["marginal"]),
+        marginal_interval=tuple(_interval(each) for each in found["marginal_interval"]),
+    )
+    if not promise.k == len(promise.marginal) == len(promise.marginal_interval):
+        raise ValueError(f"{len(promise.marginal)} depths at K = {promise.k}")
+    return promise
+
+
+def _interval(ends: Mapping[str, float] | None) -> Interval | None:
+    return None if ends is None else Interval.of(float(ends["low"]), float(ends["high"]))
+
+
+def compare_with_promise(promise: Promise, run: RunSummary) -> PromiseComparison:
+    """Compare a run's rounds of the inspection's K with the inspection.
+
+    Raises MixedTraceError for a run that drafted no such rounds.
+    """
+    return PromiseComparison(
+        drafter=promise.drafter,
+        run=run.label,
+        k=promise.k,
+        differences=tuple(_differences(promise, _at_k(run, promise.k))),
+        notes=tuple(_notes(run)),
+    )
+
+
+def _at_k(run: RunSummary, k: int) -> Acceptance | AcceptanceAtK:
+    same = [part for part in run.acceptance.by_k if part.k == k]
+    if same:
+        return same[0]
+    if run.acceptance.by_k or run.k != k:
+        raise MixedTraceError(
+            f"{run.label}: no round drafted K = {k}; inspect again with --k {run.k}"
+        )
+    return run.acceptance
+
+
+def _differences(
+    promise: Promise, served: Acceptance | AcceptanceAtK
+) -> Iterator[PromiseDifference]:
+    spread = served.marginal_interval or (None,) * promise.k
+    yield _difference(
+        None,
+        (promise.length, promise.length_interval),
+        (served.mean_length, served.mean_length_interval),
+    )
+    promised = zip(promise.marginal, promise.marginal_interval, strict=True)
+    live = zip(served.marginal, spread, strict=True)
+    for depth, (first, second) in enumerate(zip(promised, live, strict=True), start=1):
+        yield _difference(depth, first, second)
+
+
+def _difference(
+    depth: int | None,
+    promised: tuple[float, Interval | None],
+    served: tuple[float, Interval | None],
+) -> PromiseDifference:
+    (a, a_spread), (b, b_spread) = promised, served
+    return PromiseDifference(
+        depth=depth,
+        promised=a,
+        served=b,
+        difference=b - a,
+        interval=difference(b, b_spread, a, a_spread) if a_spread and b_spread else None,
+    )
+
+
+def _notes(run: RunSummary) -> Iterator[str]:
+    yield PROMPTS
+    temperature = warmest(run)
+    if temperature:
+        yield f"the run sampled at temperatures up to {temperature:g}; the inspection is greedy"
+
+
+def to_json(comparison: PromiseComparison) -> str:
+    """Return the comparison as a document, newline at the end."""
+    content = {**plain(comparison), "verdict": comparison.verdict}
+    return text(PROMISE, content)

@@ -1,0 +1,78 @@
+"""Results of a trial: what is accepted as it is, and with each repair. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.inspect.trial.acceptance import Acceptance, Gain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of a drafter that may fix it.
+
+    `fields` are those of config.json that change; `weights` says that tensors change too, so that
+    the repaired weights have to be written. `mistake` names what was wrong if the repair helps.
+    """
+
+    id: str
+    change: str
+    mistake: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    weights: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A repair, and what is accepted with it."""
+
+    repair: Change
+    acceptance: Acceptance
+    gain: Gain
+    prompts: int
+    """Number of prompts; of repairs that were soon given up, fewer than in the whole trial."""
+    state: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Tensors after the repair, by the names of the reference drafter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotApplicable:
+    """A hypothesis that cannot be tried, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedRendering:
+    """Another way of writing the prompts, and what is accepted with it."""
+
+    rendering: Change
+    acceptance: Acceptance
+    gain: Gain
+    """Paired by prompt, corrected for the number of renderings tried."""
+    prompts: int
+    surer: float
+    """Mean log-probability per token that the target gives to its own answers, minus that with the
+    prompts as they are: above 0, the answers are easier to predict."""
+    surer_interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Results of a trial."""
+
+    prompts: int
+    k: int
+    as_is: Acceptance
+    figures: Mapping[str, tuple[float, ...]]
+    """Means by depth of the figures that `drafting.FIGURES` names."""
+    tried: tuple[Tried, ...]
+    """All repairs, the best first."""
+    renderings: tuple[TriedRendering, ...] = ()
+    """Other ways of writing the prompts, the best first."""
+    not_applicable: tuple[NotApplicable, ...] = ()
+    """Hypotheses that could not be tried."""

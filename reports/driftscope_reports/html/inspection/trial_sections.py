@@ -1,0 +1,154 @@
+"""Sections on a drafter that was run beside its target: figures by depth, and repairs."""
+
+from __future__ import annotations
+
+from driftscope.analysis.number_words import number, percent
+from driftscope.analysis.statistics.interval import Interval
+from driftscope.inspect.trial.trial_result import Change, Trial, Tried, TriedRendering
+from driftscope.inspect.trial.verdict import best_repair
+from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
+from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
+from driftscope.metrics.confidence import TOP1
+from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS
+from driftscope.trace.format.manifest import BY_DEPTH
+from driftscope_reports.drawing.chart import Chart, Series, Unit
+from driftscope_reports.html.parts.run_series import line
+from driftscope_reports.html.parts.section import Picture, Section
+from driftscope_reports.html.parts.tables import table
+from driftscope_reports.markup import Child, Markup, el
+
+_MASSES = (
+    ("sink_mass", "sink", SINK),
+    ("prompt_mass", "prompt", PROMPT),
+    ("generated_mass", "verified output", GENERATED),
+    ("self_mass", "the chain itself", SELF),
+)
+_RMS = (("prenorm_rms", "before the final norm"), ("fed_rms", "fed to the next depth"))
+
+
+def sections(trial: Trial) -> list[Section]:
+    """Return the sections of a trial."""
+    return [_by_depth(trial), _repairs(trial)]
+
+
+def _by_depth(trial: Trial) -> Section:
+    length = interval_words(trial.as_is.length_interval)
+    return Section(
+        id="trial",
+        name="The drafter as it is",
+        lead=f"Acceptance length {number(trial.as_is.length)}{length}: {trial.as_is.rounds} rounds "
+        f"of {trial.prompts} prompts at K = {trial.k}, as a server would make them.",
+        pictures=(_accepted(trial), _masses(trial), _rms(trial), _top1(trial)),
+    )
+
+
+def _accepted(trial: Trial) -> Picture:
+    rates = trial.as_is.marginal
+    shown = line(0, "as it is", rates, trial.as_is.marginal_interval)
+    return Picture(
+        id="acceptance-marginal",
+        title=f"Accepted: {percent(rates[0])} at depth 1, {percent(rates[-1])} at depth {trial.k}",
+        how="Share of the rounds that are accepted up to this depth, so the line can only fall. "
+        "Bars are 95% intervals over prompts.",
+        chart=_chart((shown,), "of all rounds", Unit.SHARE),
+        definitions=(MARGINAL, MEAN_LENGTH),
+    )
+
+
+def _masses(trial: Trial) -> Picture:
+    values = [(name, trial.figures[field]) for field, name, _ in _MASSES]
+    sink, own = trial.figures["sink_mass"], trial.figures["self_mass"]
+    return Picture(
+        id="masses",
+        title=f"Attention: {percent(sink[0])} to {percent(sink[-1])} on the sink, "
+        f"{percent(own[-1])} on the chain itself at depth {trial.k}",
+        how="Mean share of the drafter's attention by class of slot. The chain's own slots grow by "
+        "one with each depth, so a rising share alone is no drift.",
+        chart=_chart(_lines(values), "share of attention", Unit.SHARE),
+        definitions=tuple(definition for _, _, definition in _MASSES),
+    )
+
+
+def _rms(trial: Trial) -> Picture:
+    fed = trial.figures["fed_rms"]
+    return Picture(
+        id="hidden",
+        title=f"State fed to the next depth: RMS {number(fed[0])} to {number(fed[-1])}",
+        how="Root mean square of the hidden state at each depth. A trained drafter sees states of "
+        "one size at every depth.",
+        chart=_chart(_lines([(name, trial.figures[field]) for field, name in _RMS]), "RMS"),
+        definitions=(PRENORM_RMS, FED_RMS),
+    )
+
+
+def _top1(trial: Trial) -> Picture:
+    top1 = trial.figures["top1"]
+    return Picture(
+        id="confidence",
+        title=f"Confidence: {percent(top1[0])} at depth 1, {percent(top1[-1])} at depth {trial.k}",
+        how="Mean probability that the drafter gives to its own draft token. Confidence far above "
+        "acceptance at a depth is confidence in wrong tokens.",
+        chart=_chart((line(0, "as it is", top1),), "probability", Unit.SHARE),
+        definitions=(TOP1,),
+    )
+
+
+def _repairs(trial: Trial) -> Section:
+    best = best_repair(trial)
+    return Section(
+        id="repairs",
+        name="Repairs that were tried",
+        lead=f"{len(trial.tried)} changes, one at a time. "
+        + (f"This one helps: {best.repair.change}." if best else "None helps beyond chance."),
+        body=el(
+            "div",
+            _table(trial),
+            [
+                el("p", f"Not tried: {each.id}: {each.reason}.", class_="note")
+                for each in trial.not_applicable
+            ],
+        ),
+    )
+
+
+def _table(trial: Trial) -> Markup:
+    head = ("change", "if it helps, this was wrong", "prompts", "acceptance length", "gain", "p")
+    return table(
+        [*head[:5], "95% interval of the gain, corrected", head[5]],
+        [
+            *(_row(each.repair, each) for each in trial.tried),
+            *(_row(each.rendering, each) for each in trial.renderings),
+        ],
+        words=2,
+        caption="Acceptance length with each repair",
+        sortable=True,
+    )
+
+
+def _row(change: Change, each: Tried | TriedRendering) -> list[Child]:
+    gain = each.gain
+    ends = f"{gain.interval.low:+.2f} to {gain.interval.high:+.2f}" if gain.interval else "–"
+    return [
+        change.change,
+        change.mistake,
+        str(each.prompts),
+        f"{each.acceptance.length:.2f}",
+        f"{gain.difference:+.2f}",
+        ends,
+        f"{gain.p:.2g}",
+    ]
+
+
+def interval_words(interval: Interval | None) -> str:
+    """Return an interval in brackets, with a space before it; "" without one."""
+    if interval is None:
+        return ""
+    return f" (95% interval {number(interval.low)} to {number(interval.high)})"
+
+
+def _chart(series: tuple[Series, ...], y_title: str, unit: Unit = Unit.NUMBER) -> Chart:
+    return Chart(series=series, x_title=BY_DEPTH, y_title=y_title, unit=unit)
+
+
+def _lines(values: list[tuple[str, tuple[float, ...]]]) -> tuple[Series, ...]:
+    return tuple(line(at, name, each) for at, (name, each) in enumerate(values))

@@ -1,0 +1,71 @@
+"""Inspections made from simulated rounds, for tests of what is shown of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from support.checkpoints import TARGET, changed
+
+from driftscope.inspect.inspection import Inspection, inspect_files
+from driftscope.inspect.pair_inspection import PairInspection
+from driftscope.inspect.trial.acceptance import acceptance_of, gain
+from driftscope.inspect.trial.paired_positions import PairTrial, compare_positions
+from driftscope.inspect.trial.trial_result import Change, Trial, Tried
+from driftscope.inspect.trial.verdict import verdict
+
+K, PROMPTS, ROUNDS = 4, 24, 20
+MASSES = "sink_mass", "prompt_mass", "generated_mass", "self_mass"
+FIGURES = ("prenorm_rms", "fed_rms", "top1", *MASSES)
+
+
+def rounds(rate: float, seed: int) -> list[list[int]]:
+    """Return accepted tokens by round and prompt, at a rate that varies by prompt."""
+    source = np.random.default_rng(seed)
+    rates = np.clip(rate + np.random.default_rng(1).normal(0, 0.1, PROMPTS), 0.05, 0.95)
+    hits = source.random((PROMPTS, ROUNDS, K)) < rates[:, None, None]
+    found: list[list[int]] = hits.cumprod(axis=2).sum(axis=2).tolist()
+    return found
+
+
+def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wrong") -> Inspection:
+    """Return the inspection of a drafter with a flag that is wrong, and that one repair helps."""
+    path = changed(folder / name, config=lambda fields: fields.update(norm_output=False))
+    base, fixed, other = rounds(0.3, 2), rounds(0.7, 3), rounds(0.3, 4)
+    tried = tuple(
+        Tried(
+            repair=Change(id=key, change=f'"{key}": true', mistake=mistake, fields={key: True}),
+            acceptance=acceptance_of(each, K),
+            gain=gain(base, each, 2),
+            prompts=PROMPTS,
+        )
+        for key, each in (("norm_output", fixed), ("norm_before_residual", other))
+    )
+    trial = Trial(
+        prompts=PROMPTS,
+        k=K,
+        as_is=acceptance_of(base, K),
+        figures={
+            **dict.fromkeys(FIGURES, (0.25, 0.24, 0.23, 0.22)),
+            "self_mass": (0, 0.1, 0.1, 0.2),
+        },
+        tried=tried,
+    )
+    inspection = inspect_files(str(path), str(TARGET))
+    return inspection.with_results(tuple(verdict(trial)), trial)
+
+
+def pair(folder: Path, names: tuple[str, str] = ("old", "new")) -> PairInspection:
+    """Return the comparison of a drafter with one that accepts less."""
+    paths = [changed(folder / f"drafter-{at}") for at in (0, 1)]
+    first, second = (inspect_files(str(path), str(TARGET)) for path in paths)
+    better, worse = rounds(0.7, 5), rounds(0.4, 6)
+    trial = PairTrial(
+        prompts=PROMPTS,
+        k=K,
+        positions=PROMPTS * ROUNDS,
+        as_served=(acceptance_of(better, K), acceptance_of(worse, K)),
+        comparison=compare_positions(better, worse, K, names),
+    )
+    return PairInspection(first=replace(first, drafter=names[0]), second=second, trial=trial)

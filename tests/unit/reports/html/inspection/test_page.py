@@ -1,0 +1,98 @@
+"""The page of an inspection shows errors first, figures and repairs, and asks for nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from support.checkpoints import TARGET, changed
+from support.inspections import broken, pair
+
+from driftscope.inspect.inspection import inspect_files
+from driftscope_reports.html.inspection.page import to_html
+
+HOSTILE = "</script><img src=x onerror=boom()>"
+NOT_DRAWN = '[...document.querySelectorAll(".live")].filter((e) => e.hidden).map((e) => e.id)'
+UNFOLD = "document.querySelectorAll('.fold').forEach((fold) => { fold.open = true; })"
+FIGURES = re.compile(r'<figure id="([\w-]+)"')
+
+
+def _words(page: str) -> str:
+    """Return the page's text without scripts, styles and tags."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+def test_errors_come_first_and_name_the_line_to_change(tmp_path: Path) -> None:
+    page = _words(to_html(broken(tmp_path)))
+    assert "▲ error broken: 1 error, 1 warning, 1 note" in page
+    assert page.index("▲ error with") < page.index("◆ warning") < page.index("ℹ note")
+    assert "Change: &quot;norm_output&quot;: true" in page
+
+
+def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    page = _words(to_html(inspection))
+    assert inspection.trial is not None
+    assert "2 changes, one at a time. This one helps: &quot;norm_output&quot;: true." in page
+    for each in inspection.trial.tried:
+        assert f"{each.acceptance.length:.2f} {each.gain.difference:+.2f}" in page
+
+
+def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    page = to_html(inspection)
+    assert inspection.trial is not None
+    assert FIGURES.findall(page) == ["acceptance-marginal", "masses", "hidden", "confidence"]
+    assert f"{100 * inspection.trial.as_is.marginal[0]:.0f}%" in _words(page)
+
+
+def test_a_drafter_that_was_not_run_has_no_figures(tmp_path: Path) -> None:
+    page = to_html(inspect_files(str(changed(tmp_path / "a")), str(TARGET)))
+    assert "✓ No error, no warning" in page
+    assert not FIGURES.findall(page)
+
+
+def test_two_drafters_have_the_verdict_of_their_comparison(tmp_path: Path) -> None:
+    made = pair(tmp_path)
+    page = to_html(made)
+    assert made.trial is not None
+    differing = [each for each in made.trial.comparison.differences if each.differs]
+    assert "old accepts more from depth 1 on" in _words(page)
+    assert page.count("<td>differs</td>") == len(differing) > 1
+    assert FIGURES.findall(page) == ["compare-both", "compare-difference"]
+
+
+def test_names_and_words_of_a_checkpoint_are_escaped(tmp_path: Path) -> None:
+    inspection = replace(broken(tmp_path, mistake=HOSTILE), drafter=HOSTILE, target=HOSTILE)
+    for page in (to_html(inspection), to_html(pair(tmp_path, (HOSTILE, "new")))):
+        assert HOSTILE not in page
+        assert "<img" not in page
+
+
+def test_the_same_inspection_gives_the_same_bytes(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    assert to_html(inspection, command="x") == to_html(inspection, command="x")
+
+
+@pytest.mark.parametrize("two", [False, True], ids=["one", "two"])
+def test_a_browser_draws_every_picture_and_asks_for_nothing(
+    browser: Browser, tmp_path: Path, two: bool
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(to_html(pair(tmp_path) if two else broken(tmp_path)), encoding="utf-8")
+    page, wrong = browser.new_page(), list[str]()
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda line: wrong.append(line.text))
+    page.on("request", lambda asked: wrong.append(asked.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+    page.evaluate(UNFOLD)
+    for figure in page.locator("figure").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator(".live .main-svg").first.wait_for(state="visible", timeout=20_000)
+    assert page.evaluate(NOT_DRAWN) == []
+    assert wrong == [path.as_uri()]

@@ -1,0 +1,44 @@
+"""The difference is drawn with its intervals, and called worse only if it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.inspections import PROMPTS, ROUNDS, K, pair, rounds
+
+from driftscope.inspect.trial.acceptance import acceptance_of
+from driftscope.inspect.trial.paired_positions import PairTrial, compare_positions
+from driftscope_reports.html.inspection.pair_section import section
+
+
+def _equal() -> PairTrial:
+    drafts = rounds(0.6, 1), rounds(0.6, 2)
+    return PairTrial(
+        prompts=PROMPTS,
+        k=K,
+        positions=PROMPTS * ROUNDS,
+        as_served=(acceptance_of(drafts[0], K), acceptance_of(drafts[1], K)),
+        comparison=compare_positions(*drafts, K, ("old", "new")),
+    )
+
+
+def test_a_worse_drafter_is_called_worse(tmp_path: Path) -> None:
+    trial = pair(tmp_path).trial
+    assert trial is not None
+    made = section(trial)
+    assert [each.name for each in made.pictures[1].chart.series] == ["▼ worse"]
+    assert made.lead is not None and made.lead.startswith("old accepts more from depth 1 on")
+
+
+def test_equal_drafters_show_no_difference() -> None:
+    made = section(_equal())
+    assert [each.name for each in made.pictures[1].chart.series] == ["= no clear difference"]
+    assert made.body is not None and "differs" not in made.body
+
+
+def test_both_drafters_are_drawn_by_depth(tmp_path: Path) -> None:
+    trial = pair(tmp_path).trial
+    assert trial is not None
+    first, second = section(trial).pictures[0].chart.series
+    assert (first.name, second.name) == ("old", "new")
+    assert len(first.y) == len(second.y) == K
