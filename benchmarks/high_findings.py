@@ -39,7 +39,7 @@ HEALTHY = Truth(
 WORLDS = {
     "60 requests": HEALTHY,
     "12 requests": replace(HEALTHY, requests=12),
-    "K = 1": replace(HEALTHY, k=1),
+    "K = 1": replace(HEALTHY, k=1, near=0.0),
     "20 prompts x 6": replace(HEALTHY, requests=120, repeats=6, between=0.8),
     "12 sessions of 10": replace(HEALTHY, requests=120, sessions=12, alike=0.6),
     "long contexts are another label": replace(
