@@ -113,9 +113,9 @@ def _length_goes_with_ease(run: RunSummary) -> str | None:
     return (
         f"long answers are also the {kind} ones (correlation {known.length_correlation:.2f} over "
         f"{count(known.clusters, known.noun)}), so the 95% interval of the acceptance length is "
-        "too narrow: in simulations it holds the truth in 87 to 89% of runs. Record "
-        f"{ENOUGH_CLUSTERS} {known.noun}s or more. Averaged over requests instead of rounds, the "
-        f"acceptance length is {number(run.acceptance.mean_length_by_request)} instead of "
+        f"too narrow. Record {ENOUGH_CLUSTERS} {known.noun}s or more. Averaged over requests "
+        f"instead of rounds, the acceptance length is "
+        f"{number(run.acceptance.mean_length_by_request)} instead of "
         f"{number(run.acceptance.mean_length)}"
     )
 

@@ -75,10 +75,6 @@ class Facts:
     countable: frozenset[str] = field(default=frozenset())
     """Known keys of the objects in COUNTED, present or not."""
 
-    def beside_baseline(self) -> Facts:
-        """Return the facts for a comparison of run and baseline."""
-        return replace(self, at_mix=True)
-
 
 Values = dict[str, Quantity | str | None]
 """Figures that were read, by path; AT_MIX follows the path of a figure at a mix of labels."""
@@ -164,7 +160,7 @@ def _sides(
 ) -> tuple[Quantity | str | None, Quantity | str | None]:
     """Return both sides of a comparison; one with the baseline is made at the relation's mix."""
     if _names_baseline(asked.left) or _names_baseline(asked.right):
-        facts = facts.beside_baseline()
+        facts = replace(facts, at_mix=True)
     return _value(asked.left, facts, values), _value(asked.right, facts, values)
 
 

@@ -54,8 +54,7 @@ class Independence:
     @property
     def length_goes_with_ease(self) -> bool:
         """Whether the acceptance length depends on how long the answers are, and the clusters are
-        too few for its interval to be wide enough: the coverage is then 0.87 to 0.89 instead of
-        0.95 (docs/statistics.md)."""
+        too few for its interval to be wide enough, see docs/statistics.md."""
         if self.length_correlation is None or self.clusters >= ENOUGH_CLUSTERS:
             return False
         chance = 2.0 / math.sqrt(self.clusters)

@@ -1,4 +1,4 @@
-"""What makes the figures of a run and its baseline comparable in a rule."""
+"""A rule compares a run with its baseline: in pairs, or at one mix of labels."""
 
 from __future__ import annotations
 

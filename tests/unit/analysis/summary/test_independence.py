@@ -1,4 +1,4 @@
-"""What a run's requests are worth."""
+"""Independence of a run's requests, and whether long answers are the easy ones."""
 
 from __future__ import annotations
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from support.checkpoints import TARGET, changed
 
 from driftscope.cli.inspection.loaded_bench import TrialOptions, load_bench
@@ -31,14 +29,6 @@ from driftscope_lab.trio import encode, load_prompts, trio_path
 pytestmark = pytest.mark.slow
 K = 5
 SETTINGS = "tokenizer_config.json"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _trial(drafter: Path, bench: Bench) -> Trial:
