@@ -109,7 +109,9 @@ def _environment(run: Path, core: int) -> dict[str, str]:
     env |= {
         "DRIFTSCOPE_TRACE": str(run.absolute()),
         "DRIFTSCOPE_STRICT": "1",
-        "DRIFTSCOPE_EVERY": "1",  # a short run, where every round counts
+        # A short run, where every round counts.
+        "DRIFTSCOPE_EVERY": "1",
+        "DRIFTSCOPE_DISTANCE_EVERY": "1",
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
