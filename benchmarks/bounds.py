@@ -150,6 +150,13 @@ def _label_mix(row: Row, trials: int) -> Iterator[Rate]:
     yield _power("worse drafter breaks the gate", row.gate_found, trials)
 
 
+def _text_kinds(row: Row, trials: int) -> Iterator[Rate]:
+    region = _power if row.harder_region else _false
+    begin = _power if row.harder_begin else _false
+    yield region("region called harder", row.region, trials)
+    yield begin("begins called harder", row.begin, trials)
+
+
 def _high_findings(row: Row, trials: int) -> Iterator[Rate]:
     yield _false("high finding about a healthy run", row.high, trials)
 
@@ -169,6 +176,7 @@ BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
     "cut_anew": _cut_anew,
     "clusters": _clusters,
     "label_mix": _label_mix,
+    "text_kinds": _text_kinds,
     "high_findings": _high_findings,
 }
 """Rates of a row to check, by table; tables that are not here are for reading."""

@@ -13,8 +13,8 @@ whether broken drafters are distinguished from healthy ones. The next two are th
 Then come those of `benchmarks.unfinished`, recordings that end in the middle of requests,
 `benchmarks.time_changes`, requests in sessions and kinds, `benchmarks.risk_sets`, rounds that draft
 different numbers of tokens, `benchmarks.clusters`, prompts that repeat and sessions, and
-`benchmarks.label_mix`, two runs that served other shares of two labels. The last
-two are those of `benchmarks.k_advice`: the advice on K where step times are known, and acceptance
+`benchmarks.label_mix`, two runs that served other shares of two labels, and
+`benchmarks.text_kinds`, kinds of text within answers. The last two are those of `benchmarks.k_advice`: the advice on K where step times are known, and acceptance
 lengths from rounds cut anew.
 
 Exits with 1, and names the rate, if one does not meet its bound in `benchmarks.bounds`.
@@ -45,6 +45,7 @@ from benchmarks.label_mix import OtherMix, other_mixes
 from benchmarks.parting import WORLDS, Parted, parted
 from benchmarks.risk_sets import RiskSets, risk_sets
 from benchmarks.several_k import DepthCoverage, MixChanges, coverages, mix_changes
+from benchmarks.text_kinds import TextKinds, text_kinds
 from benchmarks.time_changes import OverTime, over_time
 from benchmarks.unfinished import Unfinished, unfinished
 from benchmarks.within_request import Related, related
@@ -357,6 +358,16 @@ def show_label_mix(trials: int, say: Say) -> list[OtherMix]:
     return rows
 
 
+def show_text_kinds(trials: int, say: Say) -> list[TextKinds]:
+    say(f"\nKinds of text, {trials} runs each: share in which each finding is made\n")
+    say(f"{'world':34}{'a region accepts less':>23}{'begins accept less':>20}")
+    rows = []
+    for row in text_kinds(trials):
+        say(f"{row.world:34}{row.region:23.1%}{row.begin:20.1%}")
+        rows.append(row)
+    return rows
+
+
 def show_high_findings(trials: int, say: Say) -> list[HighFindings]:
     trials = min(trials, ANALYSES)
     say(f"\nHealthy runs, {trials} analyses each: share with a finding of that severity\n")
@@ -448,6 +459,7 @@ TABLES = {
     "cut_anew": show_cut_anew,
     "clusters": show_clusters,
     "label_mix": show_label_mix,
+    "text_kinds": show_text_kinds,
     "high_findings": show_high_findings,
 }
 

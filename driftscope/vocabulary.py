@@ -84,6 +84,29 @@ class Structured:
     "structural_tag" if its tool parser has one; an optional call may be "none"."""
 
 
+class Region:
+    """Kinds of text that an answer consists of: each of its tokens has one."""
+
+    PROSE = "prose"
+    CODE = "code"
+    """A fenced block, its fences included, of any language but JSON."""
+    DIFF = "diff"
+    """Lines of a fenced diff that begin with +, - or @@."""
+    JSON = "json"
+    """Arguments of a tool call, a fenced block of JSON, or an answer that is a JSON value."""
+    THINKING = "thinking"
+    """Text between the marks that a model puts around its thinking."""
+    MARKUP = "markup"
+    """Rows of a table, and the marks of list items and headings."""
+    NUMBER = "number"
+    """Digits and formulae in prose."""
+    TEMPLATE = "template"
+    """Special tokens, and the marks around tool calls and thinking."""
+
+    ALL = (PROSE, CODE, DIFF, JSON, THINKING, MARKUP, NUMBER, TEMPLATE)
+    """All kinds; the place of one in this order is its code in a trace."""
+
+
 class Ended:
     """Values of ClientRow.ended: how a request ended, as observed by the client."""
 
@@ -179,6 +202,8 @@ FINDINGS = (
     "long_context_collapse",
     "template_sensitivity",
     "context_or_label",
+    "region_costs",
+    "boundary_dip",
     "acceptance_decays",
     "acceptance_drops",
     "acceptance_moves",

@@ -21,6 +21,7 @@ from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.json_report.attention_drift import drift_to_dict
 from driftscope.json_report.document import REPORT, document, layout, plain, rounded
+from driftscope.json_report.text_kinds import text_to_dict
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
 
@@ -219,6 +220,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "effective_k": run.effective_k,
             "by_reason": run.fallback.by_reason,
         },
+        "text": text_to_dict(run.groups),
         "changes": None if run.changes is None else plain(run.changes),
         "cohort": _cohort(run),
         "probe": _probe(run),

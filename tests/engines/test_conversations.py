@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from support.engine_process.conversations_main import PROMPTS
 from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
 
 from driftscope.pipeline import summarise
+from driftscope.regions.text_regions import text_regions
 from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Region
+from driftscope_lab.trio.template import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.vllm
 
@@ -32,8 +36,10 @@ def _run(folder: Path, runner: str, **probe: str) -> tuple[Path, list[list[dict[
     trace = read_trace(folder / "run")
     assert not [error for status in trace.statuses for error in status.errors]
     rows = {_given(row["request"]): row for row in trace.request.to_pylist()}
-    said_ids = json.loads(said.read_text())
-    return folder / "run", [[rows[_given(name)] for name in names] for names in said_ids]
+    return folder / "run", [
+        [{**rows[_given(name)], "text": text} for name, text in outputs]
+        for outputs in json.loads(said.read_text())
+    ]
 
 
 def _given(name: str) -> str:
@@ -62,8 +68,22 @@ def test_equal_prompts_and_conversations_are_recognised(tmp_path: Path, runner: 
     assert not {row["prompt_digest"] for row in unsalted} & set(digests)
 
 
-def test_digests_can_be_switched_off(tmp_path: Path) -> None:
-    _, every = _run(tmp_path / "off", "v1", PROMPT_DIGESTS="off")
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_regions_are_those_of_the_text_that_the_client_sees(tmp_path: Path, runner: str) -> None:
+    _, every = _run(tmp_path / "regions", runner)
+    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
+    for row in (row for rows in every for row in rows):
+        found = text_regions(row["text"], [each.span() for each in special.finditer(row["text"])])
+        assert [Region.ALL[code] for code in row["region_codes"]] == [e.region for e in found]
+        assert row["region_starts"][0] == 0
+        assert max(row["region_starts"]) < row["output_tokens"]
+        assert row["region_boundaries"] == []
+    assert {code for rows in every for row in rows for code in row["region_codes"]}
+
+
+def test_digests_and_regions_can_be_switched_off(tmp_path: Path) -> None:
+    _, every = _run(tmp_path / "off", "v1", PROMPT_DIGESTS="off", REGIONS="off")
     rows = [row for rows in every for row in rows]
     assert {row["prompt_digest"] for row in rows} == {row["conversation"] for row in rows} == {None}
+    assert {row["region_starts"] for row in rows} == {None}
     assert {row["session"] for row in rows} == {"a", "b"}

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.circumstances.groups import QUARTERS, Group, Groups
 from driftscope.analysis.circumstances.loops import Loops
+from driftscope.analysis.circumstances.named_group import group_of
 from driftscope.analysis.circumstances.separation import range_name, within_strata
-from driftscope.analysis.figures import measure
+from driftscope.analysis.circumstances.text_kinds import text_groups
 from driftscope.analysis.figures.chain_sums import Chains
 from driftscope.analysis.figures.round_sums import Counts, Rounds
 from driftscope.analysis.figures.run_sums import Sums
@@ -30,7 +31,12 @@ MAX_GROUPS = 16
 
 
 def groups_of(
-    run: Sums, *, by_batch: pa.Table, by_execution: pa.Table | None, loops: Loops
+    run: Sums,
+    *,
+    by_batch: pa.Table,
+    by_execution: pa.Table | None,
+    by_text: pa.Table | None,
+    loops: Loops,
 ) -> Groups:
     """Return the groups of a run; the tables come from the passes of the same names."""
     rounds = run.rounds
@@ -68,23 +74,7 @@ def groups_of(
         loops_by_chance=loops.by_chance,
         shares=_shares(labelled, labels[known], quarter[known]),
         **within_strata(run),
-    )
-
-
-def group_of(name: str, rounds: Rounds) -> Group:
-    """Return the group of these rounds; there must be at least one."""
-    acceptance = measure.acceptance(rounds, spread=True)
-    comparable = rounds.comparable_ratio()
-    spread = intervals(comparable)
-    return Group(
-        name=name,
-        requests=rounds.requests,
-        rounds=len(rounds),
-        mean_length=float(comparable.value[0]),
-        mean_length_interval=spread[0] if spread else None,
-        served_length=acceptance.mean_length,
-        marginal=acceptance.marginal,
-        marginal_interval=acceptance.marginal_interval,
+        **text_groups(run, by_text),
     )
 
 

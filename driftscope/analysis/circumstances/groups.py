@@ -52,6 +52,15 @@ class Groups:
     label: tuple[Group, ...] = ()
     time: tuple[Group, ...] = ()
     """Groups by quarter of the run's duration, first to last."""
+    region: tuple[Group, ...] = ()
+    """Groups by kind of the text that a round drafts, in the order of `Region.ALL`; empty if
+    regions were not recorded."""
+    copied: tuple[Group, ...] = ()
+    """Groups by whether that text repeats an earlier passage; empty as `region`."""
+    regions_within_request: tuple[Contrast, ...] = ()
+    """Each region compared with the other text of the same answers."""
+    boundary_within_request: Contrast | None = None
+    """The first tokens of blocks compared with the rest of the same region and request."""
     execution: tuple[Group, ...] = ()
     """Recorded rounds by execution of the drafter; empty if all ran in the same way."""
     structured: tuple[Group, ...] = ()

@@ -55,10 +55,18 @@ _OF_RUNS = {
     "runner": _column("string", "vLLM's model runner, such as v2"),
     "mode": _column("string", "how the engine runs its models, such as full graphs"),
 }
+_OF_REGIONS = {
+    "region": _column("string", "kind of text that the round drafts, such as code or json"),
+    "boundary": _column("int64", "tokens since a block of text last began, null before the first"),
+    "copied": _column("int64", "1 if the drafted text repeats an earlier passage, else 0"),
+}
 OF_REQUESTS = tuple(_OF_REQUESTS)
 """Columns of requests; null in rows of a request that has not finished."""
 OF_RUNS = tuple(_OF_RUNS)
-COLUMNS: Mapping[str, Column] = {**_OF_ROWS, **_OF_REQUESTS, **_OF_RUNS}
+OF_REGIONS = tuple(_OF_REGIONS)
+"""Columns of the text at a round's first drafted token, see `driftscope.regions`; null in rows of a
+request that has not finished, and where regions were not recorded."""
+COLUMNS: Mapping[str, Column] = {**_OF_ROWS, **_OF_REQUESTS, **_OF_REGIONS, **_OF_RUNS}
 """All columns by name. `execution` is null in a round without a recorded chain, unless all chains
 of the run ran in the same way."""
 OF_STEPS = ("time_s", "batch", "k", "replica", "execution", *OF_RUNS)

@@ -49,6 +49,8 @@ class Requests:
     """Which requests count as independent of each other."""
     digests: NDArray[np.object_]
     """Digest of each request's prompt; "" if it is not known."""
+    has_regions: bool = False
+    """Whether regions of some request's answer were recorded."""
 
     def __len__(self) -> int:
         return int(self.keys.num_rows)
@@ -84,6 +86,7 @@ def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
         labels=labels,
         units=units_of(finished, at, keys.num_rows, tables.cluster),
         digests=texts.pop("prompt_digest"),
+        has_regions=pc.any(finished.column("has_regions")).as_py() is True,
         replica=np.asarray(keys.column("replica").to_numpy(), dtype=np.int64),
         **texts,
         **numbers,

@@ -41,4 +41,5 @@ def requests_that_finished() -> ir.Table:
         "session",
         "pair",
         "time_s",
+        has_regions=rows.region_starts.notnull(),
     ).order_by("time_s", *REQUEST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,15 @@ RANK = "rank"
 """Split by tensor-parallel rank: the same rounds, with each rank's recording of their chains."""
 _POWER = "lpad(cast(cast(floor(log2(greatest({}, 1))) AS int) AS varchar(9)), 2, '0')"
 _WINDOW = "lpad(cast(cast(floor((time_s - {}) / {}) AS bigint) AS varchar(20)), 15, '0')"
+NEAR_TOKENS = 4
+"""Number of a block's first tokens that are called near its boundary."""
+TEXT_SEPARATOR = "|"
+_NOT_RECORDED = "(not recorded)"
+_BOUNDARY = (
+    f"CASE WHEN region IS NULL THEN '{_NOT_RECORDED}' WHEN boundary IS NULL THEN 'none before' "
+    "WHEN boundary < 4 THEN '00 to 03' WHEN boundary < 16 THEN '04 to 15' ELSE '16 and more' END"
+)
+"""Tokens since the last boundary, see `RequestRow.region_boundaries`."""
 BY_K = "k"
 """Split by the number of tokens that a round drafted, or that a recorded chain has."""
 
@@ -46,8 +56,18 @@ BY: Mapping[str, Bucket] = {
     BY_K: _of("k", "lpad(cast({} AS varchar(4)), 4, '0')"),
     RANK: Bucket(sql="", names=frozenset()),
     "replica": _of("replica", "cast({} AS varchar(9))"),
+    "region": _of("region", f"coalesce({{}}, '{_NOT_RECORDED}')"),
+    "boundary": Bucket(sql=_BOUNDARY, names=frozenset(("region", "boundary"))),
+    "copied": _of("copied", f"CASE {{}} WHEN 1 THEN 'copied' WHEN 0 THEN 'new' ELSE '{_NOT_RECORDED}' END"),
 }
 """Ways to split a run, apart from spans of time, each with the bucket of a row."""
+TEXT = Bucket(
+    sql=f"region || '{TEXT_SEPARATOR}' || CASE WHEN boundary < {NEAR_TOKENS} THEN 'near' "
+    f"ELSE 'far' END || '{TEXT_SEPARATOR}' || cast(copied AS varchar(1))",
+    names=frozenset(("region", "boundary", "copied")),
+)
+"""Bucket of a round's kind of text, whether a block begins right before it, and whether it is
+copied; null where regions were not recorded."""
 BY_HOUR = "hour"
 WINDOWS = "or a time span such as 10m"
 _HOUR_S = 3600.0
@@ -77,6 +97,8 @@ def name_of(by: str, bucket: str) -> str:
         return f"batch {int(bucket)}"
     if by == BY_K:
         return f"K = {int(bucket)}"
+    if by == "boundary" and bucket[0].isdigit():
+        return f"{re.sub('0([0-9])', r'\\1', bucket)} tokens after a boundary"
     if by == BY_HOUR:
         return f"hour {int(bucket) + 1}"
     if span_s(by):

@@ -53,6 +53,10 @@ class Dialect:
     """Function that returns a text as a literal."""
     identifier: Callable[[str], str]
     """Function that returns the name of a column or view in quotes."""
+    number_up_to: Callable[[str, str], str]
+    """Function that returns how many elements of a list are at most a value."""
+    element: Callable[[str, str], str]
+    """Function that returns the element of a list at a place, from 1; null at place 0."""
 
 
 class Engine(Protocol):
@@ -110,6 +114,9 @@ DUCKDB = Dialect(
     micros="epoch_us",
     text=_quoted,
     identifier=_identifier,
+    # A comprehension works in all versions; the syntax of lambdas changed.
+    number_up_to=lambda column, value: f"len([x FOR x IN {column} IF x <= {value}])",
+    element=lambda column, place: f"{column}[{place}]",
 )
 SETTINGS: Mapping[str, str] = {
     "preserve_insertion_order": "false",

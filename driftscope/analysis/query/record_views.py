@@ -202,7 +202,8 @@ def narrow(
 def cut(tables: Tables, source: str, record: str, bucket: Bucket) -> None:
     """Define the view `<source>_in_buckets` on the rows of `source`, each with its `bucket`."""
     columns = queried(record).names
-    rows = row_filters.wide(source, columns, bucket.names, _constants(tables, bucket.names))
+    constants, dialect = _constants(tables, bucket.names), tables.engine.dialect
+    rows = row_filters.wide(source, columns, bucket.names, constants, dialect)
     sql = f"SELECT {', '.join(columns)}, {bucket.sql} AS bucket FROM ({rows}) w"
     tables.engine.define(f"{source}_{IN_BUCKETS}", sql)
 
@@ -217,7 +218,8 @@ def _define(tables: Tables, view: str, record: str) -> None:
 def _met(tables: Tables, view: str, record: str, source: str) -> str:
     """Return SQL for the rows of `source` that meet the conditions, for the view `view`."""
     names = _names(tables.conditions)
-    rows = row_filters.wide(source, queried(record).names, names, _constants(tables, names))
+    constants, dialect = _constants(tables, names), tables.engine.dialect
+    rows = row_filters.wide(source, queried(record).names, names, constants, dialect)
     return _keep_met(tables, view, record, rows, tables.conditions)
 
 
@@ -235,7 +237,8 @@ def _define_steps(tables: Tables, conditions: Sequence[Condition]) -> None:
     """Define the view of steps, narrowed by the conditions on columns that steps have."""
     mine = [each for each in conditions if each.names <= set(OF_STEPS)]
     names = _names(mine) - {"batch"}
-    rows = row_filters.wide("step_all", queried("step").names, names, _constants(tables, names))
+    constants, dialect = _constants(tables, names), tables.engine.dialect
+    rows = row_filters.wide("step_all", queried("step").names, names, constants, dialect)
     source = (
         f"SELECT w.*, w.requests AS batch FROM ({rows}) w" if mine else "SELECT * FROM step_all"
     )

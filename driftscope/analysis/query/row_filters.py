@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from driftscope.analysis.conditions.columns import OF_REQUESTS, OF_RUNS, Names
+from driftscope.analysis.conditions.columns import OF_REGIONS, OF_REQUESTS, OF_RUNS, Names
 from driftscope.analysis.conditions.condition import Condition, condition_of
 from driftscope.analysis.query.query_engine import Dialect
+from driftscope.analysis.query.region_columns import LISTS, region_column
 from driftscope.errors import UsageError
 from driftscope.trace.format.manifest import Manifest
 
@@ -73,7 +74,11 @@ def since_s(text: str, last_s: float) -> float:
 
 
 def wide(
-    source: str, columns: Sequence[str], names: Names, constants: Mapping[str, str | None]
+    source: str,
+    columns: Sequence[str],
+    names: Names,
+    constants: Mapping[str, str | None],
+    dialect: Dialect,
 ) -> str:
     """Return SQL for the rows of `source`, which has `columns`, as `t` with all of `names` added.
 
@@ -89,9 +94,13 @@ def wide(
     if "k" in missing:
         more.append("t.drafted AS k")
     more += [f"{constants[name]} AS {name}" for name in OF_RUNS if name in missing]
-    if asked := [name for name in OF_REQUESTS if name in missing]:
-        more += [f"r.{name}" for name in asked]
-        joins.append(_with(_REQUESTS, "r", ("replica", "request")))
+    of_requests = [name for name in OF_REQUESTS if name in missing]
+    of_regions = [name for name in OF_REGIONS if name in missing]
+    if of_requests or of_regions:
+        more += [f"r.{name}" for name in of_requests]
+        more += [f"{region_column(name, dialect)} AS {name}" for name in of_regions]
+        kept = (*OF_REQUESTS, *LISTS) if of_regions else OF_REQUESTS
+        joins.append(_with(_requests(kept), "r", ("replica", "request")))
     if "execution" in missing and constants["execution"] is not None:
         more.append(f"{constants['execution']} AS execution")
     elif "execution" in missing:
@@ -112,10 +121,11 @@ def constants_of(
     }
 
 
-_REQUESTS = (
-    f"SELECT replica, request, {', '.join(f'max({name}) AS {name}' for name in OF_REQUESTS)} "
-    "FROM request_all GROUP BY replica, request"
-)
+def _requests(columns: Sequence[str]) -> str:
+    kept = ", ".join(f"max({name}) AS {name}" for name in columns)
+    return f"SELECT replica, request, {kept} FROM request_all GROUP BY replica, request"
+
+
 _BATCHES = "SELECT replica, step, count(*) AS batch FROM verify_all GROUP BY replica, step"
 _DRAWN = (
     "SELECT replica, request, position, max(execution) AS execution FROM draft_all "

@@ -44,6 +44,8 @@ DIALECT = Dialect(
     micros="unix_micros",
     text=_text,
     identifier=_identifier,
+    number_up_to=lambda column, value: f"size(filter({column}, x -> x <= {value}))",
+    element=lambda column, place: f"get({column}, {place} - 1)",
 )
 LITERAL_PATHS: Mapping[str, str] = {
     # A path is not a pattern. This is Spark's own option, which its SQL uses to read the files of a

@@ -51,6 +51,7 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
             run,
             by_batch=details.by_batch,
             by_execution=verification.by_execution,
+            by_text=details.by_text,
             loops=details.loops,
         ),
         closeup=details.closeup,

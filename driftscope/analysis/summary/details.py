@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from driftscope.analysis.circumstances.loops import Loops, loops_of
+from driftscope.analysis.circumstances.text_kinds import text_rounds
 from driftscope.analysis.closeup.closeup import CloseUp, closeup_of
 from driftscope.analysis.closeup.within_request import WithinRequest, within_requests
 from driftscope.analysis.figures.results import Segment
@@ -28,6 +29,8 @@ class Details:
     times: StepTimes
     by_batch: pa.Table
     """Rounds by request and by the power of two at or below the batch size of their step."""
+    by_text: pa.Table | None
+    """Rounds by request and kind of text, see `text_kinds.text_rounds`."""
     loops: Loops
     closeup: CloseUp
     segments: tuple[Segment, ...]
@@ -44,6 +47,7 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
         verification=verification,
         times=step_times(run.tables),
         by_batch=run.tables.engine.rows(by_batch(run.shape)),
+        by_text=text_rounds(run),
         loops=loops_of(run),
         closeup=closeup_of(run),
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),

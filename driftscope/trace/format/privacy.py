@@ -44,6 +44,10 @@ MARKED: Mapping[str, Mapping[str, str]] = {
         "conversation": CONTENT,
         "session": IDENTIFIER,
         "pair": IDENTIFIER,
+        "region_starts": CONTENT,
+        "region_codes": CONTENT,
+        "region_boundaries": CONTENT,
+        "region_copies": CONTENT,
     },
     "resource": {"source": IDENTIFIER},
     "client": {

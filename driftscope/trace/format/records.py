@@ -233,6 +233,18 @@ class RequestRow:
     pair: str | None = None
     """`ClientRow.pair` of the question, if a replay sent it (sampling parameter
     extra_args["driftscope_pair"]). None: the caller gave none."""
+    region_starts: Ints | None = None
+    """Places in the answer at which a region begins, ascending; the answer's first token is 0. The
+    round of VerifyRow drafts from token position + 2 - prompt_tokens on. None: not recorded."""
+    region_codes: Ints | None = None
+    """Region that begins at each of `region_starts`: its place in `Region.ALL`. None: not
+    recorded."""
+    region_boundaries: Ints | None = None
+    """Places in the answer at which a block of text begins (a fence, a tool call, thinking, a
+    table) or prose after one, ascending. None: not recorded."""
+    region_copies: Ints | None = None
+    """Begin and end of each passage of the answer that repeats at least 8 tokens of the prompt or
+    of the answer before it, alternating. None: not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

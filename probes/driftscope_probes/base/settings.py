@@ -84,6 +84,8 @@ class Settings:
     prompt_digests: bool = True
     """`off`: record no keyed hash of prompts; repeated prompts and conversations are then not
     recognised."""
+    regions: bool = True
+    """`off`: do not record which kinds of text an answer consists of, see `Region`."""
     prompt_salt: str = ""
     """Secret text that keys the digests of prompts. Runs with the same text have the same digest
     for the same prompt."""
@@ -129,6 +131,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         token_ids=_flag("token_ids", values.get("token_ids", "")),
         identifiers=_flag("identifiers", values.get("identifiers", "on")),
         prompt_digests=_flag("prompt_digests", values.get("prompt_digests", "on")),
+        regions=_flag("regions", values.get("regions", "on")),
         prompt_salt=values.get("prompt_salt", ""),
         labels=_labels(values.get("labels", "")),
         max_mb=_number("max_mb", values.get("max_mb", DEFAULT_MAX_MB), 1, 1 << 30),
@@ -213,6 +216,7 @@ NAMES = (
     "token_ids",
     "identifiers",
     "prompt_digests",
+    "regions",
     "prompt_salt",
     "max_mb",
     "otlp",

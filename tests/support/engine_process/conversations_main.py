@@ -25,7 +25,8 @@ def main() -> None:
                 temperature=0,
                 max_tokens=14,
                 ignore_eos=True,
-                detokenize=False,
+                skip_special_tokens=False,
+                spaces_between_special_tokens=False,
                 extra_args={SESSION: session, PAIR: f"question {at}"},
             )
             for at in range(len(asked))
@@ -41,8 +42,11 @@ def main() -> None:
         for ids, output in zip(first, answers, strict=True)
     ]
     second = ask(turns, "a")
-    ids = [[output.request_id for output in outputs] for outputs in (answers, again, second)]
-    Path(sys.argv[1]).write_text(json.dumps(ids))
+    said = [
+        [(output.request_id, output.outputs[0].text) for output in outputs]
+        for outputs in (answers, again, second)
+    ]
+    Path(sys.argv[1]).write_text(json.dumps(said))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from support.simulate.text import kinds_of_blocks, shift_of
 from support.simulate.truth import Truth
 
 Ints = NDArray[np.int64]
@@ -34,6 +35,8 @@ class Prompted:
     prompt: Ints
     session: Ints
     """Number of the session of each request; 0 without sessions."""
+    kinds: Ints
+    """Kind of text of each block, as in `Chunk`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,9 @@ class Chunk:
     prompt: Ints
     """Number of each request's prompt in its replica."""
     session: Ints
+    kinds: Ints
+    """Kind of text of each block of each answer, [requests, blocks]; [requests, 0] if regions are
+    not simulated."""
     tokens: Ints
     arrival_s: NDArray[np.float64]
     finish_s: NDArray[np.float64]
@@ -127,7 +133,17 @@ def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
         wave=_waves(truth.batches, requests),
         prompt=prompt,
         session=session,
+        kinds=_kinds(truth, replica, prompt, kind, rounds),
     )
+
+
+def _kinds(
+    truth: Truth, replica: int, prompt: Ints, kind: Ints, rounds: NDArray[np.float64]
+) -> Ints:
+    if not truth.regions or not len(prompt):
+        return np.zeros((len(prompt), 0), dtype=np.int64)
+    whole = np.maximum(np.rint(rounds), 1).astype(np.int64)
+    return kinds_of_blocks(truth, replica, prompt, kind, whole)
 
 
 def _waves(batches: tuple[int, ...], requests: int) -> Ints:
@@ -183,6 +199,7 @@ def _chunk(
         kind=prompted.kind[mine],
         prompt=prompted.prompt[mine],
         session=prompted.session[mine],
+        kinds=prompted.kinds[mine],
         tokens=tokens,
         arrival_s=start - truth.cost.prefill_token_s * tokens,
         finish_s=finish,
@@ -236,7 +253,9 @@ class _Walk:
     ) -> None:
         self._truth, self._random = truth, random
         self._shift = prompted.shift[mine].astype(np.float32)
-        self._position = prompted.tokens[mine] - 1
+        self._tokens = prompted.tokens[mine]
+        self._position = self._tokens - 1
+        self._kinds = prompted.kinds[mine]
         self._logits = truth.logits().astype(np.float32)
 
     def over(
@@ -265,6 +284,10 @@ class _Walk:
         if self._truth.context:
             doublings = np.log2((self._position[who] + 1) / CONTEXT_FROM)
             shift = shift + (self._truth.context * doublings).astype(np.float32)
+        if self._truth.regions:
+            token = self._position[who] + 2 - self._tokens[who]
+            by_text = shift_of(self._truth, self._kinds[who], token)
+            shift = shift + by_text.astype(np.float32)
         own = self._random.standard_normal((len(who), self._truth.k), dtype=np.float32)
         logit = self._logits + shift[:, None] + np.float32(self._truth.within) * own
         return np.asarray(1 / (1 + np.exp(-logit)))

@@ -27,6 +27,8 @@ class Prompts:
     """Structure required of outputs, as `RequestRow.structured`."""
     shift: float = 0.0
     """Shift added to the logit of every conditional acceptance: above 0 is easier."""
+    text: tuple[float, ...] | None = None
+    """Share of the answers' blocks of each of `Truth.regions`, if it is not theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,14 @@ class Truth:
     """Pair (share of the requests after which acceptance changes, logit shift from there on)."""
     context: float = 0.0
     """Logit shift for each doubling of the context over 1,024 tokens."""
+    regions: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Share of an answer's blocks, before all shares are scaled to sum to 1, and logit shift, by
+    region; empty: regions are not recorded."""
+    block_tokens: int = 24
+    """Tokens of each block."""
+    boundary: float = 0.0
+    """Logit shift of rounds that draft from the first 4 tokens of a block, unless it is the
+    answer's first."""
     miscalibration: float = 0.0
     """Miscalibration: the drafter's confidence is a + this * (1 - a), where a is the round's own
     probability of acceptance at the depth; 0 is calibrated."""
@@ -214,7 +224,8 @@ class Truth:
         It holds for a run without decay, change or effect of the context, in the limit of many
         requests and rounds, drafted in full.
         """
-        if self.decay or self.change or self.context or self.batch:
+        changing = (self.decay, self.change, self.context, self.batch, self.regions)
+        if any(changing):
             raise ValueError("the truth of a run that changes as it goes has no closed form")
         if kind is not None:
             return self._marginal_of(self.prompts[kind].shift)

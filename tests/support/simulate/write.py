@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from support.simulate.draw import START_S, Chunk, Floats, Ints, chunks, reasons
+from support.simulate.text import region_columns
 from support.simulate.truth import Truth
 
 from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
@@ -319,6 +320,7 @@ def _request(truth: Truth, chunk: Chunk) -> Block:
         "traceparent": None,
         "structured": [kind.structured for kind in kinds],
         **_names_of(truth, chunk),
+        **region_columns(truth, chunk.kinds, chunk.output),
     }
     return _block("request", len(chunk.kind), columns)
 

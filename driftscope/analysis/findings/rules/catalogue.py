@@ -20,6 +20,7 @@ from driftscope.analysis.findings.rules import (
     modes,
     replays,
     speed,
+    text,
     two_runs,
     weak,
 )
@@ -33,6 +34,7 @@ _MODULES = (
     acceptance,
     weak,
     circumstance,
+    text,
     decay,
     acceptance_drops,
     modes,

@@ -38,6 +38,7 @@ from driftscope_probes.vllm.configuration.place import run_id_of
 from driftscope_probes.vllm.scheduler.down_report import report_down, served_name
 from driftscope_probes.vllm.scheduler.prompt_digests import PromptDigests
 from driftscope_probes.vllm.scheduler.request_label import PAIR, SESSION, label_of, name_in
+from driftscope_probes.vllm.scheduler.request_regions import RequestRegions
 from driftscope_probes.vllm.scheduler.verification_tracker import EndedRequest, VerificationTracker
 
 if TYPE_CHECKING:
@@ -170,7 +171,9 @@ class EngineObserver:
         self._selection = RequestSelection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
         digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
-        self._rows = VerificationTracker(scheduler, self._writer.count_error, digests).rows
+        regions = RequestRegions(scheduler) if settings.regions else None
+        tracker = VerificationTracker(scheduler, self._writer.count_error, digests, regions)
+        self._rows = tracker.rows
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """Observe a step's outcome before it is applied to the requests."""

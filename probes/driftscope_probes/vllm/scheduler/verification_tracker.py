@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
 from driftscope_probes.vllm.scheduler.prompt_digests import PromptDigests
+from driftscope_probes.vllm.scheduler.request_regions import RequestRegions
 from driftscope_probes.vllm.scheduler.schedule import Limits, Schedule, undrafted_reason
 
 REMEMBERED_REQUESTS = 65_536
@@ -64,11 +65,12 @@ class VerificationTracker:
         scheduler: Any,
         count_error: Callable[[str, BaseException], None],
         digests: PromptDigests | None = None,
+        regions: RequestRegions | None = None,
     ) -> None:
         """`count_error` is called for a step that cannot be read, whose rows are lost; without
-        `digests`, requests get none."""
+        `digests` or `regions`, requests get none."""
         self._limits, self._count_error = Limits(scheduler), count_error
-        self._digests = digests
+        self._digests, self._regions = digests, regions
         self._live: OrderedDict[str, _RunningRequest] = OrderedDict()
         self._step = 0
 
@@ -135,6 +137,7 @@ class VerificationTracker:
             row,
             prompt_digest=digest,
             conversation=conversation,
+            **self._regions_of(ended),
             ttft_s=None if first is None else max(0.0, first - row.arrival_s),
             tpot_s=None
             if spent is None or row.output_tokens < 2
@@ -150,6 +153,17 @@ class VerificationTracker:
         except Exception as error:
             self._count_error("digest", error)
             return None, None
+
+    def _regions_of(self, ended: EndedRequest) -> dict[str, list[int]]:
+        """Return the columns of the answer's regions; an error costs them, not the row."""
+        if self._regions is None:
+            return {}
+        try:
+            regions = self._regions.of(ended.request, ended.row.structured)
+        except Exception as error:
+            self._count_error("regions", error)
+            return {}
+        return {} if regions is None else {f"region_{k}": v for k, v in asdict(regions).items()}
 
 
 def _block(rows: list[_Verified]) -> Block:

@@ -21,6 +21,8 @@ KINDS = (
     ("temperature", "Temperature", "temperature", "the temperature of the request"),
     ("execution", "Execution", "how the drafter ran", "how the drafter was executed"),
     ("structured", "Tool calls, structured output", "requests", "whether a grammar lost drafts"),
+    ("region", "Kind of text", "kind of text", "the kind of text that it drafts"),
+    ("copied", "Copied text", "drafted text", "whether the text repeats an earlier passage"),
     ("finish", "How requests end", "finish reason", "how the request ended"),
 )
 ENOUGH = 5

@@ -113,6 +113,14 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
     ),
     "template_sensitivity": ((replace(HEALTHY, prompts=TWO),), (replace(HEALTHY, prompts=ONE),)),
     "context_or_label": ((replace(HEALTHY, prompts=APART),), (replace(HEALTHY, prompts=TWO),)),
+    "region_costs": (
+        (replace(HEALTHY, regions={"prose": (0.7, 0.0), "json": (0.3, -2.0)}),),
+        (replace(HEALTHY, regions={"prose": (0.7, 0.0), "json": (0.3, 0.0)}),),
+    ),
+    "boundary_dip": (
+        (replace(HEALTHY, regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}, boundary=-2.0),),
+        (replace(HEALTHY, regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}),),
+    ),
     "acceptance_decays": ((replace(HEALTHY, requests=120, decay=-2.0),), (HEALTHY,)),
     "acceptance_drops": (
         (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),

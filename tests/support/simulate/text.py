@@ -1,0 +1,52 @@
+"""Kinds of text of simulated answers: blocks of equal length, each of one region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from support.simulate.truth import Truth
+
+from driftscope.vocabulary import Region
+
+Ints = NDArray[np.int64]
+NEAR = 4
+"""First tokens of a block, which `Truth.boundary` shifts."""
+
+
+def kinds_of_blocks(truth: Truth, replica: int, prompt: Ints, kind: Ints, rounds: Ints) -> Ints:
+    """Return the place in `truth.regions` of each block of each answer, [requests, blocks]."""
+    most = (int(rounds.max()) + 1) * (truth.k + 1) // truth.block_tokens + 2
+    usual = tuple(share for share, _ in truth.regions.values())
+    shares = np.array([each.text or usual for each in truth.prompts])
+    ends = np.cumsum(shares / shares.sum(axis=1, keepdims=True), axis=1)[:, :-1]
+    random = np.random.default_rng((truth.prompts_seed, replica, 9))
+    drawn = random.random((int(prompt.max()) + 1, most))[prompt]
+    return np.asarray((drawn[:, :, None] >= ends[kind][:, None, :]).sum(axis=2))
+
+
+def shift_of(truth: Truth, kinds: Ints, token: Ints) -> NDArray[np.float64]:
+    """Return the logit shift of rounds that draft from `token` of their answer, [rows]; `kinds` are
+    those of the blocks of the rows' answers, [rows, blocks]."""
+    block = token // truth.block_tokens
+    mine = np.take_along_axis(kinds, block[:, None], axis=1)[:, 0]
+    shift = np.array([shift for _, shift in truth.regions.values()])[mine]
+    near = (token % truth.block_tokens < NEAR) & (block > 0)
+    return np.asarray(shift + truth.boundary * near)
+
+
+def region_columns(truth: Truth, kinds: Ints, output: Ints) -> dict[str, Any]:
+    """Return the columns of request rows about regions."""
+    if not truth.regions:
+        return {}
+    codes = np.array([Region.ALL.index(name) for name in truth.regions])[kinds]
+    starts = [list(range(0, max(int(n), 1), truth.block_tokens)) for n in output]
+    return {
+        "region_starts": starts,
+        "region_codes": [
+            row[: len(mine)].tolist() for row, mine in zip(codes, starts, strict=True)
+        ],
+        "region_boundaries": [mine[1:] for mine in starts],
+        "region_copies": [[] for _ in starts],
+    }
