@@ -14,8 +14,9 @@ Then come those of `benchmarks.unfinished`, recordings that end in the middle of
 `benchmarks.time_changes`, requests in sessions and kinds, `benchmarks.risk_sets`, rounds that draft
 different numbers of tokens, `benchmarks.clusters`, prompts that repeat and sessions, and
 `benchmarks.label_mix`, two runs that served other shares of two labels, and
-`benchmarks.text_kinds`, kinds of text within answers. The last two are those of `benchmarks.k_advice`: the advice on K where step times are known, and acceptance
-lengths from rounds cut anew.
+`benchmarks.text_kinds`, kinds of text within answers. The last two are those of
+`benchmarks.k_advice`: the advice on K where step times are known, and acceptance lengths from
+rounds cut anew.
 
 Exits with 1, and names the rate, if one does not meet its bound in `benchmarks.bounds`.
 

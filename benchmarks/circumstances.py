@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from support.simulate import Prompts, Truth, chunks
 
-from driftscope.analysis.circumstances.named_group import group_of
 from driftscope.analysis.circumstances.groups import Group, Groups
+from driftscope.analysis.circumstances.named_group import group_of
 from driftscope.analysis.circumstances.separation import range_name, strata_of
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.findings.catalogue_entry import Entry

@@ -43,7 +43,7 @@ def answer_regions(
     )
     places = np.searchsorted(ends, [each.start for each in regions], side="right").tolist()
     # Of several regions that begin in one token, the last is that of most of what follows.
-    last = {place: each for place, each in zip(places, regions, strict=True)}
+    last = dict(zip(places, regions, strict=True))
     boundaries = {place for place, each in zip(places, regions, strict=True) if each.boundary}
     return AnswerRegions(
         starts=list(last),

@@ -125,7 +125,8 @@ class _Scanner:
         match = closing(self._text, self.at) if closing else None
         end = len(self._text) if match is None else match.start()
         if end > self.at:
-            self.block(inside.region, end)
+            self._add(self.at, inside.region, boundary=False)
+            self.at = end
         if match is not None:
             self._add(end, Region.TEMPLATE, boundary=False)
             self.at = match.end()

@@ -35,7 +35,7 @@ def answers() -> Iterator[list[Piece]]:
         yield [*_thinking(), (prose, "prose"), *_call(json), (more, "prose")]
         yield [(prose + "\n", "prose"), (TABLE, "markup"), (more, "prose")]
         yield _cut(number, prose, code, json)
-        yield [(prose + "\n", "prose"), *_diff(), ("\n" + more, "prose")]
+        yield [(prose + "\n", "prose"), *_diff(), (more, "prose")]
 
 
 def fenced(code: str, tag: str, fence: str = "```") -> list[Piece]:
@@ -67,7 +67,7 @@ def _call(json: str) -> list[Piece]:
 
 def _diff() -> list[Piece]:
     changed = "@@ -1,2 +1,2 @@\n-old = 1\n+new = 2\n"
-    return [("```diff\n", "code"), (changed, "diff"), (" same\n```", "code")]
+    return [("```diff\n", "code"), (changed, "diff"), (" same\n```\n", "code")]
 
 
 def _cut(number: int, prose: str, code: str, json: str) -> list[Piece]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +23,11 @@ _BOUNDARY = (
     "WHEN boundary < 4 THEN '00 to 03' WHEN boundary < 16 THEN '04 to 15' ELSE '16 and more' END"
 )
 """Tokens since the last boundary, see `RequestRow.region_boundaries`."""
+_NEARNESS = {
+    "00 to 03": "0 to 3 tokens after a boundary",
+    "04 to 15": "4 to 15 tokens after a boundary",
+    "16 and more": "16 and more tokens after a boundary",
+}
 BY_K = "k"
 """Split by the number of tokens that a round drafted, or that a recorded chain has."""
 
@@ -58,7 +62,9 @@ BY: Mapping[str, Bucket] = {
     "replica": _of("replica", "cast({} AS varchar(9))"),
     "region": _of("region", f"coalesce({{}}, '{_NOT_RECORDED}')"),
     "boundary": Bucket(sql=_BOUNDARY, names=frozenset(("region", "boundary"))),
-    "copied": _of("copied", f"CASE {{}} WHEN 1 THEN 'copied' WHEN 0 THEN 'new' ELSE '{_NOT_RECORDED}' END"),
+    "copied": _of(
+        "copied", f"CASE {{}} WHEN 1 THEN 'copied' WHEN 0 THEN 'new' ELSE '{_NOT_RECORDED}' END"
+    ),
 }
 """Ways to split a run, apart from spans of time, each with the bucket of a row."""
 TEXT = Bucket(
@@ -97,8 +103,8 @@ def name_of(by: str, bucket: str) -> str:
         return f"batch {int(bucket)}"
     if by == BY_K:
         return f"K = {int(bucket)}"
-    if by == "boundary" and bucket[0].isdigit():
-        return f"{re.sub('0([0-9])', r'\\1', bucket)} tokens after a boundary"
+    if by == "boundary":
+        return _NEARNESS.get(bucket, bucket)
     if by == BY_HOUR:
         return f"hour {int(bucket) + 1}"
     if span_s(by):

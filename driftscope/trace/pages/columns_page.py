@@ -36,6 +36,9 @@ _SHAPES = {
     DISTANCE_MASS: "[k × layers × bins], depth by depth, then layer by layer",
     "gaps_s": "[pieces - 1]",
     **dict.fromkeys(("drafted", "accepted"), "[rounds]"),
+    **dict.fromkeys(("region_starts", "region_codes"), "[regions]"),
+    "region_boundaries": "[boundaries]",
+    "region_copies": "[passages × 2]",
 }
 """Shapes of columns that hold lists; every other column holds one value."""
 _BY_ENDING = {
@@ -59,6 +62,8 @@ _UNITS = {
     "heads": "head",
     "replica": "1 (number)",
     "drafted": "token",
+    **dict.fromkeys(("region_starts", "region_boundaries", "region_copies"), "token"),
+    "region_codes": "1 (code)",
     "accepted": "token",
     "requests": "request",
     "chains": "chain",

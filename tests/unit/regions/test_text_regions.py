@@ -14,7 +14,9 @@ def by_character(text: str, **how: object) -> list[str]:
     """Return the region of each character."""
     regions = text_regions(text, **how)  # type: ignore[arg-type]
     ends = [*(each.start for each in regions[1:]), len(text)]
-    return [each.region for each, end in zip(regions, ends, strict=True) for _ in range(each.start, end)]
+    return [
+        each.region for each, end in zip(regions, ends, strict=True) for _ in range(each.start, end)
+    ]
 
 
 def named(text: str, **how: object) -> list[tuple[str, str]]:

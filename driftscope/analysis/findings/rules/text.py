@@ -134,8 +134,10 @@ _TEXT = Need[Case](
 _BEGINS = Need[Case](
     words="regions of answers (DRIFTSCOPE_REGIONS) in which a block of text begins, in "
     f"{ENOUGH_REQUESTS} requests",
-    met=lambda case: case.run.groups.boundary_within_request is not None
-    and case.run.groups.boundary_within_request.requests >= ENOUGH_REQUESTS,
+    met=lambda case: (
+        case.run.groups.boundary_within_request is not None
+        and case.run.groups.boundary_within_request.requests >= ENOUGH_REQUESTS
+    ),
 )
 _KEEPS = Threshold(
     name="KEEPS_BELOW",
@@ -154,8 +156,8 @@ ENTRIES = (
     Entry(
         id="region_costs",
         title="One kind of text accepts less",
-        meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly fewer "
-        "tokens than those that draft the other text of the same answers.",
+        meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
+        "fewer tokens than those that draft the other text of the same answers.",
         thresholds=(_KEEPS, _SHARE),
         need=_TEXT,
         rule=region_costs,

@@ -71,10 +71,13 @@ def test_rounds_are_split_by_the_distance_to_the_last_boundary(run: Path) -> Non
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        ("region = 'json'", lambda region, since: region == "json"),
-        ("region in ('json', 'code') and boundary < 4", lambda region, since: region != "prose" and since is not None and since < 4),
-        ("boundary is null", lambda region, since: since is None),
-        ("copied = 0", lambda region, since: True),
+        ("region = 'json'", lambda region, _: region == "json"),
+        (
+            "region in ('json', 'code') and boundary < 4",
+            lambda region, since: region != "prose" and since is not None and since < 4,
+        ),
+        ("boundary is null", lambda _, since: since is None),
+        ("copied = 0", lambda *_: True),
     ],
 )
 def test_a_condition_may_name_them(run: Path, where: str, kept) -> None:  # type: ignore[no-untyped-def]

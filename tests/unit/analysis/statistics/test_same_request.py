@@ -46,9 +46,7 @@ def test_requests_with_one_kind_only_say_nothing() -> None:
     data = halves(0.5)
     rounds = data.rounds.copy()
     rounds[:, 1] = 0
-    one = Halves(
-        accepted=data.accepted, rounds=rounds, request=data.request, cluster=data.cluster
-    )
+    one = Halves(accepted=data.accepted, rounds=rounds, request=data.request, cluster=data.cluster)
     assert within_requests(one, "rest", "json") is None
 
 

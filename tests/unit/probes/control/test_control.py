@@ -109,7 +109,9 @@ def test_the_file_is_followed_and_the_status_says_so_on_an_idle_engine(parts: Pa
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"every": 0}', '{"new": 1}', " " * 70_000, '"\udcff'])
 def test_a_file_that_is_wrong_is_counted_once_and_shown(parts: Parts, text: str) -> None:
-    (parts.run / CONTROL).write_bytes(text.encode("utf-8", "surrogateescape"))
+    whole = parts.run / "whole"
+    whole.write_bytes(text.encode("utf-8", "surrogateescape"))
+    whole.rename(parts.run / CONTROL)  # in one step: half a file would be a second one
     parts.until(lambda: parts.status().errors == {"control": 1})
     time.sleep(1.2)  # two more looks
     status = parts.status()
