@@ -29,6 +29,9 @@ SEGMENTS = (
     "k",
     "rank",
     "replica",
+    "region",
+    "boundary",
+    "copied",
     "hour",
 )
 """Values of --by, apart from spans of time."""

@@ -17,7 +17,8 @@ PROMPTS = 3
 def main() -> None:
     from vllm import LLM, SamplingParams
 
-    llm = LLM(**engine(Job(drafter="eagle31")), distributed_executor_backend="uni")
+    options = {**engine(Job(drafter="eagle31")), "skip_tokenizer_init": False}
+    llm = LLM(**options, distributed_executor_backend="uni")
 
     def ask(asked: list[list[int]], session: str) -> list[Any]:
         params = [

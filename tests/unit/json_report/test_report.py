@@ -109,6 +109,7 @@ PLAIN_KEYS = {
     "depths",
     "segments",
     "changes",
+    "text",
     "problems",
     "within_request",
     "attention_drift",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from driftscope.trace.format.records import RequestRow
@@ -128,7 +128,7 @@ class VerificationTracker:
         return rows
 
     def _ended(self, ended: EndedRequest) -> RequestRow:
-        row = ended.row
+        row = self._with_regions(ended)
         live = self._live.pop(row.request, _RunningRequest())
         first, last = live.first_token_s, live.last_token_s
         spent = None if first is None or last is None else last - first
@@ -137,7 +137,6 @@ class VerificationTracker:
             row,
             prompt_digest=digest,
             conversation=conversation,
-            **self._regions_of(ended),
             ttft_s=None if first is None else max(0.0, first - row.arrival_s),
             tpot_s=None
             if spent is None or row.output_tokens < 2
@@ -154,16 +153,25 @@ class VerificationTracker:
             self._count_error("digest", error)
             return None, None
 
-    def _regions_of(self, ended: EndedRequest) -> dict[str, list[int]]:
-        """Return the columns of the answer's regions; an error costs them, not the row."""
+    def _with_regions(self, ended: EndedRequest) -> RequestRow:
+        """Return the row with the answer's regions; an error costs them, not the row."""
+        row = ended.row
         if self._regions is None:
-            return {}
+            return row
         try:
-            regions = self._regions.of(ended.request, ended.row.structured)
+            regions = self._regions.of(ended.request, row.structured)
         except Exception as error:
             self._count_error("regions", error)
-            return {}
-        return {} if regions is None else {f"region_{k}": v for k, v in asdict(regions).items()}
+            return row
+        if regions is None:
+            return row
+        return replace(
+            row,
+            region_starts=regions.starts,
+            region_codes=regions.codes,
+            region_boundaries=regions.boundaries,
+            region_copies=regions.copies,
+        )
 
 
 def _block(rows: list[_Verified]) -> Block:
