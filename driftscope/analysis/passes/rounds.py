@@ -62,13 +62,19 @@ def by_context(shape: Shape) -> ir.Table:
 
 
 @cache
-def by_batch(shape: Shape) -> ir.Table:
+def by_batch(shape: Shape, *, narrowed: bool) -> ir.Table:
     """Sum rounds by request and by the power of two at or below the number of requests in their
-    step, whether or not they meet the conditions."""
-    rows, every = table("verify"), table("verify_all", "verify")
-    place = ("replica", "step")
-    sizes = every.group_by(*place).aggregate(size=every.count())
-    rows = rows.filter(rows.drafted > 0).join(sizes, place)
+    step, whether or not they meet the conditions. Unless the run is `narrowed`, the view has every
+    row of a step, and its rows need not be joined with a count of all."""
+    import ibis
+
+    place, rows = ("replica", "step"), table("verify")
+    if narrowed:
+        every = table("verify_all", "verify")
+        rows = rows.join(every.group_by(*place).aggregate(size=every.count()), place)
+    else:
+        rows = rows.mutate(size=rows.count().over(ibis.window(group_by=place)))
+    rows = rows.filter(rows.drafted > 0)
     rows = rows.mutate(bucket=rows.size.log2().floor().cast("int64"))
     return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, shape))
 

@@ -89,9 +89,14 @@ class Tables:
         """Release the engine's resources."""
         self.engine.close()
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether some rows are in no view, see `narrow`."""
+        return bool(self.conditions) or self.left_out is not None
+
     def use(self, derived: Derived) -> None:
         """Define the view PART on the draft rows of this layout."""
-        if not self.conditions and self.left_out is None:
+        if not self.is_narrowed:
             self.engine.view(PART, self.parts[derived], queried("draft"))
             return
         self.engine.view(f"{PART}_all", self.parts[derived], queried("draft"))

@@ -46,7 +46,7 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
     return Details(
         verification=verification,
         times=step_times(run.tables),
-        by_batch=run.tables.engine.rows(by_batch(run.shape)),
+        by_batch=run.tables.engine.rows(by_batch(run.shape, narrowed=run.tables.is_narrowed)),
         by_text=text_rounds(run),
         loops=loops_of(run),
         closeup=closeup_of(run),
