@@ -23,6 +23,8 @@ CIRCUMSTANCES = (
     "modes_disagree",
 )
 """Findings about the circumstances in which acceptance is lost."""
+KIND_OF_TEXT = "region_costs"
+"""Finding that is told and changes no answer: kinds of text differ for any drafter."""
 
 
 def losses(run: RunSummary, findings: Sequence[Finding]) -> Claim | None:
@@ -33,6 +35,11 @@ def losses(run: RunSummary, findings: Sequence[Finding]) -> Claim | None:
     answer, sentence, depth = _along_chain(run)
     named = [finding for finding in findings if _names_a_place(finding, run)]
     parts = [sentence, *(_first_clause(finding.statement) for finding in named)]
+    parts += [
+        finding.statement.partition(";")[0]
+        for finding in findings
+        if finding.id == KIND_OF_TEXT and _is_known(finding, run)
+    ]
     return Claim(
         topic=Topic.LOSSES,
         run=run.label,
@@ -47,8 +54,11 @@ def losses(run: RunSummary, findings: Sequence[Finding]) -> Claim | None:
 
 def _names_a_place(finding: Finding, run: RunSummary) -> bool:
     acts = finding.severity in (Severity.HIGH, Severity.MEDIUM)
-    known = finding.id in CIRCUMSTANCES and finding.confidence is not Trust.LOW
-    return acts and known and run.label in finding.runs
+    return acts and finding.id in CIRCUMSTANCES and _is_known(finding, run)
+
+
+def _is_known(finding: Finding, run: RunSummary) -> bool:
+    return finding.confidence is not Trust.LOW and run.label in finding.runs
 
 
 def _first_clause(statement: str) -> str:

@@ -18,16 +18,16 @@ driftscope's own bound: kinds of text differ for any drafter."""
 LEAST_SHARE = 0.05
 """Share of the rounds below which a kind of text changes little, whatever it accepts."""
 WORDS = {
-    Region.PROSE: "Prose",
-    Region.CODE: "Code",
-    Region.DIFF: "Lines of a diff",
-    Region.JSON: "JSON",
-    Region.THINKING: "Thinking",
-    Region.MARKUP: "Tables and list marks",
-    Region.NUMBER: "Numbers and formulae",
-    Region.TEMPLATE: "Special tokens",
+    Region.PROSE: "in prose",
+    Region.CODE: "in code",
+    Region.DIFF: "in changed lines of a diff",
+    Region.JSON: "in JSON",
+    Region.THINKING: "in thinking",
+    Region.MARKUP: "in tables and list marks",
+    Region.NUMBER: "in numbers and formulae",
+    Region.TEMPLATE: "at special tokens",
 }
-"""Name of each region at the beginning of a sentence."""
+"""Each region in a sentence."""
 
 
 def region_costs(case: Case) -> Finding | None:
@@ -46,8 +46,8 @@ def region_costs(case: Case) -> Finding | None:
         severity=Severity.INFO,
         runs=(run.label,),
         title="One kind of text accepts less",
-        statement=f"{WORDS[contrast.second]}: {percent(share)} of the rounds, which yield "
-        f"{number(contrast.second_length)} tokens where the other text of the same answers yields "
+        statement=f"{WORDS[contrast.second]} ({percent(share)} of the rounds) a round yields "
+        f"{number(contrast.second_length)} tokens, in the other text of the same answers "
         f"{number(contrast.first_length)}; {percent(missing / (of_all + missing))} of the tokens "
         "that could be accepted are missing there",
         evidence={
