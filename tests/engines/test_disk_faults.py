@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 from support.engine_process.job import Outcome, run_job
-from verification.disk_faults import FAULTS, JOB, lost, with_fault, with_silent_receiver
+from verification.disk_faults import (
+    FAULTS,
+    JOB,
+    lost,
+    with_fault,
+    with_killed_writer,
+    with_silent_receiver,
+)
+
+from driftscope.trace.read.reader import read_trace
 
 pytestmark = pytest.mark.vllm
 
@@ -27,6 +36,19 @@ def test_a_disk_that_fails(fault: str, off: Outcome, tmp_path: Path) -> None:
         assert lost(fared) > 0, "the status file has kept room for itself"
     if fault == "removed":
         assert fared.statuses == ()
+
+
+def test_a_writer_that_is_killed_is_replaced(off: Outcome, tmp_path: Path) -> None:
+    fared = with_killed_writer(tmp_path)
+    for batch in range(len(JOB.sizes)):
+        assert fared.outcome.tokens(batch) == off.tokens(batch)
+    assert lost(fared) == 0
+    assert all(status.closed for status in fared.statuses)
+    assert sum(status.errors.get("writer", 0) for status in fared.statuses) >= 1
+    rounds = read_trace(fared.outcome.run).verify
+    assert {each["id"].split("-")[0] for each in fared.outcome.batches[0]["requests"]} <= {
+        name.split("-")[0] for name in rounds.column("request").to_pylist()
+    }
 
 
 def test_a_receiver_that_hangs(off: Outcome, tmp_path: Path) -> None:

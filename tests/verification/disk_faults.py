@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from support.engine_process.engine_main import KILL_WRITER
 from support.engine_process.job import Job, Outcome, run_job
 from support.small_disk import fill, small_disk
 
@@ -106,6 +107,12 @@ def with_silent_receiver(folder: Path, core: str = "0") -> Fared:
     return Fared(outcome=outcome, statuses=read_statuses(outcome.run))
 
 
+def with_killed_writer(folder: Path, core: str = "0") -> Fared:
+    """Run JOB in an engine whose writer's thread is killed as soon as it runs."""
+    outcome = run_job(replace(JOB, env={KILL_WRITER: "1"}), folder / "job", core)
+    return Fared(outcome=outcome, statuses=read_statuses(outcome.run))
+
+
 def lost(fared: Fared) -> int:
     """Return the number of lost rows from the status files."""
     return sum(sum(status.dropped.values()) for status in fared.statuses)
@@ -122,11 +129,13 @@ def main() -> None:
         tried = {"none": sound}
         for fault, strike in FAULTS.items():
             tried[fault] = with_fault(strike, folder / fault)
+        tried["killed writer"] = with_killed_writer(folder / "writer")
         tried["hung receiver"] = with_silent_receiver(folder / "receiver")
         for fault, fared in tried.items():
             same = sum(fared.outcome.tokens(b) == off.tokens(b) for b in range(len(JOB.sizes)))
             ways = [
                 "status" * bool(lost(fared)),
+                "errors" * any(status.errors for status in fared.statuses),
                 "log" * ("rows are being lost" in fared.outcome.log),
             ]
             ratio = fared.outcome.batches[-1]["seconds"] / sound.outcome.batches[-1]["seconds"]

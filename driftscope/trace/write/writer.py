@@ -76,7 +76,7 @@ class TraceWriter:
         self._sampler, self._sampled_at = options.sampler, -SAMPLE_S
         self._over = threading.Event()
         self._writer_thread = writer_thread_of(options.flush_s, options.cpus)
-        self._thread = self._writer_thread.add(self._work)
+        self._writer_thread.add(self._work)
         atexit.register(self.close)
 
     @property
@@ -86,7 +86,8 @@ class TraceWriter:
 
     def flush_soon(self) -> None:
         """Write the queued items now, because the caller has little room left."""
-        self._writer_thread.wake()
+        if not self._writer_thread.wake():
+            self.count_error("writer", RuntimeError("the writer's thread died and was replaced"))
 
     def status(self) -> Status:
         """Return the current status, as the status file has it or will have it next."""
@@ -108,8 +109,8 @@ class TraceWriter:
         """Write and seal everything in the queue, and mark the source closed."""
         self._queue.close()
         self._open = False
-        self._writer_thread.wake()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        self.flush_soon()
+        if self._writer_thread.is_another:
             self._over.wait(timeout_s)
         atexit.unregister(self.close)
 

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 
+NAME = "driftscope-writer"
 Work = Callable[[], bool]
 """One turn of a writer; returns True if it was the last."""
 
@@ -25,22 +26,38 @@ class WriterThread:
         self._hurry, self._lock = threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, work: Work) -> threading.Thread:
-        """Call `work` from now on; return the thread that calls it."""
+    @property
+    def is_another(self) -> bool:
+        """Whether the thread runs, and is not the one that asks."""
+        thread = self._thread
+        return thread is not None and thread.is_alive() and thread is not threading.current_thread()
+
+    def add(self, work: Work) -> None:
+        """Call `work` from now on."""
         with self._lock:
             self._works.append(work)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="driftscope-writer", daemon=True
-                )
-                self._thread.start()
-            thread = self._thread
+                self._begin()
         self._hurry.set()
-        return thread
 
-    def wake(self) -> None:
-        """Run the next turns now."""
+    def wake(self) -> bool:
+        """Run the next turns now; return False if the thread had died, so that a new one was begun.
+
+        It takes a lock only then, because serving threads call it, and never raises.
+        """
+        thread = self._thread
+        died = thread is not None and not thread.is_alive()
+        if died:
+            with self._lock, contextlib.suppress(RuntimeError):  # no thread can be started now
+                if self._thread is thread:
+                    self._begin()
         self._hurry.set()
+        return not died
+
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _run(self) -> None:
         if self._cpus:

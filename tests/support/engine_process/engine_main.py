@@ -6,17 +6,34 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from support.killed_thread import kill
+
+from driftscope.trace.write.writer_thread import NAME
+
 END_S = 60.0
+KILL_WRITER = "TEST_KILL_WRITER"
+"""Environment variable under which the writer's thread is killed as soon as it runs."""
+
+
+def _kill_writer() -> None:
+    """End the writer's thread from outside, at whatever line it is."""
+    while not (found := [each for each in threading.enumerate() if each.name == NAME]):
+        time.sleep(0.01)
+    for thread in found:
+        kill(thread)
 
 
 def main() -> None:
     job, result = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     from vllm import LLM
 
+    if os.environ.get(KILL_WRITER):
+        threading.Thread(target=_kill_writer, daemon=True).start()
     llm = LLM(**job["llm"])
     batches = [_run(llm, batch) for batch in job["batches"]]
     result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from support.killed_thread import kill
 from support.runs import Spec, manifest, rows, verify
 
 from driftscope.errors import TraceError
@@ -65,6 +66,23 @@ def test_a_full_queue_drops_and_counts(run: Path) -> None:
     assert _steps(run) == [0, 1, 2]
     assert _status(run).dropped == {"queue_full": 2}
     assert read_trace(run).problems == ("worker0-1 dropped 2 rows (queue full)",)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_is_killed_is_replaced(run: Path, until: Until) -> None:
+    before, options = set(threading.enumerate()), WriterOptions(flush_s=0.013)
+    writers = [TraceWriter(run, source=name, options=options) for name in ("worker0-1", "engine0")]
+    (thread,) = set(threading.enumerate()) - before
+    kill(thread)
+    until(lambda: not thread.is_alive())
+    writers[0].put(_row(1))
+    writers[0].flush_soon()
+    for writer in writers:
+        writer.close()
+    assert _steps(run) == [1]
+    statuses = {status.source: status for status in read_statuses(run)}
+    assert statuses["worker0-1"].errors == {"writer": 1}
+    assert all(status.closed and not status.dropped for status in statuses.values())
 
 
 def test_the_queue_hands_over_in_order() -> None:
