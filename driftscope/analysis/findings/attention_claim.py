@@ -85,6 +85,11 @@ def sink_words(drift: AttentionDrift) -> str:
 def wanted_words(drift: AttentionDrift, noun: str = "request") -> str:
     """Return what to record, and about how much, for an answer about the near shift. `noun` is
     the word for one cluster."""
+    if drift.shift is None and drift.chains >= FEWEST_CHAINS and drift.clusters < FEWEST_CLUSTERS:
+        return (
+            f"record at least {FEWEST_CLUSTERS} {noun}s (this run has chains of "
+            f"{drift.clusters:,})"
+        )
     if drift.shift is None:
         return (
             f"record attention mass by distance: at least {FEWEST_CHAINS} chains of "

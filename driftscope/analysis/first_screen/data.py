@@ -21,7 +21,7 @@ def data(run: RunSummary) -> Claim:
     cut = run.cohort is not None and not run.cohort.enough
     record = ""
     if few:
-        record = f"record {FEW_REQUESTS} or more requests of different prompts"
+        record = _more(run.noun)
     elif lost > MOST_LOST:
         record = "record again on a disk and machine that keep up"
     elif cut and run.cohort is not None:
@@ -36,6 +36,12 @@ def data(run: RunSummary) -> Claim:
         estimate=float(run.requests),
         record=record,
     )
+
+
+def _more(noun: str) -> str:
+    if noun == "request":
+        return f"record {FEW_REQUESTS} or more requests of different prompts"
+    return f"record requests of {FEW_REQUESTS} or more {noun}s"
 
 
 def requests_of(run: RunSummary) -> str:

@@ -152,6 +152,10 @@ SCREENS: dict[str, Callable[[Path], Analysis]] = {
         replace(STEADY, change=(0.5, -1.0)), _requests(_labels_over_time)
     ),
     "states are NaN": _alone(EVEN, _nan_states),
+    "few sessions": _alone(replace(STEADY, sessions=8, alike=0.6, repeats=4)),
+    "one kind of text accepts less": _alone(
+        replace(STEADY, rounds=40, regions={"prose": (0.7, 0.0), "json": (0.3, -2.0)})
+    ),
 }
 
 
