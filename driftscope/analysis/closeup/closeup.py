@@ -25,6 +25,7 @@ from driftscope.analysis.closeup.rows import (
     chains_of_requests,
     rounds_of_requests,
     steps_that_drafted,
+    texts_of_requests,
 )
 from driftscope.analysis.closeup.timeline import Timeline, timeline_of
 from driftscope.analysis.figures.request_codes import MAX_CLUSTERS, Requests
@@ -64,6 +65,7 @@ def closeup_of(run: Sums) -> CloseUp:
     chains = chains_of_requests(
         run.tables, _names(requests, opened), run.drafted_in[opened], len(run.chains)
     )
+    texts = texts_of_requests(run.tables, _names(requests, opened))
     by_head = chains_by_head(run.tables, len(run.chains))
     return CloseUp(
         effects=_effects(run),
@@ -71,7 +73,7 @@ def closeup_of(run: Sums) -> CloseUp:
         durations=durations_of(requests, steps_that_drafted(run.tables), rounds),
         heads=heads_of(by_head, run.shape.depths),
         named=named_of(requests, per, chosen, rounds),
-        opened=opened_of(requests, opened, rounds, chains),
+        opened=opened_of(requests, opened, rounds, chains, texts),
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope.analysis.closeup.round_regions import regions_of
 from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.query.column_arrays import ints
 from driftscope.metrics.chains import finite_mean
@@ -63,6 +65,10 @@ class OpenedRequest:
     fed_rms: tuple[Floats | None, ...]
     token_ids: tuple[tuple[int, ...] | None, ...]
     """Drafted tokens of each round; None where they were not recorded."""
+    region: tuple[str, ...] = ()
+    """Kind of text that each round drafts, one of `Region.ALL`; empty if it was not recorded."""
+    copied: tuple[bool, ...] = ()
+    """Whether the text of each round repeats an earlier passage; empty as `region`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,25 +123,35 @@ def ends_of(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def opened_of(
-    requests: Requests, opened: NDArray[np.int64], rounds: pa.Table, chains: pa.Table
+    requests: Requests,
+    opened: NDArray[np.int64],
+    rounds: pa.Table,
+    chains: pa.Table,
+    texts: pa.Table,
 ) -> tuple[OpenedRequest, ...]:
-    """Return the rounds of each request in `opened`; both tables are in order of time."""
+    """Return the rounds of each request in `opened`; rounds and chains are in order of time, and
+    `texts` has the kinds of text of the answers."""
     of_round, of_chain = requests.codes(rounds), requests.codes(chains)
+    answers = dict(zip(requests.codes(texts).tolist(), texts.to_pylist(), strict=True))
     return tuple(
         _opened(
             _name(requests, code),
             rounds.take(np.flatnonzero(of_round == code)),
             chains.take(np.flatnonzero(of_chain == code)),
+            answers.get(code),
         )
         for code in opened.tolist()
     )
 
 
-def _opened(name: str, rounds: pa.Table, chains: pa.Table) -> OpenedRequest:
+def _opened(
+    name: str, rounds: pa.Table, chains: pa.Table, answer: Mapping[str, Any] | None
+) -> OpenedRequest:
     steps, rounds = rounds.num_rows, rounds.slice(0, MAX_ROUNDS)
     latest = {p: at for at, p in enumerate(ints(chains, "position").tolist())}
     position = ints(rounds, "position").tolist()
     at = [latest.get(p) for p in position]
+    region, copied = regions_of(position, answer)
     return OpenedRequest(
         request=name,
         steps=steps,
@@ -150,6 +166,8 @@ def _opened(name: str, rounds: pa.Table, chains: pa.Table) -> OpenedRequest:
         },
         fed_rms=tuple(_floats(_cell(chains, "fed_rms", i)) for i in at),
         token_ids=tuple(_ints(_cell(chains, "token_ids", i)) for i in at),
+        region=region,
+        copied=copied,
     )
 
 

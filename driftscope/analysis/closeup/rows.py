@@ -80,6 +80,13 @@ def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
     return whole_rows.select(rows.column_names).replace_schema_metadata(None)
 
 
+def texts_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
+    """Return the kinds of text of the answers of these requests, one row each."""
+    rows = table("request")
+    columns = (*REQUEST, "prompt_tokens", "region_starts", "region_codes", "region_copies")
+    return tables.engine.rows(_of(rows, names).select(*columns))
+
+
 def steps_that_drafted(tables: Tables) -> pa.Table:
     """Return the durations of steps that drafted, of every n-th step if there are many."""
     rows = table("step")

@@ -87,8 +87,7 @@ def wanted_words(drift: AttentionDrift, noun: str = "request") -> str:
     the word for one cluster."""
     if drift.shift is None and drift.chains >= FEWEST_CHAINS and drift.clusters < FEWEST_CLUSTERS:
         return (
-            f"record at least {FEWEST_CLUSTERS} {noun}s (this run has chains of "
-            f"{drift.clusters:,})"
+            f"record at least {FEWEST_CLUSTERS} {noun}s (this run has chains of {drift.clusters:,})"
         )
     if drift.shift is None:
         return (

@@ -247,12 +247,17 @@
 
   const CELL = 14, LEFT = 26, TOP = 16;
   const CROSS = "m3.5 3.5l6 6m0-6l-6 6", DASH = "m3.5 6.5h6";
-  const signed = (sign, x, y) => shape("path", { d: `M${x} ${y}${sign}`, fill: "none",
-    stroke: "var(--panel)", "stroke-width": 1.5, "pointer-events": "none" });
+  const signed = (sign, x, y) => {
+    if (sign.length > 1)
+      return shape("path", { d: `M${x} ${y}${sign}`, fill: "none",
+        stroke: "var(--panel)", "stroke-width": 1.5, "pointer-events": "none" });
+    return shape("text", { x: x + CELL / 2, y: y + CELL - 4, "text-anchor": "middle",
+      "pointer-events": "none", style: "fill:var(--panel)" }, sign);
+  };
   const grid = (rounds, depths, paint) => {
     const size = { width: LEFT + rounds * CELL + 4, height: TOP + depths * CELL + 4 };
     const picture = shape("svg", { ...size, viewBox: `0 0 ${size.width} ${size.height}` });
-    for (let d = 1; d <= depths; d += 1)
+    for (let d = 1; d <= depths && depths > 1; d += 1)
       picture.append(shape("text", { x: 4, y: TOP + d * CELL - 3 }, String(d)));
     for (let r = 0; r < rounds; r += 1) {
       if (r % 5 === 4)
@@ -297,6 +302,10 @@
   };
   const MASSES = [["self_mass", "the chain itself"], ["generated_mass", "verified output"],
     ["prompt_mass", "the prompt"], ["sink_mass", "the sink"], ["null_mass", "nothing (sink bias)"]];
+  const REGIONS = [["prose", "var(--soft)", "P"], ["code", "var(--class-prompt)", "C"],
+    ["diff", "var(--class-generated)", "D"], ["json", "var(--class-self)", "J"],
+    ["thinking", "var(--run-3)", "T"], ["markup", "var(--run-4)", "M"],
+    ["number", "var(--run-5)", "N"], ["template", "var(--class-null)", "S"]];
   const story = (run, opened) => {
     const rounds = opened.drafted.length;
     const depths = Math.max(run.manifest.k, ...opened.drafted);
@@ -324,7 +333,16 @@
     const maps = make("div", null, { class: "maps" });
     maps.append(row("Rounds across, depths down", grid(rounds, depths, titled),
       `Accepted by round: ${opened.accepted.join(", ")}`));
-    out.push(maps);
+    if (opened.region?.length) {
+      const kinds = REGIONS.filter(([name]) => opened.region.includes(name));
+      const paint = (r) => {
+        const [name, fill, letter] = REGIONS.find(([each]) => each === opened.region[r]);
+        return [fill, opened.copied[r] ? `${name}, repeats an earlier passage` : name, letter];
+      };
+      maps.append(row("Kind of text", grid(rounds, 1, paint),
+        `Kind of text by round: ${opened.region.join(", ")}`));
+      out.push(maps, key(kinds.map(([name, fill, letter]) => [fill, name, letter])));
+    } else out.push(maps);
     const most = (lists) =>
       Math.max(...lists.flatMap((each) => each ?? []).filter(Number.isFinite), 0);
     const masses = MASSES.filter(([name]) => (opened.masses ?? {})[name]?.some((each) => each))
