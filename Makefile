@@ -12,7 +12,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless seeds situations inspect broken faults faults-coverage disk-faults starts audit oldest variants versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless seeds situations inspect broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -114,6 +114,9 @@ alert-rules: $(VENV)/installed-dev prometheus ## what each alert does in inciden
 
 alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.alerts
+
+parallel: $(VENV)/installed-dev ## engines of several processes, on both runners (5 minutes)
+	DRIFTSCOPE_TEST_ALL_PARALLEL=1 $(BIN)/python -m pytest tests/engines/test_parallel.py
 
 versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLLM
 	PYTHONPATH=tests $(BIN)/python -m verification.versions $(OLDER_IN)
