@@ -31,8 +31,8 @@ DROP_CAUSES = (
 HOOKS = (
     *("step_started", "draft_started", "draft_ended", "step_ended"),
     *("join", "masses", "prefilling", "shadow", "sinks"),
-    *("request", "verify", "digest"),
-    *("control", "encode", "telemetry", "write"),
+    *("request", "verify", "digest", "regions"),
+    *("control", "encode", "telemetry", "write", "writer"),
 )
 """Keys of `Status.errors`: the recorder's hooks, the engine core's and the writer's."""
 
