@@ -9,7 +9,6 @@ from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.circumstances.label_origin import TRAFFIC, origin_of, origins
 from driftscope.pipeline import Inputs, analyze
-from driftscope.workloads.client.replay import label_of
 
 
 @pytest.mark.parametrize(
@@ -28,6 +27,7 @@ def test_the_origin_of_a_label(label: str, origin: str) -> None:
 
 
 def test_a_request_of_a_suite_names_the_suite() -> None:
+    label_of = pytest.importorskip("driftscope.workloads.client.replay").label_of
     assert label_of("template", "no BOS") == "replay/template/no BOS"
     assert origin_of(label_of("my/own", "as asked")) == "replay/my-own/"
     assert len(label_of("s" * 300, "c")) == 256
