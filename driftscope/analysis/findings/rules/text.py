@@ -17,6 +17,9 @@ KEEPS_BELOW = 0.75
 driftscope's own bound: kinds of text differ for any drafter."""
 LEAST_SHARE = 0.05
 """Share of the rounds below which a kind of text changes little, whatever it accepts."""
+MOST_SHARE = 0.5
+"""Share of the rounds above which a kind of text is not the exception: the other text, which may be
+a few numbers, is then what differs."""
 WORDS = {
     Region.PROSE: "in prose",
     Region.CODE: "in code",
@@ -106,7 +109,7 @@ def boundary_dip(case: Case) -> Finding | None:
 
 def _is_large(case: Case, contrast: Contrast, tests: int) -> bool:
     enough = contrast.requests >= ENOUGH_REQUESTS
-    there = _share(case, contrast.second) >= LEAST_SHARE
+    there = LEAST_SHARE <= _share(case, contrast.second) <= MOST_SHARE
     return enough and there and loses(contrast, KEEPS_BELOW, tests=tests)
 
 
@@ -145,11 +148,19 @@ _KEEPS = Threshold(
     means="accepted tokens per round, one kind of text over the other text of the same answers",
     source="driftscope's own bound",
 )
-_SHARE = Threshold(
-    name="LEAST_SHARE",
-    value=LEAST_SHARE,
-    means="share of the rounds",
-    source="driftscope's own bound",
+_SHARES = (
+    Threshold(
+        name="LEAST_SHARE",
+        value=LEAST_SHARE,
+        means="smallest share of the rounds",
+        source="driftscope's own bound",
+    ),
+    Threshold(
+        name="MOST_SHARE",
+        value=MOST_SHARE,
+        means="largest share of the rounds",
+        source="driftscope's own bound",
+    ),
 )
 
 ENTRIES = (
@@ -158,7 +169,7 @@ ENTRIES = (
         title="One kind of text accepts less",
         meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
         "fewer tokens than those that draft the other text of the same answers.",
-        thresholds=(_KEEPS, _SHARE),
+        thresholds=(_KEEPS, *_SHARES),
         need=_TEXT,
         rule=region_costs,
     ),
