@@ -25,6 +25,8 @@ class WriterThread:
         self._works: list[Work] = []
         self._hurry, self._lock = threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        """Process that has the thread: a forked one has none, and must not write for this one."""
 
     @property
     def is_another(self) -> bool:
@@ -46,7 +48,7 @@ class WriterThread:
         It takes a lock only then, because serving threads call it, and never raises.
         """
         thread = self._thread
-        died = thread is not None and not thread.is_alive()
+        died = thread is not None and not thread.is_alive() and os.getpid() == self._pid
         if died:
             with self._lock, contextlib.suppress(RuntimeError):  # no thread can be started now
                 if self._thread is thread:

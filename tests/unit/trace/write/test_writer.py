@@ -27,6 +27,7 @@ from driftscope.trace.write.row_queue import BoundedQueue
 from driftscope.trace.write.run_directory import check_unused, create_run
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.write.writer_thread import NAME
 
 Until = Callable[[Callable[[], bool]], float]
 DISK_BYTES = 64 << 10
@@ -83,6 +84,22 @@ def test_a_thread_that_is_killed_is_replaced(run: Path, until: Until) -> None:
     statuses = {status.source: status for status in read_statuses(run)}
     assert statuses["worker0-1"].errors == {"writer": 1}
     assert all(status.closed and not status.dropped for status in statuses.values())
+
+
+def test_a_forked_process_does_not_write_for_its_parent(run: Path) -> None:
+    writer = TraceWriter(run, source="worker0-1")
+    writer.put(_row(1))
+    if not (child := os.fork()):
+        writer.flush_soon()
+        writer.close()
+        os._exit(sum(thread.name == NAME for thread in threading.enumerate()))
+    _, code = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(code) == 0, "the child began a writer's thread"
+    assert not _status(run).closed
+    writer.put(_row(2))
+    writer.close()
+    assert _steps(run) == [1, 2]
+    assert _status(run).errors == {}
 
 
 def test_the_queue_hands_over_in_order() -> None:
