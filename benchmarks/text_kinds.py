@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from support.simulate import Prompts, Truth, chunks
+from support.simulate.sums import rounds_by_key
 from support.simulate.text import NEAR
 
 from driftscope.analysis.circumstances.groups import Groups
@@ -102,19 +103,5 @@ def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
         keys.append(((first + request) * 8 + region) * 2 + near)
         accepted.append(chunk.accepted[rows])
         first += len(chunk.kind)
-    key, row = np.unique(np.concatenate(keys), return_inverse=True)
-    histogram = np.zeros((len(key), truth.k + 1), dtype=np.int64)
-    np.add.at(histogram, (row, np.concatenate(accepted)), 1)
-    each = histogram.sum(axis=1)
-    lengths, whole = np.zeros_like(histogram), np.zeros_like(histogram)
-    lengths[:, -1], whole[:, -1] = each, histogram[:, -1]
-    rounds = Rounds(
-        request=key // 16,
-        rounds=each,
-        drafted=each * truth.k,
-        histogram=histogram,
-        lengths=lengths,
-        exhausted=whole,
-        mix=np.zeros(truth.k + 1),
-    )
+    rounds, key = rounds_by_key(truth, np.concatenate(keys), np.concatenate(accepted), 16)
     return rounds, key // 2 % 8, key % 2 == 1

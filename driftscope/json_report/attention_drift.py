@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from driftscope.analysis.statistics.attention_drift import AttentionDrift, Estimate
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.json_report.interval_ends import ends
 
 
 def drift_to_dict(drift: AttentionDrift | None) -> dict[str, Any] | None:
@@ -44,16 +44,12 @@ def drift_to_dict(drift: AttentionDrift | None) -> dict[str, Any] | None:
 def _estimate(name: str, estimate: Estimate | None) -> dict[str, Any]:
     return {
         name: estimate.value if estimate else None,
-        f"{name}_interval": _ends(estimate.interval) if estimate else None,
+        f"{name}_interval": ends(estimate.interval) if estimate else None,
     }
 
 
 def _by_depth(name: str, estimates: Sequence[Estimate | None]) -> dict[str, Any]:
     return {
         name: [each.value if each else None for each in estimates],
-        f"{name}_interval": [_ends(each.interval) if each else None for each in estimates],
+        f"{name}_interval": [ends(each.interval) if each else None for each in estimates],
     }
-
-
-def _ends(interval: Interval | None) -> dict[str, float] | None:
-    return None if interval is None else {"low": interval.low, "high": interval.high}

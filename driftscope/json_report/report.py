@@ -21,6 +21,7 @@ from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.json_report.attention_drift import drift_to_dict
 from driftscope.json_report.document import REPORT, document, layout, plain, rounded
+from driftscope.json_report.interval_ends import ends
 from driftscope.json_report.text_kinds import text_to_dict
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
@@ -68,7 +69,7 @@ def _claim(claim: Claim) -> dict[str, Any]:
         "answer": claim.answer.value,
         "sentence": claim.sentence,
         "estimate": claim.estimate,
-        "estimate_interval": _ends(claim.interval),
+        "estimate_interval": ends(claim.interval),
         "record": claim.record or None,
     }
 
@@ -126,7 +127,7 @@ def _at_k(part: AcceptanceAtK) -> dict[str, Any]:
         "requests": part.requests,
         "rounds": part.rounds,
         "mean_length": part.mean_length,
-        "mean_length_interval": _ends(part.mean_length_interval),
+        "mean_length_interval": ends(part.mean_length_interval),
         "marginal": part.marginal,
         "marginal_interval": _all_ends(part.marginal_interval),
     }
@@ -149,7 +150,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "conditional": run.acceptance.conditional,
             "counted": run.acceptance.counted,
             "by_k": [_at_k(each) for each in run.acceptance.by_k],
-            "mean_length_interval": _ends(run.acceptance.mean_length_interval),
+            "mean_length_interval": ends(run.acceptance.mean_length_interval),
             "marginal_interval": _all_ends(run.acceptance.marginal_interval),
             "token_rate": run.acceptance.token_rate,
             "histogram": run.acceptance.histogram,
@@ -159,7 +160,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
                 {
                     "k": at.k,
                     "mean_length": at.mean_length,
-                    "mean_length_interval": _ends(at.interval),
+                    "mean_length_interval": ends(at.interval),
                 }
                 for at in run.lengths_by_k
             ],
@@ -181,7 +182,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "postnorm_rms": hidden.postnorm_rms,
             "fed_rms": hidden.fed_rms,
             "growth": hidden.growth,
-            "growth_interval": _ends(hidden.growth_interval),
+            "growth_interval": ends(hidden.growth_interval),
             "aux_imbalance": hidden.aux_imbalance,
             "aux_norm_imbalance": hidden.aux_norm_imbalance,
         },
@@ -202,9 +203,9 @@ def _run(run: RunSummary) -> dict[str, Any]:
         ],
         "latency": {
             "tpot_s": run.latency.tpot_s,
-            "tpot_s_interval": _ends(run.latency.tpot_s_interval),
+            "tpot_s_interval": ends(run.latency.tpot_s_interval),
             "ttft_s": run.latency.ttft_s,
-            "ttft_s_interval": _ends(run.latency.ttft_s_interval),
+            "ttft_s_interval": ends(run.latency.ttft_s_interval),
             "inter_token_s": run.latency.inter_token_s,
             "draft_s": run.latency.draft_s,
             "verify_s": run.latency.verify_s,
@@ -281,7 +282,7 @@ def _association(found: Association | None) -> dict[str, Any] | None:
         return None
     return {
         "per_sd": found.per_sd,
-        "per_sd_interval": _ends(found.interval),
+        "per_sd_interval": ends(found.interval),
         "sd": found.sd,
         "rows": found.rows,
         "clusters": found.clusters,
@@ -289,9 +290,5 @@ def _association(found: Association | None) -> dict[str, Any] | None:
     }
 
 
-def _ends(interval: Interval | None) -> dict[str, float] | None:
-    return None if interval is None else {"low": interval.low, "high": interval.high}
-
-
 def _all_ends(intervals: Sequence[Interval | None] | None) -> list[dict[str, float] | None] | None:
-    return None if intervals is None else [_ends(each) for each in intervals]
+    return None if intervals is None else [ends(each) for each in intervals]

@@ -7,7 +7,7 @@ from typing import Any
 
 from driftscope.analysis.circumstances.groups import Group, Groups
 from driftscope.analysis.statistics.contrast import Contrast
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.json_report.interval_ends import ends
 
 
 def text_to_dict(groups: Groups) -> dict[str, Any] | None:
@@ -30,7 +30,7 @@ def _by_name(groups: Sequence[Group], kept: dict[str, Contrast]) -> dict[str, An
             "rounds": group.rounds,
             "share_of_rounds": group.rounds / whole,
             "mean_length": group.mean_length,
-            "mean_length_interval": _ends(group.mean_length_interval),
+            "mean_length_interval": ends(group.mean_length_interval),
             "within_request": _contrast(kept.get(group.name)),
         }
         for group in groups
@@ -43,10 +43,6 @@ def _contrast(contrast: Contrast | None) -> dict[str, Any] | None:
     return {
         "requests": contrast.requests,
         "kept": contrast.kept,
-        "kept_interval": _ends(contrast.kept_interval),
+        "kept_interval": ends(contrast.kept_interval),
         "p": contrast.p,
     }
-
-
-def _ends(interval: Interval | None) -> dict[str, float] | None:
-    return None if interval is None else {"low": interval.low, "high": interval.high}

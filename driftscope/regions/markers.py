@@ -1,6 +1,7 @@
 """Marks with which chat templates enclose tool calls and thinking.
 
-Sources: the chat templates and tool parsers of vLLM 0.32 (vllm/tool_parsers, vllm/reasoning).
+Each mark is one that a parser of vLLM 0.32 looks for (vllm/tool_parsers, vllm/reasoning,
+vllm/parser).
 """
 
 from __future__ import annotations
@@ -31,16 +32,15 @@ def _thinking(opening: str, *closing: str) -> Enclosure:
 
 ENCLOSURES: Sequence[Enclosure] = (
     _tool("<tool_call>", "</tool_call>"),  # Hermes, Qwen
-    _tool("<|python_tag|>", "<|eom_id|>", "<|eot_id|>"),  # Llama 3
+    _tool("<|python_tag|>"),  # Llama 3
     _tool("[TOOL_CALLS]"),  # Mistral
     _tool("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),  # Kimi
     _tool("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),  # DeepSeek
-    _tool("<|tool_call|>", "<|/tool_call|>"),  # Granite, Phi
-    _tool("<function=", "</function>"),  # Llama 3 user-defined functions
+    _tool("<|tool_call|>"),  # Granite
+    _tool("<function=", "</function>"),  # Qwen 3 Coder, Seed
     _thinking("<think>", "</think>"),  # DeepSeek, Qwen
     _thinking("[THINK]", "[/THINK]"),  # Mistral
-    _thinking("◁think▷", "◁/think▷"),  # Kimi
-    _thinking("<seed:think>", "</seed:think>"),
+    _thinking("<seed:think>", "</seed:think>"),  # Seed
     _thinking("<|channel|>analysis<|message|>", "<|end|>", "<|return|>"),  # gpt-oss
 )
 OPENED_BY: Mapping[str, Enclosure] = {each.opening: each for each in ENCLOSURES}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from driftscope.regions.markers import CLOSING, OPENED_BY
@@ -24,7 +24,7 @@ class TokenTexts:
         self._special = frozenset(_special_ids(tokenizer))
         self._texts: dict[int, str] = {}
 
-    def of(self, ids: Iterable[int]) -> list[str]:
+    def of(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each token; bytes that are no whole character become U+FFFD."""
         known = self._texts
         try:

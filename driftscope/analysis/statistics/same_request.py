@@ -14,11 +14,10 @@ import numpy as np
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.clusters import ratio_over
-from driftscope.analysis.statistics.contrast import Contrast
+from driftscope.analysis.statistics.contrast import Contrast, nothing_kept
 from driftscope.analysis.statistics.interval import (
     Interval,
     Ratio,
-    exact_interval,
     intervals,
     ratio_of,
     two_sided,
@@ -61,7 +60,11 @@ def within_requests(halves: Halves, first: str, second: str) -> Contrast | None:
     accepted_of_first = float(weighted[:, 0].sum()) / weight
     kept = float(ratio.value[0])
     interval, p = (
-        _tested(ratio) if kept else _nothing(ratio, int(rounds[:, 1].sum()), accepted_of_first)
+        _tested(ratio)
+        if kept
+        else nothing_kept(
+            int(rounds[:, 1].sum()), accepted_of_first, supported=bool(ratio.supported[0])
+        )
     )
     return Contrast(
         first=first,
@@ -83,12 +86,3 @@ def _tested(ratio: Ratio) -> tuple[Interval | None, float | None]:
         return None, None
     p = two_sided(np.array((float(ratio.value[0]) - 1.0) / error), ratio.df[0])
     return spread[0].within(0.0, np.inf), float(p)
-
-
-def _nothing(ratio: Ratio, rounds: int, first: float) -> tuple[Interval | None, float | None]:
-    """Return interval and p-value if the second kind accepts nothing: no request differs from
-    another, and the share of its rounds that accept anything has an exact interval."""
-    high = exact_interval(0, rounds).high / first
-    if not ratio.supported[0] or not high < 1:
-        return None, None
-    return Interval.of(0.0, high), 0.0

@@ -19,13 +19,12 @@ from itertools import combinations
 import numpy as np
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix
-from driftscope.analysis.statistics.contrast import Contrast
+from driftscope.analysis.statistics.contrast import Contrast, nothing_kept
 from driftscope.analysis.statistics.interval import (
     FEWEST_CLUSTERS,
     MOST_WEIGHT,
     Interval,
     degrees_of_freedom,
-    exact_interval,
     student,
     two_sided,
 )
@@ -125,7 +124,11 @@ def _contrast(
     if not first > 0:
         return None
     kept = float(second / first)
-    interval, p = _tested(sums, kept) if kept else _nothing(sums, float(first))
+    interval, p = (
+        _tested(sums, kept)
+        if kept
+        else nothing_kept(sums.rounds(1), float(first), supported=sums.supported())
+    )
     return Contrast(
         first=groups[pair[0]],
         second=groups[pair[1]],
@@ -147,15 +150,6 @@ def _tested(sums: _Sums, kept: float) -> tuple[Interval | None, float | None]:
         return None, None
     p = float(two_sided(np.array((kept - 1.0) / error), np.array(df)))
     return Interval.of(max(kept - half, 0.0), kept + half, df + 1.0), p
-
-
-def _nothing(sums: _Sums, first: float) -> tuple[Interval | None, float | None]:
-    """Return interval and p-value if the second group accepts nothing: no request differs from
-    another, and the share of its rounds that accept anything has an exact interval."""
-    high = exact_interval(0, sums.rounds(1)).high / first
-    if not sums.supported() or not high < 1:
-        return None, None
-    return Interval.of(0.0, high), 0.0
 
 
 class _Sums:

@@ -75,3 +75,26 @@ def series(truth: Truth) -> Series:
         rounds=rounds,
         labels=np.array(drawn.labels),
     )
+
+
+def rounds_by_key(
+    truth: Truth, keys: Ints, accepted: Ints, per_request: int
+) -> tuple[Rounds, Ints]:
+    """Return the sums of rounds of one K by key, and the key of each row; a key over `per_request`
+    is the request."""
+    key, row = np.unique(keys, return_inverse=True)
+    histogram = np.zeros((len(key), truth.k + 1), dtype=np.int64)
+    np.add.at(histogram, (row, accepted), 1)
+    each = histogram.sum(axis=1)
+    lengths, whole = np.zeros_like(histogram), np.zeros_like(histogram)
+    lengths[:, -1], whole[:, -1] = each, histogram[:, -1]
+    rounds = Rounds(
+        request=key // per_request,
+        rounds=each,
+        drafted=each * truth.k,
+        histogram=histogram,
+        lengths=lengths,
+        exhausted=whole,
+        mix=np.zeros(truth.k + 1),
+    )
+    return rounds, key

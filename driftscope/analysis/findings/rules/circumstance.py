@@ -18,7 +18,6 @@ from driftscope.analysis.findings.shared_loss import shared_loss
 from driftscope.analysis.number_words import listed, number, percent
 from driftscope.analysis.statistics.contrast import Contrast
 from driftscope.analysis.statistics.interval import LOW_CLUSTERS
-from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 
 COLLAPSE_BELOW = 0.7
@@ -41,7 +40,7 @@ def long_context_collapse(case: Case) -> Finding | None:
     """Find that rounds in long contexts accept clearly less than those in short ones, under the
     same labels."""
     contrast = case.run.groups.context_within_label
-    if contrast is None or not loses(contrast, COLLAPSE_BELOW):
+    if contrast is None or not contrast.loses(COLLAPSE_BELOW):
         return None
     groups = usable(case.run.groups.context)
     long = _named(groups, contrast.second)
@@ -82,7 +81,7 @@ def template_sensitivity(case: Case) -> Finding | None:
     """Find that one workload label accepts clearly less than another, in contexts of the same
     lengths."""
     pairs = case.run.groups.labels_within_context
-    lost = [each for each in pairs if loses(each, SENSITIVE_BELOW, tests=len(pairs))]
+    lost = [each for each in pairs if each.loses(SENSITIVE_BELOW, tests=len(pairs))]
     if not lost:
         return None
     contrast = min(lost, key=lambda each: each.kept)
@@ -157,12 +156,6 @@ def _trust(contrast: Contrast, bound: float) -> tuple[Trust, str]:
     )
 
 
-def loses(contrast: Contrast, bound: float, *, tests: int = 1) -> bool:
-    """Whether less than `bound` of the accepted tokens is kept, and surely less than all of them,
-    as one of several `tests` (Bonferroni)."""
-    return contrast.kept < bound and contrast.p is not None and contrast.p < ALPHA / tests
-
-
 def _open_context(case: Case) -> str:
     """Return how rounds differ by context length if labels may be the reason; "" if they do not
     differ, or if the reason is known."""
@@ -228,7 +221,7 @@ def _is_decided(
     spread = contrast.kept_interval
     surely_not = spread is not None and spread.low > 0 and spread.low ** (1 / part) > bound
     surely_not = surely_not and part >= LEAST_PART
-    return loses(contrast, bound, tests=tests) or surely_not
+    return contrast.loses(bound, tests=tests) or surely_not
 
 
 def _yields_compared(worse: Group, better: Group, where: str) -> str:

@@ -6,8 +6,8 @@ from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
 from driftscope.analysis.findings.finding import Finding, Severity
 from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
-from driftscope.analysis.findings.rules.circumstance import loses
 from driftscope.analysis.number_words import number, percent
+from driftscope.analysis.query.buckets import NEAR_TOKENS
 from driftscope.analysis.statistics.contrast import Contrast
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 from driftscope.vocabulary import Region
@@ -79,7 +79,7 @@ def boundary_dip(case: Case) -> Finding | None:
     contrast = case.run.groups.boundary_within_request
     if contrast is None or contrast.requests < ENOUGH_REQUESTS:
         return None
-    if not loses(contrast, KEEPS_BELOW):
+    if not contrast.loses(KEEPS_BELOW):
         return None
     trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW)
     return Finding(
@@ -87,8 +87,8 @@ def boundary_dip(case: Case) -> Finding | None:
         severity=Severity.INFO,
         runs=(case.run.label,),
         title="Acceptance dips where a block of text begins",
-        statement=f"rounds at the first 4 tokens of a code block, tool call, table or the text "
-        f"after one yield {number(contrast.second_length)} tokens, and "
+        statement=f"rounds at the first {NEAR_TOKENS} tokens of a code block, tool call, table or "
+        f"the text after one yield {number(contrast.second_length)} tokens, and "
         f"{number(contrast.first_length)} in the rest of the same kind of text in the same answers",
         evidence={
             "mean_length_rest": contrast.first_length,
@@ -110,7 +110,7 @@ def boundary_dip(case: Case) -> Finding | None:
 def _is_large(case: Case, contrast: Contrast, tests: int) -> bool:
     enough = contrast.requests >= ENOUGH_REQUESTS
     there = LEAST_SHARE <= _share(case, contrast.second) <= MOST_SHARE
-    return enough and there and loses(contrast, KEEPS_BELOW, tests=tests)
+    return enough and there and contrast.loses(KEEPS_BELOW, tests=tests)
 
 
 def _share(case: Case, region: str) -> float:
