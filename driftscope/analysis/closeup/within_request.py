@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.request_codes import evenly
+from driftscope.analysis.figures.chain_sample import COMPARED, chain_sample
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.internals import FED, WITHIN, column, internals
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
@@ -27,7 +27,7 @@ from driftscope.metrics.hidden import GROWTH
 from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
 
 CHAINS_WITHIN = 100_000
-"""Number of chains that are looked at; of more chains, those of evenly spread requests."""
+"""Number of chains that are looked at; of more, a sample of those that are compared."""
 LEAST_SD = 10 * 2.0**-11
 """Standard deviation within strata below which a measure counts as constant: ten times the step to
 which a sealed trace rounds a number near 1."""
@@ -63,17 +63,15 @@ def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
 def within_requests(run: Sums) -> tuple[WithinRequest, ...]:
     """Return the relation to each measure of a run. The rows of `passes.verified` must be stored;
     () without chains."""
-    there = np.flatnonzero(run.recorded)
-    if not len(there):
+    if not run.recorded.any():
         return ()
-    chosen = evenly(there, run.recorded[there], CHAINS_WITHIN)
-    view = run.requests.keys.take(pa.array(chosen, pa.int64()))
-    view = view.append_column("cluster", pa.array(chosen, pa.int64()))
-    run.tables.engine.view(WITHIN, view, view.schema)
+    sample = chain_sample(run, CHAINS_WITHIN, chain_sample(run, COMPARED).requests)
+    sample.show(run, WITHIN, np.arange(len(run.requests)))
+    in_steps = sample.steps is not None
     parts = []
     for derived in run.tables.parts:
         run.tables.use(derived)
-        parts.append(run.tables.engine.rows(internals(run.shape, derived)))
+        parts.append(run.tables.engine.rows(internals(run.shape, derived, in_steps)))
     chains = pa.concat_tables(parts, promote_options="permissive")
     chains = chains.sort_by([("cluster", "ascending"), ("position", "ascending")])
     return tuple(relations(chains, run.shape.depths, run.clusters))

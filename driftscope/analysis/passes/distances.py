@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from driftscope.analysis.passes.chains import deep_enough
-from driftscope.analysis.passes.views import REQUEST, clusters
+from driftscope.analysis.passes.views import sampled
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.record_views import Derived
@@ -45,10 +45,10 @@ def distance_column(depth: int, bin_: int) -> str:
 
 
 @cache
-def distances(shape: Shape, derived: Derived, bins: int) -> ir.Table:
+def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.Table:
     """Sum the chains of one file layout by cluster. `bins` is the number of distances, 0 if no
-    chain has masses by distance."""
-    rows = deep_enough(shape).join(clusters(CLUSTERED), REQUEST)
+    chain has masses by distance; `in_steps` is that of `passes.views.sampled`."""
+    rows = sampled(deep_enough(shape), CLUSTERED, in_steps)
     lists = Elements(rows, dict(derived), shape)
     chains = rows.select(
         "cluster",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftscope.analysis.passes.chains import deep_enough
 from driftscope.analysis.passes.verified import KEY, verified_chains
-from driftscope.analysis.passes.views import REQUEST, clusters
+from driftscope.analysis.passes.views import sampled
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.record_views import Derived
@@ -28,11 +28,12 @@ def column(name: str, index: int) -> str:
 
 
 @cache
-def internals(shape: Shape, derived: Derived) -> ir.Table:
+def internals(shape: Shape, derived: Derived, in_steps: bool) -> ir.Table:
     """Return the verified chains of one file layout, one row each: request, position, tokens
     accepted and drafted, and by depth the mass on the chain itself (averaged over layers), the RMS
-    fed forward and the drafter's confidence, as far as they were recorded."""
-    rows = deep_enough(shape).join(clusters(WITHIN), REQUEST)
+    fed forward and the drafter's confidence, as far as they were recorded. `in_steps` is that of
+    `passes.views.sampled`."""
+    rows = sampled(deep_enough(shape), WITHIN, in_steps)
     lists = Elements(rows, dict(derived), shape)
     columns = {}
     for index in range(shape.depths):

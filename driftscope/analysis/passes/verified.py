@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.passes.rounds import counts
-from driftscope.analysis.passes.views import LOOKED_AT, REQUEST, clusters, table
+from driftscope.analysis.passes.views import LOOKED_AT, REQUEST, clusters, sampled, table
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.metrics.chains import finite
 
@@ -24,9 +24,9 @@ KEY = ("cluster", "position")
 
 
 @cache
-def drawn() -> ir.Table:
-    """Return the chains of these requests."""
-    rows = table("draft").join(clusters(LOOKED_AT), REQUEST)
+def drawn(in_steps: bool = False) -> ir.Table:
+    """Return the chains of these requests; `in_steps` is that of `passes.views.sampled`."""
+    rows = sampled(table("draft"), LOOKED_AT, in_steps)
     return rows.select(*KEY, "top1", "rate", "execution", drafted_s=rows.time_s, drawn=rows.k)
 
 

@@ -28,6 +28,26 @@ def table(name: str, record: str | None = None, **more: str) -> ir.Table:
     return ibis.table({**dict(schema.items()), **more}, name=name)
 
 
+def steps_of(name: str) -> str:
+    """Return the name of the view of the steps of a sample of requests."""
+    return f"{name}_steps"
+
+
+def sampled(rows: ir.Table, name: str, in_steps: bool) -> ir.Table:
+    """Return those of the `rows`, chains, that belong to the requests in the view `name`, with the
+    number of their request; see `driftscope.analysis.figures.chain_sample`.
+
+    `in_steps`: the steps of these requests are in a view, too. They select the same rows sooner,
+    because an engine skips the parts of a file whose steps it need not read.
+    """
+    import ibis
+
+    if in_steps:
+        steps = ibis.table({"step": "int64"}, name=steps_of(name))
+        rows = rows.semi_join(steps, "step")
+    return rows.join(clusters(name), REQUEST)
+
+
 def clusters(name: str = CLUSTERS) -> ir.Table:
     """Return a view that numbers requests."""
     import ibis

@@ -45,7 +45,8 @@ def check_view(engine: Engine, view: str, record: str, run: Path, bins: int | No
             raise _damaged(run, record, f"{name} is {least:g}, less than {low:g}")
         if most is not None and not most <= high:
             raise _damaged(run, record, f"{name} is {most:g}, more than {high:g}")
-    if DISTANCE_MASS in schema_of(record).names:
+    if extremes.get("with_distances"):
+        (extremes,) = engine.rows(_distance_extremes(view, record)).to_pylist()
         for words in _distance_faults(extremes, bins):
             raise _damaged(run, record, words)
 
@@ -73,31 +74,32 @@ def _extremes(view: str, record: str) -> ir.Table:
             aggregates[f"least_{field.name}"] = column.min()
             aggregates[f"most_{field.name}"] = column.max()
     if DISTANCE_MASS in schema.names:
-        aggregates |= _distance_extremes(rows)
+        aggregates["with_distances"] = rows[DISTANCE_MASS].notnull().sum()
     return rows.aggregate(**aggregates)
 
 
-def _distance_extremes(rows: ir.Table) -> dict[str, Any]:
-    """Return aggregates from which `_distance_faults` checks masses by distance, as
-    `driftscope.trace.format.distance_bins` does in memory. Rows in which some depths have no masses
-    are checked there only: in a sum they are not a number."""
+@cache
+def _distance_extremes(view: str, record: str) -> ir.Table:
+    """Return one row of aggregates over the chains that have masses by distance. From it
+    `_distance_faults` checks these masses, as `driftscope.trace.format.distance_bins` does in
+    memory. Rows in which some depths have no masses are checked there only: in a sum they are not a
+    number."""
     import ibis
 
+    rows = ibis.table(ibis.Schema.from_pyarrow(schema_of(record)), name=view)
+    rows = rows.filter(rows[DISTANCE_MASS].notnull())
     masses, queries = rows[DISTANCE_MASS], (rows.k * rows.layers).nullif(0)
     bins, total = masses.length() / queries, masses.sums().cast("float64")
     for name in (SINK_MASS, NULL_MASS):
         known = rows[name].filter(lambda mass: ~mass.isnan())
         total += known.sums().cast("float64").fill_null(0.0)
-    # One chain in many has these masses, and an engine computes a branch for its own rows only.
-    off = ibis.ifelse(masses.notnull(), (total / queries - 1.0).abs(), ibis.null("float64"))
-    return {
-        "least_bins": ibis.ifelse(
-            masses.notnull(), bins.fill_null(0.0), ibis.null("float64")
-        ).min(),
-        "most_bins": bins.max(),
-        "least_distance_mass": masses.mins().min(),
-        "most_off": ibis.ifelse(off.isnan(), ibis.null("float64"), off).max(),
-    }
+    off = (total / queries - 1.0).abs()
+    return rows.aggregate(
+        least_bins=bins.fill_null(0.0).min(),
+        most_bins=bins.max(),
+        least_distance_mass=masses.mins().min(),
+        most_off=ibis.ifelse(off.isnan(), ibis.null("float64"), off).max(),
+    )
 
 
 def _distance_faults(extremes: Mapping[str, Any], bins: int | None) -> Iterator[str]:

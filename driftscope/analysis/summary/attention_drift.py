@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from driftscope.analysis.figures.request_codes import evenly
+from driftscope.analysis.figures.chain_sample import chain_sample
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.distances import CLUSTERED, distance_column, distances
 from driftscope.analysis.query.chain_shape import Shape
@@ -27,7 +27,7 @@ from driftscope.errors import DamagedTraceError
 from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SELF_MASS, SINK_MASS
 
 CHAINS_LOOKED_AT = 100_000
-"""Number of chains that are looked at; of more chains, those of evenly spread requests."""
+"""Number of chains that are looked at; of more chains, a sample."""
 
 
 def attention_drift(run: Sums, cluster: Codes) -> AttentionDrift | None:
@@ -36,19 +36,17 @@ def attention_drift(run: Sums, cluster: Codes) -> AttentionDrift | None:
     `cluster` is the cluster of each request, [requests]. Raises DamagedTraceError for masses by
     distance that no writer produces.
     """
-    there = np.flatnonzero(run.recorded)
     masses = run.chains.means.get(SELF_MASS)
-    if run.shape.depths < 2 or masses is None or not len(there):
+    if run.shape.depths < 2 or masses is None or not run.recorded.any():
         return None
-    chosen = evenly(there, run.recorded[there], CHAINS_LOOKED_AT)
-    view = run.requests.keys.take(pa.array(chosen, pa.int64()))
-    view = view.append_column("cluster", pa.array(cluster[chosen], pa.int64()))
-    run.tables.engine.view(CLUSTERED, view, view.schema)
+    sample = chain_sample(run, CHAINS_LOOKED_AT)
+    sample.show(run, CLUSTERED, cluster)
+    in_steps = sample.steps is not None
     edges = _edges(run)
     parts = []
     for derived in run.tables.parts:
         run.tables.use(derived)
-        parts.append(run.tables.engine.rows(distances(run.shape, derived, len(edges))))
+        parts.append(run.tables.engine.rows(distances(run.shape, derived, len(edges), in_steps)))
     table = _by_cluster(pa.concat_tables(parts, promote_options="permissive"))
     if edges and whole(table, "misfits").sum():
         raise DamagedTraceError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from driftscope.analysis.figures.request_codes import evenly
+from driftscope.analysis.figures.chain_sample import COMPARED, chain_sample
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.verified import (
     DONE,
@@ -24,11 +25,6 @@ from driftscope.analysis.passes.verified import (
 from driftscope.analysis.passes.views import LOOKED_AT
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.metrics.confidence import BINS
-
-CHAINS_LOOKED_AT = 500_000
-"""Number of chains that are compared with their rounds one by one; of more chains, those of
-evenly spread requests. With half a million tokens of one depth, a calibration error is off by less
-than 0.002."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,14 +64,11 @@ def verification_of(run: Sums) -> Verification:
 def look_at(run: Sums) -> int:
     """Keep the verified chains of some requests at hand, and return how many chains these requests
     have."""
-    there = run.recorded.nonzero()[0]
-    chosen = evenly(there, run.recorded[there], CHAINS_LOOKED_AT)
-    engine, view = run.tables.engine, run.requests.keys.take(pa.array(chosen, pa.int64()))
-    view = view.append_column("cluster", pa.array(chosen, pa.int64()))
-    engine.view(LOOKED_AT, view, view.schema)
-    engine.keep(DRAWN, drawn())
+    engine, sample = run.tables.engine, chain_sample(run, COMPARED)
+    sample.show(run, LOOKED_AT, np.arange(len(run.requests)))
+    engine.keep(DRAWN, drawn(sample.steps is not None))
     engine.keep(DONE, done())
     queries = (repeated_chains(), repeated_rounds())
     repeated = any(whole(engine.rows(query), "keys").sum() for query in queries)
     engine.keep(VERIFIED, joined(repeated))
-    return int(run.recorded[chosen].sum())
+    return int(run.recorded[sample.requests].sum())
