@@ -8,6 +8,7 @@ import typer
 
 from driftscope.cli.shared import completion
 from driftscope.cli.shared.run_argument import named_target
+from driftscope.telemetry.watch.engine_metrics import EngineName
 
 
 def watch(
@@ -18,9 +19,21 @@ def watch(
             callback=named_target,
             autocompletion=completion.runs,
             help="A run directory, even while it is being written; or the URL of an engine that "
-            "serves Prometheus metrics (`driftscope serve --prometheus PORT`).",
+            "serves Prometheus metrics (`driftscope serve --prometheus PORT`, or the engine's "
+            "own page, which has acceptance only).",
         ),
     ],
+    scrape: Annotated[
+        bool,
+        typer.Option(
+            "--scrape",
+            help="Read the metrics that the engine publishes itself, even beside driftscope's.",
+        ),
+    ] = False,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="The engine whose own metrics to read; without it, the first found."),
+    ] = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 1.0,
     window: Annotated[
         float,
@@ -39,4 +52,6 @@ def watch(
     """
     from driftscope.cli.screens.watch_loop import Options, run
 
-    run(target, Options(interval_s=interval, window_s=window, once=once, as_json=as_json))
+    own = (engine,) if engine else tuple(EngineName) if scrape else ()
+    options = Options(interval_s=interval, window_s=window, once=once, as_json=as_json, own=own)
+    run(target, options)

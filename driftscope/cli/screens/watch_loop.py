@@ -8,14 +8,22 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from driftscope.cli.screens.watch_screen import CLOSED, NOT_RECORDING, RECORDING, WIDTH, screen
+from driftscope.cli.screens.watch_screen import (
+    CLOSED,
+    NOT_RECORDING,
+    RECORDING,
+    WIDTH,
+    screen,
+    screen_of_engine,
+)
 from driftscope.json_report.operation import watch_to_line
 from driftscope.telemetry.collect.tally import Snapshot
+from driftscope.telemetry.watch.engine_metrics import EngineName
 from driftscope.telemetry.watch.engine_view import View, view
 from driftscope.telemetry.watch.followed_engine import Followed, follow
 
@@ -28,16 +36,19 @@ class Options:
     window_s: float
     once: bool
     as_json: bool
+    own: tuple[EngineName, ...] = ()
+    """Engines whose own metrics are read; (): driftscope's, or an engine's where there are none."""
 
 
 def run(target: str, options: Options) -> None:
     """Show `target` until its run ends or the user stops; raises DriftscopeError."""
-    followed = follow(target)
+    followed = follow(target, options.own)
     views = _views(followed, options)
     with contextlib.suppress(KeyboardInterrupt):
         if options.as_json:
             for shown, _, over in views:
-                figures = {**dataclasses.asdict(shown), "over": over}
+                names = {"over": over, "engine": followed.title}
+                figures = {**dataclasses.asdict(shown), **names}
                 sys.stdout.write(watch_to_line(figures))
                 sys.stdout.flush()
             return
@@ -47,9 +58,10 @@ def run(target: str, options: Options) -> None:
 
         def show(look: Look) -> RenderableType:
             shown, span, over = look
-            return screen(
-                target, shown, span=span, state=_state(shown, over), budget=followed.budget
-            )
+            state = _state(shown, over, followed.title)
+            if followed.title:
+                return screen_of_engine(target, shown, span=span, state=state)
+            return screen(target, shown, span=span, state=state, budget=followed.budget)
 
         _show(console, show, views, live=console.is_terminal and not options.once)
 
@@ -69,8 +81,15 @@ def _show(console: Console, show: Show, views: Iterator[Look], *, live: bool) ->
             display.update(show(look), refresh=True)
 
 
-def _state(shown: View, over: bool) -> str:
+def _state(shown: View, over: bool, title: str) -> str:
+    if title:
+        return f"{title}'s own metrics"
     return CLOSED if over else NOT_RECORDING if shown.down else RECORDING
+
+
+def _with(shown: View, length: float | None) -> View:
+    """Return the view with the length that an engine publishes in place of counts."""
+    return shown if length is None else replace(shown, length=length)
 
 
 def _views(followed: Followed, options: Options) -> Iterator[Look]:
@@ -79,8 +98,9 @@ def _views(followed: Followed, options: Options) -> Iterator[Look]:
     past: deque[tuple[float, Snapshot]] = deque()
     while True:
         snapshot, now = followed.look(), time.monotonic()
+        given = followed.length
         if followed.over or options.once or not options.window_s:
-            yield view(snapshot), "since the start", followed.over
+            yield _with(view(snapshot), given), "since the start", followed.over
             if followed.over or options.once:
                 return
         else:
@@ -89,5 +109,5 @@ def _views(followed: Followed, options: Options) -> Iterator[Look]:
             before_s, before = past[0] if past else (now, {})
             past.append((now, snapshot))
             words = f"last {now - before_s:.0f} s" if before else "since the start"
-            yield view(snapshot, before), words, False
+            yield _with(view(snapshot, before), given), words, False
         time.sleep(options.interval_s)

@@ -19,6 +19,14 @@ CLOSED, RECORDING, NOT_RECORDING = "closed", "recording", "not recording"
 """States of an engine, in words."""
 DRIFT_CHAINS = 20
 """Least number of chains of which drift is shown: as many steps as the report asks for."""
+BY_POSITION_UNKNOWN = (
+    "The engine publishes no acceptance by position, and the acceptance length of its\n"
+    "own last log interval in place of a window."
+)
+WHY_UNKNOWN = (
+    "Why acceptance falls is not on this page: driftscope's probe in the server records\n"
+    "attention and hidden state by depth (driftscope serve)."
+)
 _HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "chain"}
 
 
@@ -40,6 +48,33 @@ def screen(
     notes = Text("chain: attention on the tokens of the chain itself", style="dim")
     tables: list[RenderableType] = ["", _figures(shown, budget), "", _by_depth(shown), ""]
     return Group(head, counted, *why, *tables, *drift, notes)
+
+
+def screen_of_engine(target: str, shown: View, *, span: str, state: str) -> RenderableType:
+    """Return the screen of an engine that publishes acceptance, but nothing of the drafter."""
+    k = f"K = {shown.k}  " if shown.k else ""
+    head = Text(f"{printed(public(target))}  {k}{state}", style="bold", no_wrap=True)
+    counted = Text(f"{span}: {shown.rounds:,} rounds, {shown.requests:,} requests", style="dim")
+    table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+    table.add_row(
+        "acceptance length",
+        _number(shown.length),
+        "per token",
+        _ms(shown.tpot_s),
+        "first token",
+        _ms(shown.ttft_s),
+    )
+    depths = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for name in ("depth", "accepted"):
+        depths.add_column(name, justify="right")
+    depths.add_column("", width=_BAR)
+    for number, depth in enumerate(shown.depths, 1):
+        depths.add_row(*_row(number, depth)[:3])
+    by_depth = depths if shown.depths else Text(BY_POSITION_UNKNOWN, style="dim")
+    return Group(head, counted, "", table, "", by_depth, "", Text(WHY_UNKNOWN, style="dim"))
 
 
 def drift_line(shown: View) -> str:

@@ -74,6 +74,9 @@ class _Figures:
     def total(self, instrument: Instrument, **by: str) -> float:
         return sum(p.value for p in self._of(instrument, by))
 
+    def has(self, instrument: Instrument) -> bool:
+        return (instrument.name, None) in self._points
+
     def mean(self, instrument: Instrument, **by: str) -> float | None:
         points = self._of(instrument, by)
         count = sum(p.count for p in points)
@@ -96,7 +99,11 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
     new, whole = _Figures(difference(now, before or {})), _Figures(now)
     rounds, undrafted = new.total(i.ROUNDS), new.values(i.UNDRAFTED_STEPS, REASON)
     steps = rounds + sum(undrafted.values())
-    length = mean_length(new.total(i.ACCEPTED), rounds) if rounds else None
+    counted = rounds and new.has(i.ACCEPTED)
+    length = mean_length(new.total(i.ACCEPTED), rounds) if counted else None
+    rejected = (
+        new.total(i.REJECTED_ROUNDS) / steps if steps and new.has(i.REJECTED_ROUNDS) else None
+    )
     draft_s, verify_s = new.mean(i.DRAFT_TIME), new.mean(i.VERIFY_TIME)
     k = int(whole.total(i.CONFIGURED_K))
     return View(
@@ -110,7 +117,7 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
         ttft_s=new.mean(i.TTFT),
         draft_s=draft_s,
         verify_s=verify_s,
-        rejected=new.total(i.REJECTED_ROUNDS) / steps if steps else None,
+        rejected=rejected,
         undrafted={reason: n / steps for reason, n in undrafted.items() if steps and n},
         rate=max(whole.values(i.RATE, i.SOURCE).values(), default=None),
         overhead=max(whole.values(i.PROBE_OVERHEAD, i.SOURCE).values(), default=None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,14 +11,23 @@ from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
 from driftscope.boundary.http_peer import OK, Limits, ask
 from driftscope.boundary.server_url import public
 from driftscope.boundary.terminal_text import shown
-from driftscope.errors import DamagedTraceError, NoDataError, PeerError, TelemetryError
+from driftscope.errors import (
+    DamagedTraceError,
+    NoDataError,
+    PeerError,
+    TelemetryError,
+    UsageError,
+)
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.batch_counter import BadRowError, BatchCounter
 from driftscope.telemetry.collect.engine_identity import ManifestFile
 from driftscope.telemetry.collect.status_figures import record_status
 from driftscope.telemetry.collect.tally import Key, Point, Tally
 from driftscope.telemetry.export.batch_order import in_order
-from driftscope.telemetry.watch.prometheus_page import BadPageError, points_on
+from driftscope.telemetry.watch.engine_metrics import ENGINES, EngineName
+from driftscope.telemetry.watch.engine_page import EnginePage, page_of
+from driftscope.telemetry.watch.page_samples import BadPageError
+from driftscope.telemetry.watch.prometheus_page import points_on
 from driftscope.trace.format.manifest import CLIENT, read_manifest
 from driftscope.trace.format.segment import segments, source_of
 from driftscope.trace.format.status import Status, read_statuses
@@ -44,6 +53,14 @@ class Followed(Protocol):
     def budget(self) -> float | None:
         """Share of the time per token that the probe may use; None: not governed, or not known."""
 
+    @property
+    def length(self) -> float | None:
+        """Acceptance length of the engine's last log interval, where it publishes no counts."""
+
+    @property
+    def title(self) -> str:
+        """Name of the engine whose own metrics these are; empty if they are driftscope's."""
+
 
 class FollowedRun:
     """A run directory; each call of `look` reads the rows written since the previous one.
@@ -64,6 +81,7 @@ class FollowedRun:
         }
         self.over = False
         self.budget: float | None = None
+        self.length, self.title = None, ""
 
     def look(self) -> dict[Key, Point]:
         """Return the current figures."""
@@ -99,33 +117,47 @@ class FollowedRun:
 class FollowedEndpoint:
     """The endpoint of an engine that answers Prometheus. Raises TelemetryError.
 
-    User and password in `url` are sent in its Authorization header and are never shown.
+    It shows driftscope's metrics, or the engine's own if the page has no others or if `own` asks
+    for them. User and password in `url` are sent in its Authorization header and are never shown.
     """
 
     over, budget = False, None
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, own: Sequence[EngineName] = ()) -> None:
         base = url.rstrip("/")
         self._url = base if base.endswith("/metrics") else f"{base}/metrics"
         self._shown = public(self._url)
+        self._own = own
+        self.length: float | None = None
+        self.title = ""
         self.look()
 
     def look(self) -> dict[Key, Point]:
         """Return the current figures."""
-        points = self._points()
-        if not any(name.startswith("driftscope.") for name, _ in points):
+        page, points = self._page()
+        if points:
+            return points
+        if page is None:
+            asked = " or ".join(ENGINES[name].title for name in self._own or ENGINES)
+            others = "" if self._own else "driftscope's, or those of "
             raise TelemetryError(
-                f"{self._shown}: no driftscope metrics there; give the port of `driftscope serve "
-                "--prometheus PORT`, or the run directory"
+                f"{self._shown}: no metrics of speculative decoding there ({others}{asked}); give "
+                "the port of `driftscope serve --prometheus PORT`, the run directory, or the "
+                "metrics page of a server that speculates"
             )
-        return points
+        self.length, self.title = page.length, page.metrics.title
+        return page.points
 
-    def _points(self) -> dict[Key, Point]:
+    def _page(self) -> tuple[EnginePage | None, dict[Key, Point]]:
+        """Return the engine's own figures, or else driftscope's."""
         try:
             answer = ask(self._url, LIMITS)
             if answer.status != OK:
                 raise BadPageError(f"HTTP {answer.status}")
-            return points_on(answer.text())
+            text = answer.text()
+            points = {} if self._own else points_on(text)
+            known = [ENGINES[name] for name in self._own or ENGINES]
+            return (None, points) if points else (page_of(text, known), {})
         except PeerError as error:
             raise TelemetryError(f"{self._shown}: no metrics there ({error.why})") from error
         except BadPageError as error:
@@ -140,8 +172,13 @@ def _budget_of(statuses: Iterable[Status]) -> float | None:
     return next((float(each) for each in asked if isinstance(each, int | float)), None)
 
 
-def follow(target: str) -> Followed:
-    """Return the engine named by `target`, a run directory or a URL; raises DriftscopeError."""
+def follow(target: str, own: Sequence[EngineName] = ()) -> Followed:
+    """Return the engine named by `target`, a run directory or a URL; raises DriftscopeError.
+
+    `own`: the engines whose own metrics are read, whatever else the page holds.
+    """
     if target.startswith(("http://", "https://")):
-        return FollowedEndpoint(target)
+        return FollowedEndpoint(target, own)
+    if own:
+        raise UsageError(f"{shown(target)}: is not a URL; --engine and --scrape read a server's")
     return FollowedRun(Path(target))

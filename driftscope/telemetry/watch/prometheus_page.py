@@ -7,19 +7,10 @@ are skipped.
 
 from __future__ import annotations
 
-import io
-import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from driftscope.boundary.bounds import (
-    MAX_COUNT,
-    MAX_K,
-    MAX_LABEL_CHARS,
-    MAX_METRIC_LINE_CHARS,
-    MAX_METRIC_SAMPLES,
-)
+from driftscope.boundary.bounds import MAX_K, MAX_LABEL_CHARS
 from driftscope.telemetry.collect.instruments import (
     CONFIGURED_K,
     COUNTER,
@@ -29,20 +20,11 @@ from driftscope.telemetry.collect.instruments import (
 )
 from driftscope.telemetry.collect.tally import Key, Point, attributes
 from driftscope.telemetry.export.scrape import label_name, metric_name
+from driftscope.telemetry.watch.page_samples import BadPageError, Sample, samples_on
 
-_LABEL = r'[a-zA-Z_]\w*="(?:[^"\\]|\\.)*"'
-_LINE = re.compile(
-    rf"(?P<name>[a-zA-Z_:][\w:]*)(?:\{{(?P<labels>(?:{_LABEL},?)*)\}})?[ \t]+(?P<value>\S+)"
-)
-_PAIR = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(.)")
 _BUCKET, _SUM = "_bucket", "_sum"
 _LAST = "+Inf"
 """Bucket that counts every observation; the other buckets are not used here."""
-
-
-class BadPageError(ValueError):
-    """A page that cannot be used; the message says which sample and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +47,9 @@ def points_on(text: str) -> dict[Key, Point]:
     """Return every driftscope series on a page; raises BadPageError."""
     values: dict[Key, float] = {}
     counts: dict[Key, float] = {}
-    for number, line in enumerate(_own_lines(text)):
-        if number == MAX_METRIC_SAMPLES:
-            raise BadPageError(f"more than {MAX_METRIC_SAMPLES:,} samples")
-        series, labels, value = _sample(line)
+    for sample in samples_on(text, _SERIES):
+        series, labels = _SERIES[sample.name], sample.labels
+        value = _checked(sample, series)
         if series.part == _BUCKET:
             if labels.get("le") == _LAST:
                 counts[series.key(labels)] = value
@@ -89,42 +70,13 @@ def _buckets(key: Key, counts: Mapping[Key, float]) -> tuple[int, ...]:
     return (int(counts[key]),)
 
 
-def _own_lines(text: str) -> Iterator[str]:
-    for line in io.StringIO(text):
-        first = line[: _LONGEST_NAME + 1].partition("{")[0].split(None, 1)
-        name = first[0] if first else ""
-        if name not in _SERIES:
-            continue
-        if len(line) > MAX_METRIC_LINE_CHARS:
-            raise BadPageError(f"{name}: a line of more than {MAX_METRIC_LINE_CHARS} characters")
-        yield line
-
-
-def _sample(line: str) -> tuple[_Series, Mapping[str, str], float]:
-    sample = _LINE.match(line)
-    if sample is None:
-        raise BadPageError(f"a line that is not a sample: {line.strip()[:80]}")
-    name, series = sample["name"], _SERIES[sample["name"]]
-    labels = {k: _ESCAPE.sub(_unescaped, v) for k, v in _PAIR.findall(sample["labels"] or "")}
-    return series, labels, _checked(name, series, sample["value"])
-
-
-def _checked(name: str, series: _Series, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise BadPageError(f"{name}: {text[:40]}, not a number") from error
-    if not math.isfinite(value) or abs(value) > MAX_COUNT:
-        raise BadPageError(f"{name}: {text[:40]}, not a finite number up to {MAX_COUNT:.1e}")
+def _checked(sample: Sample, series: _Series) -> float:
+    name, value = sample.name, sample.value
     if value < 0 and (series.part == _BUCKET or series.instrument.kind == COUNTER):
-        raise BadPageError(f"{name}: {text[:40]}, and a count is 0 or more")
+        raise BadPageError(f"{name}: {value:g}, and a count is 0 or more")
     if series.instrument is CONFIGURED_K and not (value <= MAX_K and value == int(value) >= 0):
-        raise BadPageError(f"{name}: {text[:40]}, not a number of tokens from 0 to {MAX_K}")
+        raise BadPageError(f"{name}: {value:g}, not a number of tokens from 0 to {MAX_K}")
     return value
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    return "\n" if escape[1] == "n" else escape[1]
 
 
 def _named() -> Iterator[tuple[str, _Series]]:
@@ -139,4 +91,3 @@ def _named() -> Iterator[tuple[str, _Series]]:
 
 
 _SERIES = dict(_named())
-_LONGEST_NAME = max(map(len, _SERIES))

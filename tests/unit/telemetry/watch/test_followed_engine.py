@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -16,10 +18,11 @@ from support.runs import Spec, by_source, manifest, rows, write_run
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
-from driftscope.errors import NotATraceError, TelemetryError
+from driftscope.errors import NotATraceError, TelemetryError, UsageError
 from driftscope.pipeline import summarise
 from driftscope.telemetry.export import engine_telemetry
 from driftscope.telemetry.export.settings import PROMETHEUS, settings_from
+from driftscope.telemetry.watch.engine_metrics import EngineName
 from driftscope.telemetry.watch.engine_view import Depth, View, view
 from driftscope.telemetry.watch.followed_engine import FollowedEndpoint, FollowedRun, follow
 from driftscope.trace.read.reader import read_trace
@@ -121,27 +124,67 @@ def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
         followed.look()
 
 
-class _Other(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"# TYPE vllm:num_requests gauge\nvllm:num_requests 1\n")
+@contextmanager
+def _serving(page: str) -> Iterator[str]:
+    """Serve a page of metrics, and yield its URL."""
 
-    def log_message(self, *_: Any) -> None:
-        """Silent."""
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(page.encode())
 
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
 
-def test_an_endpoint_of_something_else_is_said(tmp_path: Path) -> None:
-    server = HTTPServer(("127.0.0.1", 0), _Other)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:
-        with pytest.raises(TelemetryError, match="serve --prometheus PORT"):
-            follow(f"http://127.0.0.1:{server.server_address[1]}")
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_an_engines_own_page_shows_its_acceptance() -> None:
+    page = (
+        "llamacpp:spec_decode_num_drafts_total 8\n"
+        "llamacpp:spec_decode_num_accepted_tokens_total 10\n"
+        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6\n'
+        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 4\n'
+    )
+    with _serving(page) as url:
+        done = CliRunner().invoke(app, ["watch", url, "--once"])
+        other = CliRunner().invoke(app, ["watch", "--scrape", url, "--engine", "vllm", "--once"])
+        line = CliRunner().invoke(app, ["watch", url, "--once", "--json"]).output
+    assert done.exit_code == 0, done.output
+    assert "llama.cpp's own metrics" in done.output and "acceptance length  2.25" in done.output
+    assert "75.0%" in done.output and "50.0%" in done.output
+    assert max(map(len, done.output.splitlines())) <= 80
+    assert json.loads(line)["engine"] == "llama.cpp"
+    assert other.exit_code != 0 and isinstance(other.exception, TelemetryError)
+    assert "no metrics of speculative decoding there (vLLM)" in str(other.exception)
+
+
+def test_a_length_that_an_engine_publishes_is_shown_without_counts() -> None:
+    page = "sglang:spec_accept_length 3.25\nsglang:spec_verify_calls_total 40\n"
+    with _serving(page) as url:
+        done = CliRunner().invoke(app, ["watch", "--scrape", url, "--once"])
+    assert "acceptance length  3.25" in done.output and "40 rounds" in done.output
+    assert "no acceptance by position" in done.output
+
+
+def test_a_run_has_no_page_to_scrape(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a URL"):
+        follow(str(write_run(tmp_path / "run", SPEC)), [EngineName.VLLM])
+
+
+def test_an_endpoint_of_something_else_is_said(tmp_path: Path) -> None:
+    page = "# TYPE vllm:num_requests gauge\nvllm:num_requests 1\n"
+    with _serving(page) as url, pytest.raises(TelemetryError, match="serve --prometheus PORT"):
+        follow(url)
     with pytest.raises(NotATraceError):
         follow(str(tmp_path / "nothing"))
 
@@ -164,8 +207,6 @@ def test_the_screen_fits_into_80_columns(tmp_path: Path, k: int) -> None:
 
 
 def test_json_has_a_line_per_look(tmp_path: Path) -> None:
-    import json
-
     write_run(tmp_path / "run", SPEC)
     done = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--json"])
     (line,) = done.output.splitlines()

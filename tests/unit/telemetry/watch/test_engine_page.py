@@ -1,0 +1,154 @@
+"""Engines' own pages of metrics, read as driftscope's figures."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftscope.telemetry.watch.engine_metrics import ENGINES, EngineName
+from driftscope.telemetry.watch.engine_page import EnginePage, page_of
+from driftscope.telemetry.watch.engine_view import view
+from driftscope.telemetry.watch.page_samples import BadPageError
+
+VLLM = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 100.0
+vllm:spec_decode_num_drafts_total{engine="1",model_name="m"} 100.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 600.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 150.0
+vllm:spec_decode_num_accepted_tokens_total{engine="1",model_name="m"} 90.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 80.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} 45.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"} 25.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="0"} 60.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="1"} 30.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="2"} 0.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 7.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 1.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="m"} 0.4
+vllm:time_to_first_token_seconds_count{engine="0",model_name="m"} 8.0
+vllm:request_time_per_output_token_seconds_sum{engine="0",model_name="m"} 0.08
+vllm:request_time_per_output_token_seconds_count{engine="0",model_name="m"} 8.0
+"""
+SGLANG = """sglang:spec_accept_length{dp_rank="0",model_name="m",tp_rank="0"} 2.5
+sglang:spec_accept_length{dp_rank="1",model_name="m",tp_rank="0"} 3.5
+sglang:spec_accept_length{dp_rank="0",model_name="m",tp_rank="1"} 9.9
+sglang:spec_accept_rate{dp_rank="0",model_name="m",tp_rank="0"} 0.7
+sglang:spec_verify_calls_total{engine_type="unified",model_name="m"} 40.0
+sglang:time_to_first_token_seconds_sum{model_name="m"} 12.5
+sglang:time_to_first_token_seconds_count{model_name="m"} 50.0
+"""
+TRTLLM = """trtllm_spec_decode_num_accepted_tokens_total{model_name="m"} 33.0
+trtllm_spec_decode_drafted_tokens_total{model_name="m",token_position="0"} 30.0
+trtllm_spec_decode_drafted_tokens_total{model_name="m",token_position="1"} 30.0
+trtllm_spec_decode_accepted_tokens_total{model_name="m",token_position="0"} 24.0
+trtllm_spec_decode_accepted_tokens_total{model_name="m",token_position="1"} 9.0
+trtllm_request_success_total{finished_reason="stop",model_name="m"} 3.0
+"""
+LLAMACPP = """llamacpp:spec_decode_num_drafts_total 8
+llamacpp:spec_decode_num_draft_tokens_total 24
+llamacpp:spec_decode_num_accepted_tokens_total 10
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 3
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="2"} 1
+llamacpp:n_decode_total 1200
+"""
+LMDEPLOY = LLAMACPP.replace("llamacpp", "lmdeploy")
+
+
+def _page(text: str) -> EnginePage:
+    page = page_of(text)
+    assert page is not None
+    return page
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "rounds", "length", "marginal"),
+    [
+        # 2 engines: 1 + (150 + 90) / 200; (80 + 60) / 200, (45 + 30) / 200, 25 / 200.
+        (VLLM, EngineName.VLLM, 200, 2.2, [0.7, 0.375, 0.125]),
+        # A round drafts its first position: 1 + 33 / 30; 24 / 30, 9 / 30.
+        (TRTLLM, EngineName.TRTLLM, 30, 2.1, [0.8, 0.3]),
+        (LLAMACPP, EngineName.LLAMACPP, 8, 2.25, [0.75, 0.375, 0.125]),
+        (LMDEPLOY, EngineName.LMDEPLOY, 8, 2.25, [0.75, 0.375, 0.125]),
+    ],
+)
+def test_counters_are_the_figures_of_driftscope(
+    text: str, engine: EngineName, rounds: int, length: float, marginal: list[float]
+) -> None:
+    page = _page(text)
+    seen = view(page.points)
+    assert page.metrics is ENGINES[engine] and page.length is None
+    assert seen.rounds == rounds and seen.k == len(marginal)
+    assert seen.length == pytest.approx(length)
+    assert [each.accepted for each in seen.depths] == pytest.approx(marginal)
+    assert seen.rejected == pytest.approx(1 - marginal[0])
+    assert seen.chains == 0 and seen.depths[0].fed_rms is None
+
+
+def test_times_and_requests_of_vllm() -> None:
+    seen = view(_page(VLLM).points)
+    assert seen.requests == 8
+    assert seen.ttft_s == pytest.approx(0.05) and seen.tpot_s == pytest.approx(0.01)
+
+
+def test_a_window_is_the_difference_of_two_looks() -> None:
+    later = LLAMACPP.replace("_total 8", "_total 10").replace("accepted_tokens_total 10", "x 0")
+    later += "llamacpp:spec_decode_num_accepted_tokens_total 16\n"
+    seen = view(_page(later).points, _page(LLAMACPP).points)
+    assert seen.rounds == 2 and seen.length == pytest.approx(1 + 6 / 2)
+
+
+def test_sglang_publishes_a_length_and_no_position() -> None:
+    """Data-parallel replicas are averaged; tensor-parallel ranks repeat each other."""
+    page = _page(SGLANG)
+    seen = view(page.points)
+    assert page.length == pytest.approx(3.0)
+    assert seen.rounds == 40 and seen.k == 0 and seen.depths == () and seen.length is None
+    assert seen.rejected is None and seen.ttft_s == pytest.approx(0.25)
+
+
+def test_an_idle_sglang_has_no_length() -> None:
+    idle = SGLANG.replace("2.5", "0.0").replace("3.5", "0.0")
+    assert _page(idle).length is None
+
+
+def test_a_page_without_speculation_is_none_of_them() -> None:
+    assert page_of('vllm:request_success_total{engine="0"} 7.0\n') is None
+    assert page_of(LLAMACPP, [ENGINES[EngineName.VLLM]]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="x"} 1', "position is"),
+        (
+            'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="9999"} 1',
+            "position is",
+        ),
+        ("llamacpp:spec_decode_num_accepted_tokens_per_pos_total 1", "position is ''"),
+        ("llamacpp:spec_decode_num_drafts_total -1", "less than 0"),
+        ("llamacpp:spec_decode_num_drafts_total NaN", "not a finite number"),
+        ("llamacpp:spec_decode_num_drafts_total{", "not a sample"),
+    ],
+)
+def test_a_sample_that_cannot_be_right_makes_the_page_unusable(line: str, words: str) -> None:
+    with pytest.raises(BadPageError, match=words):
+        page_of(LLAMACPP + line + "\n")
+
+
+@given(
+    st.sampled_from([VLLM, SGLANG, TRTLLM, LLAMACPP]),
+    st.integers(0, 2000),
+    st.integers(0, 2000),
+    st.text(max_size=8),
+)
+def test_a_mutated_page_is_read_or_refused(text: str, start: int, more: int, put: str) -> None:
+    mutated = text[:start] + put + text[start + more :]
+    try:
+        page = page_of(mutated)
+    except BadPageError:
+        return
+    if page is not None:
+        view(page.points)
