@@ -11,6 +11,7 @@ import typer
 
 from driftscope.cli.shared.run_argument import real_folder
 from driftscope.errors import UsageError
+from driftscope.telemetry.collect.engine_metrics import EngineName
 
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 _DURATION = rf"([0-9]+)({'|'.join(_UNITS_S)})"
@@ -68,6 +69,13 @@ def dashboards(
             metavar="URL", help="Where the runbook pages are published, for the alerts' links."
         ),
     ] = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(
+            help="Write rules on the metrics that this engine publishes itself, for servers "
+            "without driftscope's probe; no dashboards."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the names of the written files as JSON.")
     ] = False,
@@ -77,7 +85,7 @@ def dashboards(
 
     from driftscope.boundary.terminal_text import shown
     from driftscope.json_report.operation import files_to_json
-    from driftscope.telemetry.dashboards.files import RULES, write
+    from driftscope.telemetry.dashboards.files import write, write_engine_rules
     from driftscope.telemetry.dashboards.rule_options import Thresholds, Times
 
     times = Times(
@@ -100,15 +108,20 @@ def dashboards(
         acceptance_back=_back(acceptance, acceptance_back),
         references=dict(map(_reference, reference or ())),
     )
-    written = write(output, times, thresholds, runbooks=_url(runbooks))
+    link = _url(runbooks)
+    if engine is None:
+        written = write(output, times, thresholds, runbooks=link)
+    else:
+        written = write_engine_rules(output, engine, times, thresholds, runbooks=link)
     if as_json:
         typer.echo(files_to_json([str(path) for path in written]), nl=False)
         return
     for path in written:
         sys.stderr.write(f"written: {shown(str(path))}\n")
+    boards = f", and import {shown(str(output / 'grafana'))}/*.json into Grafana"
     sys.stderr.write(
-        f"next: name {shown(str(output / RULES))} under rule_files in prometheus.yml (2.42 or "
-        f"newer), and import {shown(str(output / 'grafana'))}/*.json into Grafana\n"
+        f"next: name {shown(str(written[0]))} under rule_files in prometheus.yml (2.42 or newer)"
+        f"{'' if engine else boards}\n"
     )
     if runbooks is None:
         sys.stderr.write(

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.file_output import write_file
+from driftscope.telemetry.collect.engine_metrics import ENGINES, EngineName
 from driftscope.telemetry.dashboards.alerts import Alert, alerts, runbook
+from driftscope.telemetry.dashboards.engine_rules import engine_rules
 from driftscope.telemetry.dashboards.grafana import dashboards
 from driftscope.telemetry.dashboards.recording import rules
 from driftscope.telemetry.dashboards.recording_rule import Rule
@@ -32,6 +34,26 @@ def write(
     for name, text in content.items():
         path = folder / name
         write_file(path, text.encode(), parents=True)
+    return tuple(folder / name for name in content)
+
+
+def write_engine_rules(
+    folder: Path,
+    engine: EngineName,
+    times: Times,
+    thresholds: Thresholds,
+    *,
+    runbooks: str | None = None,
+) -> tuple[Path, ...]:
+    """Write rules on the metrics that `engine` publishes itself, and their runbooks, as `write`
+    does; dashboards need driftscope's metrics."""
+    recorded, alerting = engine_rules(ENGINES[engine], times, thresholds)
+    content = {
+        f"prometheus/{engine}.rules.yml": rules_file(recorded, alerting, times, runbooks),
+        **{f"runbooks/{alert.name}.md": runbook(alert) for alert in alerting},
+    }
+    for name, text in content.items():
+        write_file(folder / name, text.encode(), parents=True)
     return tuple(folder / name for name in content)
 
 

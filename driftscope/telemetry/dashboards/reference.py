@@ -35,6 +35,14 @@ SEEN = "model:driftscope_engines:seen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Expressions of a histogram's rates by the labels MODEL."""
+
+    count: str
+    total: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """Histogram whose mean is compared with its past."""
 
@@ -47,6 +55,8 @@ class Compared:
     """Ratio to the reference beyond which an incident begins."""
     ends: float
     """Ratio at which it ends."""
+    rates: Rates | None = None
+    """Rates that the means are made of; None: those of the histogram."""
 
     def series(self, what: str, suffix: str = "") -> str:
         """Return the name of one of the recorded series, see `_rules`."""
@@ -78,8 +88,9 @@ class Compared:
         return f"{self.last_ratio} and on ({_BY}) ({self.series('away')} == 1)"
 
 
-def length(times: Times, thresholds: Thresholds) -> Compared:
-    """Return the comparison of acceptance length, over every round."""
+def length(times: Times, thresholds: Thresholds, rates: Rates | None = None) -> Compared:
+    """Return the comparison of acceptance length, over every round; `rates` are those of
+    `Compared`."""
     count = f"model:{metric_name(i.LENGTH)}_count:rate"
     return Compared(
         instrument=i.LENGTH,
@@ -88,6 +99,7 @@ def length(times: Times, thresholds: Thresholds) -> Compared:
         enough=f"{count} >= {thresholds.least_rounds:g}",
         begins=thresholds.acceptance,
         ends=thresholds.acceptance_back,
+        rates=rates,
     )
 
 
@@ -106,34 +118,42 @@ def growth(times: Times) -> Compared:
 
 def reference_rules(times: Times, thresholds: Thresholds) -> tuple[Rule, ...]:
     """Return the rules of all comparisons; each uses only rules before it, or its own past."""
-    by_length = length(times, thresholds)
+    by_growth = growth(times)
+    lengths = length_rules(length(times, thresholds), times, thresholds)
+    return (*lengths, *_means(by_growth), *_compared(by_growth, times, {}))
+
+
+def length_rules(by_length: Compared, times: Times, thresholds: Thresholds) -> tuple[Rule, ...]:
+    """Return the rules of the comparison of acceptance length."""
     seen = Rule(
         record=SEEN,
         meaning="Models whose engines reported within the time that state is kept.",
         expr=f"count by ({_BY}) "
         f"(last_over_time({by_length.series('rate', '_count')}[{times.memory}]))",
     )
-    means, rest = _means(by_length), _compared(by_length, times, thresholds.references)
-    by_growth = growth(times)
-    return (*means, seen, *rest, *_means(by_growth), *_compared(by_growth, times, {}))
+    return (*_means(by_length), seen, *_compared(by_length, times, thresholds.references))
 
 
 def _means(one: Compared) -> tuple[Rule, ...]:
     """Return the rules of the current mean; it is weighted by traffic over the engines."""
     meaning, name = one.definition.meaning, metric_name(one.instrument)
     count, total = one.series("rate", "_count"), one.series("rate", "_sum")
+    rates = one.rates or Rates(
+        count=f"sum by ({_BY}) (rate({name}_count[{one.window}]))",
+        total=f"sum by ({_BY}) (rate({name}_sum[{one.window}]))",
+    )
     return (
         Rule(
             record=count,
             meaning=f"Observations per second, of all engines of a model: {meaning}",
             unit="1/s",
-            expr=f"sum by ({_BY}) (rate({name}_count[{one.window}]))",
+            expr=rates.count,
         ),
         Rule(
             record=total,
             meaning=f"Their sum per second: {meaning}",
             unit="1/s",
-            expr=f"sum by ({_BY}) (rate({name}_sum[{one.window}]))",
+            expr=rates.total,
         ),
         Rule(
             record=one.mean,

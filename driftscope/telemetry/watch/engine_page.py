@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from driftscope.boundary.bounds import MAX_K
 from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.engine_metrics import ENGINES, EngineMetrics
 from driftscope.telemetry.collect.instruments import DEPTH, Instrument
 from driftscope.telemetry.collect.tally import Key, Point, attributes
-from driftscope.telemetry.watch.engine_metrics import ENGINES, EngineMetrics
 from driftscope.telemetry.watch.page_samples import BadPageError, Sample, samples_on
 
 _RANKS = ("tp_rank", "pp_rank")

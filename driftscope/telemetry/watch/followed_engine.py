@@ -21,10 +21,10 @@ from driftscope.errors import (
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.batch_counter import BadRowError, BatchCounter
 from driftscope.telemetry.collect.engine_identity import ManifestFile
+from driftscope.telemetry.collect.engine_metrics import ENGINES, EngineName
 from driftscope.telemetry.collect.status_figures import record_status
 from driftscope.telemetry.collect.tally import Key, Point, Tally
 from driftscope.telemetry.export.batch_order import in_order
-from driftscope.telemetry.watch.engine_metrics import ENGINES, EngineName
 from driftscope.telemetry.watch.engine_page import EnginePage, page_of
 from driftscope.telemetry.watch.page_samples import BadPageError
 from driftscope.telemetry.watch.prometheus_page import points_on

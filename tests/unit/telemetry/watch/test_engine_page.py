@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftscope.telemetry.watch.engine_metrics import ENGINES, EngineName
+from driftscope.telemetry.collect.engine_metrics import ENGINES, EngineName
 from driftscope.telemetry.watch.engine_page import EnginePage, page_of
 from driftscope.telemetry.watch.engine_view import view
 from driftscope.telemetry.watch.page_samples import BadPageError

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from driftscope.cli.app import app
 from driftscope.errors import NotATraceError, TelemetryError, UsageError
 from driftscope.pipeline import summarise
+from driftscope.telemetry.collect.engine_metrics import EngineName
 from driftscope.telemetry.export import engine_telemetry
 from driftscope.telemetry.export.settings import PROMETHEUS, settings_from
-from driftscope.telemetry.watch.engine_metrics import EngineName
 from driftscope.telemetry.watch.engine_view import Depth, View, view
 from driftscope.telemetry.watch.followed_engine import FollowedEndpoint, FollowedRun, follow
 from driftscope.trace.read.reader import read_trace

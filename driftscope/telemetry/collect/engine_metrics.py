@@ -40,8 +40,12 @@ class EngineMetrics:
     """Label of a position, which counts from 0."""
     length: str | None = None
     """Gauge of the acceptance length of the last log interval, the target's own token included."""
+    generated: str | None = None
+    """Counter of generated tokens, for an engine that counts no accepted ones."""
     requests: str | None = None
     """Counter of finished requests."""
+    model: str | None = "model_name"
+    """Label of the served model."""
     ttft: str | None = None
     """Histogram of the time to the first token, in seconds."""
     tpot: str | None = None
@@ -62,13 +66,16 @@ class EngineMetrics:
         return frozenset(name for name in names if name)
 
 
-def _counters(title: str, prefix: str, **more: str) -> EngineMetrics:
+def _counters(
+    title: str, prefix: str, *, model: str | None = "model_name", **more: str
+) -> EngineMetrics:
     """Return the names of engines that took over vLLM's."""
     return EngineMetrics(
         title=title,
         rounds=f"{prefix}:spec_decode_num_drafts_total",
         accepted=f"{prefix}:spec_decode_num_accepted_tokens_total",
         accepted_at=f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total",
+        model=model,
         **more,
     )
 
@@ -85,6 +92,7 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
         title="SGLang",
         rounds="sglang:spec_verify_calls_total",
         length="sglang:spec_accept_length",
+        generated="sglang:generation_tokens_total",
         requests="sglang:num_requests_total",
         ttft="sglang:time_to_first_token_seconds",
     ),
@@ -98,7 +106,7 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
         ttft="trtllm_time_to_first_token_seconds",
         tpot="trtllm_time_per_output_token_seconds",
     ),
-    EngineName.LLAMACPP: _counters("llama.cpp", "llamacpp"),
+    EngineName.LLAMACPP: _counters("llama.cpp", "llamacpp", model=None),
     EngineName.LMDEPLOY: _counters("LMDeploy", "lmdeploy"),
 }
 """Metrics of each engine."""
