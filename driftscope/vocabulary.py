@@ -7,6 +7,7 @@ take it from here; `driftscope.metrics` defines the figures.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 MANIFEST = "manifest.json"
 """Name of the file that makes a directory a run."""
@@ -61,6 +62,14 @@ class Execution:
         "full graphs": FULL,
     }
     """Execution mode by `Manifest.mode`."""
+
+
+class Interchange(StrEnum):
+    """Format of another tool in which `driftscope export` writes a run."""
+
+    SPECULATION_PROFILE = "speculation-profile"
+    AIPERF = "aiperf"
+    PARQUET = "parquet"
 
 
 class Strategy:

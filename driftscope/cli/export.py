@@ -9,6 +9,7 @@ import typer
 
 from driftscope.cli.shared import completion
 from driftscope.cli.shared.run_argument import named_run
+from driftscope.vocabulary import Interchange
 
 
 def export(
@@ -32,6 +33,27 @@ def export(
             metavar="FILE", help="Write OpenMetrics text with the run's own times; - is stdout."
         ),
     ] = None,
+    form: Annotated[
+        Interchange | None,
+        typer.Option(
+            "--format",
+            help="Write --output: a speculation profile (JSON 1.0, which Dynamo's simulator "
+            "reads), AIPerf's records of requests (JSON lines), or all rows as plain Parquet, a "
+            "folder.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="PATH", help="File or folder of --format."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPR",
+            autocompletion=completion.columns,
+            help="With --format: only the rounds that meet a condition, see `analyze`.",
+        ),
+    ] = None,
     interval: Annotated[
         float, typer.Option(min=0.001, help="Seconds of run time between two points of a series.")
     ] = 10.0,
@@ -39,10 +61,13 @@ def export(
         bool, typer.Option("--json", help="Print what was written and sent as JSON.")
     ] = False,
 ) -> None:
-    """Export a recorded run as metrics and spans with their original times.
+    """Export a recorded run: as metrics and spans with their original times, or for other tools.
 
     `promtool tsdb create-blocks-from openmetrics FILE` reads the file into Prometheus.
     """
+    if form is not None or output is not None:
+        _as_files(form, run, output, where, as_json=as_json)
+        return
     import os
     import sys
     from collections import Counter
@@ -58,7 +83,7 @@ def export(
     environ = {**os.environ, telemetry.PROMETHEUS: "", **({telemetry.OTLP: otlp} if otlp else {})}
     settings = None if prometheus and not otlp else telemetry.settings_from(environ)
     if settings is None and prometheus is None:
-        raise UsageError("no destination: give --otlp URL or --prometheus FILE")
+        raise UsageError("no destination: give --otlp URL, --prometheus FILE, or --format and -o")
     if as_json and prometheus == STDOUT:
         raise UsageError("--json and --prometheus - both print to stdout; give one of them a file")
     labels = () if settings is None else settings.labels
@@ -83,3 +108,27 @@ def export(
             sys.stderr.write(f"sent: {batches} batches of metrics, {spans} spans\n")
     if as_json:
         typer.echo(files_to_json(files, sent), nl=False)
+
+
+def _as_files(
+    form: Interchange | None, run: Path, output: Path | None, where: str | None, *, as_json: bool
+) -> None:
+    import sys
+
+    from driftscope.boundary.file_output import STDOUT
+    from driftscope.boundary.terminal_text import shown
+    from driftscope.errors import UsageError
+    from driftscope.interchange.written_files import write_as
+    from driftscope.json_report.operation import files_to_json
+
+    if form is None or output is None:
+        raise UsageError("--format NAME and --output PATH belong together; give both")
+    if output == STDOUT and (as_json or form is Interchange.PARQUET):
+        raise UsageError(f"--output -: --json and --format {Interchange.PARQUET} need a path")
+    written = write_as(form, run, output, where)
+    if as_json:
+        typer.echo(files_to_json([str(path) for path in written]), nl=False)
+        return
+    for path in written:
+        if path != STDOUT:
+            sys.stderr.write(f"written: {shown(str(path))}\n")

@@ -1,0 +1,135 @@
+"""Speculation profile 1.0: acceptance by position, for simulators and next to a checkpoint.
+
+Source: specdec_bench of NVIDIA's Model-Optimizer (Model-Optimizer#2247, #2313, #2315, #2316), whose
+fields and conventions these are. Dynamo's simulator reads the conditional rates, and vLLM's
+synthetic acceptance the marginal ones.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from driftscope.analysis.figures.results import Acceptance
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.segments import BY_LABEL
+from driftscope.boundary import strict_json
+from driftscope.errors import NoDataError
+from driftscope.trace.format.manifest import BY_DEPTH, Manifest, Model
+
+SCHEMA_VERSION = "1.0"
+TOLERANCE = 0.02
+"""Largest difference of the two means for which the format's check passes."""
+DIGITS = 6
+CHAIN, EACH_K = "chain_analytic", "measured_per_k"
+"""`accept_length_model`: whether the rates also describe every smaller K."""
+
+
+def profile_of(run: RunSummary) -> dict[str, Any]:
+    """Return the profile of a run, ready for JSON.
+
+    Raises NoDataError for a run that drafted several K: its rates by position are over different
+    rounds, so that no one profile describes it.
+    """
+    accepted, k = run.acceptance, run.k
+    if accepted.by_k:
+        lengths = ", ".join(str(each.k) for each in accepted.by_k)
+        raise NoDataError(
+            f"{run.label}: drafted {lengths} tokens, and a speculation profile describes one K; "
+            f"record a run of one, or keep its rounds with --where 'k = {accepted.by_k[-1].k}'"
+        )
+    marginal = list(accepted.counted)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "measured": True,
+        "method": run.manifest.method,
+        "draft_checkpoint": _model(run.manifest.drafter),
+        "target_model": _model(run.manifest.target),
+        "num_speculative_tokens": k,
+        "block_size": None,
+        "max_supported_k": k,
+        "verification_method": "longest_prefix",
+        "conditional_accept_rates": _rounded(_conditional(marginal)),
+        "marginal_accept_rates": _rounded(marginal),
+        "mean_accept_length": round(accepted.mean_length, DIGITS),
+        "mean_accept_length_per_request": _number(accepted.mean_length_by_request),
+        "accept_length_model": CHAIN if run.manifest.query_kind == BY_DEPTH else EACH_K,
+        "accept_length_by_k": {str(k): round(accepted.mean_length, DIGITS)},
+        # Lengths include the target's own token: length 1 is a round of which nothing was accepted.
+        "acceptance_length_histogram": {
+            str(tokens + 1): rounds for tokens, rounds in enumerate(accepted.histogram) if rounds
+        },
+        "per_category": _by_label(run),
+        "measurement_conditions": _conditions(run),
+        "validation": _validation(accepted, marginal),
+    }
+
+
+def profile_to_json(run: RunSummary) -> str:
+    """Return the profile as text. Raises what `profile_of` raises."""
+    return strict_json.dumps(profile_of(run), indent=1) + "\n"
+
+
+def _model(model: Model) -> dict[str, Any] | None:
+    """Return a model by the last two parts of its name: a published file names no folder."""
+    if not model.name:
+        return None
+    return {"name": "/".join(model.name.replace("\\", "/").strip("/").split("/")[-2:])}
+
+
+def _conditional(marginal: list[float]) -> list[float]:
+    """Return the rate at each position given all before it; 0 after a position that none
+    reached, as the format has it."""
+    before = [1.0, *marginal[:-1]]
+    return [
+        rate / earlier if earlier > 0 else 0.0
+        for rate, earlier in zip(marginal, before, strict=True)
+    ]
+
+
+def _by_label(run: RunSummary) -> dict[str, Any] | None:
+    lengths = {each.label: each.mean_length for each in run.segments if each.by == BY_LABEL}
+    known = {label: length for label, length in lengths.items() if length is not None}
+    if len(known) < 2:
+        return None
+    return {label: {"mean_accept_length": round(length, DIGITS)} for label, length in known.items()}
+
+
+def _conditions(run: RunSummary) -> dict[str, Any]:
+    """Return what the figures were measured on."""
+    manifest: Manifest = run.manifest
+    return {
+        "engine": manifest.engine,
+        "engine_version": manifest.engine_version,
+        "runner": manifest.runner,
+        "draft_sampling": manifest.draft_sampling,
+        "tensor_parallel": manifest.tensor_parallel,
+        "data_parallel": manifest.data_parallel,
+        "requests": run.requests,
+        "rounds": run.rounds,
+        "measured_by": f"driftscope {manifest.driftscope_version}",
+    }
+
+
+def _validation(accepted: Acceptance, marginal: list[float]) -> dict[str, Any]:
+    implied = 1.0 + sum(marginal)
+    off = abs(implied - accepted.mean_length)
+    falls = all(a >= b for a, b in pairwise(marginal))
+    return {
+        "mean_consistency": {
+            "implied_mean_accept_length": round(implied, DIGITS),
+            "reported_mean_accept_length": round(accepted.mean_length, DIGITS),
+            "abs_delta": round(off, DIGITS),
+            "tolerance": TOLERANCE,
+            "passed": off <= TOLERANCE,
+        },
+        "marginal_monotonicity": {"passed": falls, "violations": []},
+    }
+
+
+def _rounded(values: list[float]) -> list[float]:
+    return [round(value, DIGITS) for value in values]
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)

@@ -1,0 +1,160 @@
+"""Runs in the formats of other tools, against the published fields and counts from the rows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from support.runs import Spec, write_run
+from support.simulate import Truth, simulate
+from typer.testing import CliRunner
+
+from driftscope.cli.app import app
+from driftscope.errors import NoDataError, UsageError
+from driftscope.interchange.written_files import write_as
+from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.vocabulary import Interchange
+
+PROFILE_FIELDS = {
+    "schema_version": str,
+    "measured": bool,
+    "method": str,
+    "draft_checkpoint": dict,
+    "target_model": dict,
+    "num_speculative_tokens": int,
+    "block_size": type(None),
+    "max_supported_k": int,
+    "verification_method": str,
+    "conditional_accept_rates": list,
+    "marginal_accept_rates": list,
+    "mean_accept_length": float,
+    "mean_accept_length_per_request": float,
+    "accept_length_model": str,
+    "accept_length_by_k": dict,
+    "acceptance_length_histogram": dict,
+    "per_category": dict,
+    "measurement_conditions": dict,
+    "validation": dict,
+}
+"""Fields of specdec_bench's `build_profile`, schema version 1.0, in its order."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("interchange") / "run"
+    return write_run(path, Spec(labels=("chat", "code"), undrafted=("k_zero",)))
+
+
+@pytest.fixture(scope="module")
+def trace(run: Path) -> Trace:
+    return read_trace(run)
+
+
+def _accepted(trace: Trace) -> list[int]:
+    rows = trace.verify.select(["drafted", "accepted"]).to_pylist()
+    return [row["accepted"] for row in rows if row["drafted"]]
+
+
+def _profile(run: Path, folder: Path) -> dict[str, Any]:
+    (file,) = write_as(Interchange.SPECULATION_PROFILE, run, folder / "profile.json")
+    found = json.loads(file.read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_profile_has_the_published_fields_and_the_runs_counts(
+    run: Path, trace: Trace, tmp_path: Path
+) -> None:
+    found, accepted = _profile(run, tmp_path), _accepted(trace)
+    assert list(found) == list(PROFILE_FIELDS)
+    assert all(isinstance(found[name], kind) for name, kind in PROFILE_FIELDS.items())
+    rounds, k = len(accepted), trace.manifest.k
+    marginal = [sum(n >= depth for n in accepted) / rounds for depth in range(1, k + 1)]
+    assert found["marginal_accept_rates"] == pytest.approx(marginal, abs=1e-6)
+    conditional = [b / a for a, b in zip([1.0, *marginal], marginal, strict=False)]
+    assert found["conditional_accept_rates"] == pytest.approx(conditional, abs=1e-6)
+    assert found["mean_accept_length"] == pytest.approx(1 + sum(accepted) / rounds, abs=1e-6)
+    histogram = {str(n + 1): times for n, times in Counter(accepted).items()}
+    assert found["acceptance_length_histogram"] == histogram
+    assert set(found["per_category"]) == {"chat", "code"}
+    assert found["validation"]["mean_consistency"]["passed"] is True
+    assert found["num_speculative_tokens"] == k and found["accept_length_model"] == "chain_analytic"
+
+
+def test_a_profile_names_no_folder_of_the_machine(run: Path, tmp_path: Path) -> None:
+    found = _profile(run, tmp_path)
+    assert found["draft_checkpoint"]["name"].count("/") <= 1
+    assert str(tmp_path) not in json.dumps(found)
+
+
+def test_a_run_of_several_k_has_no_profile_and_one_k_of_it_has(tmp_path: Path) -> None:
+    truth = Truth(requests=60, rounds=30, batches=(1, 8), k_by_batch=((2, 7), (8, 3)))
+    run = simulate(tmp_path / "run", truth)
+    with pytest.raises(NoDataError, match=r"describes one K.*--where 'k = 7'"):
+        write_as(Interchange.SPECULATION_PROFILE, run, tmp_path / "p.json")
+    (file,) = write_as(Interchange.SPECULATION_PROFILE, run, tmp_path / "p.json", "k = 7")
+    assert json.loads(file.read_text())["num_speculative_tokens"] == 7
+
+
+def test_records_of_requests_are_those_of_the_rows(run: Path, trace: Trace, tmp_path: Path) -> None:
+    (file,) = write_as(Interchange.AIPERF, run, tmp_path / "profile_export.jsonl")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    counts: dict[str, list[int]] = {}
+    for row in trace.verify.to_pylist():
+        if row["drafted"]:
+            counts.setdefault(row["request"], []).append(row["accepted"])
+    assert {each["metadata"]["x_request_id"] for each in records} == counts.keys()
+    requests = {row["request"]: row for row in trace.request.to_pylist()}
+    for each in records:
+        name, found = each["metadata"]["x_request_id"], each["spec_decode_acceptance"]
+        mine, finished = counts[name], requests[name]
+        assert found["num_spec_steps"] == len(mine)
+        assert found["num_accepted_draft_tokens"] == sum(mine)
+        assert found["mean_acceptance_length"] == pytest.approx(1 + sum(mine) / len(mine))
+        assert found["acceptance_histogram"] == {
+            str(n): mine.count(n) for n in range(trace.manifest.k + 1)
+        }
+        assert found["completion_tokens"] == finished["output_tokens"]
+        ttft = each["metrics"]["time_to_first_token"]
+        assert ttft == {"value": pytest.approx(1000 * finished["ttft_s"]), "unit": "ms"}
+    begun = [each["metadata"]["request_start_ns"] for each in records]
+    assert begun == sorted(begun)
+
+
+def test_what_was_not_recorded_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(labels=("chat",)))
+    for path in run.glob("request-*"):
+        path.unlink()
+    (file,) = write_as(Interchange.AIPERF, run, tmp_path / "records.jsonl")
+    for line in file.read_text().splitlines():
+        each = json.loads(line)
+        assert each["metrics"] == {} and "request_start_ns" not in each["metadata"]
+        assert "completion_tokens" not in each["spec_decode_acceptance"]
+
+
+def test_plain_parquet_has_every_column_of_every_row(
+    run: Path, trace: Trace, tmp_path: Path
+) -> None:
+    files = write_as(Interchange.PARQUET, run, tmp_path / "plain")
+    names = [path.name for path in files]
+    assert names == ["chains.parquet", "rounds.parquet", "steps.parquet", "requests.parquet"]
+    chains = pq.read_table(files[0])
+    assert chains.num_rows == trace.draft.num_rows
+    assert chains.column("fed_rms").to_pylist() == trace.draft.column("fed_rms").to_pylist()
+    with pytest.raises(UsageError, match="leave out --where"):
+        write_as(Interchange.PARQUET, run, tmp_path / "plain", "k = 4")
+
+
+def test_the_command_says_where_the_file_is(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    base = ["export", str(run), "--format", "speculation-profile"]
+    done = CliRunner().invoke(app, [*base, "-o", str(file)])
+    assert done.exit_code == 0 and f"written: {file}" in done.output
+    to_stdout = CliRunner().invoke(app, [*base, "-o", "-"])
+    assert json.loads(to_stdout.stdout) == json.loads(file.read_text())
+    alone = CliRunner().invoke(app, base)
+    assert isinstance(alone.exception, UsageError) and "belong together" in str(alone.exception)
