@@ -25,6 +25,7 @@ from driftscope.cli.doctor import doctor
 from driftscope.cli.export import export
 from driftscope.cli.findings import findings
 from driftscope.cli.inspect import inspect
+from driftscope.cli.inspection.ablate import ablate
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.runs import ls, prune, rm
@@ -66,6 +67,7 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "doctor": doctor,
     "findings": findings,
     "inspect": inspect,
+    "ablate": ablate,
     "serve": serve,
     "watch": watch,
     "analyze": analyze,

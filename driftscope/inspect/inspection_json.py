@@ -39,7 +39,7 @@ def _pair_trial(trial: PairTrial) -> dict[str, Any]:
         "prompts": trial.prompts,
         "k": trial.k,
         "positions": trial.positions,
-        "acceptance": [_acceptance(each) for each in trial.as_served],
+        "acceptance": [acceptance_content(each) for each in trial.as_served],
         "comparison": comparison_content(trial.comparison),
     }
 
@@ -63,7 +63,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
     return {
         "prompts": trial.prompts,
         "k": trial.k,
-        "acceptance": _acceptance(trial.as_is),
+        "acceptance": acceptance_content(trial.as_is),
         "figures": trial.figures,
         "tried": [
             {
@@ -72,7 +72,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
                 "fields": each.repair.fields,
                 "weights": each.repair.weights,
                 "prompts": each.prompts,
-                "acceptance": _acceptance(each.acceptance),
+                "acceptance": acceptance_content(each.acceptance),
                 "difference": each.gain.difference,
                 "difference_interval": _ends(each.gain.interval),
                 "p": each.gain.p,
@@ -89,7 +89,7 @@ def _rendering(each: TriedRendering) -> dict[str, Any]:
         "id": each.rendering.id,
         "change": each.rendering.change,
         "prompts": each.prompts,
-        "acceptance": _acceptance(each.acceptance),
+        "acceptance": acceptance_content(each.acceptance),
         "difference": each.gain.difference,
         "difference_interval": _ends(each.gain.interval),
         "p": each.gain.p,
@@ -98,7 +98,8 @@ def _rendering(each: TriedRendering) -> dict[str, Any]:
     }
 
 
-def _acceptance(acceptance: Acceptance) -> dict[str, Any]:
+def acceptance_content(acceptance: Acceptance) -> dict[str, Any]:
+    """Return the acceptance of a trial, ready for JSON."""
     return {
         "mean_length": acceptance.length,
         "mean_length_interval": _ends(acceptance.length_interval),

@@ -17,6 +17,7 @@ from driftscope.analysis.first_screen.first_screen import State
 from driftscope.analysis.statistics.attention_drift import Answer as DriftAnswer
 from driftscope.analysis.statistics.attention_drift import Source
 from driftscope.json_report.document import (
+    ABLATION,
     ADVICE,
     CHECK,
     COMPARISON,
@@ -278,6 +279,48 @@ PAIR_TRIAL = _object(
     nullable=True,
 )
 """Two drafters that were run beside one target; null if they were not."""
+PART = _object(
+    {
+        "value": NUMBER,
+        "interval": INTERVAL,
+        "orders": {"type": ["array", "null"], "items": {"type": "number"}},
+    }
+)
+ABLATED = _object(
+    {
+        "drafter": TEXT,
+        "target": TEXT,
+        "k": COUNT,
+        "prompts": COUNT,
+        "positions": COUNT,
+        "lacking_tokens": NUMBER,
+        "not_applicable": {"type": "object", "additionalProperties": TEXT},
+        "decomposition": _object(
+            {
+                "first": NUMBER,
+                "last": NUMBER,
+                **dict.fromkeys(("loss", "tokens", "states", "rest"), PART),
+            },
+            nullable=True,
+        ),
+        "effects": _list(
+            _object(
+                {
+                    "id": TEXT,
+                    "changes": TEXT,
+                    "words": TEXT,
+                    "acceptance": TRIED_ACCEPTANCE,
+                    "agreement": BY_DEPTH,
+                    "conditional": BY_DEPTH,
+                    "figures": {"type": "object", "additionalProperties": BY_DEPTH},
+                    "difference": NUMBER,
+                    "difference_interval": INTERVAL,
+                }
+            )
+        ),
+    }
+)
+"""A drafter under interventions, beside its target."""
 RULE = _object({"rule": TEXT, "run": TEXT, "outcome": {"enum": ["held", "broken", "undecided"]}})
 CONTENTS: Mapping[str, Schema] = {
     REPORT: _object(
@@ -296,6 +339,7 @@ CONTENTS: Mapping[str, Schema] = {
     INSPECTED_PAIR: _object(
         {"first": INSPECTED, "second": INSPECTED, "exit_code": COUNT, "trial": PAIR_TRIAL}
     ),
+    ABLATION: ABLATED,
     PROMISE: _object(
         {
             "drafter": TEXT,

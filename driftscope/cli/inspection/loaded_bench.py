@@ -34,15 +34,15 @@ class TrialOptions:
         return bool(self.config_file or self.weights_folder)
 
 
-def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
-    """Load the target, and let it encode the prompts.
+def load_bench(target: TargetFiles, options: TrialOptions, most: int = MOST_PROMPTS) -> Bench:
+    """Load the target, and let it encode at most `most` of the prompts.
 
     Raises DriftscopeError for prompts that cannot be read, or a target that cannot be loaded.
     """
     from driftscope.inspect.trial.trial import Bench
     from driftscope.workloads.suites.prompt_sources import prompts_of
 
-    chosen = prompts_of(options.prompts)[:MOST_PROMPTS]
+    chosen = prompts_of(options.prompts)[:most]
 
     def encoded(teacher: Teacher) -> dict[str, list[int]]:
         return {each.key: teacher.encode(each.messages, each.text) for each in chosen}

@@ -37,6 +37,7 @@ PAGES: Mapping[str, Page] = MappingProxyType(
         ),
         "findings": Page(group=BEGIN, example="driftscope findings --json"),
         "inspect": Page(group=BEFORE, example="driftscope inspect DRAFTER --target TARGET"),
+        "ablate": Page(group=BEFORE, example="driftscope ablate DRAFTER --target TARGET"),
         "serve": Page(
             group=RECORD,
             example="driftscope serve MODEL --speculative-config "

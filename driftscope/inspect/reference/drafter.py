@@ -8,7 +8,7 @@ generation all run these methods.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +67,11 @@ class StepOutput:
     fed: Tensor
     attention: tuple[Tensor, ...]
     chain_keys: ChainKeys
+
+
+Edit = Callable[[int, Tensor], Tensor]
+"""Function from the index of a layer and its attention, like `StepOutput.attention`, to another
+attention of the same shape, whose rows sum to 1."""
 
 
 class LaterLayer(nn.Module):
@@ -192,11 +197,13 @@ class Drafter(nn.Module):
         anchors: Tensor,
         context: Context,
         chain_keys: ChainKeys,
+        edit: Edit | None = None,
     ) -> StepOutput:
         """Run depth `depth` of the chains anchored at slots `anchors` [A].
 
         `embedding` [B, A, H] belongs to the newest token of each chain; `hidden` [B, A, H] is
-        `fuse`'s output at depth 1 and the previous `fed` after it.
+        `fuse`'s output at depth 1 and the previous `fed` after it. `edit` replaces the attention
+        of each layer before values are read.
         """
         positions = anchors + depth - 1
         attention, owns = list[Tensor](), list[tuple[Slots, ...]]()
@@ -207,6 +214,7 @@ class Drafter(nn.Module):
             if depth > 1:
                 own = (*own, Slots(*layer.self_attn.keys_values(x, self.rotary, positions)))
             weights = self._attention(queries, anchors, slots, own)
+            weights = weights if edit is None else edit(index, weights)
             hidden = layer.leave(residual, _mix(weights.to(slots.values.dtype), slots, own))
             attention.append(weights)
             owns.append(own)

@@ -68,7 +68,7 @@ def draft(
         newest = drafter.target_ids(logits.argmax(-1))
         matches.append(newest == ids[anchors + 1 + depth])
         if measured:
-            figures.append(_figures(step, logits, context.slots, passage.prompt_tokens))
+            figures.append(figures_of(step, logits, context.slots, passage.prompt_tokens))
         # A table of wrong differences can lead past the vocabulary.
         newest = newest.clamp(0, drafter.config.layer.vocab_size - 1)
         hidden, chain_keys = step.fed, step.chain_keys
@@ -78,7 +78,8 @@ def draft(
     )
 
 
-def _figures(step: StepOutput, logits: Tensor, slots: int, prompt_tokens: int) -> Tensor:
+def figures_of(step: StepOutput, logits: Tensor, slots: int, prompt_tokens: int) -> Tensor:
+    """Return the means of FIGURES over the positions of one depth, [figures]."""
     masses = [class_masses(one[0], slots, prompt_tokens, DEFAULT_N_SINK) for one in step.attention]
     columns: Sequence[Tensor] = (
         rms(step.prenorm[0]),

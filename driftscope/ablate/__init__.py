@@ -1,0 +1,1 @@
+"""Interventions on a drafter outside any engine: change one thing, keep all else, count again."""

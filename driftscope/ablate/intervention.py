@@ -1,0 +1,99 @@
+"""Interventions: what each changes in a chain, and what its result can say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Attention(StrEnum):
+    """Change of the drafter's attention."""
+
+    HIDE_CHAIN = "hide_chain"
+    """The chain's own slots are not seen."""
+    HIDE_SINK = "hide_sink"
+    """The sink set is not seen."""
+    RESTORE_SINK = "restore_sink"
+    """Each head gives the sink set the share that it gave it at depth 1."""
+    LAST_SLOTS = "last_slots"
+    """Only the nearest slots are seen."""
+
+
+class Size(StrEnum):
+    """Change of the state that the next depth gets."""
+
+    PINNED = "pinned"
+    """Its size is that of the state after depth 1."""
+    NORMED = "normed"
+    """It passes the final norm, as with EAGLE 3.1's `norm_output`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervention:
+    """One change of a chain; everything else is as served."""
+
+    id: str
+    changes: str
+    """What is changed, as the object of "with"."""
+    right_tokens: bool = False
+    """Whether each depth reads the target's token in place of the drafter's guess."""
+    right_states: bool = False
+    """Whether each depth reads the target's captured states in place of the drafter's own."""
+    size: Size | None = None
+    attention: Attention | None = None
+
+
+AS_SERVED = "as-served"
+RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH = "right-tokens", "right-states", "right-both"
+FACTORIAL = (AS_SERVED, RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH)
+"""Interventions that the decomposition needs: neither, either and both factors."""
+INTERVENTIONS: Mapping[str, Intervention] = {
+    each.id: each
+    for each in (
+        Intervention(id=AS_SERVED, changes="nothing changed"),
+        Intervention(
+            id=RIGHT_TOKENS,
+            changes="the target's tokens fed",
+            right_tokens=True,
+        ),
+        Intervention(
+            id=RIGHT_STATES,
+            changes="the target's states fed",
+            right_states=True,
+        ),
+        Intervention(
+            id=RIGHT_BOTH,
+            changes="the target's tokens and states fed",
+            right_tokens=True,
+            right_states=True,
+        ),
+        Intervention(
+            id="pin-size",
+            changes="the state's size kept",
+            size=Size.PINNED,
+        ),
+        Intervention(id="normalise", changes="the state normed", size=Size.NORMED),
+        Intervention(
+            id="hide-chain",
+            changes="the chain's own slots hidden",
+            attention=Attention.HIDE_CHAIN,
+        ),
+        Intervention(
+            id="hide-sink",
+            changes="the sink hidden",
+            attention=Attention.HIDE_SINK,
+        ),
+        Intervention(
+            id="restore-sink",
+            changes="the sink's share kept",
+            attention=Attention.RESTORE_SINK,
+        ),
+        Intervention(
+            id="last-slots",
+            changes="only the nearest slots seen",
+            attention=Attention.LAST_SLOTS,
+        ),
+    )
+}
+"""Interventions by id, in the order in which they are reported."""

@@ -1,0 +1,82 @@
+"""The `driftscope ablate` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def ablate(
+    drafter: Annotated[
+        str,
+        typer.Argument(
+            metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache."),
+    ],
+    prompts: Annotated[
+        str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
+    ] = "chat",
+    k: Annotated[int, typer.Option("--k", min=1, max=32, help="Tokens per draft.")] = 5,
+    positions: Annotated[
+        int, typer.Option(min=1, help="Positions of each answer from which chains start.")
+    ] = 20,
+    most_prompts: Annotated[
+        int, typer.Option("--most-prompts", min=5, help="Number of prompts that are used.")
+    ] = 200,
+    interventions: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Names with commas between them; without it, all."),
+    ] = None,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Load the tensors of PyTorch pickles; code in them is refused."
+        ),
+    ] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Download repositories that the cache lacks.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Also write the JSON to FILE."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Find out why a drafter's acceptance falls over depth: change one thing, and count again.
+
+    Both models are run outside any engine. Chains start at the same positions of the target's own
+    greedy answers, as served and with each intervention: the target's tokens or states fed, the
+    state's size kept, attention changed. Differences are paired by prompt, and the loss between
+    depth 1 and K is divided into wrong tokens, the drafter's own states, and the rest.
+    """
+    from driftscope.ablate.ablation_json import to_json
+    from driftscope.boundary.file_output import write_file
+    from driftscope.boundary.terminal_text import shown
+    from driftscope.cli.inspection.ablation_request import AblationRequest
+    from driftscope.cli.inspection.opening_options import opening_of
+    from driftscope.cli.screens.ablation_table import print_ablation
+
+    request = AblationRequest(
+        drafter=drafter,
+        target=target,
+        prompts=prompts,
+        k=k,
+        positions=positions,
+        most_prompts=most_prompts,
+        interventions=interventions,
+        opening=opening_of(allow_pickle=allow_pickle, download=download),
+    )
+    result = request.result()
+    if as_json:
+        typer.echo(to_json(result), nl=False)
+    else:
+        print_ablation(result)
+    if output is not None:
+        write_file(output, to_json(result).encode())
+        typer.echo(f"written: {shown(str(output))}", err=True)
