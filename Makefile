@@ -12,7 +12,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless seeds situations inspect broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless seeds situations inspect ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,9 @@ situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, ca
 
 inspect: $(VENV)/installed-dev ## what inspect says of planted mistakes and healthy drafters, as a table (minutes)
 	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.table
+
+ablate: $(VENV)/installed-dev ## what each intervention changes in the shipped drafters, and drafters with a known cause (minutes)
+	PYTHONPATH=tests $(BIN)/python -m verification.ablated.table
 
 broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.broken.table

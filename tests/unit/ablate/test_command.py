@@ -1,0 +1,76 @@
+"""`driftscope ablate` on the shipped drafters, and on what it cannot run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from support.checkpoints import TARGET, changed
+from typer.testing import CliRunner, Result
+
+from driftscope.ablate.intervention import AS_SERVED, INTERVENTIONS
+from driftscope.cli.app import app
+from driftscope.errors import CheckpointError, UsageError
+from driftscope.json_report.document import ABLATION
+from driftscope.json_report.schema import schema_of
+from driftscope_lab.trio import trio_path
+
+FEW = ("--prompts", "trio", "--k", "3", "--most-prompts", "6", "--positions", "6")
+
+
+def _ablate(drafter: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["ablate", str(drafter), "--target", str(TARGET), *options])
+
+
+def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: Path) -> None:
+    file = tmp_path / "ablation.json"
+    done = _ablate(trio_path() / "eagle31", *FEW, "--json", "-o", str(file))
+    assert done.exit_code == 0, done.output
+    document = json.loads(file.read_text())
+    jsonschema.validate(document, schema_of(ABLATION))
+    assert json.loads(done.stdout) == document
+    assert document["prompts"] == 6 and document["positions"] == 36
+    found = {each["id"] for each in document["effects"]}
+    assert found == INTERVENTIONS.keys() - {"normalise"}
+    assert "norm_output" in document["not_applicable"]["normalise"]
+    tokens = next(each for each in document["effects"] if each["id"] == "right-tokens")
+    assert tokens["difference"] == 0.0
+
+
+def test_the_table_fits_into_80_columns_and_explains_the_parts() -> None:
+    done = _ablate(trio_path() / "eagle3", *FEW)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(done.output.split())
+    assert "the drafter's own states" in text and "as served" in text
+    assert "up to its first wrong token" in text
+
+
+def test_named_interventions_alone_are_run() -> None:
+    done = _ablate(trio_path() / "eagle3", *FEW, "--interventions", "hide-sink", "--json")
+    document = json.loads(done.stdout)
+    assert [each["id"] for each in document["effects"]] == [AS_SERVED, "hide-sink"]
+    assert document["decomposition"] is None
+
+
+def test_an_unknown_intervention_is_named_with_those_that_there_are() -> None:
+    done = _ablate(trio_path() / "eagle3", *FEW, "--interventions", "more-heads")
+    assert isinstance(done.exception, UsageError)
+    assert "more-heads: no such intervention; there are right-tokens" in str(done.exception)
+
+
+def test_a_drafter_that_cannot_be_run_is_one_error(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(mlp_bias=True))
+    done = _ablate(path, *FEW)
+    assert isinstance(done.exception, CheckpointError)
+    assert "is not run" in str(done.exception)
+    missing = _ablate(tmp_path / "none", *FEW)
+    assert isinstance(missing.exception, CheckpointError)
+
+
+@pytest.mark.parametrize("k", ["0", "33"])
+def test_k_has_bounds(k: str) -> None:
+    assert _ablate(trio_path() / "eagle3", "--k", k).exit_code == 2
