@@ -32,7 +32,7 @@ from driftscope_probes.vllm.attach import (
     recorder_of,
 )
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
-from driftscope_probes.vllm.run_manifest import SINKS_SOUGHT
+from driftscope_probes.recording.manifest_notes import SINKS_SOUGHT
 
 CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 
