@@ -45,8 +45,9 @@ def assemble_recorder(
     """Return a recorder whose taps are not attached yet.
 
     `schedules` reads what the engine schedules. `make_taps` and `make_sampler` are for an engine
-    whose drafter is not one module that one call runs at all depths. `masses_only`: another rank writes everything that
-    does not depend on attention heads. Raises ProbeError for an unsupported attention backend.
+    whose drafter is not one module that one call runs at all depths. `masses_only`: another rank
+    writes everything that does not depend on attention heads. Raises ProbeError for an unsupported
+    attention backend.
     """
     layout = Layout(depths=drafter.k, layers=len(drafter.layers), aux=drafter.aux_states)
     guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))

@@ -31,7 +31,8 @@ class SglangDraftCall:
         missing: frozenset[str] = NOBODY,
         first: Callable[[], None] = lambda: None,
     ) -> None:
-        """`layers`: names of the drafter's attention layers. `missing`: requests whose first depth is not known; `first` passes on the others'."""
+        """`layers`: names of the drafter's attention layers. `missing`: requests whose first depth
+        is not known; `first` passes on that of the others."""
         self._worker, self._batch, self._original = worker, batch, original
         self._layers, self._missing, self._first = layers, missing, first
         self.result: Any = None
@@ -75,7 +76,8 @@ class SglangDraftCall:
     def without_graphs(self) -> torch.Tensor:
         """See DraftCall."""
         self._first()
-        return without_graph(self._worker, DRAFT_GRAPH, self.serve)
+        drafts: torch.Tensor = without_graph(self._worker, DRAFT_GRAPH, self.serve)
+        return drafts
 
 
 def without_graph(worker: Any, graph: str, run: Callable[[], Any]) -> Any:

@@ -48,8 +48,14 @@ class DrafterTaps:
     ======================  ===============================================================
     """
 
-    def __init__(self, drafter: Drafter, kernels: Kernels, guard: Guard, *, in_graph: bool) -> None:
-        """`in_graph` is ignored: recorded rounds run without graphs."""
+    def __init__(
+        self,
+        drafter: Drafter,
+        kernels: Kernels,
+        guard: Guard,
+        *,
+        in_graph: bool,  # noqa: ARG002  recorded rounds run without graphs
+    ) -> None:
         self._drafter, self._kernels = drafter, kernels
         self._layers = tuple(drafter.layers)
         self.hooks = HookSet(removable=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
@@ -36,7 +37,7 @@ class ForwardStates:
         return self._each(lambda x: x.index_select(0, wanted))
 
     def _each(self, change: Rows) -> ForwardStates:
-        changed = {}
+        changed: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, tuple):
@@ -48,14 +49,14 @@ class ForwardStates:
 
 def joined(parts: Sequence[ForwardStates]) -> ForwardStates:
     """Return the requests of several forwards, one after another."""
-    first, values = parts[0], {}
+    values: dict[str, Any] = {}
     for field in fields(ForwardStates):
         columns = [getattr(part, field.name) for part in parts]
         if isinstance(columns[0], tuple):
             values[field.name] = tuple(torch.cat(each) for each in zip(*columns, strict=True))
         elif columns[0] is not None:
             values[field.name] = torch.cat(columns)
-    return replace(first, **values)
+    return replace(parts[0], **values)
 
 
 def pass_on(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
 from driftscope.vocabulary import UndraftedReason
+from driftscope_probes.recording.prompt_digests import PromptDigests
 
 REMEMBERED_REQUESTS = 65_536
 """Largest number of requests remembered at once, so that dropped ends leave no state for good."""
@@ -38,6 +39,14 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTokens:
+    """Token ids from which the digests of a request are computed; they are not kept."""
+
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
     """A request that ended: its RequestRow without what the tracker computes."""
 
@@ -54,6 +63,7 @@ class FinishedRequest:
     structured: str | None
     session: str | None
     pair: str | None
+    tokens: RequestTokens
 
 
 _Verified = tuple[int, float, str, int, int, int, str | None, int]
@@ -64,9 +74,14 @@ _COLUMNS = ("step", "time_s", "request", "position", "drafted", "accepted", "rea
 class RequestTracker:
     """Tracks running requests, and builds the rows of steps and of requests that ended."""
 
-    def __init__(self, count_error: Callable[[str, BaseException], None]) -> None:
-        """`count_error` is called for a step that cannot be read, whose rows are lost."""
-        self._count_error = count_error
+    def __init__(
+        self,
+        count_error: Callable[[str, BaseException], None],
+        digests: PromptDigests | None = None,
+    ) -> None:
+        """`count_error` is called for a step that cannot be read, whose rows are lost; without
+        `digests`, requests get none."""
+        self._count_error, self._digests = count_error, digests
         self._times: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Time of each running request's first and latest token."""
         self._step = 0
@@ -103,13 +118,34 @@ class RequestTracker:
         return rows
 
     def _ended(self, ended: FinishedRequest) -> RequestRow:
-        first, last = self._times.pop(ended.request, (None, None))
-        many = ended.output_tokens > 1 and first is not None and last is not None
+        times = self._times.pop(ended.request, None)
+        own = {field.name: getattr(ended, field.name) for field in fields(ended)}
+        digest, conversation = self._digests_of(own.pop("tokens"))
         return RequestRow(
-            **{name: getattr(ended, name) for name in FinishedRequest.__slots__},
-            ttft_s=None if first is None else max(0.0, first - ended.arrival_s),
-            tpot_s=(last - first) / (ended.output_tokens - 1) if many else None,
+            **own,
+            prompt_digest=digest,
+            conversation=conversation,
+            ttft_s=None if times is None else max(0.0, times[0] - ended.arrival_s),
+            tpot_s=_per_token(times, ended.output_tokens),
         )
+
+    def _digests_of(self, tokens: RequestTokens) -> tuple[str | None, str | None]:
+        """Return the digests of prompt and conversation; an error costs them, not the row."""
+        if self._digests is None:
+            return None, None
+        try:
+            return self._digests.of(tokens)
+        except Exception as error:
+            self._count_error("digest", error)
+            return None, None
+
+
+def _per_token(times: tuple[float, float] | None, tokens: int) -> float | None:
+    """Return the mean time of the tokens after the first; None if there is none."""
+    if times is None or tokens < 2:
+        return None
+    first, last = times
+    return (last - first) / (tokens - 1)
 
 
 def _reason(served: Served) -> str | None:

@@ -12,15 +12,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from driftscope_probes.base.guard import CORE, Guard
-from driftscope_probes.base.settings import Settings
+from driftscope_probes.base.settings import Settings, prompt_key
 from driftscope_probes.base.start_guard import EXPORT, StartGuard
 from driftscope_probes.control.control import Control
 from driftscope_probes.recording import telemetry_feed
 from driftscope_probes.recording.process_writer import open_writer
+from driftscope_probes.recording.prompt_digests import ANSWER_TOKENS, PromptDigests
 from driftscope_probes.sglang.request_label import PAIR, SESSION, label_of, name_in
 from driftscope_probes.sglang.request_tracker import (
     FinishedRequest,
     Outcome,
+    RequestTokens,
     RequestTracker,
     Served,
 )
@@ -60,14 +62,15 @@ class SchedulerObserver:
         )
         self._selection = RequestSelection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
-        self._rows = RequestTracker(self._writer.count_error).rows
+        digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
+        self._rows = RequestTracker(self._writer.count_error, digests).rows
 
     def around(self, run: Callable[[], Any], batch: Any, result: Any, *, decode: bool) -> Any:
         """Run the scheduler's processing of a step's result."""
         before = self._guard.run("verify_started", self._before, batch, decode)
         returned = run()
         if before is not None:
-            self._guard.run("verify", self._after, batch, result, before)
+            self._guard.run("verify", self._after, result, before)
         return returned
 
     def _before(self, batch: Any, decode: bool) -> list[tuple[int, Any, int, bool]]:
@@ -79,7 +82,7 @@ class SchedulerObserver:
             if not req.finished() and not req.is_retracted
         ]
 
-    def _after(self, batch: Any, result: Any, before: list[tuple[int, Any, int, bool]]) -> None:
+    def _after(self, result: Any, before: list[tuple[int, Any, int, bool]]) -> None:
         now, k = time.time(), self._drafted(result)
         accepted = getattr(result, "num_correct_drafts_per_req_cpu", None)
         served, finished = [], []
@@ -125,6 +128,10 @@ class SchedulerObserver:
             structured=_structured(sampling),
             session=name_in(sampling, SESSION) or req.session_id,
             pair=name_in(sampling, PAIR),
+            tokens=RequestTokens(
+                prompt_token_ids=req.origin_input_ids,
+                output_token_ids=req.output_ids[:ANSWER_TOKENS],
+            ),
         )
 
 

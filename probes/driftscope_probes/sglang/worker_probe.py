@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.guard import Guard
 from driftscope_probes.recording.recorder import Recorder
 from driftscope_probes.recording.step_timer import StepTimer
 from driftscope_probes.sglang.ahead_sampler import AheadSampler

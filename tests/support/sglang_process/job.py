@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -108,10 +109,8 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """End an engine with all its processes."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait(30)
 
 
@@ -154,8 +153,7 @@ def _description(job: Job, folder: Path) -> dict[str, Any]:
     return {
         "engine": {**engine(job, folder), **job.engine},
         "batches": [
-            {"size": size, "prompts": asked, "sampling": sampling, "own": own}
-            for size in job.sizes
+            {"size": size, "prompts": asked, "sampling": sampling, "own": own} for size in job.sizes
         ],
     }
 
