@@ -6,7 +6,7 @@ from verification.sglang.harmless import JOBS, OFF, SAMPLED_EVERY
 from driftscope.trace.read.reader import read_trace
 from engines.sglang.conftest import Outcomes
 
-pytestmark = [pytest.mark.sglang, pytest.mark.xdist_group("sglang")]
+pytestmark = pytest.mark.sglang
 LINE = "driftscope: "
 HOOKS = {
     "worker": {

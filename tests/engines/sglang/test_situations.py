@@ -7,7 +7,7 @@ from verification.sglang.truth import histograms
 from driftscope.trace.read.reader import read_trace
 from engines.sglang.conftest import Outcomes
 
-pytestmark = [pytest.mark.sglang, pytest.mark.xdist_group("sglang")]
+pytestmark = pytest.mark.sglang
 
 
 def test_a_tree_has_acceptance_and_no_masses(sglang_outcome: Outcomes) -> None:
