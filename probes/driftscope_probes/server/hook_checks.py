@@ -7,8 +7,8 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from driftscope_probes.base.hook_point import Hook
 from driftscope_probes.server.check import Check
+from driftscope_probes.taps.hook_point import Hook
 
 
 def hook_checks(

@@ -9,6 +9,7 @@ from typing import Any
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.trace.write.run_directory import check_unused, create_run, rewrite_manifest
 from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.base.engine import EngineSeam
 from driftscope_probes.base.settings import EAGER, Settings, settings_from
 from driftscope_probes.base.start_guard import (
     EXPORT,
@@ -25,13 +26,13 @@ from driftscope_probes.recording.process_writer import open_writer
 from driftscope_probes.recording.recorder import Recorder
 from driftscope_probes.recording.recorder_assembly import assemble_recorder
 from driftscope_probes.recording.step_timer import StepTimer
-from driftscope_probes.sglang.ahead_sampler import AheadSampler
-from driftscope_probes.sglang.drafter_taps import DrafterTaps
-from driftscope_probes.sglang.first_depths import FirstDepths
+from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
+from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps
+from driftscope_probes.sglang.chain.first_depths import FirstDepths
 from driftscope_probes.sglang.loaded_drafter import SglangDrafter, open_drafter
 from driftscope_probes.sglang.run_manifest import manifest_of, manifest_of_timed, run_id
-from driftscope_probes.sglang.scheduler_observer import observe_scheduler
-from driftscope_probes.sglang.schedules import SglangSchedules
+from driftscope_probes.sglang.scheduler.scheduler_observer import observe_scheduler
+from driftscope_probes.sglang.scheduler.schedules import SglangSchedules
 from driftscope_probes.sglang.worker_probe import ChainParts, RecordedWorker, TimedWorker
 
 PROBE = "_driftscope_probe"
@@ -72,7 +73,7 @@ def _attach(worker: Any, settings: Settings) -> None:
     writer = open_writer(settings, WORKER)
     with StartGuard(EXPORT):
         telemetry_feed.publish(writer, settings)
-    probe = (
+    probe: EngineSeam = (
         _timed(worker, settings, writer, lost)
         if drafter is None
         else _recorded(worker, drafter, settings, writer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope_probes.base.hook_point import Hook
+from driftscope_probes.taps.hook_point import Hook
 
 _WORKER = "sglang.srt.speculative.eagle_worker_v2"
 _PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"

@@ -22,7 +22,7 @@ SEAMS = (
     ("sglang.srt.speculative.eagle_worker_v2", "worker_hooks", "install_worker"),
     (
         "sglang.srt.managers.scheduler_components.batch_result_processor",
-        "scheduler_hooks",
+        "scheduler.processor_hooks",
         "install_processor",
     ),
 )

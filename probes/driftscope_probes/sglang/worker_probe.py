@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.base.engine import StepSink
 from driftscope_probes.recording.recorder import Recorder
-from driftscope_probes.recording.step_timer import StepTimer
-from driftscope_probes.sglang.ahead_sampler import AheadSampler
-from driftscope_probes.sglang.draft_call import EXTEND_GRAPH, SglangDraftCall, without_graph
-from driftscope_probes.sglang.drafter_taps import DrafterTaps, ForwardRows
-from driftscope_probes.sglang.first_depths import FirstDepths
-from driftscope_probes.sglang.schedules import SglangStep, step_of
+from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
+from driftscope_probes.sglang.chain.draft_call import EXTEND_GRAPH, SglangDraftCall, without_graph
+from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
+from driftscope_probes.sglang.chain.first_depths import FirstDepths
+from driftscope_probes.sglang.scheduler.schedules import SglangStep, step_of
 from driftscope_probes.steps.step_schedule import NOBODY
 
 WITHOUT_FIRST_DEPTH = "first_depth_unknown"
@@ -41,7 +41,7 @@ class ChainParts:
 
 
 class TimedWorker:
-    """Reports the steps of a worker of which only timing is recorded.
+    """Reports the steps of a worker of which only timing is recorded; see `EngineSeam`.
 
     =====================  ====================================================================
     `step(run, batch)`     run one step
@@ -50,7 +50,7 @@ class TimedWorker:
     =====================  ====================================================================
     """
 
-    def __init__(self, recorder: Recorder | StepTimer) -> None:
+    def __init__(self, recorder: StepSink) -> None:
         self._recorder = recorder
 
     def step(self, run: Callable[[], Any], batch: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope_probes.base.hook_point import Hook as Hook
+from driftscope_probes.taps.hook_point import Hook as Hook
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work if every hook exists."""

@@ -18,8 +18,8 @@ from driftscope_probes.control.control import Control
 from driftscope_probes.recording import telemetry_feed
 from driftscope_probes.recording.process_writer import open_writer
 from driftscope_probes.recording.prompt_digests import ANSWER_TOKENS, PromptDigests
-from driftscope_probes.sglang.request_label import PAIR, SESSION, label_of, name_in
-from driftscope_probes.sglang.request_tracker import (
+from driftscope_probes.sglang.scheduler.request_label import PAIR, SESSION, label_of, name_in
+from driftscope_probes.sglang.scheduler.request_tracker import (
     FinishedRequest,
     Outcome,
     RequestTokens,

@@ -15,7 +15,7 @@ import torch
 from driftscope.vocabulary import Execution
 from driftscope_probes.base.guard import Guard
 from driftscope_probes.drafter.drafter import Drafter
-from driftscope_probes.sglang.forward_states import ForwardStates, pass_on
+from driftscope_probes.sglang.chain.forward_states import ForwardStates, pass_on
 from driftscope_probes.taps.hook_set import Hook, HookSet, Remove
 from driftscope_probes.taps.hook_switch import HookSwitch
 from driftscope_probes.taps.kernels import Kernels

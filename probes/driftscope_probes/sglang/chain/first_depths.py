@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from driftscope_probes.sglang.forward_states import ForwardStates, joined
+from driftscope_probes.sglang.chain.forward_states import ForwardStates, joined
 
 
 class _Place(NamedTuple):
