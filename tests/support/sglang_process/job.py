@@ -25,6 +25,8 @@ STAND_INS = HERE.parent / "sglang_standin" / "site"
 K = 5
 MAX_TOKENS = 40
 TIMEOUT_S = 300
+SETTLE_S = 3.0
+"""Time for the writers' threads to write what they have: SGLang kills its processes at the end."""
 BACKEND = "intel_amx"
 """SGLang's CPU backend. It has to be named for prefill and decode: on a CPU without AMX SGLang
 replaces the backend that is named for both at once."""

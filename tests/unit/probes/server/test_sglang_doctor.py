@@ -31,14 +31,14 @@ def test_a_seam_that_moved_is_named() -> None:
 def test_without_sglang_it_says_where_to_install_the_probe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     checks = {check.topic: check for check in examine_sglang()}
     assert checks[SGLANG].ok is False and "driftscope-probe" in (checks[SGLANG].hint or "")
 
 
 def test_a_plugin_that_sglang_leaves_out_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLANG_PLUGINS", "another")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ("an entry point",))
     (plugin,) = (check for check in examine_sglang() if check.topic == "plugin")
     assert plugin.ok is False and "SGLANG_PLUGINS=another" in plugin.detail
