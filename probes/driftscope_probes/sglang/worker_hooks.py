@@ -24,6 +24,11 @@ def install_worker(module: Any) -> None:
     hook_method(module, f"{DRAFTER}._draft_extend_for_decode", _extend_for_decode)
 
 
+def _serves(batch: Any) -> bool:
+    """Return whether a ScheduleBatch has requests: an idle rank's has none."""
+    return bool(getattr(batch, "reqs", None))
+
+
 def _init_attention_backends(original: Any) -> Callable[..., Any]:
     def init_attention_backends(worker: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(worker, *args, **kwargs)
@@ -36,7 +41,7 @@ def _init_attention_backends(original: Any) -> Callable[..., Any]:
 def _step(original: Any) -> Callable[..., Any]:
     def forward_batch_generation(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         probe = getattr(getattr(worker, "_draft_worker", None), PROBE, None)
-        if probe is None or not batch.reqs:
+        if probe is None or not _serves(batch):
             return original(worker, batch, *args, **kwargs)
         return probe.step(lambda: original(worker, batch, *args, **kwargs), batch)
 
@@ -46,7 +51,7 @@ def _step(original: Any) -> Callable[..., Any]:
 def _draft(original: Any) -> Callable[..., Any]:
     def draft(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         probe = getattr(worker, PROBE, None)
-        if probe is None or not batch.reqs or kwargs.get("with_topology"):
+        if probe is None or not _serves(batch) or kwargs.get("with_topology"):
             return original(worker, batch, *args, **kwargs)
         return probe.draft(lambda: original(worker, batch, *args, **kwargs), worker, batch)
 
@@ -56,7 +61,7 @@ def _draft(original: Any) -> Callable[..., Any]:
 def _extend_for_prefill(original: Any) -> Callable[..., Any]:
     def extend(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         probe = getattr(worker, PROBE, None)
-        if probe is None or not batch.reqs:
+        if probe is None or not _serves(batch):
             return original(worker, batch, *args, **kwargs)
         return probe.extend(
             lambda: original(worker, batch, *args, **kwargs),
@@ -71,7 +76,7 @@ def _extend_for_prefill(original: Any) -> Callable[..., Any]:
 def _extend_for_decode(original: Any) -> Callable[..., Any]:
     def extend(worker: Any, batch: Any, verified: Any, *args: Any, **kwargs: Any) -> Any:
         probe = getattr(worker, PROBE, None)
-        if probe is None or not batch.reqs:
+        if probe is None or not _serves(batch):
             return original(worker, batch, verified, *args, **kwargs)
         width = worker.speculative_num_draft_tokens
         return probe.extend(

@@ -101,7 +101,7 @@ class RecordedWorker(TimedWorker):
             batch,
             run,
             layers=parts.layers,
-            missing=parts.first.missing(names),
+            missing=self._guard.run("first_depth", parts.first.missing, names) or NOBODY,
             first=lambda: self._guard.run("first_depth", self._pass_first, names),
         )
         parts.recorder.draft(call)
@@ -118,6 +118,8 @@ class RecordedWorker(TimedWorker):
         names = tuple(req.rid for req in batch.reqs)
         wanted = self._guard.run("extend_started", self._on_extend_started, names, rows)
         if wanted is None:
+            if self._guard.failed:
+                self._guard.run("extend_ended", self._parts.taps.extended)
             return super().extend(run, worker, batch, rows)
         try:
             return super().extend(

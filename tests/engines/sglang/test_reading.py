@@ -11,6 +11,7 @@ from support.sglang_process.job import VERSION, K
 from engines.sglang.conftest import Outcomes
 
 pytestmark = pytest.mark.sglang
+ANALYZE = (sys.executable, "-m", "driftscope", "analyze")
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +21,7 @@ def written(sglang_outcome: Outcomes, tmp_path_factory: pytest.TempPathFactory) 
     run = sglang_outcome("eagle31, batch of 8").run
     for name, options in {"report.html": (), "report.json": ("--format", "json")}.items():
         subprocess.run(
-            [sys.executable, "-m", "driftscope", "analyze", run, "-q", *options]
-            + ["-o", folder / name],
+            [*ANALYZE, run, "-q", *options, "-o", folder / name],
             check=True,
             timeout=300,
         )
@@ -35,7 +35,7 @@ def test_the_report_names_the_engine(written: Path) -> None:
 
 def test_the_report_has_every_depth(written: Path) -> None:
     (run,) = json.loads((written / "report.json").read_text())["runs"]
-    assert run["acceptance"]["rounds"] > 100
+    assert run["rounds"] > 100
     assert len(run["acceptance"]["marginal"]) == K
 
 

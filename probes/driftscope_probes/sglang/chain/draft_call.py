@@ -67,16 +67,19 @@ class SglangDraftCall:
             max_context=context,
         )
 
-    def serve(self) -> torch.Tensor:
-        """See DraftCall."""
+    def serve(self) -> torch.Tensor | None:
+        """See DraftCall; None if the tokens are not where they are expected."""
         self.result = self._original()
-        drafts: torch.Tensor = self.result.draft_token.view(len(self._batch.reqs), -1)
-        return drafts[:, 1:]  # the first is the last verified token
+        tokens = getattr(self.result, "draft_token", None)
+        count = len(self._batch.reqs)
+        if not isinstance(tokens, torch.Tensor) or tokens.numel() % count:
+            return None
+        return tokens.reshape(count, -1)[:, 1:]  # the first is the last verified token
 
-    def without_graphs(self) -> torch.Tensor:
+    def without_graphs(self) -> torch.Tensor | None:
         """See DraftCall."""
         self._first()
-        drafts: torch.Tensor = without_graph(self._worker, DRAFT_GRAPH, self.serve)
+        drafts: torch.Tensor | None = without_graph(self._worker, DRAFT_GRAPH, self.serve)
         return drafts
 
 

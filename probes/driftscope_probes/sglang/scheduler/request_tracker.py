@@ -26,6 +26,8 @@ class Served:
     """Number of output tokens before the step's."""
     gained: int
     """Number of tokens that the step gave it."""
+    decoding: bool
+    """Whether the step decodes it, and does not prefill it."""
     drafted: int
     accepted: int
 
@@ -149,9 +151,11 @@ def _per_token(times: tuple[float, float] | None, tokens: int) -> float | None:
 
 
 def _reason(served: Served) -> str | None:
-    """Return why a step had no draft to verify: SGLang prefills a request again after it was
-    preempted, and a decoding request joins a prefilling batch without a draft."""
-    return None if served.drafted else UndraftedReason.PREEMPTED
+    """Return why a step had no draft to verify; None if it had one. A request that is prefilled
+    although it has output was preempted; one that decodes joined a prefilling batch."""
+    if served.drafted:
+        return None
+    return UndraftedReason.NO_DRAFT if served.decoding else UndraftedReason.PREEMPTED
 
 
 def _block(rows: list[_Verified]) -> Block:

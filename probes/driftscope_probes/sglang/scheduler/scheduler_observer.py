@@ -93,6 +93,7 @@ class SchedulerObserver:
                     prompt=len(req.origin_input_ids),
                     outputs=outputs,
                     gained=len(req.output_ids) - outputs,
+                    decoding=decoding,
                     drafted=k if decoding and accepted is not None else 0,
                     accepted=0 if accepted is None else int(accepted[row]),
                 )

@@ -17,12 +17,15 @@ from driftscope_probes.sglang.scheduler.request_tracker import (
 PROMPT = 10
 
 
-def served(outputs: int, gained: int, *, drafted: int = 4, accepted: int = 0) -> Served:
+def served(
+    outputs: int, gained: int, *, drafted: int = 4, accepted: int = 0, decoding: bool = True
+) -> Served:
     return Served(
         request="a",
         prompt=PROMPT,
         outputs=outputs,
         gained=gained,
+        decoding=decoding,
         drafted=drafted,
         accepted=accepted,
     )
@@ -76,9 +79,10 @@ def test_a_round_is_joined_by_its_last_verified_slot() -> None:
     assert (row["step"], row["time_s"]) == (2, 3.0)
 
 
-def test_a_token_without_a_draft_says_why() -> None:
-    rows, _ = rows_of((3.0, served(5, 1, drafted=0, accepted=3)))
-    assert [(r["drafted"], r["accepted"], r["reason"]) for r in rows] == [(0, 0, "preempted")]
+@pytest.mark.parametrize(("decoding", "reason"), [(False, "preempted"), (True, "no_draft")])
+def test_a_token_without_a_draft_says_why(decoding: bool, reason: str) -> None:
+    rows, _ = rows_of((3.0, served(5, 1, drafted=0, accepted=3, decoding=decoding)))
+    assert [(r["drafted"], r["accepted"], r["reason"]) for r in rows] == [(0, 0, reason)]
 
 
 @pytest.mark.parametrize(("tokens", "tpot_s"), [(1, None), (5, 0.5)])
