@@ -1,4 +1,4 @@
-"""The taps see each forward of a drafter that is laid out like SGLang's, and only while recording."""
+"""The taps see each forward of a drafter laid out like SGLang's, and only while recording."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,11 @@ from driftscope_probes.sglang.attention_layer import SglangAttentionLayer
 from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
 
 DIM, LAYERS = 4, 3
+
+
+def whole(*shape: int) -> torch.Tensor:
+    """Return whole numbers, whose sums are exact."""
+    return torch.randint(9, shape).float()
 
 
 class Norm(nn.Module):
@@ -34,8 +39,8 @@ class Layer(nn.Module):
         super().__init__()
         self.attn = Attention()
 
-    def forward(self, positions: Any, embeds: Any, hidden: torch.Tensor) -> torch.Tensor:
-        return self.attn(hidden + 1)  # type: ignore[no-any-return]
+    def forward(self, *arguments: Any) -> torch.Tensor:
+        return self.attn(arguments[2] + 1)  # type: ignore[no-any-return]
 
 
 class Processor(nn.Module):
@@ -87,7 +92,7 @@ class Kernels:
     def copy_query(self, layer: str, query: torch.Tensor) -> None:
         self.seen.append((f"query {layer}", query.tolist()))
 
-    def confidence(self, logits: torch.Tensor, *, fleeting: bool) -> None:
+    def confidence(self, logits: torch.Tensor, **_: bool) -> None:
         self.seen.append(("logits", logits.tolist()))
 
     @property
@@ -117,7 +122,7 @@ def test_a_later_depth_goes_to_the_kernels_at_once(parts: Any) -> None:
     taps, model, kernels = parts
     taps.hooks.install()
     taps.switch.active = True
-    hidden = torch.rand(2, DIM)
+    hidden = whole(2, DIM)
     model(hidden)
     assert kernels.names == LATER
     seen = dict(kernels.seen)
@@ -129,7 +134,7 @@ def test_a_later_depth_goes_to_the_kernels_at_once(parts: Any) -> None:
 @pytest.mark.parametrize("pruned", [False, True])
 def test_the_first_depth_is_kept_and_passed_on_later(parts: Any, pruned: bool) -> None:
     taps, model, kernels = parts
-    wanted, hidden = torch.tensor([1, 4]), torch.rand(6, LAYERS * DIM)
+    wanted, hidden = torch.tensor([1, 4]), whole(6, LAYERS * DIM)
     taps.extending(ForwardRows(wanted, pruned=pruned))
     model(hidden, wanted if pruned else slice(None))
     states = taps.extended()
@@ -145,7 +150,7 @@ def test_the_first_depth_is_kept_and_passed_on_later(parts: Any, pruned: bool) -
 
 def test_hooks_are_gone_when_nothing_is_recorded(parts: Any) -> None:
     taps, model, kernels = parts
-    model(torch.rand(2, LAYERS * DIM))
+    model(whole(2, LAYERS * DIM))
     taps.extending(ForwardRows(torch.tensor([0]), pruned=False))
     assert taps.extended() is None, "the forward did not run"
     assert not kernels.seen and not taps.switch.active
