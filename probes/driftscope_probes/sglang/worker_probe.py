@@ -20,6 +20,7 @@ from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
 from driftscope_probes.sglang.chain.draft_call import EXTEND_GRAPH, SglangDraftCall, without_graph
 from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
 from driftscope_probes.sglang.chain.first_depths import FirstDepths
+from driftscope_probes.sglang.scheduler.request_label import is_health_check
 from driftscope_probes.sglang.scheduler.schedules import SglangStep, step_of
 from driftscope_probes.steps.step_schedule import NOBODY
 
@@ -101,7 +102,7 @@ class RecordedWorker(TimedWorker):
             batch,
             run,
             layers=parts.layers,
-            missing=self._guard.run("first_depth", parts.first.missing, names) or NOBODY,
+            missing=self._guard.run("first_depth", self._without_chain, names) or NOBODY,
             first=lambda: self._guard.run("first_depth", self._pass_first, names),
         )
         parts.recorder.draft(call)
@@ -132,12 +133,17 @@ class RecordedWorker(TimedWorker):
         return self._guard.run("schedule", self._on_schedule, batch)
 
     def _on_schedule(self, batch: Any) -> SglangStep:
-        parts, missing = self._parts, NOBODY
+        parts, without = self._parts, NOBODY
         if not batch.forward_mode.is_extend() and parts.sampler.ahead():
-            missing = parts.first.missing(req.rid for req in batch.reqs)
-            if missing:
-                parts.writer.count_dropped(WITHOUT_FIRST_DEPTH, len(missing))
-        return step_of(batch, missing)
+            without = self._without_chain(tuple(req.rid for req in batch.reqs))
+            lost = sum(not is_health_check(name) for name in without)
+            if lost:
+                parts.writer.count_dropped(WITHOUT_FIRST_DEPTH, lost)
+        return step_of(batch, without)
+
+    def _without_chain(self, names: tuple[str, ...]) -> frozenset[str]:
+        """Return the requests of a recorded step of which no chain is written."""
+        return self._parts.first.missing(names) | frozenset(filter(is_health_check, names))
 
     def _on_extend_started(
         self, names: tuple[str, ...], rows: Callable[[], ForwardRows]

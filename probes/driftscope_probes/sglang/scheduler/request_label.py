@@ -1,4 +1,4 @@
-"""Names that a client gives an SGLang request: its workload label, its session, its question."""
+"""Names of an SGLang request: those that its client gives it, and those of SGLang's own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ SESSION = "driftscope_session"
 """Key of a request's session, as LABEL."""
 PAIR = "driftscope_pair"
 """Key of the question that a replay asks, as LABEL."""
+
+
+_HEALTH_CHECK = "HEALTH_CHECK"
+"""Beginning of the ids of the requests that SGLang's front end sends to see whether it is alive."""
+
+
+def is_health_check(request: str) -> bool:
+    """Return whether a request is SGLang's own: no row is written of it."""
+    return str(request).startswith(_HEALTH_CHECK)
 
 
 def label_of(sampling: Any) -> str | None:

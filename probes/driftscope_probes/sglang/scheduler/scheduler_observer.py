@@ -18,7 +18,13 @@ from driftscope_probes.control.control import Control
 from driftscope_probes.recording import telemetry_feed
 from driftscope_probes.recording.process_writer import open_writer
 from driftscope_probes.recording.prompt_digests import ANSWER_TOKENS, PromptDigests
-from driftscope_probes.sglang.scheduler.request_label import PAIR, SESSION, label_of, name_in
+from driftscope_probes.sglang.scheduler.request_label import (
+    PAIR,
+    SESSION,
+    is_health_check,
+    label_of,
+    name_in,
+)
 from driftscope_probes.sglang.scheduler.request_tracker import (
     FinishedRequest,
     Outcome,
@@ -79,7 +85,7 @@ class SchedulerObserver:
         return [
             (row, req, len(req.output_ids), decode or req in decoding)
             for row, req in enumerate(batch.reqs)
-            if not req.finished() and not req.is_retracted
+            if not req.finished() and not req.is_retracted and not is_health_check(req.rid)
         ]
 
     def _after(self, result: Any, before: list[tuple[int, Any, int, bool]]) -> None:
