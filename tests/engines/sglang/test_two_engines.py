@@ -1,5 +1,5 @@
-"""vLLM and SGLang agree on one drafter chain by chain, and `compare` says so; it names a shift of the
-captured layers between them."""
+"""vLLM and SGLang agree on one drafter chain by chain, and `compare` says so; it names a shift of
+the captured layers between them."""
 
 import json
 import subprocess
