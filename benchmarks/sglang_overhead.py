@@ -1,7 +1,9 @@
 """What recording costs in SGLang on a CPU: without the probe, at the default budget, every round.
 
-`python benchmarks/sglang_overhead.py` (with `tests` on PYTHONPATH, after `make sglang`). The engines
-run one after another, each configuration in turn, so that a slow phase of the machine meets all.
+    PYTHONPATH=.:tests python benchmarks/sglang_overhead.py [--rounds 2] [--json FILE]
+
+The environment that `make sglang` builds must be there. The engines run one after another, each
+configuration in turn, so that a slow phase of the machine meets all of them.
 """
 
 from __future__ import annotations
